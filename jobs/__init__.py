@@ -1,0 +1,1 @@
+"""Everything before, while and around a run: composing, planning, submitting and training."""

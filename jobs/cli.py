@@ -1,0 +1,97 @@
+"""The command line: `slurmscale COMMAND`. Parses arguments and hands over; a SuiteError becomes one message.
+
+Each command imports what it needs when it runs, so that --help and plan answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from jobs.errors import SuiteError
+
+OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale plan` shows all keys"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused."""
+    options = parser().parse_args(arguments)
+    try:
+        return dispatch(options)
+    except SuiteError as error:
+        print(f"slurmscale {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output, `head` for instance, has seen enough.
+        sys.stderr.close()
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The grammar of the command line."""
+    top = argparse.ArgumentParser(
+        prog="slurmscale", description="Sweep LLM training over model x parallelism x nodes on Slurm, and report scaling."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    for name, text in (
+        ("plan", "show what the overrides come to: the plan table and every value; prepares nothing"),
+        ("submit", "prepare all points and submit all or none; returns at once"),
+    ):
+        sub = command(name, text)
+        sub.add_argument("-m", "--multirun", action="store_true", help="a run of each value: nodes=1,2,4")
+        if name == "submit":
+            sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
+        sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
+    sub = command("status", "show where every run of a sweep stands")
+    sub.add_argument("sweep", type=Path, help="sweep directory, such as runs/demo")
+    sub = command("logs", "show what a run printed")
+    sub.add_argument("run", type=Path, help="run directory")
+    sub.add_argument("--rank", type=int, default=0, help="which rank (default 0)")
+    sub.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    sub = command("cancel", "cancel what waits or runs of a sweep")
+    sub.add_argument("sweep", type=Path, help="sweep directory")
+    sub = command("resume", "submit again what has not finished; finished runs are skipped")
+    sub.add_argument("sweep", type=Path, help="sweep directory")
+    sub.add_argument("--launcher", choices=["slurm", "local", "script"], help="another launcher than prepared for")
+    sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
+    sub = command("report", "make report.html, runs.csv and runs.md from run directories")
+    sub.add_argument("paths", type=Path, nargs="+", metavar="DIR", help="sweep or run directories")
+    sub.add_argument("-o", "--output", type=Path, help="where to write (default: the one DIR given, else here)")
+    return top
+
+
+def dispatch(options: argparse.Namespace) -> int:
+    """Call the command's function."""
+    if options.command == "plan":
+        from jobs.plan.show import show  # noqa: PLC0415
+
+        return show(options.overrides, multirun=options.multirun)
+    if options.command == "report":
+        from analysis.report import report  # noqa: PLC0415
+
+        print(report(options.paths, options.output))
+        return 0
+    from jobs.submit import commands  # noqa: PLC0415
+
+    match options.command:
+        case "submit":
+            return commands.submit(options.overrides, multirun=options.multirun, wait=options.wait)
+        case "status":
+            return commands.status(options.sweep)
+        case "logs":
+            return commands.logs(options.run, rank=options.rank, follow=options.follow)
+        case "cancel":
+            return commands.cancel(options.sweep)
+        case _:
+            return commands.resume(options.sweep, launcher=options.launcher, wait=options.wait)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

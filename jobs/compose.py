@@ -1,0 +1,235 @@
+"""From overrides to legal runs: Hydra's composition, the sweep's points, and errors one can act on.
+
+Uses Hydra's compose API and override grammar instead of @hydra.main: every point is composed and checked before
+the first is prepared, which Hydra's sweeper cannot promise (it runs the points before an illegal one).
+Called by the commands plan and submit; a job never comes here, it reads its config.yaml.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import cast, get_type_hints
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jobs.errors import ConfigError
+from jobs.plan.legality import problems
+from jobs.schema import Run
+
+# Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
+NAMED_AXES = {"model", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
+GROUPS = {"model", "parallelism", "engine", "job", "data", "scaling", "gpu", "cluster", "launcher", "experiment"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One composed point of a sweep."""
+
+    run: Run
+    overrides: list[str]
+    """What the user would type to get this very point."""
+
+
+def compose(overrides: list[str], *, multirun: bool) -> list[Point]:
+    """Compose and check every point.
+
+    Raises ConfigError for what Hydra refuses (unknown key, option or type, missing value) and, once all points
+    are composed, one that lists every illegal point with its reasons.
+    """
+    with refusals_in_our_words(), initialize_config_module("conf", version_base="1.3"):
+        axes = sweep_axes(overrides, multirun=multirun)
+        points = [
+            Point(settled(named(run, swept)), [override.input_line for override in point])
+            for point, run, swept in composed(axes)
+        ]
+    refuse_illegal(points)
+    refuse_equal_names(points)
+    return points
+
+
+def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
+    """The alternatives of each override; with multirun also those an experiment file declares."""
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    given = parser.parse_overrides(overrides)
+    swept = [override for override in given if override.is_sweep_override()]
+    if swept and not multirun:
+        key = swept[0].input_line.split("=")[0]
+        raise ConfigError(
+            f"{swept[0].input_line}: several values, but this is a single run. Add -m to make one run of each "
+            f"value, or quote it to pass a list: '{key}=[...]'."
+        )
+    declared: list[Override] = []
+    if multirun:
+        fixed = [override.input_line for override in given if not override.is_sweep_override()]
+        config = hydra_compose("config", overrides=fixed, return_hydra_config=True)
+        params = config.hydra.sweeper.get("params") or {}
+        known = {override.key_or_group for override in given}
+        declared = [
+            override
+            for override in parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
+            if override.key_or_group not in known
+        ]
+    return [alternatives(override, parser) for override in declared + given]
+
+
+def alternatives(override: Override, parser: OverridesParser) -> list[Override]:
+    """The override itself, or one override for each value of a sweep."""
+    if not override.is_sweep_override():
+        return [override]
+    key = override.get_key_element()
+    return cast(list[Override], parser.parse_overrides([f"{key}={v}" for v in override.sweep_string_iterator()]))
+
+
+def composed(axes: list[list[Override]]) -> Iterator[tuple[tuple[Override, ...], Run, list[Override]]]:
+    """Every point of the product of the axes, with its Run and its swept overrides.
+
+    Points that differ only in plain values share one Hydra composition, which is where the time goes: Hydra
+    itself applies such overrides last, by this same OmegaConf.update.
+    """
+    bases: dict[tuple[str, ...], DictConfig] = {}
+    for point in itertools.product(*axes):
+        values = [override for override in point if is_plain_value(override)]
+        choices = tuple(o.input_line for o in point if o not in values)
+        if choices not in bases:
+            bases[choices] = composed_base(list(choices))
+        config = deepcopy(bases[choices])
+        for override in values:
+            OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        refuse_missing(config)
+        swept = [override for override, axis in zip(point, axes, strict=True) if len(axis) > 1]
+        yield point, cast(Run, OmegaConf.to_object(config)), swept
+
+
+def composed_base(overrides: list[str]) -> DictConfig:
+    """Hydra's composition, held to the schema: an added key is refused like a misspelt one."""
+    removed = [line for line in overrides if line.startswith("~")]
+    if removed:
+        raise ConfigError(f"{removed[0]}: a key cannot be removed. Type {removed[0][1:].split('=')[0]}=null to unset it.")
+    config = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=False)
+    return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Run), config))
+
+
+def refuse_missing(config: DictConfig) -> None:
+    """Raise ConfigError when a choice needs a value that nobody gave."""
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ConfigError(
+            f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no value, and this choice needs one. "
+            f"Type {' '.join(f'{key}=VALUE' for key in missing)}, or set it in a file of your own (SLURMSCALE_SITE)."
+        )
+
+
+def is_plain_value(override: Override) -> bool:
+    """Whether an override only sets an existing key to a value, choosing no file."""
+    key = override.key_or_group
+    return override.type is OverrideType.CHANGE and key not in GROUPS and key.split(".")[0] != "hydra" and "/" not in key
+
+
+def settled(run: Run) -> Run:
+    """The run with absolute paths: a job may start in another directory."""
+    for config, key in ((run, "runs_dir"), (run.job, "init_from"), (run.data, "path"), (run.data, "tokenizer"),
+                        (run.data, "cache_dir")):  # fmt: skip
+        value = getattr(config, key)
+        if value is not None:
+            setattr(config, key, str(Path(value).expanduser().absolute()))
+    return run
+
+
+def named(run: Run, swept: Iterable[Override]) -> Run:
+    """The run with its name, made from its choices unless the user gave one, and its sweep's name."""
+    if run.name is None:
+        parts = [run.model.name, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
+        parts += [
+            f"{override.key_or_group.rsplit('.', 1)[-1]}={override.value()}"
+            for override in swept
+            if override.key_or_group not in NAMED_AXES
+        ]
+        if run.repeat > 1 or any(override.key_or_group == "repeat" for override in swept):
+            parts.append(f"r{run.repeat}")
+        run.name = re.sub(r"[^A-Za-z0-9._=+-]", "_", "-".join(parts))
+    if run.sweep is None:
+        run.sweep = f"{run.model.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    return run
+
+
+def refuse_illegal(points: list[Point]) -> None:
+    """Raise one ConfigError that names every illegal point and all its reasons."""
+    found = [(point.run, problems(point.run)) for point in points]
+    illegal = [(run, reasons) for run, reasons in found if reasons]
+    if illegal:
+        lines = [f"{run.name}:" + "".join(f"\n    {reason}" for reason in reasons) for run, reasons in illegal]
+        count = f"{len(illegal)} of {len(points)} points" if len(points) > 1 else "This run"
+        raise ConfigError(f"{count} cannot run; nothing was prepared or submitted.\n" + "\n".join(lines))
+
+
+def refuse_equal_names(points: list[Point]) -> None:
+    """Raise ConfigError when two points would share a run directory."""
+    counts = Counter(point.run.name for point in points)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"{counts[twice[0]]} points share the name {twice[0]!r}; every point needs a run directory of its own. "
+            "Put what differs into it: name='...${repeat}' or leave name unset."
+        )
+
+
+def register_schema() -> None:
+    """Let Hydra know the schema by the name that conf/config.yaml starts with."""
+    ConfigStore.instance().store(name="run_schema", node=Run)
+
+
+register_schema()
+
+
+@contextmanager
+def refusals_in_our_words() -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise into a ConfigError with what to type instead."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error)) from error
+
+
+def explain(error: Exception) -> str:
+    """The innermost message, without Hydra's repetition, and a suggestion where a key is misspelt."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    text = str(error).strip().removeprefix("In 'config': ")
+    key = getattr(cause, "full_key", None) or ""
+    unknown = re.search(r"Key '([^']+)' (?:is not in struct|not in '(\w+)')", str(cause))
+    if unknown:
+        full = key or unknown[1]
+        full = full if full.endswith(unknown[1]) else f"{full}.{unknown[1]}"
+        near = difflib.get_close_matches(full, known_keys(), n=3, cutoff=0.6)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return f"{full} is not a configuration key.{hint} `slurmscale plan` shows all keys with their values."
+    if isinstance(cause, OmegaConfBaseException) and cause is not error:
+        return f"{text.splitlines()[0]}: {str(cause).splitlines()[0]} (key: {key})"
+    if isinstance(error, OmegaConfBaseException):
+        return f"{text.splitlines()[0]} (key: {key})"
+    return text
+
+
+def known_keys(of: type = Run, prefix: str = "") -> list[str]:
+    """Every key of the schema, dotted."""
+    keys: list[str] = []
+    for name, kind in get_type_hints(of).items():
+        keys.append(prefix + name)
+        keys += known_keys(kind, f"{prefix}{name}.") if is_dataclass(kind) and isinstance(kind, type) else []
+    return keys

@@ -1,0 +1,65 @@
+"""The plan table: what a sweep is going to do, one row a point, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jobs.layout import accumulation, layout_of
+from jobs.plan.cost import gpu_hours_limit, parameters
+from jobs.plan.legality import warnings
+from jobs.schema import Run
+
+# Wide enough for any table when nobody's terminal sets a width: a log file must not lose columns.
+LOG_WIDTH = 240
+
+
+def console() -> Console:
+    """Where people read: the terminal's width on a terminal, wide in a file."""
+    probe = Console()
+    return probe if probe.is_terminal else Console(width=LOG_WIDTH)
+
+
+def plan_table(runs: list[Run]) -> Table:
+    """One row a run."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("name", overflow="fold")
+    for column in ("nodes", "ranks", "dp x tp x pp", "MBS x acc = GBS", "parameters", "time limit", "GPU-hours <="):
+        table.add_column(column, justify="right", no_wrap=True)
+    for run in runs:
+        layout, hours = layout_of(run), gpu_hours_limit(run)
+        table.add_row(
+            Text(run.name or ""),  # Text: a run's name is no markup
+            str(run.nodes),
+            str(run.ranks),
+            f"{layout.dp} x {layout.tp} x {layout.pp}",
+            f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}",
+            f"{parameters(run.model):,}",
+            duration(run.wall_time_min),
+            "- (CPU)" if hours is None else f"{hours:,.1f}",
+        )
+    return table
+
+
+def plan_notes(runs: list[Run], extra: Iterable[str] = ()) -> list[str]:
+    """The sum of the table and every warning once, with the runs it concerns."""
+    hours = [gpu_hours_limit(run) for run in runs]
+    known = [value for value in hours if value is not None]
+    total = f", at most {sum(known):,.1f} GPU-hours" if known else ""
+    notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}"]
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for sentence in (*warnings(run), *extra):
+            found.setdefault(sentence, []).append(run.name or "")
+    for sentence, names in found.items():
+        where = names[0] if len(names) == 1 else f"{len(names)} runs"
+        notes.append(f"warning ({where}): {sentence}")
+    return notes
+
+
+def duration(minutes: int) -> str:
+    """Hours and minutes as Slurm writes them."""
+    return f"{minutes // 60}:{minutes % 60:02d}:00"

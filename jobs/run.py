@@ -1,0 +1,68 @@
+"""What every rank starts with: `python -m jobs.run RUN_DIR`, or this module's `main` through submitit.
+
+Reads the frozen configuration, makes sure that the code is the submitted one, and hands over to the workload.
+Imports torch only once it is clear that the run can start. A failure of any rank is written to status.jsonl
+with the rank and the node before the process ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import traceback
+from pathlib import Path
+
+import jobs
+from jobs.errors import RunDirError
+from jobs.ranks import Rank, this_rank
+from jobs.rundir import RunDir, append_event, load_run
+
+
+def main(run_directory: str) -> None:
+    """Run one rank of the run in this directory to its end."""
+    directory = RunDir(Path(run_directory))
+    run = load_run(directory.config)
+    rank = this_rank(run.ranks_per_node)
+    try:
+        refuse_other_code(directory)
+        refuse_other_world(run.ranks, rank)
+        # Threads are fixed when the arithmetic libraries load.
+        os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
+        from jobs.workloads.train import train  # noqa: PLC0415 (torch takes seconds: only ranks pay)
+
+        train(run, directory, rank)
+    except BaseException as error:
+        append_event(
+            directory,
+            "failed",
+            rank=rank.rank,
+            node=socket.gethostname(),
+            error="".join(traceback.format_exception_only(error)).strip(),
+        )
+        raise
+
+
+def refuse_other_code(directory: RunDir) -> None:
+    """Raise RunDirError when the code being executed is not the run's own snapshot."""
+    running = Path(jobs.__file__).resolve().parent.parent
+    if directory.code.exists() and running != directory.code.resolve():
+        raise RunDirError(
+            f"This run was submitted with the code in {directory.code.resolve()}, but {running} was imported. "
+            f"Type PYTHONSAFEPATH=1 PYTHONPATH={directory.code.resolve()} before python."
+        )
+
+
+def refuse_other_world(ranks: int, rank: Rank) -> None:
+    """Raise RunDirError when the launcher started another number of ranks than was planned."""
+    if rank.world_size != ranks:
+        raise RunDirError(
+            f"The run was planned for {ranks} ranks (nodes x ranks_per_node), but {rank.world_size} were started. "
+            f"Ask Slurm for the planned nodes and tasks, or submit again with the numbers you have."
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m jobs.run", description="Start one rank of a prepared run.")
+    parser.add_argument("run_directory", help="the directory that `slurmscale submit` prepared")
+    main(parser.parse_args().run_directory)

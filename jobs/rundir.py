@@ -1,0 +1,186 @@
+"""The run directory and the sweep directory: every file name in one place, and how a record is written.
+
+    runs/demo/                          a sweep
+        submissions.jsonl               which run went where, one line a submission or cancellation
+        code-3f9c.../                   the code as it was when submitted, shared by runs of the same code
+        logs/                           what the launcher and the ranks printed, and submitit's files
+                                        (flat: Slurm does not make a directory for a job's output)
+        report.html runs.csv runs.md    made by `slurmscale report`
+        tiny-ddp-n1x2/                  a run
+            config.yaml                 the frozen Run
+            plan.json                   layout and predictions, written before the run
+            provenance.json             git state, versions, host, command
+            code -> ../code-3f9c...
+            status.jsonl                events: prepared, started, checkpoint, finished, stopped, failed
+            metrics.jsonl               a header line, then one line a step
+            checkpoints/step-00000020/  torch.distributed.checkpoint directories
+            export/                     a LitGPT checkpoint directory
+
+A record is a line of JSON appended in one write. A reader takes what is whole: the last line of a job that
+was killed may be torn, and the file of a running job grows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jobs.errors import ConfigError, RunDirError
+from jobs.schema import Run
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The frozen Run."""
+        return self.path / "config.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """Layout and predictions."""
+        return self.path / "plan.json"
+
+    @property
+    def provenance(self) -> Path:
+        """Git state, versions, host and command of the submission."""
+        return self.path / "provenance.json"
+
+    @property
+    def code(self) -> Path:
+        """Link to the code this run executes."""
+        return self.path / "code"
+
+    @property
+    def status(self) -> Path:
+        """Events of the run."""
+        return self.path / "status.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """Per-step numbers."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoint directories."""
+        return self.path / "checkpoints"
+
+    @property
+    def export(self) -> Path:
+        """LitGPT checkpoint directory written at the end."""
+        return self.path / "export"
+
+    @property
+    def batch_script(self) -> Path:
+        """What launcher=script leaves for `sbatch`."""
+        return self.path / "job.sbatch"
+
+
+@dataclass(frozen=True)
+class SweepDir:
+    """The files of one sweep."""
+
+    path: Path
+
+    @property
+    def submissions(self) -> Path:
+        """Ledger of what was submitted and cancelled."""
+        return self.path / "submissions.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """What ranks and launcher printed."""
+        return self.path / "logs"
+
+    def code(self, digest: str) -> Path:
+        """The code snapshot with this content digest."""
+        return self.path / f"code-{digest}"
+
+    def run(self, name: str) -> RunDir:
+        """The run of this name."""
+        return RunDir(self.path / name)
+
+    def runs(self) -> list[RunDir]:
+        """All runs, by name."""
+        return [RunDir(path.parent) for path in sorted(self.path.glob("*/config.yaml"))]
+
+
+def now() -> str:
+    """The time of day as records carry it: UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    """Append one JSON line in a single write, so that ranks and shells may write the same file.
+
+    A torn line left by a killed writer is closed first, so that it costs only itself.
+    """
+    line = json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+    with path.open("ab+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                line = "\n" + line
+        file.write(line.encode())
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole JSON objects of a record file, in order; a missing file has none, torn lines are passed over."""
+    try:
+        file = path.open(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def append_event(run: RunDir, event: str, **fields: Any) -> None:
+    """Append an event to status.jsonl with the time of day; fields that are None are left out."""
+    known = {key: value for key, value in fields.items() if value is not None}
+    append_record(run.status, {"time": now(), "event": event, **known})
+
+
+def load_run(path: Path) -> Run:
+    """The frozen Run of a config.yaml.
+
+    Raises RunDirError when the file is missing and ConfigError when it is not a run of this version.
+    """
+    if not path.is_file():
+        raise RunDirError(f"{path.parent} is not a run directory: it has no {path.name}.")
+    try:
+        config = OmegaConf.merge(OmegaConf.structured(Run), OmegaConf.load(path))
+        return cast(Run, OmegaConf.to_object(config))
+    except (OmegaConfBaseException, OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not the configuration of a run of this version: {error}") from error
+
+
+def dump_run(run: Run) -> str:
+    """The frozen Run as YAML: every value resolved, enums by name."""
+    return OmegaConf.to_yaml(OmegaConf.structured(run), resolve=True)

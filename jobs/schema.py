@@ -1,0 +1,333 @@
+"""The schema: types, units and meaning of every configuration value, once.
+
+YAML under conf/ carries the values, Hydra merges them onto these classes and refuses unknown keys and
+wrong types, jobs/plan/legality.py holds the rules between fields. A field without a default must be given by
+a YAML file; `None` is the only spelling of "not set". Enum members are what a user types.
+Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Norm(Enum):
+    """Normalisation layer, by LitGPT's name."""
+
+    RMSNorm = "RMSNorm"
+    LayerNorm = "LayerNorm"
+
+
+class Mlp(Enum):
+    """Feed-forward layer, by LitGPT's name."""
+
+    LLaMAMLP = "LLaMAMLP"
+    GptNeoxMLP = "GptNeoxMLP"
+    LLaMAMoE = "LLaMAMoE"
+
+
+@dataclass(kw_only=True)
+class RopeScaling:
+    """Llama 3.1's stretching of rotary frequencies to a longer context."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_sequence_length: int
+
+
+@dataclass(kw_only=True)
+class Model:
+    """Architecture of a decoder-only transformer: numbers that decide shapes, nothing about how it runs."""
+
+    name: str
+    source: str
+    """Where the numbers were read."""
+    litgpt_name: str | None = None
+    """The same model in LitGPT's own table, where it has it; a test compares the two."""
+    layers: int
+    heads: int
+    kv_heads: int
+    """Key and value heads: fewer than `heads` is grouped-query attention."""
+    hidden_size: int
+    head_size: int
+    intermediate_size: int
+    vocab_size: int
+    """Rows of the embedding as allocated (LitGPT's `padded_vocab_size`)."""
+    max_sequence_length: int
+    norm: Norm = Norm.RMSNorm
+    norm_eps: float = 1e-5
+    mlp: Mlp = Mlp.LLaMAMLP
+    bias: bool = False
+    parallel_residual: bool = False
+    rope_base: int = 10000
+    rope_fraction: float = 1.0
+    """Part of each head that is rotated."""
+    rope_scaling: RopeScaling | None = None
+    tie_embeddings: bool = False
+    experts: int = 0
+    """Experts of a mixture-of-experts layer; 0 is a dense model."""
+    experts_per_token: int = 0
+
+
+class Strategy(Enum):
+    """How data-parallel replicas are kept equal."""
+
+    single = "single"
+    ddp = "ddp"
+    fsdp = "fsdp"
+
+
+class Sharding(Enum):
+    """What FSDP shards, by the names PyTorch's users know."""
+
+    FULL_SHARD = "FULL_SHARD"
+    """Parameters, gradients and optimizer state over all ranks; parameters freed after forward (ZeRO 3)."""
+    SHARD_GRAD_OP = "SHARD_GRAD_OP"
+    """As FULL_SHARD, but parameters stay whole between forward and backward (ZeRO 2)."""
+    NO_SHARD = "NO_SHARD"
+    """Every rank holds everything; gradients are all-reduced, as DDP does."""
+    HYBRID_SHARD = "HYBRID_SHARD"
+    """FULL_SHARD within a node (or `data_shard` ranks), replicated across."""
+
+
+@dataclass(kw_only=True)
+class Parallelism:
+    """How the model and the batch are cut over ranks; data parallelism is what tensor x pipeline leaves."""
+
+    name: str
+    strategy: Strategy
+    sharding: Sharding | None = None
+    """Only with strategy=fsdp."""
+    tensor: int = 1
+    """Ranks that share each matrix (TP)."""
+    pipeline: int = 1
+    """Stages that share the layers (PP)."""
+    data_shard: int | None = None
+    """Ranks one FSDP shard group spans; None: what `sharding` implies."""
+
+
+class EngineKind(Enum):
+    """What executes a training step."""
+
+    native = "native"
+
+
+@dataclass(kw_only=True)
+class Engine:
+    """The code that executes a training step."""
+
+    kind: EngineKind
+    collective_timeout_s: int = 600
+    """A collective that waits longer ends the run instead of hanging until the time limit."""
+    cpu_threads_per_rank: int = 1
+    """Compute threads of a rank on a CPU; ranks share the cores, so 1 is the honest default."""
+
+
+class Precision(Enum):
+    """Type of the arithmetic; weights and optimizer state stay float32."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+@dataclass(kw_only=True)
+class Job:
+    """What is trained, for how long, and with which hyperparameters."""
+
+    name: str
+    steps: int | None = None
+    """Optimizer steps; give either this or `epochs`."""
+    epochs: int | None = None
+    """Passes over the data; an incomplete last global batch is left out."""
+    sequence_length: int
+    """Longest sample in tokens."""
+    micro_batch_size: int
+    """Sequences per rank and forward pass (MBS)."""
+    precision: Precision
+    learning_rate: float
+    min_learning_rate: float
+    """Where the cosine ends."""
+    warmup_steps: int
+    """Steps of linear warm-up of the learning rate."""
+    weight_decay: float
+    beta1: float
+    beta2: float
+    clip_norm: float | None = None
+    """Largest gradient norm; None: no clipping."""
+    seed: int
+    init_from: str | None = None
+    """A LitGPT checkpoint directory to start from; None: random weights from `seed`."""
+    export: bool = False
+    """Write a LitGPT checkpoint directory at the end."""
+    checkpoint_every_steps: int | None = None
+    """None: no checkpoint."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that stay on disk."""
+    unmeasured_steps: int
+    """First steps of every attempt that steady figures leave out (warm-up rule)."""
+
+
+class Source(Enum):
+    """Kind of text a run trains on."""
+
+    stdlib = "stdlib"
+    text = "text"
+    alpaca = "alpaca"
+    pubmedqa = "pubmedqa"
+    random = "random"
+
+
+class TooLong(Enum):
+    """What happens to a sample longer than `job.sequence_length`."""
+
+    refuse = "refuse"
+    truncate = "truncate"
+
+
+@dataclass(kw_only=True)
+class Data:
+    """The text, its tokenizer, and how samples are made of it."""
+
+    name: str
+    source: Source
+    path: str | None
+    """File (or, for text, a directory of .txt files); None for stdlib and random."""
+    tokenizer: str | None = None
+    """Directory with tokenizer.json or tokenizer.model; None: a byte-level BPE trained on the text itself."""
+    bpe_vocab_size: int = 2048
+    """Size of that BPE; no larger than `model.vocab_size`."""
+    max_samples: int | None = None
+    """Use only the first so many samples."""
+    mask_prompt: bool = False
+    """Instruction data: no loss on the prompt (LitGPT's default is False)."""
+    too_long: TooLong = TooLong.refuse
+    cache_dir: str = "${oc.env:XDG_CACHE_HOME,${oc.env:HOME,/tmp}/.cache}/slurmscale/data"
+    """Tokenized data, by content; must be visible on the nodes."""
+
+
+class ScalingMode(Enum):
+    """What stays fixed when ranks are added."""
+
+    strong = "strong"
+    weak = "weak"
+
+
+@dataclass(kw_only=True)
+class Scaling:
+    """Strong: the global batch stays; weak: the batch per rank stays."""
+
+    mode: ScalingMode
+    global_batch_size: int | None = None
+    """Sequences per optimizer step (GBS); with mode=strong."""
+    sequences_per_rank: int | None = None
+    """GBS divided by ranks; with mode=weak."""
+
+
+@dataclass(kw_only=True)
+class Gpu:
+    """What one accelerator is, from its data sheet."""
+
+    name: str
+    source: str
+    device_name: str | None = None
+    """Part of what torch calls the device; a run on another device is not given this one's peak."""
+    memory_gb: float | None = None
+    peak_bf16_tflops: float | None = None
+    """Dense, no sparsity."""
+    peak_fp16_tflops: float | None = None
+    peak_fp32_tflops: float | None = None
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """A machine: what a node has, what the scheduler wants, how a job sets itself up there."""
+
+    name: str
+    source: str
+    ranks_per_node: int
+    """GPUs of a node, or ranks that a CPU node takes."""
+    max_nodes: int | None = None
+    max_wall_time_min: int | None = None
+    cpus_per_rank: int | None = None
+    memory_gb_per_node: int | None = None
+    gpus: bool
+    """Ask the scheduler for GPUs; False for CPU nodes."""
+    exclusive: bool = False
+    partition: str | None
+    account: str | None
+    qos: str | None = None
+    constraint: str | None = None
+    modules: list[str]
+    """Environment modules loaded before the ranks start."""
+    container: str | None
+    """Image for pyxis (`srun --container-image`)."""
+    container_mounts: list[str]
+    setup: list[str]
+    """Shell lines run in the batch script before the ranks start."""
+    env: dict[str, str]
+    """Environment of the ranks."""
+    sbatch: dict[str, str]
+    """Any further sbatch options, without the dashes."""
+    python: str | None = None
+    """Python command on the nodes (in the container, if any); None: the one that submits."""
+
+
+class LauncherKind(Enum):
+    """Who starts the ranks."""
+
+    slurm = "slurm"
+    local = "local"
+    dry = "dry"
+    script = "script"
+
+
+@dataclass(kw_only=True)
+class Launcher:
+    """Who starts the ranks."""
+
+    kind: LauncherKind
+    max_running: int | None = None
+    """Slurm array tasks that run at once; None: as many as Slurm lets."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One point of a sweep: everything a job needs to know, frozen in its run directory."""
+
+    runs_dir: str
+    """Where sweep directories are made."""
+    sweep: str | None = None
+    """Name of the sweep directory; None: model and time of day."""
+    name: str | None = None
+    """Name of the run directory; None: made from the choices."""
+    repeat: int
+    """Which repetition of the same point this is; sweep over it for a spread."""
+    nodes: int
+    ranks_per_node: int
+    wall_time_min: int
+    """Time limit asked of the scheduler."""
+    model: Model
+    parallelism: Parallelism
+    engine: Engine
+    job: Job
+    data: Data
+    scaling: Scaling
+    gpu: Gpu
+    cluster: Cluster
+    launcher: Launcher
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step (GBS), by the scaling mode."""
+        if self.scaling.mode is ScalingMode.weak:
+            assert self.scaling.sequences_per_rank is not None
+            return self.scaling.sequences_per_rank * self.ranks
+        assert self.scaling.global_batch_size is not None
+        return self.scaling.global_batch_size

@@ -1,0 +1,10 @@
+"""`python -m jobs.submit OVERRIDES`: the same as `slurmscale submit OVERRIDES`."""
+
+from __future__ import annotations
+
+import sys
+
+from jobs.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["submit", *sys.argv[1:]]))

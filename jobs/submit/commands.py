@@ -1,0 +1,180 @@
+"""The commands on a sweep: submit, status, logs, cancel, resume. Each works from the folder alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+from rich.table import Table
+from rich.text import Text
+from submitit.core.utils import JobPaths
+
+from jobs.compose import compose
+from jobs.errors import RunDirError, SuiteError
+from jobs.plan.table import console, plan_notes, plan_table
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
+from jobs.schema import LauncherKind
+from jobs.submit import slurm
+from jobs.submit.launch import launch
+from jobs.submit.prepare import prepare, remove
+from jobs.submit.states import RunState, State, latest_submissions, open_sweep, states
+
+POLL_S = 1.0
+# What a rank may take to reach its next step boundary, before it is ended hard.
+GRACE_S = 20.0
+
+
+def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
+    """Compose, show, prepare and launch; returns the exit code."""
+    points = compose(overrides, multirun=multirun)
+    runs = [point.run for point in points]
+    out = console()
+    out.print(plan_table(runs))
+    for note in plan_notes(runs):
+        out.print(note, markup=False)
+    kind = runs[0].launcher.kind
+    sweep, directories = prepare(points)
+    out.print(f"prepared {len(directories)} runs in {sweep.path}", markup=False, soft_wrap=True)
+    try:
+        launched = launch(sweep, directories, kind)
+    except SuiteError:
+        remove(directories)
+        raise
+    except KeyboardInterrupt:
+        gone = latest_submissions(sweep)
+        submitted = sum(directory.name in gone for directory in directories)
+        out.print(
+            f"Interrupted: {submitted} of {len(directories)} runs were submitted and are on record. Type `slurmscale resume "
+            f"{sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
+            markup=False,
+            soft_wrap=True,
+        )
+        return 130
+    for line in launched:
+        print(line)
+    if kind in {LauncherKind.slurm, LauncherKind.local}:
+        print(f"look at it with: slurmscale status {sweep.path}")
+    return wait_for(sweep) if wait else 0
+
+
+def status(path: Path) -> int:
+    """Print one row a run."""
+    sweep = open_sweep(path)
+    found = states(sweep)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("run", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("job", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for item in found:
+        total = load_run(item.run.config).job.steps
+        step = "-" if item.step is None else f"{item.step}/{total}" if total else str(item.step)
+        table.add_row(Text(item.run.name), item.state.value, step, item.job_id or "-", Text(item.detail))
+    out = console()
+    out.print(table)
+    out.print(summary(found), markup=False)
+    return 0
+
+
+def summary(found: list[RunState]) -> str:
+    """How many runs stand where."""
+    counts = Counter(item.state for item in found)
+    return f"{len(found)} runs: " + ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])
+
+
+def logs(path: Path, *, rank: int, follow: bool) -> int:
+    """Print what a rank of a run printed, its latest submission."""
+    run = RunDir(path.expanduser().absolute())
+    load_run(run.config)
+    sweep = SweepDir(run.path.parent)
+    submission = latest_submissions(sweep).get(run.name)
+    if submission is None:
+        raise RunDirError(f"{run.path} was never submitted. Type `slurmscale resume {sweep.path}`.")
+    if submission.log_id is None:
+        raise RunDirError(f"{run.name} waits for its turn and has printed nothing yet.")
+    file = Path(JobPaths(sweep.logs, submission.log_id, rank).stdout)
+    if not file.exists():
+        ranks = load_run(run.config).ranks
+        raise RunDirError(
+            f"{file} is not there: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
+            f"Type `slurmscale status {sweep.path}` to see whether it waits."
+        )
+    with file.open(errors="replace") as text:
+        while True:
+            sys.stdout.write(text.read())
+            sys.stdout.flush()
+            if not follow or not next(item for item in states(sweep) if item.run == run).state.is_alive:
+                return 0
+            time.sleep(POLL_S)
+
+
+def cancel(path: Path) -> int:
+    """End every run of the sweep that still waits or runs."""
+    sweep = open_sweep(path)
+    alive = [item for item in states(sweep) if item.state.is_alive]
+    # On record first: a run that stops in answer must already read as cancelled.
+    for job_id in sorted({str(item.job_id) for item in alive}):
+        append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
+    slurm.cancel([str(item.job_id) for item in alive if item.launcher == "slurm"])
+    for queue in {int(str(item.job_id)) for item in alive if item.launcher == "local"}:
+        end_session(queue)
+    print(f"cancelled {len(alive)} runs of {sweep.path}" if alive else f"nothing of {sweep.path} waits or runs")
+    return 0
+
+
+def end_session(leader: int) -> None:
+    """Ask all processes of a local queue's session to end, then make them."""
+    members = [process for process in psutil.process_iter() if session_of(process.pid) == leader]
+    # The queue first, or it would start the next run.
+    for process in sorted(members, key=lambda process: process.pid != leader):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill() if process.pid == leader else process.send_signal(signal.SIGTERM)
+    _, left = psutil.wait_procs(members, timeout=GRACE_S)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def session_of(pid: int) -> int | None:
+    """The session a process belongs to; None when it is gone."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
+    """Launch again every run that has not finished and is not alive; they go on from their last checkpoint."""
+    sweep = open_sweep(path)
+    found = states(sweep)
+    todo = [item.run for item in found if item.state is not State.finished and not item.state.is_alive]
+    print(f"{summary(found)}; {len(todo)} to go on with")
+    by_kind: dict[LauncherKind, list[RunDir]] = {}
+    for run in todo:
+        kind = LauncherKind[launcher] if launcher else load_run(run.config).launcher.kind
+        by_kind.setdefault(kind, []).append(run)
+    for kind, runs in by_kind.items():
+        for line in launch(sweep, runs, kind):
+            print(line)
+    return wait_for(sweep) if wait else 0
+
+
+def wait_for(sweep: SweepDir) -> int:
+    """Tell of every run as it ends; returns 1 when one did not finish."""
+    told: set[str] = set()
+    while True:
+        found = states(sweep)
+        for item in found:
+            if not item.state.is_alive and item.run.name not in told:
+                told.add(item.run.name)
+                print(f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}".rstrip(), flush=True)
+        if len(told) == len(found):
+            return 0 if all(item.state is State.finished for item in found) else 1
+        time.sleep(POLL_S)

@@ -1,0 +1,175 @@
+"""Launching prepared runs: all or none, with every submission on record the moment it is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from jobs import run as entry
+from jobs.errors import SubmitError
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
+from jobs.schema import LauncherKind, Run
+from jobs.submit import slurm
+from jobs.submit.script import executor, resources, script_text
+
+
+def launch(sweep: SweepDir, directories: list[RunDir], kind: LauncherKind) -> list[str]:
+    """Start the runs with this launcher and return sentences for the user.
+
+    Raises SubmitError when the launcher refuses any of them: then none of them is left queued.
+    """
+    runs = [(load_run(directory.config), directory) for directory in directories]
+    match kind:
+        case LauncherKind.slurm:
+            return launch_slurm(sweep, runs)
+        case LauncherKind.local:
+            return launch_local(sweep, directories)
+        case LauncherKind.script:
+            return write_scripts(sweep, runs)
+        case LauncherKind.dry:
+            return show_script(sweep, runs)
+
+
+# --- Slurm ---------------------------------------------------------------------------------------------------
+
+
+def launch_slurm(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
+    """Submit through submitit: one job array for all runs with equal resources."""
+    slurm.require()
+    for run, directory in runs:
+        slurm.refuse_beyond_partition(run.cluster.partition, run.nodes, run.wall_time_min)
+    groups = arrays(runs, slurm.max_array_size() - 1)
+    for group in groups:
+        slurm.test_script(script_text(*group[0], sweep))
+    submitted: list[str] = []
+    try:
+        for group in groups:
+            with uninterrupted():
+                submitted += submit_array(sweep, group)
+    except SubmitError as error:
+        cancel_submitted(sweep, submitted)
+        raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
+    arrays_text = f" in {len(groups)} job arrays" if 1 < len(groups) < len(runs) else ""
+    return [f"submitted {len(submitted)} runs{arrays_text}: {compressed(submitted)}"]
+
+
+def arrays(runs: list[tuple[Run, RunDir]], most: int) -> list[list[tuple[Run, RunDir]]]:
+    """The runs grouped by equal resources and code, no group larger than the site's arrays may be."""
+    groups: dict[str, list[tuple[Run, RunDir]]] = {}
+    for run, directory in runs:
+        key = json.dumps(resources(run, directory.code.resolve()), sort_keys=True)
+        groups.setdefault(key, []).append((run, directory))
+    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+
+
+def submit_array(sweep: SweepDir, group: list[tuple[Run, RunDir]]) -> list[str]:
+    """One sbatch for the group; returns job ids and writes them to the ledger."""
+    run, directory = group[0]
+    submitter = executor(run, sweep, resources(run, directory.code.resolve()))
+    try:
+        with submitter.batch():
+            jobs = [submitter.submit(entry.main, str(directory.path)) for _, directory in group]
+    except (FailedJobError, FailedSubmissionError) as error:
+        names = f"{group[0][1].name}" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+        raise SubmitError(f"sbatch refused {names}: {slurm.spoken(str(error))}.") from error
+    for (_, directory), job in zip(group, jobs, strict=True):
+        record_submission(sweep, directory, "slurm", str(job.job_id))
+    return [str(job.job_id) for job in jobs]
+
+
+def cancel_submitted(sweep: SweepDir, job_ids: list[str]) -> None:
+    """Take back what an unfinished submission had queued."""
+    slurm.cancel(job_ids)
+    for job_id in job_ids:
+        append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back, for us and for sbatch, until a submission and its record are both done."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def record_submission(sweep: SweepDir, directory: RunDir, launcher: str, job_id: str, **more: float) -> None:
+    """Append to the ledger that a run went to the launcher under this id."""
+    record = {
+        "time": now(),
+        "event": "submitted",
+        "run": directory.name,
+        "launcher": launcher,
+        "job_id": job_id,
+        "events_before": sum(1 for _ in read_records(directory.status)),
+        **more,
+    }
+    append_record(sweep.submissions, record)
+
+
+def compressed(job_ids: list[str]) -> str:
+    """Job ids as a person reads them: 12_[0-3], 13."""
+    counts: dict[str, int] = {}
+    for job_id in job_ids:
+        counts[job_id.split("_")[0]] = counts.get(job_id.split("_")[0], 0) + 1
+    return ", ".join(f"{main}_[0-{count - 1}]" if count > 1 else main for main, count in counts.items())
+
+
+# --- this machine --------------------------------------------------------------------------------------------
+
+
+def launch_local(sweep: SweepDir, directories: list[RunDir]) -> list[str]:
+    """Start a queue of its own session that runs them one after the other, and outlives this shell."""
+    with uninterrupted(), (sweep.logs / "queue.log").open("a") as log:
+        queue = subprocess.Popen(
+            [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=code_environment(directories[0].code.resolve()),
+            text=True,
+        )
+        started = psutil.Process(queue.pid).create_time()
+        for directory in directories:
+            record_submission(sweep, directory, "local", str(queue.pid), process_started=started)
+        assert queue.stdin is not None
+        queue.stdin.write(json.dumps([directory.name for directory in directories]))
+        queue.stdin.close()
+    return [f"started {len(directories)} runs on this machine, one after the other (process {queue.pid})"]
+
+
+def code_environment(code: Path) -> dict[str, str]:
+    """This process's environment with a run's code ahead of any other."""
+    path = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
+
+
+# --- by hand -------------------------------------------------------------------------------------------------
+
+
+def write_scripts(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
+    """Leave job.sbatch in every run directory."""
+    for run, directory in runs:
+        directory.batch_script.write_text(script_text(run, directory, sweep))
+    return [f"wrote {len(runs)} scripts; give each to Slurm with", *(f"    sbatch '{d.batch_script}'" for _, d in runs)]
+
+
+def show_script(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
+    """Show what the first run of each array would send."""
+    groups = arrays(runs, len(runs))
+    return [
+        line
+        for group in groups
+        for line in (f"--- {group[0][1].name}: batch script of {len(group)} run(s)", script_text(*group[0], sweep))
+    ]

@@ -1,0 +1,66 @@
+"""launcher=local: a process of its own session that gives this machine to one run after another.
+
+Runs measured side by side would measure each other, so they take turns: within a queue by order, between queues
+of one user by a lock. Each run is a submitit local job of as many processes as it has ranks. Started by
+jobs.submit.launch with the run names on standard input; `slurmscale cancel` ends the whole session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+from submitit import LocalExecutor
+
+from jobs import run as entry
+from jobs.ranks import free_port
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
+
+RANK_LEAVES_S = 60
+
+
+def main(sweep_path: str, names: list[str]) -> None:
+    """Run the named runs of a sweep, in order; one that fails does not stop the next."""
+    sweep = SweepDir(Path(sweep_path))
+    turn = FileLock(Path(tempfile.gettempdir()) / f"slurmscale-local-{os.getuid()}.lock")
+    visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    for name in names:
+        with turn:
+            start_and_wait(sweep, sweep.run(name), visible_gpus)
+
+
+def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
+    """One run as a submitit local job; returns when all its ranks have ended."""
+    run = load_run(directory.config)
+    os.environ["PYTHONPATH"] = str(directory.code.resolve())
+    os.environ["MASTER_PORT"] = str(free_port())
+    executor = LocalExecutor(sweep.logs, max_num_timeout=0)
+    executor.update_parameters(
+        tasks_per_node=run.ranks, timeout_min=run.wall_time_min, signal_delay_s=RANK_LEAVES_S, stderr_to_stdout=True
+    )
+    job = executor.submit(rank_main, str(directory.path), visible_gpus)
+    append_record(sweep.submissions, {"time": now(), "event": "launched", "run": run.name, "log_id": job.job_id})
+    # Not submitit's own wait, which looks for a result file that a killed rank never writes; what a run has to say
+    # is in its directory.
+    job._process.wait()  # noqa: SLF001
+    append_record(sweep.submissions, {"time": now(), "event": "ended", "run": run.name})
+
+
+def rank_main(run_directory: str, visible_gpus: str | None) -> None:
+    """What a local rank runs: submitit hides all GPUs from local jobs that name none, so show them again."""
+    if visible_gpus is None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpus
+    entry.main(run_directory)
+
+
+if __name__ == "__main__":
+    # The submitting shell held these back while it wrote its record; a child inherits that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    main(sys.argv[1], json.load(sys.stdin))

@@ -1,0 +1,100 @@
+"""The batch script: what a Run asks of Slurm, and how the ranks' environment is set up on the nodes.
+
+submitit renders the header and the srun line from these parameters, for launcher=slurm, dry and script alike.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from submitit import SlurmExecutor
+from submitit.slurm.slurm import _make_sbatch_string
+
+from jobs.errors import SubmitError
+from jobs.rundir import RunDir, SweepDir
+from jobs.schema import Run
+
+
+def resources(run: Run, code: Path) -> dict[str, Any]:
+    """Executor parameters of a run; runs with equal ones share a job array."""
+    cluster = run.cluster
+    memory = {"mem": f"{cluster.memory_gb_per_node}G"} if cluster.memory_gb_per_node is not None else {}
+    wanted = {
+        "job_name": run.sweep,
+        "partition": cluster.partition,
+        "account": cluster.account,
+        "qos": cluster.qos,
+        "constraint": cluster.constraint,
+        "time": run.wall_time_min,
+        "nodes": run.nodes,
+        "ntasks_per_node": run.ranks_per_node,
+        "gpus_per_node": run.ranks_per_node if cluster.gpus else None,
+        "cpus_per_task": cluster.cpus_per_rank,
+        "exclusive": cluster.exclusive or None,
+        "array_parallelism": run.launcher.max_running,
+        "additional_parameters": dict(cluster.sbatch) | memory,
+        "srun_args": srun_arguments(run),
+        "setup": setup_lines(run, code),
+        "stderr_to_stdout": True,
+    }
+    for key, value in (wanted | {f"cluster.sbatch.{k}": f"{k}{v}" for k, v in cluster.sbatch.items()}).items():
+        if isinstance(value, str):
+            refuse_unquotable(value, key)
+    refuse_unquotable(str(Path(run.runs_dir) / str(run.sweep)), "runs_dir and sweep", and_percent=True)
+    # wckey=None: submitit's default of "submitit" is refused where a site tracks wckeys.
+    return {key: value for key, value in wanted.items() if value is not None} | {"wckey": None}
+
+
+def srun_arguments(run: Run) -> list[str]:
+    """What srun is told beside submitit's own arguments."""
+    # A rank that dies leaves the others waiting in a collective: end them.
+    arguments = ["--kill-on-bad-exit=1"]
+    if run.cluster.cpus_per_rank is not None:
+        # Since Slurm 22.05 srun no longer inherits this from sbatch.
+        arguments.append(f"--cpus-per-task={run.cluster.cpus_per_rank}")
+    if run.cluster.container is not None:
+        arguments.append(f"--container-image={run.cluster.container}")
+    if run.cluster.container_mounts:
+        arguments.append(f"--container-mounts={','.join(run.cluster.container_mounts)}")
+    return arguments
+
+
+def setup_lines(run: Run, code: Path) -> list[str]:
+    """Shell lines before srun: modules, the site's own, and the submitted code ahead of any other."""
+    return [
+        *(f"module load {shlex.quote(module)}" for module in run.cluster.modules),
+        *run.cluster.setup,
+        *(f"export {name}={shlex.quote(value)}" for name, value in run.cluster.env.items()),
+        f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        # Else the directory that sbatch was typed in comes first, where another jobs/ may lie.
+        "export PYTHONSAFEPATH=1",
+    ]
+
+
+def executor(run: Run, sweep: SweepDir, parameters: dict[str, Any]) -> SlurmExecutor:
+    """A submitit executor for runs with these parameters."""
+    made = SlurmExecutor(sweep.logs, max_num_timeout=0, python=run.cluster.python)
+    made.update_parameters(**parameters)
+    return made
+
+
+def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> None:
+    """Raise SubmitError for what an #SBATCH line cannot carry; in a path Slurm also replaces %."""
+    if any(ord(character) < 32 for character in value) or (and_percent and "%" in value):
+        raise SubmitError(
+            f"{what}: {value!r} has a control character{' or a %' if and_percent else ''}, which a Slurm batch script "
+            "cannot carry. Type another name."
+        )
+
+
+def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
+    """The batch script of one run, complete: given to sbatch by hand it runs the same entry as launcher=slurm."""
+    python = run.cluster.python or shlex.quote(sys.executable)
+    command = f"{python} -u -m jobs.run {shlex.quote(str(directory.path))}"
+    # Private, and pinned for it: submitit has no public call that returns a script, and none that works where
+    # Slurm is not installed.
+    text = _make_sbatch_string(command=command, folder=sweep.logs, **resources(run, directory.code.resolve()))
+    return f"{text}\n"

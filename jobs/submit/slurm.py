@@ -1,0 +1,136 @@
+"""Slurm's commands, each asked once for many jobs: limits, test, states, cancel.
+
+Works without accounting: where sacct is missing or fails, its answer is simply empty.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from jobs.errors import SubmitError
+
+COMMAND_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What Slurm says of one job or array task."""
+
+    state: str
+    """Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ..."""
+    reason: str | None = None
+    """Why a pending job waits."""
+
+
+def require() -> None:
+    """Raise SubmitError where Slurm's commands are not installed."""
+    if shutil.which("sbatch") is None:
+        raise SubmitError(
+            "launcher=slurm needs sbatch, which is not on this machine's PATH. Log in to the cluster's login node "
+            "(or load its Slurm module), or type launcher=local cluster=local to run here, launcher=script to write "
+            "scripts for later."
+        )
+
+
+def ask(*command: str, text: str | None = None) -> str:
+    """Output of a Slurm command; raises SubmitError with what it said when it fails."""
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, input=text, timeout=COMMAND_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError as error:
+        raise SubmitError(f"{command[0]} is not on this machine's PATH.") from error
+    except subprocess.TimeoutExpired as error:
+        raise SubmitError(f"{command[0]} gave no answer in {COMMAND_TIMEOUT_S} s; is slurmctld up? (scontrol ping)") from error
+    if answer.returncode != 0:
+        raise SubmitError(spoken(answer.stderr or answer.stdout))
+    return answer.stdout
+
+
+def spoken(stderr: str) -> str:
+    """What a Slurm command said, without its own name in front of every line."""
+    lines = [re.sub(r"^(sbatch|scontrol|squeue|sacct|scancel): (error: )?", "", line) for line in stderr.splitlines()]
+    return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip())) or "no words"
+
+
+def partitions() -> dict[str, dict[str, str]]:
+    """Every partition's settings as `scontrol show partition` names them; the default one also under ''."""
+    found = {}
+    for line in ask("scontrol", "--oneliner", "show", "partition").splitlines():
+        settings = dict(item.split("=", 1) for item in line.split() if "=" in item)
+        found[settings["PartitionName"]] = settings
+        if settings.get("Default") == "YES":
+            found[""] = settings
+    return found
+
+
+def refuse_beyond_partition(name: str | None, nodes: int, wall_time_min: int) -> None:
+    """Raise SubmitError for what a partition can never run: Slurm itself may accept it and let it wait for ever."""
+    known = partitions()
+    settings = known.get(name or "")
+    if settings is None:
+        if name is None:
+            return  # no default partition: sbatch will say so in its own words
+        raise SubmitError(
+            f"cluster.partition={name} does not exist here; there are {', '.join(sorted(p for p in known if p))}."
+        )
+    where = f"partition {settings['PartitionName']}"
+    most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
+    if most and nodes > min(most):
+        raise SubmitError(f"nodes={nodes}, but {where} gives a job at most {min(most)}. Type nodes={min(most)} or less.")
+    limit = minutes(settings.get("MaxTime", ""))
+    if limit is not None and wall_time_min > limit:
+        raise SubmitError(
+            f"wall_time_min={wall_time_min}, but {where} allows {limit} (MaxTime={settings['MaxTime']}). "
+            f"Type wall_time_min={limit} or less."
+        )
+
+
+def minutes(text: str) -> int | None:
+    """Slurm's [days-]hours:minutes:seconds in minutes; None for UNLIMITED and what is no time."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text)
+    if match is None:
+        return None
+    days, hours, mins, _ = (int(part or 0) for part in match.groups())
+    return (days * 24 + hours) * 60 + mins
+
+
+def test_script(script: str) -> None:
+    """Let sbatch judge a script without submitting it; raises SubmitError with its words."""
+    ask("sbatch", "--test-only", text=script)
+
+
+def max_array_size() -> int:
+    """Most tasks of one job array, plus one, as the site sets it."""
+    match = re.search(r"MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"))
+    return int(match[1]) if match else 1001
+
+
+def states(job_ids: list[str]) -> dict[str, JobState]:
+    """State of every job that Slurm still knows, by id (array tasks as 12_3): one squeue, one sacct."""
+    known: dict[str, JobState] = {}
+    wanted = set(job_ids)
+    if not wanted:
+        return known
+    try:
+        for line in ask("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(sorted(wanted))).splitlines():
+            job_id, _, state = line.partition("|")
+            if job_id in wanted:
+                known[job_id] = JobState(state.split()[0])  # "CANCELLED by 0"
+    except SubmitError:
+        known = {}
+    # squeue is the truth of now; sacct lags behind it by seconds.
+    for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%r").splitlines():
+        job_id, state, reason = line.split("|", 2)
+        if job_id in wanted:
+            known[job_id] = JobState(state, reason if state == "PENDING" else None)
+    return known
+
+
+def cancel(job_ids: list[str]) -> None:
+    """scancel; jobs that are over already are not an error."""
+    if job_ids:
+        ask("scancel", "--quiet", *job_ids)

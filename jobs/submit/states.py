@@ -1,0 +1,202 @@
+"""The state of every run of a sweep, from its folder and one question to the scheduler.
+
+What a run wrote itself (status.jsonl) is believed first; the ledger (submissions.jsonl) says where to ask; the
+scheduler says whether a run without an end is still alive. Nothing is kept in memory or in another place, so any
+shell, any day, sees the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from jobs import metrics as m
+from jobs.errors import RunDirError
+from jobs.rundir import RunDir, SweepDir, read_records
+from jobs.submit import slurm
+
+# A few lines of metrics.jsonl.
+TAIL_BYTES = 4096
+
+
+class State(Enum):
+    """Where a run stands."""
+
+    prepared = "prepared"
+    """A directory, never submitted."""
+    queued = "queued"
+    """Submitted; its ranks have not met yet."""
+    running = "running"
+    finished = "finished"
+    stopped = "stopped"
+    """Ended at a step boundary because a signal asked; can be resumed."""
+    failed = "failed"
+    cancelled = "cancelled"
+    lost = "lost"
+    """Submitted, not alive any more, and it left no end."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the scheduler still holds it."""
+        return self in {State.queued, State.running}
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run's state and what a person wants to know beside it."""
+
+    run: RunDir
+    state: State
+    detail: str = ""
+    step: int | None = None
+    job_id: str | None = None
+    launcher: str | None = None
+    log_id: str | None = None
+    """The id in the names of its log files."""
+
+
+def open_sweep(path: Path) -> SweepDir:
+    """The sweep directory at a path; raises RunDirError when it is none."""
+    sweep = SweepDir(path.expanduser().absolute())
+    if not sweep.runs():
+        raise RunDirError(
+            f"{path} is not a sweep directory: no run with a config.yaml in it. Give the directory that "
+            "`slurmscale submit` named, for instance runs/demo."
+        )
+    return sweep
+
+
+@dataclass
+class Submission:
+    """What the ledger says of a run's latest submission."""
+
+    run: str
+    launcher: str
+    job_id: str
+    events_before: int
+    """Lines of status.jsonl that belong to earlier submissions; clocks of different hosts are not compared."""
+    process_started: float | None = None
+    log_id: str | None = None
+    ended: bool = False
+    cancelled: bool = False
+
+
+def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
+    """The latest submission of each run, by run name."""
+    latest: dict[str, Submission] = {}
+    for record in read_records(sweep.submissions):
+        match record["event"]:
+            case "submitted":
+                latest[record["run"]] = Submission(
+                    record["run"],
+                    record["launcher"],
+                    record["job_id"],
+                    record["events_before"],
+                    record.get("process_started"),
+                    record["job_id"] if record["launcher"] == "slurm" else None,
+                )
+            case "launched":
+                latest[record["run"]].log_id = record["log_id"]
+            case "ended":
+                latest[record["run"]].ended = True
+            case "cancelled":
+                for submission in latest.values():
+                    submission.cancelled |= submission.job_id == record["job_id"]
+    return latest
+
+
+def states(sweep: SweepDir) -> list[RunState]:
+    """Every run of the sweep, by name."""
+    latest = latest_submissions(sweep)
+    ends = {name: own_end(sweep.run(name), submission) for name, submission in latest.items()}
+    known = scheduler_states([submission for name, submission in latest.items() if ends[name] is None])
+    found = []
+    for run in sweep.runs():
+        submission = latest.get(run.name)
+        if submission is None:
+            found.append(RunState(run, State.prepared))
+            continue
+        state, detail = decide(run, submission, ends[run.name], known.get(run.name))
+        found.append(
+            RunState(
+                run, state, detail, last_step(run), submission.job_id, submission.launcher, submission.log_id
+            )
+        )
+    return found
+
+
+def decide(
+    run: RunDir, submission: Submission, end: dict[str, Any] | None, job: slurm.JobState | None
+) -> tuple[State, str]:
+    """The state of a submitted run and a few words on it: its own end first, then the scheduler."""
+    if end is not None:
+        if end["event"] == "failed":
+            return State.failed, f"rank {end['rank']} on {end['node']}: {end['error'].splitlines()[0]}"
+        if end["event"] == "stopped":
+            return State.cancelled if submission.cancelled else State.stopped, end["reason"]
+        return State.finished, ""
+    if job is not None and job.state in {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}:
+        return State.queued, job.reason or ""
+    if job is not None and job.state in {"RUNNING", "COMPLETING", "STAGE_OUT"}:
+        started = any(event["event"] == "started" for event in events_since(run, submission))
+        return (State.running, "") if started else (State.queued, "starting")
+    if submission.cancelled or (job is not None and job.state == "CANCELLED"):
+        return State.cancelled, ""
+    if job is not None and job.state != "COMPLETED":
+        return State.failed, f"Slurm says {job.state}"
+    return State.lost, f"its job is gone and left no end; see `slurmscale logs {run.path}`"
+
+
+def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
+    """The run's events that belong to a submission."""
+    return list(read_records(run.status))[submission.events_before :]
+
+
+def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
+    """The end that the run itself recorded: the first failure (later ones follow from it), else the last event."""
+    ends = [e for e in events_since(run, submission) if e["event"] in {"finished", "stopped", "failed"}]
+    failures = [event for event in ends if event["event"] == "failed"]
+    return failures[0] if failures else ends[-1] if ends else None
+
+
+def last_step(run: RunDir) -> int | None:
+    """The last step on record; only the end of the file is read."""
+    try:
+        with run.metrics.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            tail = file.read()
+    except FileNotFoundError:
+        return None
+    for line in reversed(tail.splitlines()):
+        try:
+            return int(json.loads(line)[m.STEP.name])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def scheduler_states(submissions: list[Submission]) -> dict[str, slurm.JobState]:
+    """What the schedulers say of these submissions, by run name."""
+    in_slurm = {submission.job_id: submission.run for submission in submissions if submission.launcher == "slurm"}
+    found = {in_slurm[job_id]: state for job_id, state in slurm.states(list(in_slurm)).items()}
+    for submission in submissions:
+        if submission.launcher == "local" and not submission.ended and queue_is_alive(submission):
+            running = submission.log_id is not None
+            found[submission.run] = slurm.JobState("RUNNING" if running else "PENDING", None if running else "its turn")
+    return found
+
+
+def queue_is_alive(submission: Submission) -> bool:
+    """Whether the local queue of a submission still runs; a process id alone may have been given away again."""
+    try:
+        process = psutil.Process(int(submission.job_id))
+        same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

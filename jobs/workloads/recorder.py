@@ -1,0 +1,160 @@
+"""What a training run leaves behind: rank 0 writes every number as data and shows the same to a person.
+
+metrics.jsonl gets a line a step, status.jsonl the events and, at the end of an attempt, where its time went.
+Other ranks hold a Recorder too, which keeps the sums and writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jobs import checkpoint
+from jobs import metrics as m
+from jobs.data.batches import StepBatch
+from jobs.metrics import Metric
+from jobs.ranks import Rank
+from jobs.rundir import SCHEMA_VERSION, RunDir, append_event, append_record, read_records
+from jobs.schema import Run
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Recorder:
+    """The record of one attempt of a run."""
+
+    def __init__(
+        self, run: Run, directory: RunDir, rank: Rank, *, process_started: float, steps: int, from_step: int
+    ) -> None:
+        self.run = run
+        self.directory = directory
+        self.writes = rank.is_first
+        self.process_started = process_started
+        self.steps = steps
+        self.attempt = 1 + sum(event["event"] == "started" for event in read_records(directory.status))
+        self.from_step = from_step
+        self.last_step = from_step
+        self.loop_started = 0.0
+        self.step_times_s: list[float] = []
+        self.save_times_s: list[float] = []
+        self.last_line = 0.0
+        self.bar: Progress | None = None
+
+    def started(self, **fields: Any) -> None:
+        """All ranks have met and the first step is next."""
+        self.loop_started = time.time()
+        if not self.writes:
+            return
+        if not self.directory.metrics.exists():
+            units = {metric.name: metric.unit for metric in m.STEP_METRICS}
+            append_record(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
+        append_event(self.directory, "started", attempt=self.attempt, from_step=self.from_step, **fields)
+        print(
+            f"{self.run.name}: {fields['ranks']} ranks on {', '.join(fields['nodes'])} ({fields['device_name']}), "
+            f"steps {self.from_step + 1} to {self.steps}",
+            flush=True,
+        )
+
+    def step(
+        self,
+        step: int,
+        loss: float,
+        rate: float,
+        norm: float,
+        step_time_s: float,
+        batch: StepBatch,
+        memory_bytes: float,
+        save_time_s: float | None,
+    ) -> None:
+        """Record one step; a value that is not a finite number is left out."""
+        self.last_step = step
+        self.step_times_s.append(step_time_s)
+        if save_time_s is not None:
+            self.save_times_s.append(save_time_s)
+        if not self.writes:
+            return
+        values: dict[Metric, float | None] = {
+            m.STEP: step,
+            m.ATTEMPT: self.attempt,
+            m.LOSS: loss,
+            m.LEARNING_RATE: rate,
+            m.GRADIENT_NORM: norm,
+            m.STEP_TIME: step_time_s,
+            m.TOKENS: batch.tokens,
+            m.PADDED_TOKENS: batch.padded_tokens,
+            m.CHECKPOINT_TIME: save_time_s,
+            m.MEMORY_PEAK: int(memory_bytes),
+        }
+        known = {k.name: v for k, v in values.items() if v is not None and math.isfinite(v)}
+        append_record(self.directory.metrics, known)
+        self.show(step, loss, step_time_s, batch)
+
+    def checkpoint(self, step: int, time_s: float, path: Path) -> None:
+        """A checkpoint is complete on disk."""
+        if self.writes:
+            append_event(
+                self.directory,
+                "checkpoint",
+                attempt=self.attempt,
+                step=step,
+                time_s=time_s,
+                bytes=checkpoint.size_bytes(path),
+            )
+
+    def finished(self) -> None:
+        """The run has done all its steps."""
+        self.end("finished")
+
+    def stopped(self, reason: str) -> None:
+        """The run was asked to stop before its last step."""
+        self.end("stopped", reason=reason)
+
+    def end(self, event: str, **fields: Any) -> None:
+        """Write the end of the attempt with where its time went."""
+        if not self.writes:
+            return
+        split = {metric.name: value for metric, value in self.time_split().items()}
+        append_event(self.directory, event, attempt=self.attempt, step=self.last_step, **fields, **split)
+        print(f"{self.run.name}: {event} at step {self.last_step} of {self.steps}", flush=True)
+
+    def time_split(self) -> dict[Metric, float]:
+        """Where the attempt's wall time went; the parts sum to the total."""
+        now = time.time()
+        unmeasured = self.run.job.unmeasured_steps
+        split = {
+            m.STARTUP_TIME: self.loop_started - self.process_started,
+            m.FIRST_STEP_TIME: sum(self.step_times_s[:1]),
+            m.WARMUP_TIME: sum(self.step_times_s[1:unmeasured]),
+            m.STEADY_TIME: sum(self.step_times_s[unmeasured:]),
+            m.CHECKPOINT_TOTAL_TIME: sum(self.save_times_s),
+        }
+        total = now - self.process_started
+        return split | {m.OTHER_TIME: max(0.0, total - sum(split.values())), m.TOTAL_TIME: total}
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """A bar on a terminal; elsewhere lines, at most one every few seconds."""
+        if not (self.writes and sys.stdout.isatty()):
+            yield
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns) as self.bar:
+            self.bar.add_task("", total=self.steps)
+            yield
+        self.bar = None
+
+    def show(self, step: int, loss: float, step_time_s: float, batch: StepBatch) -> None:
+        """Tell a person how far the run is."""
+        text = f"loss {loss:.4f}  {batch.tokens / step_time_s:,.0f} tokens/s"
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=step, description=text)
+        elif step == self.steps or time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            print(f"step {step}/{self.steps}  {text}  step {step_time_s:.3f} s", flush=True)
