@@ -12,16 +12,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from litgpt.model import GPT
 from litgpt.utils import save_config
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
+from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
 from torch.optim import Optimizer
 
 from jobs.errors import CheckpointError
@@ -41,10 +43,12 @@ def save(directory: Path, step: int, model: nn.Module, optimizer: Optimizer, *, 
     weights, optimizer_state = get_state_dict(model, optimizer)
     state = {"model": weights, "optimizer": optimizer_state, "step": torch.tensor(step)}
     try:
-        dcp.save(state, checkpoint_id=writing)
-    except dcp.api.CheckpointException as error:
+        save_sharded(state, checkpoint_id=writing)
+    except CheckpointException as error:
         reasons = sorted({f"{type(cause[0]).__name__}: {cause[0]}" for cause in error.failures.values()})
-        raise CheckpointError(f"Checkpoint {final} could not be written ({'; '.join(reasons)}). The last good one stays.") from error
+        raise CheckpointError(
+            f"Checkpoint {final} could not be written ({'; '.join(reasons)}). The last good one stays."
+        ) from error
     if dist.get_rank() == 0:
         shutil.rmtree(final, ignore_errors=True)
         writing.rename(final)
@@ -64,8 +68,8 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> int:
     weights, optimizer_state = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": torch.tensor(0)}
     try:
-        dcp.load(state, checkpoint_id=path)
-    except (dcp.api.CheckpointException, OSError, RuntimeError) as error:
+        load_sharded(state, checkpoint_id=path)
+    except (CheckpointException, OSError, RuntimeError) as error:
         raise CheckpointError(
             f"Checkpoint {path} cannot be read: {error}. Remove that directory to resume from the one before it."
         ) from error

@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The grammar of the command line."""
     top = argparse.ArgumentParser(
-        prog="slurmscale", description="Sweep LLM training over model x parallelism x nodes on Slurm, and report scaling."
+        prog="slurmscale",
+        description="Sweep LLM training over model x parallelism x nodes on Slurm, and report scaling.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

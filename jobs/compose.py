@@ -35,7 +35,18 @@ from jobs.schema import Run
 
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
 NAMED_AXES = {"model", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
-GROUPS = {"model", "parallelism", "engine", "job", "data", "scaling", "gpu", "cluster", "launcher", "experiment"}
+GROUPS = {
+    "model",
+    "parallelism",
+    "engine",
+    "job",
+    "data",
+    "scaling",
+    "gpu",
+    "cluster",
+    "launcher",
+    "experiment",
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ def compose(overrides: list[str], *, multirun: bool) -> list[Point]:
     with refusals_in_our_words(), initialize_config_module("conf", version_base="1.3"):
         axes = sweep_axes(overrides, multirun=multirun)
         points = [
-            Point(settled(named(run, swept)), [override.input_line for override in point])
+            Point(settled(named(run, swept)), [typed(override) for override in point])
             for point, run, swept in composed(axes)
         ]
     refuse_illegal(points)
@@ -70,14 +81,14 @@ def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
     given = parser.parse_overrides(overrides)
     swept = [override for override in given if override.is_sweep_override()]
     if swept and not multirun:
-        key = swept[0].input_line.split("=")[0]
+        key = swept[0].get_key_element()
         raise ConfigError(
-            f"{swept[0].input_line}: several values, but this is a single run. Add -m to make one run of each "
+            f"{typed(swept[0])}: several values, but this is a single run. Add -m to make one run of each "
             f"value, or quote it to pass a list: '{key}=[...]'."
         )
     declared: list[Override] = []
     if multirun:
-        fixed = [override.input_line for override in given if not override.is_sweep_override()]
+        fixed = [typed(override) for override in given if not override.is_sweep_override()]
         config = hydra_compose("config", overrides=fixed, return_hydra_config=True)
         params = config.hydra.sweeper.get("params") or {}
         known = {override.key_or_group for override in given}
@@ -94,7 +105,13 @@ def alternatives(override: Override, parser: OverridesParser) -> list[Override]:
     if not override.is_sweep_override():
         return [override]
     key = override.get_key_element()
-    return cast(list[Override], parser.parse_overrides([f"{key}={v}" for v in override.sweep_string_iterator()]))
+    return parser.parse_overrides([f"{key}={value}" for value in override.sweep_string_iterator()])
+
+
+def typed(override: Override) -> str:
+    """An override as the user typed it."""
+    assert override.input_line is not None
+    return override.input_line
 
 
 def composed(axes: list[list[Override]]) -> Iterator[tuple[tuple[Override, ...], Run, list[Override]]]:
@@ -106,7 +123,7 @@ def composed(axes: list[list[Override]]) -> Iterator[tuple[tuple[Override, ...],
     bases: dict[tuple[str, ...], DictConfig] = {}
     for point in itertools.product(*axes):
         values = [override for override in point if is_plain_value(override)]
-        choices = tuple(o.input_line for o in point if o not in values)
+        choices = tuple(typed(o) for o in point if o not in values)
         if choices not in bases:
             bases[choices] = composed_base(list(choices))
         config = deepcopy(bases[choices])
@@ -121,7 +138,9 @@ def composed_base(overrides: list[str]) -> DictConfig:
     """Hydra's composition, held to the schema: an added key is refused like a misspelt one."""
     removed = [line for line in overrides if line.startswith("~")]
     if removed:
-        raise ConfigError(f"{removed[0]}: a key cannot be removed. Type {removed[0][1:].split('=')[0]}=null to unset it.")
+        raise ConfigError(
+            f"{removed[0]}: a key cannot be removed. Type {removed[0][1:].split('=')[0]}=null to unset it."
+        )
     config = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=False)
     return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Run), config))
 
@@ -139,7 +158,9 @@ def refuse_missing(config: DictConfig) -> None:
 def is_plain_value(override: Override) -> bool:
     """Whether an override only sets an existing key to a value, choosing no file."""
     key = override.key_or_group
-    return override.type is OverrideType.CHANGE and key not in GROUPS and key.split(".")[0] != "hydra" and "/" not in key
+    return (
+        override.type is OverrideType.CHANGE and key not in GROUPS and key.split(".")[0] != "hydra" and "/" not in key
+    )
 
 
 def settled(run: Run) -> Run:

@@ -45,12 +45,18 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
         # submitit parses the compressed node list without scontrol, which containers lack.
         address = str(SlurmJobEnvironment().hostnames[0])
     elif "SUBMITIT_LOCAL_GLOBALID" in environment:
-        rank, world_size = int(environment["SUBMITIT_LOCAL_GLOBALID"]), int(environment["SUBMITIT_LOCAL_NTASKS"])
+        rank, world_size = (
+            int(environment["SUBMITIT_LOCAL_GLOBALID"]),
+            int(environment["SUBMITIT_LOCAL_NTASKS"]),
+        )
         local_rank, address, port = rank % ranks_per_node, "127.0.0.1", int(environment["MASTER_PORT"])
     elif "RANK" in environment and "WORLD_SIZE" in environment:
         rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         local_rank = int(environment.get("LOCAL_RANK", rank % ranks_per_node))
-        address, port = environment.get("MASTER_ADDR", "127.0.0.1"), int(environment.get("MASTER_PORT", "29500"))
+        address, port = (
+            environment.get("MASTER_ADDR", "127.0.0.1"),
+            int(environment.get("MASTER_PORT", "29500")),
+        )
     else:
         raise SubmitError(
             "This process was not started as a rank: none of SLURM_PROCID, SUBMITIT_LOCAL_GLOBALID and RANK is set. "

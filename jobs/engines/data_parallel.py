@@ -25,9 +25,7 @@ def shard(gpt: GPT, run: Run, mesh: DeviceMesh) -> None:
     policy = MixedPrecisionPolicy()
     if run.job.precision is Precision.bfloat16:
         # Inputs are not cast: activations already are bfloat16, and the rotary table must stay float32.
-        policy = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
-        )
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     hybrid = run.parallelism.sharding in {Sharding.NO_SHARD, Sharding.HYBRID_SHARD}
     data_mesh = mesh["dp_replicate", "dp_shard"] if hybrid else mesh["dp_shard"]
     keep = run.parallelism.sharding is Sharding.SHARD_GRAD_OP

@@ -25,5 +25,9 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device) -> nn.Modul
     if run.parallelism.strategy is Strategy.fsdp:
         shard(gpt, run, mesh)
     start = run.job.init_from
-    fill(gpt, device, checkpoint_values(Path(start), device) if start else random_values(gpt, run.job.seed, device))
+    fill(
+        gpt,
+        device,
+        checkpoint_values(Path(start), device) if start else random_values(gpt, run.job.seed, device),
+    )
     return replicate(gpt, mesh) if run.parallelism.strategy is Strategy.ddp else gpt

@@ -109,7 +109,9 @@ def one_of_steps_and_epochs(run: Run) -> str | None:
 def batch_fits_scaling_mode(run: Run) -> str | None:
     """Strong scaling fixes the global batch, weak scaling the batch per rank."""
     strong = run.scaling.mode is ScalingMode.strong
-    needed, other = ("global_batch_size", "sequences_per_rank") if strong else ("sequences_per_rank", "global_batch_size")
+    needed, other = (
+        ("global_batch_size", "sequences_per_rank") if strong else ("sequences_per_rank", "global_batch_size")
+    )
     if getattr(run.scaling, needed) is None:
         return f"scaling={run.scaling.mode.name} needs scaling.{needed}. Type scaling.{needed}=NUMBER."
     if getattr(run.scaling, other) is not None:
@@ -159,15 +161,18 @@ def fits_cluster(run: Run) -> str | None:
     c = run.cluster
     if c.gpus and run.ranks_per_node > c.ranks_per_node:
         return (
-            f"ranks_per_node={run.ranks_per_node}, but a node of {c.name} has {c.ranks_per_node} GPUs, one rank each. "
-            f"Type ranks_per_node={c.ranks_per_node} or less, and more nodes."
+            f"ranks_per_node={run.ranks_per_node}, but a node of {c.name} has {c.ranks_per_node} GPUs, one rank "
+            f"each. Type ranks_per_node={c.ranks_per_node} or less, and more nodes."
         )
     if c.max_nodes is not None and run.nodes > c.max_nodes:
-        return f"nodes={run.nodes}, but {c.name} allows {c.max_nodes} (cluster.max_nodes). Type nodes={c.max_nodes} or less."
+        return (
+            f"nodes={run.nodes}, but {c.name} allows {c.max_nodes} (cluster.max_nodes). "
+            f"Type nodes={c.max_nodes} or less."
+        )
     if c.max_wall_time_min is not None and run.wall_time_min > c.max_wall_time_min:
         return (
-            f"wall_time_min={run.wall_time_min}, but {c.name} allows {c.max_wall_time_min} (cluster.max_wall_time_min). "
-            f"Type wall_time_min={c.max_wall_time_min} or less."
+            f"wall_time_min={run.wall_time_min}, but {c.name} allows {c.max_wall_time_min} "
+            f"(cluster.max_wall_time_min). Type wall_time_min={c.max_wall_time_min} or less."
         )
     if run.launcher.kind is LauncherKind.local and run.cluster.gpus:
         return (
@@ -211,8 +216,8 @@ def grid_fills_world(run: Run) -> str | None:
     if run.ranks % model_ranks:
         return (
             f"dp x tensor({p.tensor}) x pipeline({p.pipeline}) cannot be the world size {run.ranks} = "
-            f"nodes({run.nodes}) x ranks_per_node({run.ranks_per_node}): {run.ranks} is not a multiple of {model_ranks}. "
-            f"Use nodes such that nodes x {run.ranks_per_node} is, or smaller degrees."
+            f"nodes({run.nodes}) x ranks_per_node({run.ranks_per_node}): {run.ranks} is not a multiple "
+            f"of {model_ranks}. Use nodes such that nodes x {run.ranks_per_node} is, or smaller degrees."
         )
     dp = run.ranks // model_ranks
     if p.strategy is Strategy.single and dp > 1:

@@ -27,7 +27,15 @@ def plan_table(runs: list[Run]) -> Table:
     """One row a run."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", overflow="fold")
-    for column in ("nodes", "ranks", "dp x tp x pp", "MBS x acc = GBS", "parameters", "time limit", "GPU-hours <="):
+    for column in (
+        "nodes",
+        "ranks",
+        "dp x tp x pp",
+        "MBS x acc = GBS",
+        "parameters",
+        "time limit",
+        "GPU-hours <=",
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for run in runs:
         layout, hours = layout_of(run), gpu_hours_limit(run)

@@ -50,8 +50,8 @@ def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
         gone = latest_submissions(sweep)
         submitted = sum(directory.name in gone for directory in directories)
         out.print(
-            f"Interrupted: {submitted} of {len(directories)} runs were submitted and are on record. Type `slurmscale resume "
-            f"{sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
+            f"Interrupted: {submitted} of {len(directories)} runs were submitted and are on record. Type "
+            f"`slurmscale resume {sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
             markup=False,
             soft_wrap=True,
         )
@@ -174,7 +174,10 @@ def wait_for(sweep: SweepDir) -> int:
         for item in found:
             if not item.state.is_alive and item.run.name not in told:
                 told.add(item.run.name)
-                print(f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}".rstrip(), flush=True)
+                print(
+                    f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}".rstrip(),
+                    flush=True,
+                )
         if len(told) == len(found):
             return 0 if all(item.state is State.finished for item in found) else 1
         time.sleep(POLL_S)

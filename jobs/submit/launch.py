@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
 import psutil
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -19,7 +16,7 @@ from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
 from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm
-from jobs.submit.script import executor, resources, script_text
+from jobs.submit.script import code_environment, executor, resources, script_text
 
 
 def launch(sweep: SweepDir, directories: list[RunDir], kind: LauncherKind) -> list[str]:
@@ -45,7 +42,7 @@ def launch(sweep: SweepDir, directories: list[RunDir], kind: LauncherKind) -> li
 def launch_slurm(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     """Submit through submitit: one job array for all runs with equal resources."""
     slurm.require()
-    for run, directory in runs:
+    for run, _ in runs:
         slurm.refuse_beyond_partition(run.cluster.partition, run.nodes, run.wall_time_min)
     groups = arrays(runs, slurm.max_array_size() - 1)
     for group in groups:
@@ -149,12 +146,6 @@ def launch_local(sweep: SweepDir, directories: list[RunDir]) -> list[str]:
     return [f"started {len(directories)} runs on this machine, one after the other (process {queue.pid})"]
 
 
-def code_environment(code: Path) -> dict[str, str]:
-    """This process's environment with a run's code ahead of any other."""
-    path = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
-
-
 # --- by hand -------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +153,10 @@ def write_scripts(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     """Leave job.sbatch in every run directory."""
     for run, directory in runs:
         directory.batch_script.write_text(script_text(run, directory, sweep))
-    return [f"wrote {len(runs)} scripts; give each to Slurm with", *(f"    sbatch '{d.batch_script}'" for _, d in runs)]
+    return [
+        f"wrote {len(runs)} scripts; give each to Slurm with",
+        *(f"    sbatch '{d.batch_script}'" for _, d in runs),
+    ]
 
 
 def show_script(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
@@ -171,5 +165,8 @@ def show_script(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     return [
         line
         for group in groups
-        for line in (f"--- {group[0][1].name}: batch script of {len(group)} run(s)", script_text(*group[0], sweep))
+        for line in (
+            f"--- {group[0][1].name}: batch script of {len(group)} run(s)",
+            script_text(*group[0], sweep),
+        )
     ]

@@ -20,6 +20,7 @@ from submitit import LocalExecutor
 from jobs import run as entry
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
+from jobs.submit.script import code_environment
 
 RANK_LEAVES_S = 60
 
@@ -37,17 +38,20 @@ def main(sweep_path: str, names: list[str]) -> None:
 def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
     """One run as a submitit local job; returns when all its ranks have ended."""
     run = load_run(directory.config)
-    os.environ["PYTHONPATH"] = str(directory.code.resolve())
+    os.environ |= code_environment(directory.code.resolve())
     os.environ["MASTER_PORT"] = str(free_port())
     executor = LocalExecutor(sweep.logs, max_num_timeout=0)
     executor.update_parameters(
-        tasks_per_node=run.ranks, timeout_min=run.wall_time_min, signal_delay_s=RANK_LEAVES_S, stderr_to_stdout=True
+        tasks_per_node=run.ranks,
+        timeout_min=run.wall_time_min,
+        signal_delay_s=RANK_LEAVES_S,
+        stderr_to_stdout=True,
     )
     job = executor.submit(rank_main, str(directory.path), visible_gpus)
     append_record(sweep.submissions, {"time": now(), "event": "launched", "run": run.name, "log_id": job.job_id})
     # Not submitit's own wait, which looks for a result file that a killed rank never writes; what a run has to say
-    # is in its directory.
-    job._process.wait()  # noqa: SLF001
+    # is in its directory. A local job's id is the process id of its controller, our child.
+    os.waitpid(int(job.job_id), 0)
     append_record(sweep.submissions, {"time": now(), "event": "ended", "run": run.name})
 
 

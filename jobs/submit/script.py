@@ -5,6 +5,7 @@ submitit renders the header and the srun line from these parameters, for launche
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -72,6 +73,12 @@ def setup_lines(run: Run, code: Path) -> list[str]:
         # Else the directory that sbatch was typed in comes first, where another jobs/ may lie.
         "export PYTHONSAFEPATH=1",
     ]
+
+
+def code_environment(code: Path) -> dict[str, str]:
+    """This process's environment with a run's code ahead of any other."""
+    path = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
 
 
 def executor(run: Run, sweep: SweepDir, parameters: dict[str, Any]) -> SlurmExecutor:

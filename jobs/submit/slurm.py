@@ -44,7 +44,9 @@ def ask(*command: str, text: str | None = None) -> str:
     except FileNotFoundError as error:
         raise SubmitError(f"{command[0]} is not on this machine's PATH.") from error
     except subprocess.TimeoutExpired as error:
-        raise SubmitError(f"{command[0]} gave no answer in {COMMAND_TIMEOUT_S} s; is slurmctld up? (scontrol ping)") from error
+        raise SubmitError(
+            f"{command[0]} gave no answer in {COMMAND_TIMEOUT_S} s; is slurmctld up? (scontrol ping)"
+        ) from error
     if answer.returncode != 0:
         raise SubmitError(spoken(answer.stderr or answer.stdout))
     return answer.stdout
@@ -80,7 +82,9 @@ def refuse_beyond_partition(name: str | None, nodes: int, wall_time_min: int) ->
     where = f"partition {settings['PartitionName']}"
     most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
     if most and nodes > min(most):
-        raise SubmitError(f"nodes={nodes}, but {where} gives a job at most {min(most)}. Type nodes={min(most)} or less.")
+        raise SubmitError(
+            f"nodes={nodes}, but {where} gives a job at most {min(most)}. Type nodes={min(most)} or less."
+        )
     limit = minutes(settings.get("MaxTime", ""))
     if limit is not None and wall_time_min > limit:
         raise SubmitError(

@@ -124,9 +124,7 @@ def states(sweep: SweepDir) -> list[RunState]:
             continue
         state, detail = decide(run, submission, ends[run.name], known.get(run.name))
         found.append(
-            RunState(
-                run, state, detail, last_step(run), submission.job_id, submission.launcher, submission.log_id
-            )
+            RunState(run, state, detail, last_step(run), submission.job_id, submission.launcher, submission.log_id)
         )
     return found
 
@@ -197,6 +195,6 @@ def queue_is_alive(submission: Submission) -> bool:
     try:
         process = psutil.Process(int(submission.job_id))
         same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

@@ -65,6 +65,7 @@ class Recorder:
     def step(
         self,
         step: int,
+        *,
         loss: float,
         rate: float,
         norm: float,

@@ -51,7 +51,12 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- data -------------------------------------------------------------------------------------------------
     dataset = open_dataset(
-        prepare(run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed)
+        prepare(
+            run.data,
+            sequence_length=run.job.sequence_length,
+            vocab_size=run.model.vocab_size,
+            seed=run.job.seed,
+        )
     )
     batches = Batches(
         dataset,
@@ -101,7 +106,16 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             save_time_s = None
             if every and (step % every == 0 or step == steps or stopping):
                 save_time_s = saved(run, directory, step, trainer, recorder)
-            recorder.step(step, loss, rate, norm, step_time_s, batch, memory_bytes, save_time_s)
+            recorder.step(
+                step,
+                loss=loss,
+                rate=rate,
+                norm=norm,
+                step_time_s=step_time_s,
+                batch=batch,
+                memory_bytes=memory_bytes,
+                save_time_s=save_time_s,
+            )
             if stopping and step < steps:
                 break
     if recorder.last_step < steps:
@@ -187,9 +201,7 @@ def clip(parameters: Iterable[nn.Parameter], max_norm: float | None) -> float:
 def saved(run: Run, directory: RunDir, step: int, trainer: Trainer, recorder: Recorder) -> float:
     """Save a checkpoint and return how long the slowest rank was held up."""
     fence = time.perf_counter()
-    path = checkpoint.save(
-        directory.checkpoints, step, trainer.model, trainer.optimizer, keep=run.job.keep_checkpoints
-    )
+    path = checkpoint.save(directory.checkpoints, step, trainer.model, trainer.optimizer, keep=run.job.keep_checkpoints)
     held = torch.tensor(time.perf_counter() - fence, dtype=torch.float64, device=trainer.device)
     dist.all_reduce(held, dist.ReduceOp.MAX)
     recorder.checkpoint(step, held.item(), path)
@@ -236,7 +248,10 @@ def nodes_of_run(planned: int) -> dict[str, Any]:
     places: list[tuple[str, str]] = [here] * dist.get_world_size()
     dist.all_gather_object(places, here)
     machines = {boot for _, boot in places}
-    return {"nodes": list(dict.fromkeys(name for name, _ in places)), "emulated_nodes": len(machines) < planned}
+    return {
+        "nodes": list(dict.fromkeys(name for name, _ in places)),
+        "emulated_nodes": len(machines) < planned,
+    }
 
 
 def device_name(device: torch.device) -> str:

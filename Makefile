@@ -1,0 +1,57 @@
+# make demo | test | test-fast | check | benchmark. Each makes .venv on first use and re-uses it afterwards.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Installed by itself and first: on a GPU machine this is the CUDA build, and no other package chooses a newer one.
+TORCH := torch==2.13.0
+
+.PHONY: demo test test-fast check benchmark slurm clean
+.DEFAULT_GOAL := help
+.SILENT: help
+
+help:
+	echo "make demo       run a small scaling sweep on this machine and write runs/demo/report.html"
+	echo "make test       the whole test suite, with a real Slurm where it can be installed"
+	echo "make test-fast  the tests that take about a minute together"
+	echo "make check      ruff, mypy --strict, shellcheck"
+	echo "make benchmark  time what the README's numbers table quotes"
+
+$(VENV)/train.done: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Type make PYTHON=python3.12 or another." % sys.version_info[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python cannot make virtual environments here: install your system's python3-venv package."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train]'
+	@touch $@
+
+$(VENV)/dev.done: $(VENV)/train.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,dev]'
+	@touch $@
+
+# A second make demo goes on with what is there; remove runs/demo to measure again.
+demo: $(VENV)/train.done
+	@if [ -d runs/demo ]; then $(BIN)/slurmscale resume --wait runs/demo; \
+	else $(BIN)/slurmscale submit -m --wait experiment=demo; fi
+	@$(BIN)/slurmscale report runs/demo
+
+# Exit code 3: no root or no apt here. The tests that need the packages then skip and say why.
+slurm:
+	@tests/slurm/install.sh || [ $$? -eq 3 ]
+
+test: $(VENV)/dev.done slurm
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/dev.done
+	$(BIN)/python -m pytest -m 'not slow and not slurm'
+
+check: $(VENV)/dev.done
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/shellcheck sbatch/*.sbatch tests/slurm/install.sh .ci/run
+
+benchmark: $(VENV)/dev.done slurm
+	$(BIN)/python -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

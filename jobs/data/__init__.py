@@ -1,0 +1,18 @@
+"""Data: from a `Data` config to tokenized samples cached on disk, and from samples to deterministic batches.
+
+    sources, records    what the files hold: text, instruction records
+    tokenizer           token ids as LitGPT makes them, or a BPE trained on the text itself
+    prepare             tokenize once into a cache directory named by its content
+    dataset             that directory, memory-mapped
+    batches             which samples a rank sees in step n
+
+numpy only: jobs/submit calls this on the login node, where torch may be missing; ranks call the same.
+"""
+
+from __future__ import annotations
+
+from jobs.data.batches import Batches, StepBatch
+from jobs.data.dataset import Dataset, open_dataset
+from jobs.data.prepare import prepare
+
+__all__ = ["Batches", "Dataset", "StepBatch", "open_dataset", "prepare"]

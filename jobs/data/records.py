@@ -1,0 +1,175 @@
+"""Records: instruction data in JSON as pairs of prompt and response.
+
+Token ids are not known here. Called by prepare. A record that cannot be used is refused by its number; nothing is
+passed over silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.data.sources import EXPECTED, decoded, reading
+from jobs.errors import DataError
+from jobs.schema import Source
+
+JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number",
+              float: "a number", type(None): "null"}  # fmt: skip
+TITLE_CHARACTERS = 40
+
+
+@dataclass(frozen=True)
+class Record:
+    """One instruction sample as text."""
+
+    where: str
+    """File, number from 1, and id or first words: how an error names it."""
+    prompt: str
+    response: str
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The values of a record, refused with words when they are not what they should be."""
+
+    where: str
+    values: dict[str, Any]
+
+    def text(self, key: str) -> str:
+        """The string under a key that must be there."""
+        if key not in self.values:
+            raise DataError(f'{self.where} has no "{key}"; it has {", ".join(self.values) or "no keys"}.')
+        return as_text(self.values[key], f'{self.where}: "{key}"')
+
+    def optional_text(self, key: str) -> str:
+        """The string under a key; empty when it is absent or null."""
+        return "" if self.values.get(key) is None else self.text(key)
+
+
+def read_records(source: Source, path: Path, max_samples: int | None) -> list[Record]:
+    """The first `max_samples` records of a file, or all.
+
+    Raises DataError naming file and record for what is not UTF-8, not JSON, or of another shape.
+    """
+    with reading(path):
+        text = decoded(path.read_bytes(), path)
+    rows = json_lines(text, path) if path.suffix == ".jsonl" else json_rows(text, path, source)
+    if not rows:
+        raise DataError(f"{path} has no records. data.source={source.name} reads {EXPECTED[source]}.")
+    parse = PARSERS[source]
+    return [parse(row, f"{path}: record {number}", name) for number, (name, row) in enumerate(rows[:max_samples], 1)]
+
+
+def json_lines(text: str, path: Path) -> list[tuple[str | None, Any]]:
+    """One JSON value a line, blank lines aside."""
+    rows: list[tuple[str | None, Any]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                rows.append((None, json.loads(line)))
+            except ValueError as error:
+                raise DataError(f"{path}: line {number} is not JSON: {error}.") from error
+    return rows
+
+
+def json_rows(text: str, path: Path, source: Source) -> list[tuple[str | None, Any]]:
+    """The records of a JSON document, with their ids where it is an object of records by id."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        hint = " A file with one object a line must be named .jsonl." if error.msg == "Extra data" else ""
+        raise DataError(f"{path} is not JSON: {error}.{hint}") from error
+    if isinstance(document, list):
+        return [(None, row) for row in document]
+    if isinstance(document, dict) and source is Source.pubmedqa:
+        return list(document.items())
+    found = JSON_NAMES[type(document)]
+    keys = f" with keys {', '.join(list(document)[:5])}" if isinstance(document, dict) and document else ""
+    raise DataError(f"{path} holds {found}{keys}. data.source={source.name} reads {EXPECTED[source]}.")
+
+
+def alpaca_record(row: Any, where: str, _name: str | None) -> Record:
+    """Stanford Alpaca's prompt; the text is that of litgpt 0.5.12, litgpt/prompts.py, class Alpaca."""
+    fields = fields_of(row, where)
+    instruction, context = fields.text("instruction"), fields.optional_text("input")
+    response = fields.text("output")
+    if context:
+        prompt = (
+            "Below is an instruction that describes a task, paired with an input that provides further context. "
+            "Write a response that appropriately completes the request.\n\n"
+            f"### Instruction:\n{instruction}\n\n### Input:\n{context}\n\n### Response:\n"
+        )
+    else:
+        prompt = (
+            "Below is an instruction that describes a task. "
+            "Write a response that appropriately completes the request.\n\n"
+            f"### Instruction:\n{instruction}\n\n### Response:\n"
+        )
+    return Record(f"{where} ({title(instruction)})", prompt, response)
+
+
+def pubmedqa_record(row: Any, where: str, name: str | None) -> Record:
+    """A question with its abstract as prompt; the long answer and then the decision as response.
+
+    Takes the keys of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision) and those of the hub's
+    qiaojin/PubMedQA (question, context, long_answer, final_decision). The prompt is this project's own.
+    """
+    fields = fields_of(row, where)
+    original = "QUESTION" in fields.values
+    question = fields.text("QUESTION" if original else "question")
+    name = name or str(fields.values.get("pubid") or fields.values.get("id") or "")
+    context = context_of(fields, "CONTEXTS" if original else "context")
+    long_answer = fields.optional_text("LONG_ANSWER" if original else "long_answer")
+    decision = fields.optional_text("final_decision")
+    if not (long_answer or decision):
+        raise DataError(f"{where} has neither a long answer nor a final_decision; it has {', '.join(fields.values)}.")
+    prompt = (
+        "Answer the question from the abstract, then decide: yes, no or maybe.\n\n"
+        f"### Question:\n{question}\n\n### Abstract:\n{context}\n\n### Answer:\n"
+    )
+    response = "\n\n".join(part for part in (long_answer, decision and f"Decision: {decision}") if part)
+    return Record(f"{where} ({f'id {name}' if name else title(question)})", prompt, response)
+
+
+def context_of(fields: Fields, key: str) -> str:
+    """The abstract: a string, a list of paragraphs, or the hub's object that holds such a list."""
+    value = fields.values.get(key)
+    if isinstance(value, dict):
+        return context_of(Fields(f"{fields.where}: {key}", value), "contexts")
+    if isinstance(value, list):
+        parts = enumerate(value, 1)
+        return "\n".join(as_text(part, f'{fields.where}: paragraph {i} of "{key}"') for i, part in parts)
+    return fields.text(key)
+
+
+PARSERS: dict[Source, Callable[[Any, str, str | None], Record]] = {
+    Source.alpaca: alpaca_record,
+    Source.pubmedqa: pubmedqa_record,
+}
+
+
+def fields_of(row: Any, where: str) -> Fields:
+    """The record as an object; raises DataError when it is something else."""
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is {JSON_NAMES[type(row)]}; expected an object.")
+    return Fields(where, row)
+
+
+def as_text(value: Any, where: str) -> str:
+    """The value as a string that a tokenizer can take."""
+    if not isinstance(value, str):
+        raise DataError(f"{where} is {JSON_NAMES[type(value)]}; expected a string.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where} is not text: character {error.start} is half of a surrogate pair.") from error
+    return value
+
+
+def title(text: str) -> str:
+    """The first words of a text in quotes, on one line."""
+    line = " ".join(text.split())
+    return f'"{line}"' if len(line) <= TITLE_CHARACTERS else f'"{line[:TITLE_CHARACTERS].rstrip()}..."'

@@ -1,0 +1,1 @@
+"""The tests; they mirror the packages. Behaviour only, with real processes, files and a real Slurm."""

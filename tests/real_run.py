@@ -1,0 +1,97 @@
+"""Real runs for tests: a run directory from overrides, and its ranks as real processes.
+
+Ranks are forked from the test's process, which has imported torch already: a run then takes a second or two
+instead of ten. They talk over gloo like any others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch  # noqa: F401 (imported once here, for all forked ranks)
+
+import jobs.workloads.train  # noqa: F401
+from jobs.compose import compose
+from jobs.ranks import free_port
+from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
+from jobs.run import main
+
+# A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.
+SMALL = (
+    "model.layers=2",
+    "model.hidden_size=48",
+    "model.heads=4",
+    "model.kv_heads=2",
+    "model.head_size=12",
+    "model.intermediate_size=80",
+    "model.vocab_size=320",
+    "model.max_sequence_length=64",
+    "job.sequence_length=32",
+    "job.micro_batch_size=1",
+    "job.learning_rate=5e-3",
+    "job.steps=6",
+    "data=random",
+    "data.max_samples=16",
+)
+
+
+def make_run(where: Path, *overrides: str, small: bool = True) -> RunDir:
+    """A run directory below `where`, as submit prepares it but without a code snapshot."""
+    given = [*(SMALL if small else ()), f"runs_dir={where}", "sweep=test", f"data.cache_dir={where}/cache", *overrides]
+    run = compose(given, multirun=False)[0].run
+    directory = RunDir(where / "test" / str(run.name))
+    directory.path.mkdir(parents=True)
+    directory.config.write_text(dump_run(run))
+    append_event(directory, "prepared")
+    return directory
+
+
+def train(directory: RunDir, timeout_s: float = 120) -> list[int | None]:
+    """Run all ranks of a run to their end; returns their exit codes."""
+    world, port = load_run(directory.config).ranks, free_port()
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=_rank, args=(directory.path, rank, world, port)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout_s)
+        process.kill()
+        process.join()
+    return [process.exitcode for process in ranks]
+
+
+def _rank(directory: Path, rank: int, world: int, port: int) -> None:
+    log = os.open(directory / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    # pytest turns warnings into errors; a real rank does not.
+    warnings.resetwarnings()
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    main(str(directory))
+
+
+def losses(directory: RunDir) -> list[float]:
+    """Loss of every step, in order; a step computed twice counts as computed last."""
+    return [row["loss"] for row in steps(directory)]
+
+
+def steps(directory: RunDir) -> list[dict[str, float]]:
+    """The record of every step, in order."""
+    rows = {row["step"]: row for row in read_records(directory.metrics) if "step" in row}
+    return [rows[step] for step in sorted(rows)]
+
+
+def events(directory: RunDir, kind: str) -> list[dict[str, object]]:
+    """The run's events of one kind."""
+    return [event for event in read_records(directory.status) if event["event"] == kind]
+
+
+def printed(directory: RunDir) -> str:
+    """What all ranks printed."""
+    return "\n".join(file.read_text() for file in sorted(directory.path.glob("rank*.log")))

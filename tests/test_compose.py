@@ -1,0 +1,229 @@
+"""Composition: what a user types, and what they are told when it cannot be."""
+
+from __future__ import annotations
+
+from itertools from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobs.compose import Point, compose
+from jobs.errors import ConfigError
+from jobs.rundir import dump_run, load_run
+from jobs.schema import LauncherKind, Sharding, Strategy
+
+CONF = Path(__file__).parent.parent / "conf"
+# What the files leave to the user.
+FILL_IN = {"data.path": "given.json", "cluster.account": "given"}
+
+
+def one(*overrides: str) -> Point:
+    """The single point of some overrides."""
+    return compose(list(overrides), multirun=False)[0]
+
+
+def options(group: str) -> list[str]:
+    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+
+
+def choice(group: str, option: str) -> list[str]:
+    """An override for an option, with the values that its file leaves to the user."""
+    text = (CONF / group / f"{option}.yaml").read_text()
+    missing = [line.split(":")[0] for line in text.splitlines() if line.endswith("???")]
+    return [f"{group}={option}", *(f"{group}.{key}={FILL_IN[f'{group}.{key}']}" for key in missing)]
+
+
+def refusal(*overrides: str, multirun: bool = False) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides), multirun=multirun)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [(group.name, option) for group in sorted(CONF.iterdir()) if group.is_dir() for option in options(group.name)
+     if group.name != "experiment" and not group.name.startswith("_")],
+)  # fmt: skip
+def test_every_file_composes_and_survives_being_frozen(group: str, option: str, tmp_path: Path) -> None:
+    ranks = ["ranks_per_node=1"] if option == "single" else []
+    point = one(*choice(group, option), *ranks, "scaling.global_batch_size=64" if group != "scaling" else "nodes=1")
+    (tmp_path / "config.yaml").write_text(dump_run(point.run))
+    assert load_run(tmp_path / "config.yaml") == point.run
+
+
+@pytest.mark.parametrize("option", options("experiment"))
+def test_every_experiment_composes_with_the_sweep_it_declares(option: str) -> None:
+    points = compose([f"experiment={option}"], multirun=True)
+    assert len({point.run.name for point in points}) == len(points)
+
+
+@pytest.mark.parametrize("model", options("model"))
+def test_every_model_composes_with_every_data_parallelism_on_cpu_and_gpu_clusters(model: str) -> None:
+    choices = ",".join(option for option in options("parallelism") if option != "single")
+    points = compose(
+        [f"model={model}", f"parallelism={choices}", "cluster=local,xe9680_h100", "nodes=2",
+         "scaling.global_batch_size=64", "sweep=s", "name=${model.name}-${parallelism.name}-${cluster.name}"],
+        multirun=True,
+    )  # fmt: skip
+    assert {point.run.ranks for point in points} == {4, 16}
+
+
+def test_nodes_are_a_sweep_axis_and_name_the_runs() -> None:
+    points = compose(["nodes=1,2,4", "scaling.global_batch_size=16"], multirun=True)
+    assert [point.run.name for point in points] == ["tiny-ddp-n1x2", "tiny-ddp-n2x2", "tiny-ddp-n4x2"]
+    assert [point.run.ranks for point in points] == [2, 4, 8]
+
+
+def test_a_swept_value_without_a_place_in_the_name_is_appended_to_it() -> None:
+    points = compose(["job.learning_rate=1e-3,1e-4"], multirun=True)
+    assert [point.run.name for point in points] == [
+        "tiny-ddp-n1x2-learning_rate=0.001",
+        "tiny-ddp-n1x2-learning_rate=0.0001",
+    ]
+
+
+def test_ranges_and_groups_sweep_as_hydra_writes_them() -> None:
+    points = compose(["repeat=range(1,4)", "parallelism=ddp,fsdp_full"], multirun=True)
+    assert len(points) == 6
+    assert {point.run.parallelism.sharding for point in points} == {None, Sharding.FULL_SHARD}
+
+
+def test_the_command_line_overrides_the_sweep_an_experiment_declares() -> None:
+    points = compose(["experiment=demo", "parallelism=ddp", "repeat=1"], multirun=True)
+    assert [point.run.ranks for point in points] == [1, 2]
+
+
+def test_points_that_share_a_composition_do_not_share_values() -> None:
+    first, second = compose(["job.seed=1,2"], multirun=True)
+    assert (first.run.job.seed, second.run.job.seed) == (1, 2)
+
+
+def test_a_value_override_means_the_same_whether_swept_or_not() -> None:
+    swept = compose(["job.seed=7,8", "name=same${job.seed}", "sweep=s"], multirun=True)[0]
+    alone = one("job.seed=7", "name=same${job.seed}", "sweep=s")
+    assert dump_run(swept.run) == dump_run(alone.run)
+
+
+def test_a_cluster_brings_its_gpu_and_launcher_and_the_user_may_change_both() -> None:
+    brought = one("cluster=xe9680_h100", "job.micro_batch_size=1").run
+    assert (brought.gpu.name, brought.launcher.kind) == ("h100_sxm", LauncherKind.slurm)
+    changed = one("cluster=xe9680_h100", "job.micro_batch_size=1", "gpu=h200_sxm", "launcher=dry").run
+    assert (changed.gpu.name, changed.launcher.kind) == ("h200_sxm", LauncherKind.dry)
+
+
+def test_paths_are_made_absolute_because_a_job_starts_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = one("data=text", "data.path=some.txt", "data.tokenizer=tok").run
+    assert (run.data.path, run.data.tokenizer) == (str(tmp_path / "some.txt"), str(tmp_path / "tok"))
+
+
+def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cluster").mkdir()
+    generic = (CONF / "cluster/generic_slurm.yaml").read_text()
+    (tmp_path / "cluster/mine.yaml").write_text(generic.replace("generic_slurm", "mine"))
+    assert one("cluster=mine", f"hydra.searchpath=[file://{tmp_path}]").run.cluster.name == "mine"
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path))
+    assert one("cluster=mine").run.cluster.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("nodez=3", "nodez is not a configuration key. Did you mean nodes"),
+        ("job.stepz=3", "job.stepz is not a configuration key. Did you mean job.steps"),
+        ("+foo=3", "foo is not a configuration key."),
+        ("+job.foo=3", "job.foo is not a configuration key."),
+        ("nodes=abc", "Value 'abc' of type 'str' could not be converted to Integer (key: nodes)"),
+        ("nodes=2.5", "could not be converted to Integer (key: nodes)"),
+        ("nodes=null", "'nodes' is not Optional"),
+        ("parallelism.strategy=foo", "expected one of [single, ddp, fsdp] (key: parallelism.strategy)"),
+        ("model=llama_2b", "Could not find 'model/llama_2b'\n\nAvailable options in 'model':"),
+        ("cluster=gadi_gpuvolta", "cluster.account has no value, and this choice needs one. Type cluster.account=VALUE"),
+        ("data=text", "data.path has no value, and this choice needs one. Type data.path=VALUE"),
+        ("~nodes", "a key cannot be removed. Type nodes=null"),
+        ("nodes=1,2", "several values, but this is a single run. Add -m"),
+        ("nodes=0", "nodes=0 is not a positive number. Type nodes=1 or more."),
+        ("parallelism.tensor=3", "parallelism.tensor=3 does not divide model.heads=8 (tiny). Use 1, 2 or 4."),
+        ("parallelism.pipeline=3", "parallelism.pipeline=3 does not divide model.layers=4 (tiny). Use 1, 2 or 4."),
+        ("parallelism.tensor=4", "cannot be the world size 2 = nodes(1) x ranks_per_node(2): 2 is not a multiple of 4."),
+        ("parallelism=single", "Type nodes=1 ranks_per_node=1, or parallelism=ddp."),
+        ("job.micro_batch_size=3", "GBS 8 is not a multiple of MBS 3 x DP 2 = 6. "
+         "Type scaling.global_batch_size=6 or 12, or job.micro_batch_size=2."),
+        ("job.sequence_length=1024", "Type job.sequence_length=512 or less."),
+        ("job.epochs=1", "exactly one decides the length, both are set"),
+        ("job.learning_rate=-1", "job.learning_rate=-1 is outside 0 to 1000"),
+        ("job.clip_norm=0", "job.clip_norm=0 is not positive"),
+        ("parallelism.sharding=FULL_SHARD", "have no meaning with strategy=ddp"),
+        ("scaling.sequences_per_rank=4", "has no meaning with scaling=strong"),
+        ("name=a/b", "name='a/b' cannot be a directory name"),
+        ("name=code-x", "is reserved in a sweep directory"),
+        ("cluster.max_wall_time_min=30", "Type wall_time_min=30 or less."),
+        ("cluster.gpus=true", "launcher=local starts processes on this machine"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_what_to_type(override: str, told: str) -> None:
+    assert told in refusal(override)
+
+
+def test_more_ranks_than_gpus_of_a_node_and_more_nodes_than_the_machine_are_refused() -> None:
+    assert "has 8 GPUs, one rank each" in refusal("cluster=xe9680_h100", "ranks_per_node=16")
+    assert "Type nodes=4 or less." in refusal("cluster=xe9680_h100", "+cluster.max_nodes=4", "nodes=5")
+
+
+def test_hybrid_shard_needs_a_shard_group_that_divides_the_ranks() -> None:
+    told = refusal("parallelism=fsdp_hybrid", "nodes=3", "parallelism.data_shard=4", "scaling.global_batch_size=12")
+    assert "parallelism.data_shard=4 does not divide dp=6. Type parallelism.data_shard= one of 1, 2, 3 or 6." in told
+
+
+def test_one_illegal_point_refuses_the_whole_sweep_and_names_every_reason() -> None:
+    told = refusal("nodes=1,2,3", "parallelism.tensor=1,3", multirun=True)
+    assert told.startswith("4 of 6 points cannot run; nothing was prepared or submitted.")
+    assert "tiny-ddp-n3x2-tensor=1:\n    GBS 8 is not a multiple" in told
+
+
+def test_points_with_one_name_are_refused() -> None:
+    assert "2 points share the name 'same'" in refusal("name=same", "repeat=1,2", multirun=True)
+
+
+def test_tensor_parallelism_across_nodes_is_a_warning() -> None:
+    from jobs.plan.legality import warnings
+
+    run = one("nodes=2", "parallelism.tensor=4").run
+    assert "puts ranks of one TP group on different nodes" in warnings(run)[0]
+    assert not [w for w in warnings(one("parallelism.tensor=2", "job.micro_batch_size=1").run) if "TP group" in w]
+
+
+@given(
+    nodes=st.integers(1, 5),
+    ranks=st.integers(1, 5),
+    tensor=st.integers(1, 5),
+    pipeline=st.integers(1, 5),
+    mbs=st.integers(1, 5),
+    gbs=st.integers(1, 64),
+    parallelism=st.sampled_from(options("parallelism")),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
+    nodes: int, ranks: int, tensor: int, pipeline: int, mbs: int, gbs: int, parallelism: str
+) -> None:
+    from jobs.layout import accumulation, layout_of
+
+    overrides = [f"nodes={nodes}", f"ranks_per_node={ranks}", f"parallelism={parallelism}",
+                 f"parallelism.tensor={tensor}", f"parallelism.pipeline={pipeline}",
+                 f"job.micro_batch_size={mbs}", f"scaling.global_batch_size={gbs}"]  # fmt: skip
+    try:
+        run = one(*overrides).run
+    except ConfigError as error:
+        told = str(error)
+    else:
+        told = None
+    if told is not None:
+        assert "Type" in told or "Use" in told
+        return
+    layout = layout_of(run)
+    assert layout.dp * layout.tp * layout.pp == run.ranks
+    assert accumulation(run) * mbs * layout.dp == gbs
+    assert run.parallelism.strategy is not Strategy.single or run.ranks == 1 or layout.dp == 1
