@@ -65,6 +65,13 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
     return Rank(rank, world_size, local_rank, address, port)
 
 
+def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The id by which squeue and sacct list this job (array tasks as 12_3); None outside Slurm."""
+    if "SLURM_ARRAY_JOB_ID" in environment:
+        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
+    return environment.get("SLURM_JOB_ID")
+
+
 def free_port() -> int:
     """A port of this machine that nobody listens on now."""
     with socket.socket() as listener:

@@ -71,6 +71,11 @@ class RunDir:
         return self.path / "code"
 
     @property
+    def data(self) -> Path:
+        """Link to the tokenized samples this run trains on; absent in a dry run."""
+        return self.path / "data"
+
+    @property
     def status(self) -> Path:
         """Events of the run."""
         return self.path / "status.jsonl"

@@ -102,7 +102,7 @@ def refuse_small_data(dataset: Dataset, global_batch_size: int) -> None:
     """Raise DataError when the data does not fill one global batch."""
     if global_batch_size > len(dataset):
         raise DataError(
-            f"A global batch takes {global_batch_size} samples and the data has {len(dataset)} ({dataset.description}). "
+            f"A global batch takes {global_batch_size} samples and the data has {len(dataset)}: {dataset.description} "
             f"Type scaling.global_batch_size={len(dataset)} or less (scaling.sequences_per_rank when mode=weak), or "
             "give more data (data.path, data.max_samples, a smaller job.sequence_length)."
         )

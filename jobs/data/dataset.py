@@ -81,6 +81,7 @@ class StoredDataset(Dataset):
         self._tokens = np.load(directory / TOKENS, mmap_mode="r")
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
+        """A copy of the tokens on disk."""
         start, length, unlabelled = self._samples[index].tolist()
         tokens = self._tokens[start : start + length + 1].astype(np.int64)
         targets = tokens[1:].copy()
@@ -99,6 +100,7 @@ class RandomDataset(Dataset):
         self._seed, self._vocab_size = recipe["seed"], recipe["vocab_size"]
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
+        """The same tokens whenever they are asked for."""
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, index))))
         tokens = random.integers(self._vocab_size, size=self._length + 1)
         return tokens[:-1], tokens[1:].copy()
@@ -113,20 +115,25 @@ def open_dataset(directory: Path) -> Dataset:
         meta = json.loads((directory / META).read_text())
     except FileNotFoundError as error:
         raise DataError(
-            f"{directory} is not prepared data: it has no {META}. It is made again when a run starts; if it was cleaned "
-            "up by hand, remove the whole directory."
+            f"{directory} is not prepared data: it has no {META}. Remove what is left of it; a run makes it again."
         ) from error
     return RandomDataset(directory, meta) if "random" in meta else StoredDataset(directory, meta)
 
 
-def write_tokens(path: Path, arrays: Iterable[npt.NDArray[np.integer]], dtype: npt.DTypeLike) -> int:
-    """Write a one-dimensional .npy file array by array, and return how many tokens it has.
+def write_tokens(
+    path: Path, arrays: Iterable[npt.NDArray[np.integer]], dtype: npt.DTypeLike, most: int | None = None
+) -> int:
+    """Write a one-dimensional .npy file array by array, at most so many tokens, and return how many it has.
 
     numpy leaves room in the header for the first axis to grow, so the header is written again when its length is known.
     """
 
     def header(count: int) -> int:
-        description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (count,)}
+        description = {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+            "fortran_order": False,
+            "shape": (count,),
+        }
         file.seek(0)
         np.lib.format.write_array_header_1_0(file, description)
         return file.tell()
@@ -135,8 +142,11 @@ def write_tokens(path: Path, arrays: Iterable[npt.NDArray[np.integer]], dtype: n
     with path.open("wb") as file:
         room = header(count)
         for array in arrays:
-            file.write(array.astype(dtype).tobytes())
-            count += len(array)
+            taken = array if most is None else array[: most - count]
+            file.write(taken.astype(dtype).tobytes())
+            count += len(taken)
+            if count == most:
+                break
         used = header(count)
         assert used == room, f"the .npy header grew from {room} to {used} bytes"
     return count

@@ -65,23 +65,25 @@ def read_records(source: Source, path: Path, max_samples: int | None) -> list[Re
 
 def json_lines(text: str, path: Path) -> list[tuple[str | None, Any]]:
     """One JSON value a line, blank lines aside."""
-    rows: list[tuple[str | None, Any]] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                rows.append((None, json.loads(line)))
-            except ValueError as error:
-                raise DataError(f"{path}: line {number} is not JSON: {error}.") from error
-    return rows
+    lines = enumerate(text.split("\n"), 1)
+    return [(None, json_value(line, path, number)) for number, line in lines if line.strip()]
+
+
+def json_value(text: str, path: Path, line: int) -> Any:
+    """The value of a JSON text that begins on a line of the file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        hint = " A file with one object a line must be named .jsonl." if error.msg == "Extra data" else ""
+        place = f"line {line + error.lineno - 1}, column {error.colno}"
+        raise DataError(f"{path} is not JSON at {place}: {error.msg}.{hint}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise DataError(f"{path} is not JSON that Python reads, from line {line}: {error}.") from error
 
 
 def json_rows(text: str, path: Path, source: Source) -> list[tuple[str | None, Any]]:
     """The records of a JSON document, with their ids where it is an object of records by id."""
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        hint = " A file with one object a line must be named .jsonl." if error.msg == "Extra data" else ""
-        raise DataError(f"{path} is not JSON: {error}.{hint}") from error
+    document = json_value(text, path, 1)
     if isinstance(document, list):
         return [(None, row) for row in document]
     if isinstance(document, dict) and source is Source.pubmedqa:
@@ -114,8 +116,8 @@ def alpaca_record(row: Any, where: str, _name: str | None) -> Record:
 def pubmedqa_record(row: Any, where: str, name: str | None) -> Record:
     """A question with its abstract as prompt; the long answer and then the decision as response.
 
-    Takes the keys of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision) and those of the hub's
-    qiaojin/PubMedQA (question, context, long_answer, final_decision). The prompt is this project's own.
+    Takes the keys of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision) and those of
+    qiaojin/PubMedQA on the hub (question, context, long_answer, final_decision). The prompt is this project's own.
     """
     fields = fields_of(row, where)
     original = "QUESTION" in fields.values

@@ -101,8 +101,8 @@ def stdlib_files(directory: Path) -> list[Path]:
         size += len(content)
     if size < STDLIB_LEAST_BYTES:
         raise DataError(
-            f"The standard library of this Python has {size} bytes of source text in {directory}, and data=stdlib needs "
-            f"{STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
+            f"The standard library of this Python has {size} bytes of source text in {directory}, and data=stdlib "
+            f"needs {STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
         )
     return files
 

@@ -95,8 +95,6 @@ def load_tokenizer(files: dict[str, Path]) -> Tokenizer:
     use_bos = config is not None and begins_with_bos(config, vocabulary.parent)
     with reading(vocabulary):
         vocabulary.open("rb").close()  # sentencepiece and tokenizers hide why a file cannot be opened
-    bos_id: Any
-    eos_id: Any
     if name == "tokenizer.json":
         encode, ids = load_huggingface(vocabulary)
         size = max(ids.values(), default=-1) + 1
@@ -110,20 +108,27 @@ def load_tokenizer(files: dict[str, Path]) -> Tokenizer:
         processor = load_sentencepiece(vocabulary)
         encode, size = processor.encode, processor.vocab_size()
         bos_id, eos_id = processor.bos_id(), processor.eos_id()
-    for role, token, needed in (("begin", bos_id, use_bos), ("end", eos_id, True)):
-        if needed and not (isinstance(token, int) and 0 <= token < size):
+    bos_id, eos_id = in_vocabulary(bos_id, size), in_vocabulary(eos_id, size)
+    for key, token, needed in (("bos_token", bos_id, use_bos), ("eos_token", eos_id, True)):
+        if needed and token is None:
             raise DataError(
-                f"{vocabulary} has no {role}-of-sequence token (found: {token}). Put {CONFIG} beside it with "
-                f'"{role[0]}os_token", as LitGPT reads it.'
+                f"{vocabulary} has no {key}, which {'begins' if key == 'bos_token' else 'ends'} a text. Put a {CONFIG} "
+                f'that names its "{key}" beside it, as LitGPT needs it too.'
             )
-    return Tokenizer(encode, size, bos_id if use_bos or isinstance(bos_id, int) else None, eos_id, use_bos)
+    assert eos_id is not None
+    return Tokenizer(encode, size, bos_id, eos_id, use_bos)
+
+
+def in_vocabulary(token: Any, size: int) -> int | None:
+    """The token id, or None when it is none: sentencepiece says -1, a generation_config.json may have a list."""
+    return token if isinstance(token, int) and 0 <= token < size else None
 
 
 def load_huggingface(path: Path) -> tuple[Callable[[list[str]], list[list[int]]], dict[str, int]]:
     """How a tokenizer.json encodes, and its ids by token."""
     try:
         processor = HuggingFaceTokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - tokenizers raises plain Exception
+    except Exception as error:  # tokenizers raises no narrower class
         raise corrupt(path, error) from error
     processor.no_padding()
     processor.no_truncation()

@@ -46,15 +46,18 @@ def prepare(points: list[Point]) -> tuple[SweepDir, list[RunDir]]:
     refuse_unsupported(runs)
     sweep = sweep_directory(runs)
     refuse_taken(sweep, runs)
-    prepare_datasets(runs)
+    datasets = prepare_datasets(runs)
     made: list[RunDir] = []
     try:
         sweep.logs.mkdir(parents=True, exist_ok=True)
         code = snapshot_code(sweep)
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
-            for point in points:
-                write_run(RunDir(Path(staging) / str(point.run.name)), point, code, facts)
+            for point, dataset in zip(points, datasets, strict=True):
+                directory = RunDir(Path(staging) / str(point.run.name))
+                write_run(directory, point, code, facts)
+                if dataset is not None:
+                    directory.data.symlink_to(dataset)
             for run in runs:
                 target = sweep.run(str(run.name))
                 (Path(staging) / str(run.name)).rename(target.path)
@@ -102,25 +105,35 @@ def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
         )
 
 
-def prepare_datasets(runs: list[Run]) -> None:
-    """Tokenize each distinct dataset once and ask whether it holds a global batch; skipped by launcher=dry."""
+def prepare_datasets(runs: list[Run]) -> list[Path | None]:
+    """The tokenized samples of each run, made now so that bad data is found now; None for launcher=dry.
+
+    Raises DataError for text that cannot be used or holds less than a global batch.
+    """
+    found: list[Path | None] = []
+    made: dict[str, Path] = {}
     for run in runs:
         if run.launcher.kind is LauncherKind.dry:
+            found.append(None)
             continue
-        directory = prepare_data(
-            run.data,
-            sequence_length=run.job.sequence_length,
-            vocab_size=run.model.vocab_size,
-            seed=run.job.seed,
-        )
+        key = f"{run.data} {run.job.sequence_length} {run.model.vocab_size} {run.job.seed}"
+        if key not in made:
+            made[key] = prepare_data(
+                run.data,
+                sequence_length=run.job.sequence_length,
+                vocab_size=run.model.vocab_size,
+                seed=run.job.seed,
+            )
         Batches(
-            open_dataset(directory),
+            open_dataset(made[key]),
             global_batch_size=run.global_batch_size,
             micro_batch_size=run.job.micro_batch_size,
             dp=layout_of(run).dp,
             dp_rank=0,
             seed=run.job.seed,
         )
+        found.append(made[key])
+    return found
 
 
 def write_run(directory: RunDir, point: Point, code: Path, facts: dict[str, Any]) -> None:
@@ -173,7 +186,11 @@ def snapshot_code(sweep: SweepDir) -> Path:
                 copy = Path(staging) / "code" / path
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(content)
-            (Path(staging) / "code").rename(target)
+            try:
+                (Path(staging) / "code").rename(target)
+            except OSError:
+                if not target.exists():  # else another submission made the same one meanwhile
+                    raise
     return target
 
 

@@ -108,7 +108,20 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
             case "cancelled":
                 for submission in latest.values():
                     submission.cancelled |= submission.job_id == record["job_id"]
+    for run in sweep.runs():
+        if run.name not in latest and (by_hand := submission_by_hand(run)):
+            latest[run.name] = by_hand
     return latest
+
+
+def submission_by_hand(run: RunDir) -> Submission | None:
+    """The submission of a run whose script a person gave to sbatch: only the run itself knows of it."""
+    started = [event for event in read_records(run.status) if event["event"] == "started"]
+    failed = any(event["event"] == "failed" for event in read_records(run.status))
+    if not started and not failed:
+        return None
+    job_id = started[-1].get("job_id") if started else None
+    return Submission(run.name, "slurm" if job_id else "hand", job_id or "-", 0, log_id=job_id)
 
 
 def states(sweep: SweepDir) -> list[RunState]:

@@ -32,7 +32,7 @@ from jobs.data.batches import StepBatch
 from jobs.engines.data_parallel import reduce_gradients_now
 from jobs.engines.parallelize import device_mesh, parallel_model
 from jobs.layout import layout_of
-from jobs.ranks import Rank
+from jobs.ranks import Rank, slurm_job_id
 from jobs.rundir import RunDir
 from jobs.schema import Job, Precision, Run, Strategy
 from jobs.workloads.recorder import Recorder
@@ -50,14 +50,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     _, replicate, shard, _ = layout.coordinates(rank.rank)
 
     # --- data -------------------------------------------------------------------------------------------------
-    dataset = open_dataset(
-        prepare(
-            run.data,
-            sequence_length=run.job.sequence_length,
-            vocab_size=run.model.vocab_size,
-            seed=run.job.seed,
-        )
-    )
+    dataset = open_dataset(samples(run, directory))
     batches = Batches(
         dataset,
         global_batch_size=run.global_batch_size,
@@ -78,6 +71,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     recorder = Recorder(run, directory, rank, process_started=process_started, steps=steps, from_step=done)
     recorder.started(
         ranks=rank.world_size,
+        job_id=slurm_job_id(),
         **nodes_of_run(run.nodes),
         device=device.type,
         device_name=device_name(device),
@@ -125,6 +119,15 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             checkpoint.export(directory.export, trainer.model, dataset.tokenizer_files)
         recorder.finished()
     dist.destroy_process_group()
+
+
+def samples(run: Run, directory: RunDir) -> Path:
+    """The samples that were tokenized when the run was submitted; made now for a run prepared without them."""
+    if directory.data.exists():
+        return directory.data.resolve()
+    return prepare(
+        run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
+    )
 
 
 @dataclass

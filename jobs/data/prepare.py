@@ -1,0 +1,316 @@
+"""Preparation: from a `Data` config to a directory of tokenized samples, made once and named by its content.
+
+    CACHE/<digest>/         whole, or not there: written beside under a hidden name, then renamed
+    CACHE/.<digest>.lock    keeps the ranks of many nodes from doing the same work; the rename is what makes it safe
+
+The digest covers the bytes of every file that decides the tokens, so changed text is never taken from the cache.
+Called on the login node before submitting, and again by every rank, which then finds the directory made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock, Timeout
+
+from jobs.data.dataset import META, SAMPLE_DTYPE, SAMPLES, TOKENS, write_tokens
+from jobs.data.records import Record, read_records
+from jobs.data.sources import pieces, reading, source_files
+from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
+from jobs.errors import DataError
+from jobs.schema import Data, Source, TooLong
+
+FORMAT = 1
+"""Part of the digest: raise it when the same input gives other samples."""
+RANDOM_SAMPLES = 4096
+"""Random samples when data.max_samples does not say."""
+RECORDS_AT_ONCE = 1024
+"""Records encoded in one call, to bound the memory of lists of Python integers."""
+PIECES_AT_ONCE = 16
+"""Pieces of text encoded in one call, in parallel where cores are free."""
+LOCK_WAIT_S = 900
+"""Then a rank does the work itself: a file system may lose the lock of a killed process, and two writers are safe."""
+
+DESCRIPTIONS = {
+    Source.stdlib: "Python standard library",
+    Source.text: "Text of {name}",
+    Source.alpaca: "Alpaca instructions of {name}",
+    Source.pubmedqa: "PubMedQA questions of {name}",
+    Source.random: "Random tokens, whose loss means nothing",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides the samples."""
+
+    data: Data
+    sequence_length: int
+    vocab_size: int
+    seed: int
+    files: list[Path]
+    tokenizer_files: dict[str, Path]
+
+    def digest(self) -> str:
+        """Name of the samples: equal only for equal rules and equal bytes of all files."""
+        data = self.data
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "source": data.source.name,
+            "sequence_length": self.sequence_length,
+            "max_samples": data.max_samples,
+        }
+        if data.source is Source.random:
+            facts |= {"vocab_size": self.vocab_size, "seed": self.seed}
+        else:
+            facts |= {
+                "name": Path(data.path).name if data.path else None,
+                "files": [sha256(path) for path in self.files],
+                "tokenizer": {name: sha256(path) for name, path in self.tokenizer_files.items()},
+                # LitGPT reads from the directory's name whether a text begins with the bos token.
+                "tokenizer_name": sorted({path.parent.name for path in self.tokenizer_files.values()}),
+                "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,
+                "mask_prompt": data.mask_prompt,
+                "too_long": data.too_long.name,
+            }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> Path:
+    """Tokenize once and return the cache directory; later calls, from any process, find it made.
+
+    Raises DataError for text, records or a tokenizer that cannot be used, and for a cache that cannot be written.
+    """
+    files = source_files(data)
+    own_tokenizer = data.source is not Source.random and data.tokenizer is not None
+    recipe = Recipe(
+        data=data,
+        sequence_length=sequence_length,
+        vocab_size=vocab_size,
+        seed=seed,
+        files=files,
+        tokenizer_files=tokenizer_files(Path(str(data.tokenizer))) if own_tokenizer else {},
+    )
+    if data.source is not Source.random and not own_tokenizer:
+        refuse_bpe_size(data.bpe_vocab_size, vocab_size)
+    cache = Path(data.cache_dir)
+    digest = recipe.digest()
+    target = cache / digest
+    with writing(cache):
+        if not target.is_dir():
+            cache.mkdir(parents=True, exist_ok=True)
+            with lock(cache / f".{digest}.lock"):
+                if not target.is_dir():
+                    make(recipe, target)
+        meta = json.loads((target / META).read_text())
+    refuse_larger_tokenizer(recipe, meta["tokenizer_size"])
+    return target
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Wait for the other ranks, but not for ever."""
+    held = FileLock(path)
+    with suppress(Timeout):
+        held.acquire(timeout=LOCK_WAIT_S)
+    try:
+        yield
+    finally:
+        held.release()
+
+
+@contextmanager
+def writing(cache: Path) -> Iterator[None]:
+    """Turn what the system says of a cache that cannot be written into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"data.cache_dir={cache} cannot be written: {error.strerror or error}. Nothing half-written was left. Type "
+            "data.cache_dir=PATH for a directory with room that all nodes see."
+        ) from error
+
+
+def make(recipe: Recipe, target: Path) -> None:
+    """Write the samples under a hidden name and rename them into place; whoever renames first wins."""
+    staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        staging.mkdir()
+        meta = random_meta(recipe) if recipe.data.source is Source.random else write_samples(recipe, staging)
+        (staging / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+        if recipe.digest() != target.name:
+            raise DataError(f"{recipe.data.path or 'The text'} changed while it was being read. Start again.")
+        try:
+            staging.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def random_meta(recipe: Recipe) -> dict[str, Any]:
+    """What generates random samples, which are not stored."""
+    samples = recipe.data.max_samples or RANDOM_SAMPLES
+    tokens = samples * recipe.sequence_length
+    return {
+        "description": f"{DESCRIPTIONS[Source.random]}: {samples:,} samples, {tokens:,} tokens.",
+        "tokenizer_size": recipe.vocab_size,
+        "tokenizer_files": [],
+        "random": {
+            "samples": samples,
+            "sequence_length": recipe.sequence_length,
+            "vocab_size": recipe.vocab_size,
+            "seed": recipe.seed,
+        },
+    }
+
+
+def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
+    """Write tokenizer, tokens and samples, and return the rest as meta."""
+    data = recipe.data
+    if data.source in (Source.stdlib, Source.text):
+        texts = (piece.text for path in recipe.files for piece in pieces(path))
+        tokenizer, names = tokenizer_for(recipe, texts, directory)
+        samples = write_windows(recipe, tokenizer, directory)
+    else:
+        records = read_records(data.source, recipe.files[0], data.max_samples)
+        texts = (text for record in records for text in (record.prompt, record.response))
+        tokenizer, names = tokenizer_for(recipe, texts, directory)
+        samples = write_records(recipe, records, tokenizer, directory)
+    np.save(directory / SAMPLES, samples)
+
+    what = DESCRIPTIONS[data.source].format(name=Path(data.path or "").name)
+    tokens = int(samples["length"].sum(dtype=np.int64))
+    whose = names[0] if data.tokenizer else "byte-level BPE trained on it"
+    return {
+        "description": f"{what}: {len(samples):,} samples, {tokens:,} tokens ({whose}, {tokenizer.size:,} tokens).",
+        "tokenizer_size": tokenizer.size,
+        "tokenizer_files": names,
+    }
+
+
+def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tuple[Tokenizer, list[str]]:
+    """The tokenizer asked for, or one trained on the texts, and the names of its files in the directory."""
+    if recipe.tokenizer_files:
+        tokenizer = load_tokenizer(recipe.tokenizer_files)
+        refuse_larger_tokenizer(recipe, tokenizer.size)
+        for name, path in recipe.tokenizer_files.items():
+            with reading(path):
+                content = path.read_bytes()
+            (directory / name).write_bytes(content)
+        return tokenizer, list(recipe.tokenizer_files)
+    files = train_bpe(texts, recipe.data.bpe_vocab_size, directory)
+    return load_tokenizer(files), list(files)
+
+
+def write_windows(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> npt.NDArray[np.void]:
+    """Cut all text into windows of sequence_length + 1 tokens; they overlap by one, so every token is a label once."""
+    length, most = recipe.sequence_length, recipe.data.max_samples
+    arrays = encoded_pieces(recipe.files, tokenizer)
+    tokens = write_tokens(
+        directory / TOKENS, arrays, token_dtype(tokenizer.size), None if most is None else most * length + 1
+    )
+    count = (tokens - 1) // length
+    if count < 1:
+        raise DataError(
+            f"{recipe.data.path or 'The standard library'} has {tokens} tokens, and one sample of job.sequence_length="
+            f"{length} needs {length + 1}. Type a smaller job.sequence_length, or give more text."
+        )
+    samples = np.zeros(count, dtype=SAMPLE_DTYPE)
+    samples["start"] = np.arange(count, dtype=np.int64) * length
+    samples["length"] = length
+    return samples
+
+
+def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDArray[np.integer]]:
+    """Token ids of each piece of text; a document ends with the eos token, and begins as the tokenizer has it."""
+    todo = (piece for path in files for piece in pieces(path))
+    while batch := list(islice(todo, PIECES_AT_ONCE)):
+        for piece, ids in zip(batch, tokenizer.raw_encode([piece.text for piece in batch]), strict=True):
+            yield np.array(tokenizer.delimited(ids, bos=None if piece.first else False, eos=piece.last), dtype=np.int64)
+
+
+def write_records(recipe: Recipe, records: list[Record], tokenizer: Tokenizer, directory: Path) -> npt.NDArray[np.void]:
+    """Write each record as prompt and response, as litgpt 0.5.12 does (litgpt/data/base.py, class SFTDataset)."""
+    data, limit, dtype = recipe.data, recipe.sequence_length, token_dtype(tokenizer.size)
+    whole: list[npt.NDArray[np.integer]] = []
+    prompt_sizes: list[int] = []
+    for start in range(0, len(records), RECORDS_AT_ONCE):
+        batch = records[start : start + RECORDS_AT_ONCE]
+        prompts = tokenizer.encode([record.prompt for record in batch])
+        responses = tokenizer.encode([record.response for record in batch], bos=False, eos=True)
+        prompt_sizes += map(len, prompts)
+        whole += (np.array(p + r, dtype=dtype) for p, r in zip(prompts, responses, strict=True))
+    if data.too_long is TooLong.refuse:
+        refuse_too_long(records, [len(tokens) for tokens in whole], limit)
+    cut = [tokens[:limit] for tokens in whole]
+    write_tokens(directory / TOKENS, cut, dtype)
+
+    samples = np.zeros(len(cut), dtype=SAMPLE_DTYPE)
+    sizes = np.array([len(tokens) for tokens in cut])
+    samples["start"] = np.cumsum(sizes) - sizes
+    samples["length"] = sizes - 1
+    if data.mask_prompt:
+        # Target i is token i + 1, so a prompt of n tokens takes the loss of the first n - 1 targets.
+        samples["unlabelled"] = np.clip(np.array(prompt_sizes) - 1, 0, samples["length"])
+    return samples
+
+
+def token_dtype(size: int) -> npt.DTypeLike:
+    """The smallest unsigned integer that holds ids below `size`."""
+    return np.min_scalar_type(size - 1)
+
+
+def refuse_too_long(records: list[Record], lengths: list[int], limit: int) -> None:
+    """Raise DataError for the first record of more tokens than the limit, saying how many more there are."""
+    too_long = [i for i, length in enumerate(lengths) if length > limit]
+    if too_long:
+        first, longest = too_long[0], max(lengths)
+        others = f" and {len(too_long) - 1} more are too long, the longest with {longest}" if len(too_long) > 1 else ""
+        raise DataError(
+            f"{records[first].where} has {lengths[first]} tokens with its prompt, and job.sequence_length is {limit}"
+            f"{others}. Type job.sequence_length={longest} to keep all whole, or data.too_long=truncate to cut them as "
+            "LitGPT does."
+        )
+
+
+def refuse_bpe_size(size: int, vocab_size: int) -> None:
+    """Raise DataError when a BPE of this size cannot be trained or does not fit the model."""
+    if size < LEAST_BPE_VOCAB_SIZE:
+        raise DataError(
+            f"data.bpe_vocab_size={size} is too small: all bytes and an end-of-text token are {LEAST_BPE_VOCAB_SIZE}. "
+            f"Type data.bpe_vocab_size={LEAST_BPE_VOCAB_SIZE} or more."
+        )
+    if size > vocab_size:
+        raise DataError(
+            f"data.bpe_vocab_size={size} is larger than model.vocab_size={vocab_size}. Type data.bpe_vocab_size="
+            f"{vocab_size} or less, or a larger model.vocab_size."
+        )
+
+
+def refuse_larger_tokenizer(recipe: Recipe, size: int) -> None:
+    """Raise DataError when ids of the tokenizer lie beyond the model's embedding."""
+    if size > recipe.vocab_size:
+        raise DataError(
+            f"data.tokenizer={recipe.data.tokenizer} has {size} tokens and model.vocab_size={recipe.vocab_size} has no "
+            f"place for them. Type model.vocab_size={size}, give a smaller tokenizer, or data.tokenizer=null for a BPE "
+            "trained on the text."
+        )
+
+
+def sha256(path: Path) -> str:
+    """Digest of a file's bytes."""
+    with reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
