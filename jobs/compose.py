@@ -88,8 +88,8 @@ def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
         )
     declared: list[Override] = []
     if multirun:
-        fixed = [typed(override) for override in given if not override.is_sweep_override()]
-        config = hydra_compose("config", overrides=fixed, return_hydra_config=True)
+        choices = [typed(o) for o in given if not o.is_sweep_override() and not is_plain_value(o)]
+        config = hydra_compose("config", overrides=choices, return_hydra_config=True)
         params = config.hydra.sweeper.get("params") or {}
         known = {override.key_or_group for override in given}
         declared = [

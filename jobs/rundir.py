@@ -25,11 +25,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -166,6 +168,15 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
+def read_plan(run: RunDir) -> dict[str, Any]:
+    """What plan.json holds; nothing where it is missing or torn."""
+    try:
+        plan = json.loads(run.plan.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
 def append_event(run: RunDir, event: str, **fields: Any) -> None:
     """Append an event to status.jsonl with the time of day; fields that are None are left out."""
     known = {key: value for key, value in fields.items() if value is not None}
@@ -187,5 +198,9 @@ def load_run(path: Path) -> Run:
 
 
 def dump_run(run: Run) -> str:
-    """The frozen Run as YAML: every value resolved, enums by name."""
-    return OmegaConf.to_yaml(OmegaConf.structured(run), resolve=True)
+    """The frozen Run as YAML, enums by name."""
+
+    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value.name if isinstance(value, Enum) else value for key, value in items}
+
+    return yaml.safe_dump(asdict(run, dict_factory=plain), sort_keys=False, allow_unicode=True)

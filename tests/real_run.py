@@ -17,8 +17,8 @@ import torch  # noqa: F401 (imported once here, for all forked ranks)
 import jobs.workloads.train  # noqa: F401
 from jobs.compose import compose
 from jobs.ranks import free_port
-from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
 from jobs.run import main
+from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
 
 # A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.
 SMALL = (

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from jobs.data.dataset import META, SAMPLE_DTYPE, SAMPLES, TOKENS, write_tokens
 from jobs.data.records import Record, read_records
@@ -37,8 +37,8 @@ RANDOM_SAMPLES = 4096
 """Random samples when data.max_samples does not say."""
 RECORDS_AT_ONCE = 1024
 """Records encoded in one call, to bound the memory of lists of Python integers."""
-PIECES_AT_ONCE = 16
-"""Pieces of text encoded in one call, in parallel where cores are free."""
+PIECES_AT_ONCE = 8
+"""Pieces of text encoded in one call: in parallel where cores are free, and bounded in memory."""
 LOCK_WAIT_S = 900
 """Then a rank does the work itself: a file system may lose the lock of a killed process, and two writers are safe."""
 
@@ -120,9 +120,9 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Wait for the other ranks, but not for ever."""
+    """Wait for the other ranks, but not for ever, and not where there are no locks or this one is another user's."""
     held = FileLock(path)
-    with suppress(Timeout):
+    with suppress(OSError, NotImplementedError):  # its Timeout is an OSError
         held.acquire(timeout=LOCK_WAIT_S)
     try:
         yield
@@ -278,7 +278,7 @@ def refuse_too_long(records: list[Record], lengths: list[int], limit: int) -> No
     too_long = [i for i, length in enumerate(lengths) if length > limit]
     if too_long:
         first, longest = too_long[0], max(lengths)
-        others = f" and {len(too_long) - 1} more are too long, the longest with {longest}" if len(too_long) > 1 else ""
+        others = f"; {len(too_long) - 1} more are too long, the longest with {longest}" if len(too_long) > 1 else ""
         raise DataError(
             f"{records[first].where} has {lengths[first]} tokens with its prompt, and job.sequence_length is {limit}"
             f"{others}. Type job.sequence_length={longest} to keep all whole, or data.too_long=truncate to cut them as "

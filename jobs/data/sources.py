@@ -65,11 +65,9 @@ def source_files(data: Data) -> list[Path]:
     path = Path(data.path)
     with reading(path):
         files = files_at(path, data.source)
-        if files and any(file.stat().st_size for file in files):
+        if sum(file.stat().st_size for file in files):
             return files
-        if files:
-            raise DataError(f"{path} is empty. {expected}. Type data.path=PATH.")
-        found = "has none" if path.is_dir() else "does not exist"
+        found = "is empty" if files else "has no such file" if path.is_dir() else "does not exist"
     raise DataError(f"{path} {found}. {expected}. Type data.path=PATH.")
 
 

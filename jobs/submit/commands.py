@@ -18,11 +18,11 @@ from submitit.core.utils import JobPaths
 from jobs.compose import compose
 from jobs.errors import RunDirError, SuiteError
 from jobs.plan.table import console, plan_notes, plan_table
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
-from jobs.schema import LauncherKind
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
+from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm
-from jobs.submit.launch import launch
-from jobs.submit.prepare import prepare, remove
+from jobs.submit.launch import check, counted, launch
+from jobs.submit.prepare import prepare
 from jobs.submit.states import RunState, State, latest_submissions, open_sweep, states
 
 POLL_S = 1.0
@@ -39,19 +39,20 @@ def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
     for note in plan_notes(runs):
         out.print(note, markup=False)
     kind = runs[0].launcher.kind
-    sweep, directories = prepare(points)
-    out.print(f"prepared {len(directories)} runs in {sweep.path}", markup=False, soft_wrap=True)
+    check(runs)
+    prepared = prepare(points)
+    sweep = prepared.sweep
+    out.print(f"prepared {counted(len(runs))} in {sweep.path}", markup=False, soft_wrap=True)
     try:
-        launched = launch(sweep, directories, kind)
+        launched = launch(sweep, prepared.runs, kind)
     except SuiteError:
-        remove(directories)
+        prepared.take_back()
         raise
     except KeyboardInterrupt:
-        gone = latest_submissions(sweep)
-        submitted = sum(directory.name in gone for directory in directories)
+        submitted = sum(directory.name in latest_submissions(sweep) for _, directory in prepared.runs)
         out.print(
-            f"Interrupted: {submitted} of {len(directories)} runs were submitted and are on record. Type "
-            f"`slurmscale resume {sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
+            f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Type `slurmscale "
+            f"resume {sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
             markup=False,
             soft_wrap=True,
         )
@@ -74,7 +75,7 @@ def status(path: Path) -> int:
     table.add_column("job", no_wrap=True)
     table.add_column("", overflow="fold")
     for item in found:
-        total = load_run(item.run.config).job.steps
+        total = read_plan(item.run).get("steps")
         step = "-" if item.step is None else f"{item.step}/{total}" if total else str(item.step)
         table.add_row(Text(item.run.name), item.state.value, step, item.job_id or "-", Text(item.detail))
     out = console()
@@ -86,7 +87,7 @@ def status(path: Path) -> int:
 def summary(found: list[RunState]) -> str:
     """How many runs stand where."""
     counts = Counter(item.state for item in found)
-    return f"{len(found)} runs: " + ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])
+    return f"{counted(len(found))}: " + ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])
 
 
 def logs(path: Path, *, rank: int, follow: bool) -> int:
@@ -156,10 +157,10 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
     found = states(sweep)
     todo = [item.run for item in found if item.state is not State.finished and not item.state.is_alive]
     print(f"{summary(found)}; {len(todo)} to go on with")
-    by_kind: dict[LauncherKind, list[RunDir]] = {}
-    for run in todo:
-        kind = LauncherKind[launcher] if launcher else load_run(run.config).launcher.kind
-        by_kind.setdefault(kind, []).append(run)
+    by_kind: dict[LauncherKind, list[tuple[Run, RunDir]]] = {}
+    for directory in todo:
+        run = load_run(directory.config)
+        by_kind.setdefault(LauncherKind[launcher] if launcher else run.launcher.kind, []).append((run, directory))
     for kind, runs in by_kind.items():
         for line in launch(sweep, runs, kind):
             print(line)

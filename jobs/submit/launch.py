@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
 import psutil
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from jobs import run as entry
 from jobs.errors import SubmitError
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, now, read_records
 from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm
 from jobs.submit.script import code_environment, executor, resources, script_text
 
 
-def launch(sweep: SweepDir, directories: list[RunDir], kind: LauncherKind) -> list[str]:
+def check(runs: list[Run]) -> None:
+    """Refuse what the launcher is known not to take, before anything is prepared; raises SubmitError."""
+    if runs[0].launcher.kind is LauncherKind.slurm:
+        slurm.require()
+        for partition, nodes, wall_time_min in {(r.cluster.partition, r.nodes, r.wall_time_min) for r in runs}:
+            slurm.refuse_beyond_partition(partition, nodes, wall_time_min)
+
+
+def launch(sweep: SweepDir, runs: list[tuple[Run, RunDir]], kind: LauncherKind) -> list[str]:
     """Start the runs with this launcher and return sentences for the user.
 
     Raises SubmitError when the launcher refuses any of them: then none of them is left queued.
     """
-    runs = [(load_run(directory.config), directory) for directory in directories]
     match kind:
         case LauncherKind.slurm:
             return launch_slurm(sweep, runs)
         case LauncherKind.local:
-            return launch_local(sweep, directories)
+            return launch_local(sweep, [directory for _, directory in runs])
         case LauncherKind.script:
             return write_scripts(sweep, runs)
         case LauncherKind.dry:
-            return show_script(sweep, runs)
+            return show_scripts(sweep, runs)
 
 
 # --- Slurm ---------------------------------------------------------------------------------------------------
@@ -42,11 +51,13 @@ def launch(sweep: SweepDir, directories: list[RunDir], kind: LauncherKind) -> li
 def launch_slurm(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     """Submit through submitit: one job array for all runs with equal resources."""
     slurm.require()
-    for run, _ in runs:
-        slurm.refuse_beyond_partition(run.cluster.partition, run.nodes, run.wall_time_min)
     groups = arrays(runs, slurm.max_array_size() - 1)
     for group in groups:
-        slurm.test_script(script_text(*group[0], sweep))
+        run, directory = group[0]
+        try:
+            slurm.test_script(script_text(run, directory, sweep))
+        except SubmitError as error:
+            raise SubmitError(f"sbatch refuses {described(group)}: {error}. Nothing was submitted.") from error
     submitted: list[str] = []
     try:
         for group in groups:
@@ -56,7 +67,27 @@ def launch_slurm(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
         cancel_submitted(sweep, submitted)
         raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
     arrays_text = f" in {len(groups)} job arrays" if 1 < len(groups) < len(runs) else ""
-    return [f"submitted {len(submitted)} runs{arrays_text}: {compressed(submitted)}"]
+    return [f"submitted {counted(len(submitted))}{arrays_text}: {compressed(submitted)}"]
+
+
+def described(group: list[tuple[Run, RunDir]]) -> str:
+    """The runs of an array and what decides whether a site takes them."""
+    run = group[0][0]
+    wanted = {
+        "cluster.partition": run.cluster.partition,
+        "cluster.account": run.cluster.account,
+        "cluster.qos": run.cluster.qos,
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "wall_time_min": run.wall_time_min,
+    }
+    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return f"{run.name}{more} ({', '.join(f'{key}={value}' for key, value in wanted.items() if value is not None)})"
+
+
+def counted(runs: int) -> str:
+    """So many runs, in words."""
+    return f"{runs} run{'s' if runs != 1 else ''}"
 
 
 def arrays(runs: list[tuple[Run, RunDir]], most: int) -> list[list[tuple[Run, RunDir]]]:
@@ -76,8 +107,7 @@ def submit_array(sweep: SweepDir, group: list[tuple[Run, RunDir]]) -> list[str]:
         with submitter.batch():
             jobs = [submitter.submit(entry.main, str(directory.path)) for _, directory in group]
     except (FailedJobError, FailedSubmissionError) as error:
-        names = f"{group[0][1].name}" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
-        raise SubmitError(f"sbatch refused {names}: {slurm.spoken(str(error))}.") from error
+        raise SubmitError(f"sbatch refused {described(group)}: {slurm.spoken(str(error))}.") from error
     for (_, directory), job in zip(group, jobs, strict=True):
         record_submission(sweep, directory, "slurm", str(job.job_id))
     return [str(job.job_id) for job in jobs]
@@ -93,11 +123,18 @@ def cancel_submitted(sweep: SweepDir, job_ids: list[str]) -> None:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold Ctrl-C back, for us and for sbatch, until a submission and its record are both done."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    asked: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    # The mask is for sbatch, which inherits it; for us it would not do, since Python hears of a signal that any of
+    # its threads lets through.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, previous)
+    if asked:
+        raise KeyboardInterrupt
 
 
 def record_submission(sweep: SweepDir, directory: RunDir, launcher: str, job_id: str, **more: float) -> None:
@@ -143,7 +180,7 @@ def launch_local(sweep: SweepDir, directories: list[RunDir]) -> list[str]:
         assert queue.stdin is not None
         queue.stdin.write(json.dumps([directory.name for directory in directories]))
         queue.stdin.close()
-    return [f"started {len(directories)} runs on this machine, one after the other (process {queue.pid})"]
+    return [f"started {counted(len(directories))} on this machine, one after the other (process {queue.pid})"]
 
 
 # --- by hand -------------------------------------------------------------------------------------------------
@@ -154,19 +191,19 @@ def write_scripts(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     for run, directory in runs:
         directory.batch_script.write_text(script_text(run, directory, sweep))
     return [
-        f"wrote {len(runs)} scripts; give each to Slurm with",
-        *(f"    sbatch '{d.batch_script}'" for _, d in runs),
+        f"wrote the batch script of {counted(len(runs))}; submit with",
+        *(f"    sbatch {shlex.quote(str(directory.batch_script))}" for _, directory in runs),
     ]
 
 
-def show_script(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
+def show_scripts(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     """Show what the first run of each array would send."""
     groups = arrays(runs, len(runs))
     return [
         line
         for group in groups
         for line in (
-            f"--- {group[0][1].name}: batch script of {len(group)} run(s)",
+            f"--- {group[0][1].name}: batch script of {counted(len(group))}",
             script_text(*group[0], sweep),
         )
     ]

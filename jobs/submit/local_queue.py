@@ -65,6 +65,6 @@ def rank_main(run_directory: str, visible_gpus: str | None) -> None:
 
 
 if __name__ == "__main__":
-    # The submitting shell held these back while it wrote its record; a child inherits that.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    # The submitting shell held it back while it wrote its record; a child inherits that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     main(sys.argv[1], json.load(sys.stdin))

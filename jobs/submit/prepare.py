@@ -6,21 +6,14 @@ file system or Ctrl-C leaves nothing that looks like a run.
 
 from __future__ import annotations
 
-import getpass
-import hashlib
 import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
-from dataclasses import asdict
-from importlib import metadata
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jobs
 from jobs.compose import Point
 from jobs.data import Batches, open_dataset
 from jobs.data import prepare as prepare_data
@@ -29,14 +22,37 @@ from jobs.errors import ConfigError, RunDirError
 from jobs.layout import accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
-from jobs.rundir import RunDir, SweepDir, append_event, dump_run, now
-from jobs.schema import LauncherKind, Run
-
-PACKAGES = ("jobs", "analysis", "conf", "sbatch")
-RECORDED_VERSIONS = ("slurmscale", "torch", "litgpt", "lightning", "hydra-core", "submitit", "numpy")
+from jobs.rundir import RunDir, SweepDir, append_event, dump_run
+from jobs.schema import LauncherKind, Run, Source
+from jobs.submit.provenance import provenance, snapshot_code
 
 
-def prepare(points: list[Point]) -> tuple[SweepDir, list[RunDir]]:
+@dataclass(frozen=True)
+class Prepared:
+    """The run directories of one submission, ready to be launched."""
+
+    sweep: SweepDir
+    runs: list[tuple[Run, RunDir]]
+    new_sweep: bool
+    """Whether this submission made the sweep directory."""
+
+    def take_back(self) -> None:
+        """Remove what was prepared and will not be launched."""
+        for _, directory in self.runs:
+            shutil.rmtree(directory.path, ignore_errors=True)
+        if self.new_sweep:
+            shutil.rmtree(self.sweep.path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The tokenized samples of a run and how long they make it."""
+
+    directory: Path
+    steps: int
+
+
+def prepare(points: list[Point]) -> Prepared:
     """Make the run directories of all points.
 
     Raises ConfigError when an engine cannot run a point, DataError when its data cannot be used, RunDirError when a
@@ -46,37 +62,27 @@ def prepare(points: list[Point]) -> tuple[SweepDir, list[RunDir]]:
     refuse_unsupported(runs)
     sweep = sweep_directory(runs)
     refuse_taken(sweep, runs)
-    datasets = prepare_datasets(runs)
-    made: list[RunDir] = []
+    samples = prepare_samples(runs)
+    prepared = Prepared(sweep, [(run, sweep.run(str(run.name))) for run in runs], not sweep.path.exists())
     try:
         sweep.logs.mkdir(parents=True, exist_ok=True)
         code = snapshot_code(sweep)
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
-            for point, dataset in zip(points, datasets, strict=True):
-                directory = RunDir(Path(staging) / str(point.run.name))
-                write_run(directory, point, code, facts)
-                if dataset is not None:
-                    directory.data.symlink_to(dataset)
-            for run in runs:
-                target = sweep.run(str(run.name))
-                (Path(staging) / str(run.name)).rename(target.path)
-                made.append(target)
-    except BaseException as error:
-        remove(made)
-        if isinstance(error, OSError):
-            raise RunDirError(
-                f"{sweep.path} could not be prepared: {error.strerror or error} ({error.filename or sweep.path}). "
-                "No run was made. Make room or choose another place with runs_dir=PATH."
-            ) from error
+            for point, found in zip(points, samples, strict=True):
+                write_run(RunDir(Path(staging) / str(point.run.name)), point, code, found, facts)
+            for _, directory in prepared.runs:
+                (Path(staging) / directory.name).rename(directory.path)
+    except OSError as error:
+        prepared.take_back()
+        raise RunDirError(
+            f"{sweep.path} could not be prepared: {error.strerror or error} ({error.filename or sweep.path}). "
+            "No run was made. Make room or choose another place with runs_dir=PATH."
+        ) from error
+    except BaseException:
+        prepared.take_back()
         raise
-    return sweep, made
-
-
-def remove(runs: list[RunDir]) -> None:
-    """Take back prepared runs that were never submitted."""
-    for run in runs:
-        shutil.rmtree(run.path, ignore_errors=True)
+    return prepared
 
 
 def refuse_unsupported(runs: list[Run]) -> None:
@@ -105,55 +111,56 @@ def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
         )
 
 
-def prepare_datasets(runs: list[Run]) -> list[Path | None]:
+def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     """The tokenized samples of each run, made now so that bad data is found now; None for launcher=dry.
 
     Raises DataError for text that cannot be used or holds less than a global batch.
     """
-    found: list[Path | None] = []
     made: dict[str, Path] = {}
-    for run in runs:
-        if run.launcher.kind is LauncherKind.dry:
-            found.append(None)
-            continue
-        key = f"{run.data} {run.job.sequence_length} {run.model.vocab_size} {run.job.seed}"
-        if key not in made:
-            made[key] = prepare_data(
-                run.data,
-                sequence_length=run.job.sequence_length,
-                vocab_size=run.model.vocab_size,
-                seed=run.job.seed,
-            )
-        Batches(
-            open_dataset(made[key]),
-            global_batch_size=run.global_batch_size,
-            micro_batch_size=run.job.micro_batch_size,
-            dp=layout_of(run).dp,
-            dp_rank=0,
-            seed=run.job.seed,
+    return [None if run.launcher.kind is LauncherKind.dry else samples_of(run, made) for run in runs]
+
+
+def samples_of(run: Run, made: dict[str, Path]) -> Samples:
+    """The samples of one run; `made` holds those of earlier runs of the same text."""
+    # Only random tokens depend on the seed.
+    seed = run.job.seed if run.data.source is Source.random else None
+    key = f"{run.data} {run.job.sequence_length} {run.model.vocab_size} {seed}"
+    if key not in made:
+        made[key] = prepare_data(
+            run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
         )
-        found.append(made[key])
-    return found
+    batches = Batches(
+        open_dataset(made[key]),
+        global_batch_size=run.global_batch_size,
+        micro_batch_size=run.job.micro_batch_size,
+        dp=layout_of(run).dp,
+        dp_rank=0,
+        seed=run.job.seed,
+    )
+    return Samples(made[key], run.job.steps or (run.job.epochs or 0) * batches.steps_per_epoch)
 
 
-def write_run(directory: RunDir, point: Point, code: Path, facts: dict[str, Any]) -> None:
+def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:
     """Write the files that a run starts from."""
     run = point.run
     directory.path.mkdir()
     directory.config.write_text(dump_run(run))
-    write_json(directory.plan, plan_of(run))
+    write_json(directory.plan, plan_of(run, samples.steps if samples else run.job.steps))
     write_json(directory.provenance, facts | {"overrides": point.overrides})
     directory.code.symlink_to(Path("..") / code.name)
+    if samples is not None:
+        directory.data.symlink_to(samples.directory)
     append_event(directory, "prepared")
 
 
-def plan_of(run: Run) -> dict[str, Any]:
+def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
     """What is known of a run before it starts; absent where it is not."""
     plan = {
         "layout": asdict(layout_of(run)),
         "ranks": run.ranks,
         "accumulation": accumulation(run),
         "global_batch_size": run.global_batch_size,
+        "steps": steps,
         "parameters": parameters(run.model),
         "gpu_hours_limit": gpu_hours_limit(run),
         "warnings": warnings(run),
@@ -164,70 +171,3 @@ def plan_of(run: Run) -> dict[str, Any]:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write JSON for people and programs."""
     path.write_text(json.dumps(value, indent=1) + "\n")
-
-
-def snapshot_code(sweep: SweepDir) -> Path:
-    """Copy the code being executed into the sweep, under a name made from its content; equal code is kept once."""
-    root = Path(jobs.__file__).parent.parent
-    files = sorted(
-        file
-        for package in PACKAGES
-        for file in (root / package).rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
-    )
-    contents = {file.relative_to(root): file.read_bytes() for file in files}
-    digest = hashlib.sha256()
-    for path, content in contents.items():
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    target = sweep.code(digest.hexdigest()[:12])
-    if not target.exists():
-        with tempfile.TemporaryDirectory(prefix=".code-", dir=sweep.path) as staging:
-            for path, content in contents.items():
-                copy = Path(staging) / "code" / path
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(content)
-            try:
-                (Path(staging) / "code").rename(target)
-            except OSError:
-                if not target.exists():  # else another submission made the same one meanwhile
-                    raise
-    return target
-
-
-def provenance(code_digest: str) -> dict[str, Any]:
-    """Where this submission came from."""
-    facts: dict[str, Any] = {
-        "time": now(),
-        "host": socket.gethostname(),
-        "user": getpass.getuser(),
-        "command": sys.argv,
-        "code_digest": code_digest.removeprefix("code-"),
-        "versions": {"python": sys.version.split()[0], **installed_versions()},
-    }
-    commit = git("rev-parse", "HEAD")
-    if commit:
-        facts["git"] = {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
-    return facts
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions by their metadata, nothing imported; what is not installed is absent."""
-    found = {}
-    for name in RECORDED_VERSIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def git(*arguments: str) -> str | None:
-    """What git says of the code being executed; None outside a checkout or without git."""
-    root = Path(jobs.__file__).parent.parent
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()

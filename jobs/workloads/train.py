@@ -157,7 +157,7 @@ class Trainer:
             reduce_gradients_now(self.model, now=i == len(batch.micro_batches))
             loss = self.summed_loss(torch.from_numpy(inputs), torch.from_numpy(targets))
             # Data parallelism averages over dp ranks; times dp / labels makes it the mean over all labels.
-            (loss * (self.dp / batch.labels)).backward()
+            torch.autograd.backward(loss * (self.dp / batch.labels))
             total += loss.detach()
         norm = clip(self.model.parameters(), job.clip_norm)
         rate = learning_rate(job, step, self.steps)

@@ -1,0 +1,86 @@
+"""Where a run came from: the code as it was when submitted, and the facts around it."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import socket
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jobs
+from jobs.rundir import SweepDir, now
+
+PACKAGES = ("jobs", "analysis", "conf", "sbatch")
+RECORDED_VERSIONS = ("slurmscale", "torch", "litgpt", "lightning", "hydra-core", "submitit", "numpy")
+
+
+def snapshot_code(sweep: SweepDir) -> Path:
+    """Copy the code being executed into the sweep, under a name made from its content; equal code is kept once."""
+    root = Path(jobs.__file__).parent.parent
+    files = sorted(
+        file
+        for package in PACKAGES
+        for file in (root / package).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    )
+    contents = {file.relative_to(root): file.read_bytes() for file in files}
+    digest = hashlib.sha256()
+    for path, content in contents.items():
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    target = sweep.code(digest.hexdigest()[:12])
+    if not target.exists():
+        with tempfile.TemporaryDirectory(prefix=".code-", dir=sweep.path) as staging:
+            for path, content in contents.items():
+                copy = Path(staging) / "code" / path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(content)
+            try:
+                (Path(staging) / "code").rename(target)
+            except OSError:
+                if not target.exists():  # else another submission made the same one meanwhile
+                    raise
+    return target
+
+
+def provenance(code_digest: str) -> dict[str, Any]:
+    """Where this submission came from."""
+    facts: dict[str, Any] = {
+        "time": now(),
+        "host": socket.gethostname(),
+        "user": getpass.getuser(),
+        "command": sys.argv,
+        "code_digest": code_digest.removeprefix("code-"),
+        "versions": {"python": sys.version.split()[0], **installed_versions()},
+    }
+    commit = git("rev-parse", "HEAD")
+    if commit:
+        facts["git"] = {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
+    return facts
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions by their metadata, nothing imported; what is not installed is absent."""
+    found = {}
+    for name in RECORDED_VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git(*arguments: str) -> str | None:
+    """What git says of the code being executed; None outside a checkout or without git."""
+    root = Path(jobs.__file__).parent.parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,19 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.slurm.fixture import slurm
+
+__all__ = ["slurm"]
+
+
+@pytest.fixture(autouse=True)
+def _no_surrounding_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests see neither a user's site files nor a launcher that happens to run them."""
+    for name in list(os.environ):
+        if name.startswith(("SLURMSCALE_SITE", "SUBMITIT_")) or name in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}:
+            monkeypatch.delenv(name)
