@@ -1,0 +1,114 @@
+"""The answer in one sentence a task: how far the best line scales, and which point is fastest.
+
+A task is what throughputs may be compared over: the same model, data and sequence length. The line that is told is
+that of the fastest point, or the one with the most ranks where that has no other rank count; doubtful points
+(analysis.checks) are never told. Called by analysis.report and figures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+
+from analysis.formats import shown
+from analysis.records import RunResult
+from analysis.scaling import Group, Point, Spread, plural
+from jobs import metrics as m
+
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+
+
+def hardware(runs: Iterable[RunResult]) -> str:
+    """What the runs ran on, for the first word of a sentence: CPU, GPU, or emulated nodes of either."""
+    runs = list(runs)
+    devices = sorted({DEVICES.get(str(run.started.get("device")), "Unknown device") for run in runs})
+    words = " and ".join(devices) or "Nothing measured"
+    return f"Emulated nodes on {words}" if any(run.started.get("emulated_nodes") is True for run in runs) else words
+
+
+def answers(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
+    """One sentence for each task of the report, or one that says why there is none."""
+    if not groups:
+        return [
+            f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
+            if len(runs) > 1
+            else "No result: the run cannot be used; the reason is below."
+        ]
+    tasks: dict[tuple[str, ...], list[Group]] = defaultdict(list)
+    for group in groups:
+        first = group.runs[0]
+        tasks[group.model, str(first.setting("data.name")), str(first.setting("job.sequence_length"))].append(group)
+    return [answer(members, name_task=len(tasks) > 1) for _, members in sorted(tasks.items())]
+
+
+def answer(groups: Sequence[Group], *, name_task: bool) -> str:
+    """The sentence of one task."""
+    first = groups[0].runs[0]
+    task = f"{first.setting('data.name')}, sequence length {first.setting('job.sequence_length')}"
+    prefix = hardware(run for group in groups for run in group.runs) + (f", {task}: " if name_task else ": ")
+    points = [(group, point) for group in groups for point in group.points if not point.doubtful]
+    if not points:
+        return f"{prefix}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
+    group, point = max(points, key=lambda item: item[1].throughput.median)
+    rate = f"{shown(m.TOKENS_PER_S, point.throughput.median)} tokens/s"
+    spread = repeats(point.throughput) + overlap(point, [other for _, other in points])
+    scaled = [line for line in groups if farthest(line)]
+    if not scaled:
+        why = (
+            "the losses that a reference needs are not believed"
+            if any(line.reference for line in groups)
+            else "no line has points of different rank counts"
+        )
+        return (
+            f"{prefix}{group.described} reaches {rate} on {point.place} ({spread}), the fastest of "
+            f"{plural(len(points), 'point')}; {why}, so there is no speedup and no efficiency."
+        )
+    line = group if farthest(group) else max(scaled, key=lambda each: each.points[-1].ranks)
+    return (
+        f"{prefix}{reach(line)}; fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, {rate} "
+        f"({spread})."
+    )
+
+
+def farthest(group: Group) -> Point | None:
+    """The point with the most ranks that may be told; None when it or the reference is doubtful or absent."""
+    if group.reference is None or group.reference.doubtful:
+        return None
+    told = [point for point in group.points if not point.doubtful and point.ranks > group.reference.ranks]
+    return told[-1] if told else None
+
+
+def reach(group: Group) -> str:
+    """How far a line scales, with reference, mode, repeats and spread."""
+    reference, point = group.reference, farthest(group)
+    assert reference is not None
+    assert point is not None
+    efficiency, speedup = group.efficiency(point), group.speedup(point)
+    assert efficiency is not None
+    percent = f"{shown(m.EFFICIENCY, efficiency.median)} % efficiency"
+    gain = f"speeds up {shown(m.SPEEDUP, speedup.median)} times ({percent}; " if speedup else f"keeps {percent} ("
+    counts = (reference.throughput.n, efficiency.n)
+    n = f"n = {counts[1]} each" if len(set(counts)) == 1 else f"n = {counts[0]} and {counts[1]}"
+    spread = "no spread"
+    if efficiency.n > 1:
+        spread = f"spread {shown(m.EFFICIENCY, efficiency.low)} to {shown(m.EFFICIENCY, efficiency.high)} %"
+    own = group.efficiency(reference)
+    if own is not None and own.n > 1:
+        spread += f", the reference's own {shown(m.EFFICIENCY, own.low)} to {shown(m.EFFICIENCY, own.high)} %"
+    return (
+        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{group.mode} scaling, "
+        f"reference {reference.place}, {n}, {spread})"
+    )
+
+
+def overlap(fastest: Point, points: Sequence[Point]) -> str:
+    """How many points have a repeat within the fastest one's spread: being fastest is then not beyond doubt."""
+    within = sum(point is not fastest and point.throughput.high >= fastest.throughput.low for point in points)
+    return f", a spread that {plural(within, 'other point')} reached into" if within else ""
+
+
+def repeats(spread: Spread) -> str:
+    """The number of repeats and their spread: `n = 2, 5,200 to 5,400`."""
+    if spread.n == 1:
+        return "n = 1, no spread"
+    return f"n = {spread.n}, {shown(m.TOKENS_PER_S, spread.low)} to {shown(m.TOKENS_PER_S, spread.high)}"

@@ -1,0 +1,181 @@
+"""What makes a comparison doubtful, in words: losses that disagree, other code, other hosts, dirty trees.
+
+A fast wrong run does not win: a run whose final loss leaves that of its peers is marked, never named fastest, and
+never silently dropped. Called by analysis.report.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.records import RunResult, lookup
+from analysis.scaling import flat, plural
+from jobs import metrics as m
+
+# Relative distance of a final loss from the median of its peers beyond which a run is not believed.
+FINAL_LOSS_TOLERANCE = 0.01
+# Relative distance of losses of the same step, same arithmetic type, beyond which layouts are said to disagree.
+SAME_STEP_TOLERANCE = 1e-3
+MOST_SENTENCES = 5
+# Job settings without influence on the mathematics of a step; precision changes rounding, not the sum.
+NO_INFLUENCE_ON_LOSS = {
+    "job.name",
+    "job.micro_batch_size",
+    "job.precision",
+    "job.export",
+    "job.checkpoint_every_steps",
+    "job.keep_checkpoints",
+    "job.unmeasured_steps",
+    "data.cache_dir",
+}
+
+
+def peers(run: RunResult) -> str:
+    """What runs that must reach the same loss have in common: model, data, job and global batch, not the layout."""
+    settings = {key: value for key, value in flat(run.config).items() if key not in NO_INFLUENCE_ON_LOSS}
+    settings = {key: value for key, value in settings.items() if key.split(".")[0] in {"model", "data", "job"}}
+    return json.dumps([settings, run.plan.get("global_batch_size")], sort_keys=True, default=str)
+
+
+def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> list[list[RunResult]]:
+    """The used runs in lists of equal key."""
+    groups: dict[Hashable, list[RunResult]] = defaultdict(list)
+    for run in runs:
+        if run.used:
+            groups[key(run)].append(run)
+    return list(groups.values())
+
+
+def loss_doubts(runs: Iterable[RunResult]) -> dict[Path, str]:
+    """Why a run's loss is not believed, by its path; runs without doubt are absent."""
+    doubts = {}
+    for members in grouped(runs, peers):
+        middle = statistics.median(run.values[m.FINAL_LOSS] for run in members)
+        for run in members:
+            loss = run.values[m.FINAL_LOSS]
+            if distance(loss, middle) > FINAL_LOSS_TOLERANCE:
+                doubts[run.path] = (
+                    f"final loss {loss:.5g} is {distance(loss, middle) * 100:.1f} % from {middle:.5g}, the median of "
+                    f"{plural(len(members), 'run')} of the same model, data, job and global batch"
+                )
+    return doubts
+
+
+def distance(value: float, of: float) -> float:
+    """How far a value is from another, relative to that."""
+    return abs(value - of) / max(abs(of), sys.float_info.min)
+
+
+def warnings(runs: Collection[RunResult], doubts: dict[Path, str]) -> list[str]:
+    """What a reader must know before believing the report."""
+    used = [run for run in runs if run.used]
+    rules = (code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
+    believed = [run for run in used if run.path not in doubts]
+    return disbelieved(used, doubts) + loss_disagreement(believed) + [said for rule in rules for said in rule(used)]
+
+
+def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
+    """The runs whose loss is not believed."""
+    sentences = [
+        f"{run.name}: {doubts[run.path]}. It is marked and never named fastest: a fast wrong run does not win."
+        for run in runs
+        if run.path in doubts
+    ]
+    return first_of(sentences, "Further such runs, each marked in the table of runs")
+
+
+def loss_disagreement(runs: list[RunResult]) -> list[str]:
+    """Layouts whose losses differ at the same step: one sentence a set of peers, the widest gap first."""
+    gaps = []
+    for members in grouped(runs, lambda run: (peers(run), str(run.setting("job.precision")))):
+        widest = max((gap_at(step, members) for step in sorted(members[0].losses)), key=lambda gap: gap.distance)
+        if widest.distance > SAME_STEP_TOLERANCE:
+            gaps.append((len(members), widest))
+    sentences = [
+        f"{plural(count, 'run')} that should compute the same losses differ by up to {gap.distance * 100:.2f} %, at "
+        f"step {gap.step}: {gap.low.losses[gap.step]:.5g} in {gap.low.name}, {gap.high.losses[gap.step]:.5g} in "
+        f"{gap.high.name}. Find out which is right before comparing their speed: a fast wrong run does not win."
+        for count, gap in sorted(gaps, key=lambda item: -item[1].distance)
+    ]
+    return first_of(sentences, "Further sets of runs whose losses differ by less")
+
+
+def first_of(sentences: list[str], rest: str) -> list[str]:
+    """The first sentences, and how many are not said."""
+    more = len(sentences) - MOST_SENTENCES
+    return sentences[:MOST_SENTENCES] + ([f"{rest}: {more:,}."] if more > 0 else [])
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far apart the losses of one step are."""
+
+    distance: float
+    step: int
+    low: RunResult
+    high: RunResult
+
+
+def gap_at(step: int, runs: list[RunResult]) -> Gap:
+    """The gap of one step among the runs that recorded it."""
+    recorded = [run for run in runs if step in run.losses]
+    low = min(recorded, key=lambda run: run.losses[step])
+    high = max(recorded, key=lambda run: run.losses[step])
+    return Gap(distance(high.losses[step], low.losses[step]), step, low, high)
+
+
+def code_differs(runs: list[RunResult]) -> list[str]:
+    """Runs of different code, which are not one experiment."""
+    counts = Counter(str(run.provenance.get("code_digest", "unknown")) for run in runs)
+    listed = ", ".join(f"{digest} ({plural(count, 'run')})" for digest, count in sorted(counts.items()))
+    return [f"The runs executed different code, by digest: {listed}."] if len(counts) > 1 else []
+
+
+def tree_is_dirty(runs: list[RunResult]) -> list[str]:
+    """Code that no commit holds."""
+    dirty = sum(lookup(run.provenance, "git.dirty") is True for run in runs)
+    if not dirty:
+        return []
+    return [
+        f"{dirty} of {plural(len(runs), 'run')} came from a git tree with uncommitted changes: no commit is that code."
+    ]
+
+
+def hosts_differ(runs: list[RunResult]) -> list[str]:
+    """More hosts than the largest run needs: some points ran on other machines than others."""
+    nodes = [[str(node) for node in as_list(run.started.get("nodes"))] for run in runs]
+    hosts = sorted({host for each in nodes for host in each})
+    if len(hosts) <= max((len(set(each)) for each in nodes), default=0):
+        return []
+    named = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    return [f"Not every point ran on the same hosts ({named}): that they are equally fast is assumed, not measured."]
+
+
+def batch_differs(runs: list[RunResult]) -> list[str]:
+    """Global batches of different size, whose losses are not comparable."""
+    sizes = sorted({size for run in runs if isinstance(size := run.plan.get("global_batch_size"), int)})
+    if len(sizes) < 2:
+        return []
+    listed = ", ".join(f"{size:,}" for size in sizes)
+    return [
+        f"Global batches differ ({listed} sequences), as weak scaling implies or by choice: throughput may be "
+        "compared, losses and steps to a given loss may not."
+    ]
+
+
+def planned(runs: list[RunResult]) -> list[str]:
+    """What the plan warned of before the runs were submitted."""
+    counts = Counter(str(text) for run in runs for text in as_list(run.plan.get("warnings")))
+    return [f"Said before submission, of {plural(count, 'run')}: {text}" for text, count in sorted(counts.items())]
+
+
+def as_list(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty one: files are not trusted."""
+    return value if isinstance(value, list) else []

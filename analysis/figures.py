@@ -1,0 +1,147 @@
+"""The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
+
+Lines over ranks are drawn by analysis.lines; where the time went and the losses are drawn here. No file is written:
+analysis.report does.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+import plotly.graph_objects as go
+
+from analysis.formats import plot_text, shown, title
+from analysis.lines import of, over_ranks
+from analysis.records import RunResult
+from analysis.scaling import Group, Point, plural
+from analysis.style import Figure, Look, empty_plot, legend, looks_of, word
+from jobs import metrics as m
+
+MOST_BARS = 40
+MOST_CURVE_POINTS = 100_000
+
+
+def figures(groups: Sequence[Group]) -> list[Figure]:
+    """The figures in the order of the page; none when no run is used."""
+    if not groups:
+        return []
+    looks = looks_of(groups)
+    return [
+        over_ranks("Throughput", m.TOKENS_PER_S, groups, looks, of(m.TOKENS_PER_S)),
+        over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
+        over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
+        over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
+        time_split(groups),
+        loss_curves(groups, looks),
+        over_ranks("Memory per rank", m.MEMORY_PEAK, groups, looks, of(m.MEMORY_PEAK)),
+    ]
+
+
+PARTS = (
+    (m.STARTUP_TIME, "start-up", "#999999"),
+    (m.FIRST_STEP_TIME, "first step", "#E69F00"),
+    (m.WARMUP_TIME, "warm-up steps", "#F0D98C"),
+    (m.STEADY_TIME, "steady steps", "#0072B2"),
+    (m.CHECKPOINT_TOTAL_TIME, "checkpoints", "#CC79A7"),
+    (m.OTHER_TIME, "other", "#d4d4d8"),
+)
+
+
+def time_split(groups: Sequence[Group]) -> Figure:
+    """Where the wall time of a run went: one bar a point, of the run with the median throughput."""
+    name, heading = "time-split", "Where the time went"
+    points = [(group, point, typical(point)) for group in groups for point in group.points]
+    timed = [item for item in points if m.STEADY_TIME in item[2].values]
+    if not timed:
+        return Figure(name, heading, f"{word(groups)}: no run recorded where its time went.", None)
+    bars = sorted(timed, key=lambda item: -item[1].throughput.median)[:MOST_BARS]
+    bars.sort(key=lambda item: (item[0].label, item[1].ranks, item[1].nodes), reverse=True)
+    plot = empty_plot()
+    for metric, part, colour in PARTS:
+        times_s = [run.values.get(metric, 0.0) for _, _, run in bars]
+        plot.add_trace(
+            go.Bar(
+                name=part,
+                orientation="h",
+                y=list(range(len(bars))),
+                x=times_s,
+                marker={"color": colour},
+                hoverinfo="text",
+                hovertext=[
+                    f"{plot_text(run.name)}<br>{part}: {shown(metric, run.values.get(metric))} s" for _, _, run in bars
+                ],
+            )
+        )
+    labels = [f"{plot_text(group.label)}, {plural(point.ranks, 'rank')}" for group, point, _ in bars]
+    plot.update_layout(
+        barmode="stack", bargap=0.35, height=150 + 30 * max(4, len(bars)), legend={"traceorder": "normal"}
+    )
+    plot.update_yaxes(tickvals=list(range(len(bars))), ticktext=labels, showgrid=False, ticks="", automargin=True)
+    plot.update_xaxes(title_text="Wall time of a run (s)", rangemode="tozero", showgrid=True)
+    caption = (
+        f"{word(groups)}: from the start of rank 0's process to its recorded end, by the definitions below. One bar a "
+        "point: the run with the median throughput of its repeats, summed over attempts "
+        "that recorded their end. Comparing lengths compares time, not work."
+    )
+    left_out = len(points) - len(bars)
+    return Figure(
+        name, heading, caption + (f" Left out: {plural(left_out, 'slower point')}." if left_out else ""), plot
+    )
+
+
+def typical(point: Point) -> RunResult:
+    """The repeat with the median throughput (the lower one of two)."""
+    middle = statistics.median_low(run.values[m.TOKENS_PER_S] for run in point.runs)
+    return next(run for run in point.runs if run.values[m.TOKENS_PER_S] == middle)
+
+
+def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:
+    """Loss over steps, one line a run, in the colour of its group."""
+    runs = [
+        (group, point, run)
+        for group in groups
+        for point in group.points
+        for run in dict.fromkeys(point.runs + point.doubted)
+    ]
+    most = max(2, MOST_CURVE_POINTS // len(runs))
+    plot = empty_plot()
+    named: set[str] = set()
+    for group, point, run in runs:
+        steps = list(thinned(list(run.losses), most))
+        look = looks[group.label]
+        plot.add_trace(
+            go.Scatter(
+                name=plot_text(group.label),
+                legendgroup=group.label,
+                showlegend=group.label not in named,
+                x=steps,
+                y=[run.losses[step] for step in steps],
+                mode="lines+markers" if len(steps) == 1 else "lines",
+                line={"color": look.colour, "dash": look.dash, "width": 1.5},
+                hoverinfo="text",
+                hovertext=[
+                    f"{plot_text(run.name)}, {point.place}<br>step {step}: loss {shown(m.LOSS, run.losses[step])}"
+                    for step in steps
+                ],
+            )
+        )
+        named.add(group.label)
+    plot.update_layout(**legend(len(groups)))
+    plot.update_xaxes(title_text="Step")
+    plot.update_yaxes(title_text=title(m.LOSS))
+    thin = f" Lines with more than {most:,} steps are thinned." if any(len(r.losses) > most for *_, r in runs) else ""
+    caption = (
+        f"{word(groups)}: {m.LOSS.definition} One line a run ({plural(len(runs), 'run')}), same colour and dash as its "
+        f"line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
+    )
+    return Figure("loss", "Loss", caption, plot)
+
+
+def thinned(values: Sequence[int], most: int) -> Iterator[int]:
+    """Evenly spaced values, the first and the last among them."""
+    if len(values) <= most:
+        yield from values
+        return
+    for i in range(most):
+        yield values[i * (len(values) - 1) // (most - 1)]

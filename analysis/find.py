@@ -1,0 +1,60 @@
+"""Which run directories there are: below sweeps, parents of sweeps, or given themselves; each once.
+
+A directory counts as a run when it holds at least two of the files that jobs/rundir.py names, so that a broken run is
+still listed. Called by analysis.report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from analysis.records import FILES, RunResult, read_run
+from jobs.errors import ReportError
+
+
+def read_runs(paths: Iterable[Path]) -> list[RunResult]:
+    """Every run below these directories, each once, in the order of their paths.
+
+    Raises ReportError when a path does not exist or when there is no run at all.
+    """
+    paths = list(paths)
+    found = {run.resolve(): None for path in paths for run in run_directories(path)}
+    if not found:
+        given = ", ".join(str(path) for path in paths) or "nothing"
+        raise ReportError(
+            f"{given}: no run in it. A run is a directory with {', '.join(FILES)}, or some of them. "
+            "Give a sweep, a run or a directory of sweeps, for instance: slurmscale report runs/demo"
+        )
+    return without_copies([read_run(path) for path in sorted(found)])
+
+
+def run_directories(path: Path) -> list[Path]:
+    """Run directories at or below a path; what is inside a run is not searched."""
+    if not path.is_dir():
+        what = "is not a directory" if path.exists() else "does not exist"
+        raise ReportError(f"{path} {what}. Give sweep or run directories, for instance: slurmscale report runs/demo")
+    runs: list[Path] = []
+    unreadable = lambda error: runs.append(Path(error.filename))  # noqa: E731 (read_run will say why)
+    for directory, below, files in os.walk(path, onerror=unreadable):
+        # One file alone may be anyone's: conf/config.yaml of a checkout is not a run.
+        if len(set(FILES).intersection(files)) > 1:
+            runs.append(Path(directory))
+            below.clear()
+        below[:] = [name for name in below if not name.startswith((".", "code-"))]
+    return runs
+
+
+def without_copies(runs: list[RunResult]) -> list[RunResult]:
+    """The runs, where a copy of a run's directory is not used: it is not a second measurement."""
+    originals: dict[str, RunResult] = {}
+    kept = []
+    for run in runs:
+        identity = json.dumps([run.config, run.events], sort_keys=True, default=str)
+        original = originals.setdefault(identity, run) if run.used else run
+        reason = None if original is run else f"a copy of {original.path}"
+        kept.append(run if reason is None else replace(run, state="copy", reason=reason))
+    return kept

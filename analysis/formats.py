@@ -1,0 +1,94 @@
+"""How values are written where a person or a spreadsheet reads them; nothing here computes.
+
+Names and errors come from files, so every medium has its own way of keeping them text: jinja escapes HTML, the
+functions below do the rest. Used by table, answer, figures and report.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+
+from analysis.scaling import Spread
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+ABSENT = "—"
+# Where a person reads another unit than the SI one on disk: its name, and how many base units it is.
+SHOWN_IN: dict[Metric, tuple[str, float]] = {m.MEMORY_PEAK: ("GiB", 2.0**30), m.EFFICIENCY: ("%", 0.01)}
+
+
+def significant(value: float, digits: int) -> str:
+    """A number with thousands separators, rounded to significant digits."""
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    # 9.996 rounds up into the next power of ten.
+    exponent = math.floor(math.log10(abs(round(value, digits - 1 - exponent))))
+    if exponent < -4:
+        return f"{value:.{digits - 1}e}"
+    decimals = digits - 1 - exponent
+    return f"{round(value, decimals):,.{max(0, decimals)}f}"
+
+
+def shown(metric: Metric, value: float | None) -> str:
+    """A metric's value in its shown unit and digits, without the unit; a dash when absent."""
+    return ABSENT if value is None else significant(value / SHOWN_IN.get(metric, ("", 1.0))[1], metric.digits)
+
+
+def shown_spread(metric: Metric, spread: Spread | None) -> str:
+    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`."""
+    if spread is None:
+        return ABSENT
+    middle, low, high = (shown(metric, value) for value in (spread.median, spread.low, spread.high))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def unit(metric: Metric) -> str:
+    """The unit a person is shown; empty for a bare number."""
+    name, _ = SHOWN_IN.get(metric, (metric.unit, 1.0))
+    return "" if name in {"1", "1/s"} else name
+
+
+def title(metric: Metric) -> str:
+    """A metric's name as a heading: `Step time median (s)`."""
+    name = metric.name
+    if metric.unit in {"s", "B"}:
+        name = name.removesuffix("_s").removesuffix("_bytes")
+    words = name.replace("_per_", "/").replace("_", " ")
+    return f"{words[0].upper()}{words[1:]}" + (f" ({unit(metric)})" if unit(metric) else "")
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and other control characters."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text).strip()
+
+
+def short(text: str, limit: int) -> str:
+    """One line of text, cut in the middle where it is longer than the limit."""
+    text = one_line(text)
+    half = (limit - 1) // 2
+    return text if len(text) <= limit else f"{text[:half]}…{text[-half:]}"
+
+
+def plot_text(text: str, limit: int = 60) -> str:
+    """Text that plotly shows as it is, cut to a length; plotly would take tags and entities for markup."""
+    return html.escape(short(text, limit), quote=False)
+
+
+def markdown_cell(text: str) -> str:
+    """Text that a Markdown table shows as it is."""
+    return re.sub(r"([\\`*\[\]|~])", r"\\\1", html.escape(one_line(text), quote=False))
+
+
+def csv_cell(value: object) -> object:
+    """A value that a spreadsheet takes for data: text that looks like a formula gets an apostrophe."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    return f"'{value}" if re.match(r"\s*[=+\-@\t\r]", value) and not is_number(value) else value
+
+
+def is_number(text: str) -> bool:
+    """Whether text is a number, sign included."""
+    return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", text) is not None

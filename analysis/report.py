@@ -1,0 +1,259 @@
+"""`slurmscale report DIR...`: run directories in; report.html, runs.csv and runs.md out.
+
+The page opens offline and fetches nothing: plotly.js is embedded once and a content security policy forbids the
+rest. Same inputs, same bytes: no time of day, no random ids. Everything from a file is text: jinja escapes it in HTML
+and in the figures' JSON. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.offline
+from markupsafe import Markup
+
+from analysis.answer import answers, hardware
+from analysis.checks import as_list, loss_doubts, warnings
+from analysis.figures import figures
+from analysis.find import read_runs
+from analysis.formats import markdown_cell as escaped
+from analysis.formats import one_line, shown_spread, title
+from analysis.records import RunResult, lookup
+from analysis.scaling import Group, Point, plural, scaling_groups
+from analysis.style import Figure
+from analysis.table import Row, fold, markdown_table, rows_of, to_csv
+from jobs import metrics as m
+from jobs.errors import ReportError
+
+MOST_LISTED = 12
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the page and the tables say, before it is written as text."""
+
+    title: str
+    lead: str
+    answers: Sequence[str]
+    warnings: Sequence[str]
+    groups: Sequence[Group]
+    rows: Sequence[Row]
+    figures: Sequence[Figure]
+    facts: Sequence[tuple[str, Sequence[str]]]
+
+    @property
+    def used(self) -> list[Row]:
+        """Rows of the runs that the answer rests on."""
+        return [row for row in self.rows if row.run.used]
+
+    @property
+    def unused(self) -> list[Row]:
+        """Rows of the runs that it does not rest on; each has a reason."""
+        return [row for row in self.rows if not row.run.used]
+
+
+def report(paths: list[Path], output: Path | None) -> Path:
+    """Write report.html, runs.csv and runs.md into `output` and return the page's path.
+
+    Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
+    path does not exist, holds no run, or nothing can be written.
+    """
+    content = build(read_runs(paths))
+    folder = output or (paths[0] if len(paths) == 1 else Path())
+    texts = {"runs.csv": to_csv(content.rows), "runs.md": markdown(content), "report.html": page(content)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            # File names may hold bytes that are no UTF-8.
+            (folder / name).write_text(text, encoding="utf-8", errors="replace", newline="")
+    except OSError as error:
+        raise ReportError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}. "
+            "Choose another place with --output DIR."
+        ) from error
+    return folder / "report.html"
+
+
+def build(runs: Sequence[RunResult]) -> Report:
+    """The report of these runs: read them, compare them, say what is doubtful."""
+    doubts = loss_doubts(runs)
+    groups = scaling_groups(runs, doubts.keys())
+    used = [run for run in runs if run.used]
+    sweeps = sorted({run.sweep for run in runs})
+    return Report(
+        title=one_line(f"Scaling report: {listed(sweeps, most=3)}"),
+        lead=lead(used, len(runs)),
+        answers=answers(groups, runs),
+        warnings=warnings(runs, doubts),
+        groups=groups,
+        rows=rows_of(runs, groups, doubts),
+        figures=figures(groups),
+        facts=facts(used or runs),
+    )
+
+
+# --- words -----------------------------------------------------------------------------------------------------
+
+
+def lead(used: Sequence[RunResult], count: int) -> str:
+    """What this is: hardware first, then size, time, and how many runs it rests on."""
+    if not used:
+        return f"Nothing measured: 0 of {plural(count, 'run')} can be used."
+    devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
+    ranks = sorted({run.ranks for run in used})
+    nodes = sorted({int(run.config["nodes"]) for run in used})
+    times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
+    when = f", {period(times[0], times[-1])}" if times else ""
+    return (
+        f"{hardware(used)} {'run' if len(used) == 1 else 'runs'} on {listed(devices)}, {span(ranks, 'rank')} on "
+        f"{span(nodes, 'node')}{when}; {len(used):,} of {plural(count, 'run')} used."
+    )
+
+
+def period(first: str, last: str) -> str:
+    """Two ISO 8601 times in UTC to the minute, what they share said once."""
+    first, last = first[:16].replace("T", " "), last[:16].replace("T", " ")
+    if first == last:
+        return f"{first} UTC"
+    return f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
+
+
+def span(counts: Sequence[int], noun: str) -> str:
+    """The range of some sorted counts: `1 to 8 ranks`."""
+    return plural(counts[0], noun) if len(counts) == 1 else f"{counts[0]:,} to {plural(counts[-1], noun)}"
+
+
+def listed(values: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Values in one line, the rest counted."""
+    return ", ".join(values[:most]) + (f" and {len(values) - most} more" if len(values) > most else "")
+
+
+def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
+    """Where the numbers come from: each fact with its distinct values and how many runs share one."""
+    versions = [lookup(run.provenance, "versions") for run in runs]
+    commands = [[str(part) for part in as_list(run.provenance.get("command"))] for run in runs]
+    dirty = {True: " with uncommitted changes", False: ""}
+    commits = [
+        f"{commit}{dirty[lookup(run.provenance, 'git.dirty') is True]}"
+        for run in runs
+        if (commit := lookup(run.provenance, "git.commit"))
+    ]
+    named: list[tuple[str, Iterable[str]]] = [
+        ("Git commit", commits),
+        ("Code digest", known(run.provenance.get("code_digest") for run in runs)),
+        (
+            "Versions",
+            [", ".join(f"{k} {v}" for k, v in sorted(each.items())) for each in versions if isinstance(each, dict)],
+        ),
+        ("Torch of the ranks", known(run.started.get("torch") for run in runs)),
+        ("Submitted from", known(run.provenance.get("host") for run in runs)),
+        ("Ran on", [", ".join(map(str, as_list(run.started.get("nodes")))) for run in runs if run.started]),
+        ("Device", known(run.started.get("device_name") for run in runs)),
+        ("Data", known(run.started.get("data") for run in runs)),
+        ("Command", [shlex.join(command) for command in commands if command]),
+    ]
+    return [(name, counted(values)) for name, values in named]
+
+
+def known(values: Iterable[Any]) -> list[str]:
+    """The values that are there, as text."""
+    return [str(value) for value in values if value is not None]
+
+
+def counted(values: Iterable[str]) -> list[str]:
+    """Distinct values, most frequent first, each with its number of runs when there are several."""
+    counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
+    lines = [value if len(counts) == 1 else f"{value} ({plural(count, 'run')})" for value, count in counts]
+    return lines[:MOST_LISTED] + ([f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else [])
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+POINT_HEADINGS = (
+    "Line",
+    "Scaling",
+    "Nodes",
+    "Ranks",
+    "n",
+    title(m.TOKENS_PER_S),
+    title(m.TOKENS_PER_S_PER_RANK),
+    title(m.STEP_TIME_MEDIAN),
+    title(m.SPEEDUP),
+    title(m.EFFICIENCY),
+    title(m.MEMORY_PEAK),
+    title(m.FINAL_LOSS),
+)
+
+
+def point_cells(group: Group, point: Point) -> list[str]:
+    """A point's cells under POINT_HEADINGS: medians, with the smallest and largest of several repeats."""
+    return [
+        group.label + (" (loss not believed)" if point.doubtful else ""),
+        group.mode,
+        f"{point.nodes:,}",
+        f"{point.ranks:,}",
+        f"{len(point.runs):,}",
+        shown_spread(m.TOKENS_PER_S, point.throughput),
+        shown_spread(m.TOKENS_PER_S_PER_RANK, point.spread(m.TOKENS_PER_S_PER_RANK)),
+        shown_spread(m.STEP_TIME_MEDIAN, point.spread(m.STEP_TIME_MEDIAN)),
+        shown_spread(m.SPEEDUP, group.speedup(point)),
+        shown_spread(m.EFFICIENCY, group.efficiency(point)),
+        shown_spread(m.MEMORY_PEAK, point.spread(m.MEMORY_PEAK)),
+        shown_spread(m.FINAL_LOSS, point.spread(m.FINAL_LOSS)),
+    ]
+
+
+def in_words(settings: Sequence[tuple[str, str]]) -> str:
+    """Settings with their values: `Model tiny, GBS 16`."""
+    return ", ".join(f"{heading} {value}" for heading, value in settings) + "." if settings else ""
+
+
+def markdown(content: Report) -> str:
+    """The answer and the tables as Markdown; warnings and reasons included."""
+    columns, shared = fold(content.used)
+    parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
+    parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.answers]
+    if content.warnings:
+        parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
+    if content.used:
+        points = [point_cells(group, point) for group in content.groups for point in group.points]
+        runs = [[column.text(row) for column in columns] for row in content.used]
+        parts.append(
+            "\n## Points: median over repeats (smallest to largest)\n\n" + markdown_table(POINT_HEADINGS, points)
+        )
+        parts.append("\n## Runs\n\n" + markdown_table([column.heading or "" for column in columns], runs))
+        parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
+    if content.unused:
+        unused = [[row.run.name, row.run.sweep, row.run.state, str(row.run.reason)] for row in content.unused]
+        parts.append("\n## Runs not used, and why\n\n" + markdown_table(("Run", "Sweep", "State", "Why"), unused))
+    return "".join(parts)
+
+
+def page(content: Report) -> str:
+    """The page, self-contained."""
+    columns, shared = fold(content.used)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string((files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
+    plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
+    unmeasured = sorted({row.run.config["job"]["unmeasured_steps"] for row in content.used})
+    return template.render(
+        report=content,
+        columns=columns,
+        shared=in_words(shared),
+        point_headings=POINT_HEADINGS,
+        point_cells=point_cells,
+        metrics=m.REGISTRY.values(),
+        unmeasured=listed([str(count) for count in unmeasured]),
+        plots=plots,
+        # Plotly's own file: no text of a run is in it, and it holds no closing script tag.
+        plotly_js=Markup(plotly.offline.get_plotlyjs()) if plots else None,  # noqa: S704
+    )

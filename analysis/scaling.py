@@ -1,0 +1,210 @@
+"""Scaling: which runs are points of one line, and how fast a point is against its reference.
+
+Pure functions of RunResults; no files, no figures. A group holds the used runs whose configuration differs only
+in ranks, repeat and bookkeeping; within it, runs on the same nodes and ranks are repeats of one point. The
+reference is the point with the fewest ranks that was measured; nothing is extrapolated. Definitions of speed-up and
+efficiency: jobs.metrics. Called by analysis.report, answer and figures.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.records import RunResult
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+# Settings in which points of one line may differ: the axis itself, repeats, and who started what where. The global
+# batch of weak scaling is not among them because it is not a setting: it follows from the ranks.
+NOT_COMPARED = {
+    "nodes",
+    "ranks_per_node",
+    "repeat",
+    "name",
+    "sweep",
+    "runs_dir",
+    "wall_time_min",
+    "data.cache_dir",
+    "launcher.kind",
+    "launcher.max_running",
+}
+# The setting of a section that stands for the others in it.
+NAMING = {"name", "mode"}
+STRONG = "strong"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median over repeats with the smallest and the largest of them."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of at least one value."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+    def over(self, reference: float) -> Spread:
+        """The same repeats, each divided by a reference."""
+        return Spread(self.median / reference, self.low / reference, self.high / reference, self.n)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The repeats of one group on the same nodes and ranks."""
+
+    ranks: int
+    nodes: int
+    runs: tuple[RunResult, ...]
+    doubted: tuple[RunResult, ...] = ()
+    """Repeats whose loss is not believed: they do not enter the median, unless there are no others."""
+
+    @property
+    def doubtful(self) -> bool:
+        """No repeat is believed: the point is drawn, but never named."""
+        return self.runs == self.doubted
+
+    @property
+    def place(self) -> str:
+        """The point in words: `2 ranks on 1 node`."""
+        return f"{plural(self.ranks, 'rank')} on {plural(self.nodes, 'node')}"
+
+    def spread(self, metric: Metric) -> Spread | None:
+        """A metric over the repeats that have it."""
+        values = [run.values[metric] for run in self.runs if metric in run.values]
+        return Spread.of(values) if values else None
+
+    @property
+    def throughput(self) -> Spread:
+        """Tokens per second; every used run has them."""
+        return Spread.of([run.values[m.TOKENS_PER_S] for run in self.runs])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that form one line over ranks; points in order of ranks, then nodes."""
+
+    label: str
+    model: str
+    parallelism: str
+    mode: str
+    points: tuple[Point, ...]
+
+    @property
+    def described(self) -> str:
+        """The label with the model, which it names itself only where models differ."""
+        return self.label if self.label.startswith(f"{self.model} ") else f"{self.model} with {self.label}"
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """The runs that its points rest on."""
+        return [run for point in self.points for run in point.runs]
+
+    @property
+    def reference(self) -> Point | None:
+        """The measured point with the fewest ranks; None when all points have the same number."""
+        return self.points[0] if self.points[0].ranks != self.points[-1].ranks else None
+
+    def speedup(self, point: Point) -> Spread | None:
+        """SPEEDUP of a point's repeats; None for weak scaling and without a reference."""
+        if self.mode != STRONG or self.reference is None:
+            return None
+        return point.throughput.over(self.reference.throughput.median)
+
+    def efficiency(self, point: Point) -> Spread | None:
+        """EFFICIENCY of a point's repeats; None without a reference."""
+        per_rank = point.spread(m.TOKENS_PER_S_PER_RANK)
+        reference = self.reference.spread(m.TOKENS_PER_S_PER_RANK) if self.reference else None
+        return per_rank.over(reference.median) if per_rank and reference else None
+
+
+def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -> list[Group]:
+    """The groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
+    members: dict[str, list[RunResult]] = defaultdict(list)
+    for run in runs:
+        if run.used:
+            members[json.dumps(compared(run), sort_keys=True, default=str)].append(run)
+    labels = distinct_labels([compared(group[0]) for group in members.values()])
+    groups = [one_group(label, group, doubtful) for label, group in zip(labels, members.values(), strict=True)]
+    return sorted(groups, key=lambda group: group.label)
+
+
+def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> Group:
+    """The group of these runs, with its points in order."""
+    repeats: dict[tuple[int, int], list[RunResult]] = defaultdict(list)
+    for run in runs:
+        repeats[run.ranks, run.config["nodes"]].append(run)
+    points = []
+    for (ranks, nodes), members in sorted(repeats.items(), key=lambda item: item[0]):
+        doubted = tuple(run for run in members if run.path in doubtful)
+        believed = tuple(run for run in members if run.path not in doubtful)
+        points.append(Point(ranks, nodes, believed or doubted, doubted))
+    first = runs[0]
+    return Group(
+        label=label,
+        model=str(first.setting("model.name")),
+        parallelism=str(first.setting("parallelism.name")),
+        mode=str(first.setting("scaling.mode")),
+        points=tuple(points),
+    )
+
+
+def compared(run: RunResult) -> dict[str, Any]:
+    """What must be equal within a group: the settings, and the device that was found."""
+    settings = {key: value for key, value in flat(run.config).items() if key not in NOT_COMPARED}
+    return settings | {"device": run.started.get("device_name")}
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one mapping with dotted keys; lists stay values."""
+    items: dict[str, Any] = {}
+    for key, value in values.items():
+        items |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return items
+
+
+def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A label for each group: its parallelism, the model where models differ, and what else tells equal ones apart."""
+    one_model = len({values["model.name"] for values in settings}) == 1
+    namesakes: dict[str, list[int]] = defaultdict(list)
+    for i, values in enumerate(settings):
+        parallelism = str(values["parallelism.name"])
+        namesakes[parallelism if one_model else f"{values['model.name']} {parallelism}"].append(i)
+    labels = [""] * len(settings)
+    for label, members in namesakes.items():
+        keys = differing_keys([settings[i] for i in members])
+        for i in members:
+            known = [(key.split(".")[-1], settings[i].get(key)) for key in keys]
+            parts = [f"{value}" if key in NAMING else f"{key}={value}" for key, value in known if value is not None]
+            labels[i] = " ".join([label, *parts])
+    return labels
+
+
+def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose values tell these settings apart, without those that their section's name implies."""
+
+    def combinations(*keys: str) -> int:
+        return len({str([each.get(key) for key in keys]) for each in settings})
+
+    differing = [key for key in sorted({key for each in settings for key in each}) if combinations(key) > 1]
+    names = {key.split(".")[0]: key for key in differing if key.split(".")[-1] in NAMING}
+    implied = {
+        key
+        for key in differing
+        if (name := names.get(key.split(".")[0], key)) != key and combinations(name, key) == combinations(name)
+    }
+    return [key for key in differing if key not in implied]
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: `1 rank`, `2 ranks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,90 @@
+"""How every figure of a report looks, and what a figure is: plot, heading, caption.
+
+Colours are Okabe and Ito's, which colour-blind readers tell apart (https://jfly.uni-koeln.de/color); the marker's shape
+is the parallelism, so that a print without colour still reads. Used by analysis.lines and analysis.figures.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from analysis.answer import hardware
+from analysis.scaling import Group
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("solid", "dash", "dot", "dashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
+# A legend with more lines hides the figure; hovering names them all.
+MOST_LEGEND_LINES = 16
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page; without a plot the caption says why there is none."""
+
+    name: str
+    heading: str
+    caption: str
+    plot: go.Figure | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a group is drawn, the same in every figure."""
+
+    colour: str
+    dash: str
+    symbol: str
+
+
+def looks_of(groups: Sequence[Group]) -> dict[str, Look]:
+    """A look for each group, by label: colour and dash by order, symbol by parallelism."""
+    strokes = itertools.cycle((colour, dash) for dash in DASHES for colour in COLOURS)
+    symbols = dict(zip(sorted({group.parallelism for group in groups}), itertools.cycle(SYMBOLS), strict=False))
+    return {
+        group.label: Look(*stroke, symbols[group.parallelism]) for group, stroke in zip(groups, strokes, strict=False)
+    }
+
+
+def empty_plot() -> go.Figure:
+    """A figure with the page's typography and no data."""
+    axis = {
+        "automargin": True,
+        "gridcolor": "#e5e7eb",
+        "linecolor": "#9ca3af",
+        "showline": True,
+        "ticks": "outside",
+        "tickcolor": "#9ca3af",
+        "zeroline": False,
+    }
+    return go.Figure(
+        layout={
+            "template": "none",
+            "height": 380,
+            "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
+            "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": "#1f2937"},
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+            "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"size": 13}},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9ca3af", "activecolor": "#1f2937"},
+            "xaxis": axis | {"showgrid": False},
+            "yaxis": axis,
+        }
+    )
+
+
+def legend(lines: int) -> dict[str, Any]:
+    """Layout with room for a legend of so many lines above the axes, or without it when they are too many."""
+    shown_lines = lines if lines <= MOST_LEGEND_LINES else 0
+    return {"showlegend": shown_lines > 0, "height": 360 + 20 * max(0, shown_lines - 3)}
+
+
+def word(groups: Sequence[Group]) -> str:
+    """The hardware, for the first word of a caption."""
+    return hardware(run for group in groups for run in group.runs)

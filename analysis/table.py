@@ -1,0 +1,178 @@
+"""One row per run, used or not, for spreadsheets (full precision, SI units) and for people (rounded).
+
+The columns are data: a name, where the value comes from, and whether a person is shown it. Measured columns are
+named by jobs.metrics. Called by analysis.report.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
+from analysis.records import RunResult, lookup
+from analysis.scaling import Group, Point
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run with the point it belongs to; both None when the run is not used."""
+
+    run: RunResult
+    group: Group | None = None
+    point: Point | None = None
+    doubt: str | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """SPEEDUP of the run's point."""
+        spread = self.group.speedup(self.point) if self.group and self.point else None
+        return spread.median if spread else None
+
+    @property
+    def efficiency(self) -> float | None:
+        """EFFICIENCY of the run's point."""
+        spread = self.group.efficiency(self.point) if self.group and self.point else None
+        return spread.median if spread else None
+
+    @property
+    def reference(self) -> str | None:
+        """The point that speed-up and efficiency are against."""
+        return self.group.reference.place if self.group and self.group.reference else None
+
+
+def rows_of(runs: Iterable[RunResult], groups: Iterable[Group], doubts: Mapping[Path, str]) -> list[Row]:
+    """One row per run, in the order given."""
+    places = {
+        run.path: (group, point) for group in groups for point in group.points for run in (*point.runs, *point.doubted)
+    }
+    rows = []
+    for run in runs:
+        group, point = places.get(run.path, (None, None))
+        rows.append(Row(run, group, point, doubts.get(run.path)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name in the CSV, its value, and the heading under which a page shows it, if it does."""
+
+    name: str
+    value: Callable[[Row], Any]
+    heading: str | None = None
+    metric: Metric | None = None
+
+    def text(self, row: Row) -> str:
+        """The value for a person."""
+        value = self.value(row)
+        if value is None:
+            return ABSENT
+        if self.metric is not None:
+            return shown(self.metric, value)
+        return f"{value:,}" if self.is_number(row) else str(value)
+
+    def is_number(self, row: Row) -> bool:
+        """Whether the value is aligned as a number."""
+        value = self.value(row)
+        return self.metric is not None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def setting(name: str, key: str, heading: str | None = None) -> Column:
+    """A column from the configuration."""
+    return Column(name, lambda row: row.run.setting(key), heading)
+
+
+def planned(name: str, key: str, heading: str | None = None) -> Column:
+    """A column from the plan."""
+    return Column(name, lambda row: lookup(row.run.plan, key), heading)
+
+
+def started(name: str, key: str, heading: str | None = None) -> Column:
+    """A column from the latest `started` event."""
+    return Column(name, lambda row: row.run.started.get(key), heading)
+
+
+def measured(metric: Metric, *, on_page: bool = False) -> Column:
+    """A column of a metric of the run."""
+    return Column(metric.name, lambda row: row.run.values.get(metric), title(metric) if on_page else None, metric)
+
+
+COLUMNS: Sequence[Column] = (
+    Column("name", lambda row: row.run.name, "Run"),
+    Column("sweep", lambda row: row.run.sweep, "Sweep"),
+    setting("model", "model.name", "Model"),
+    planned("parameters", "parameters"),
+    setting("parallelism", "parallelism.name", "Parallelism"),
+    planned("pp", "layout.pp", "PP"),
+    planned("dp_replicate", "layout.dp_replicate", "DP replicate"),
+    planned("dp_shard", "layout.dp_shard", "DP shard"),
+    planned("tp", "layout.tp", "TP"),
+    setting("nodes", "nodes", "Nodes"),
+    setting("ranks_per_node", "ranks_per_node"),
+    Column("ranks", lambda row: row.run.ranks if row.run.config else None, "Ranks"),
+    setting("micro_batch_size", "job.micro_batch_size", "MBS"),
+    planned("accumulation", "accumulation", "Accumulation"),
+    planned("global_batch_size", "global_batch_size", "GBS"),
+    setting("sequence_length", "job.sequence_length", "Sequence length"),
+    setting("scaling", "scaling.mode", "Scaling"),
+    setting("precision", "job.precision", "Precision"),
+    setting("repeat", "repeat", "Repeat"),
+    started("device", "device"),
+    started("device_name", "device_name"),
+    started("emulated_nodes", "emulated_nodes"),
+    Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
+    measured(m.TOKENS_PER_S, on_page=True),
+    measured(m.TOKENS_PER_S_PER_RANK),
+    measured(m.STEP_TIME_MEDIAN, on_page=True),
+    measured(m.STEP_TIME_P10, on_page=True),
+    measured(m.STEP_TIME_P90, on_page=True),
+    Column(m.SPEEDUP.name, lambda row: row.speedup, None, m.SPEEDUP),
+    Column(m.EFFICIENCY.name, lambda row: row.efficiency, None, m.EFFICIENCY),
+    Column("reference", lambda row: row.reference),
+    measured(m.MEMORY_PEAK, on_page=True),
+    measured(m.FINAL_LOSS, on_page=True),
+    measured(m.STARTUP_TIME),
+    measured(m.FIRST_STEP_TIME),
+    measured(m.WARMUP_TIME),
+    measured(m.STEADY_TIME),
+    measured(m.CHECKPOINT_TOTAL_TIME),
+    measured(m.OTHER_TIME),
+    measured(m.TOTAL_TIME),
+    Column("attempts", lambda row: row.run.attempts, "Attempts"),
+    Column("state", lambda row: row.run.state),
+    Column("not_used_because", lambda row: row.run.reason),
+    Column("loss_doubt", lambda row: row.doubt),
+    Column("code_digest", lambda row: row.run.provenance.get("code_digest")),
+    Column("git_commit", lambda row: lookup(row.run.provenance, "git.commit")),
+    Column("path", lambda row: str(row.run.path)),
+)
+
+
+def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
+    """The columns a page shows for these rows, and beside them the settings that all of them share."""
+    on_page = [column for column in COLUMNS if column.heading]
+    if len(rows) < 2:
+        return on_page, []
+    shared = [c for c in on_page[1:] if c.metric is None and len({c.text(row) for row in rows}) == 1]
+    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(rows[0])) for c in shared]
+
+
+def to_csv(rows: Iterable[Row]) -> str:
+    """All columns of all rows, full precision, with a line of names."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(column.name for column in COLUMNS)
+    writer.writerows([csv_cell(column.value(row)) for column in COLUMNS] for row in rows)
+    return file.getvalue()
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; cells are text, whatever they hold."""
+    lines = [headings, ["---"] * len(headings), *([markdown_cell(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
