@@ -1,0 +1,103 @@
+"""The README: its commands run, its output is what they print, its tables are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_compose import options
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [[line for line in block.splitlines() if line] for block in blocks("sh")]
+
+
+def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A README line as a shell would run it, with this environment's slurmscale first on PATH."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["sh", "-c", command], cwd=cwd, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+def test_the_commands_for_people_without_a_cluster_run_as_printed(tmp_path: Path) -> None:
+    (block,) = [block for block in COMMANDS if any("sweep=try" in line for line in block)]
+    for line in block:
+        done = run(line, tmp_path)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert (tmp_path / "runs/try/report.html").stat().st_size > 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.usefixtures("slurm")
+def test_the_commands_for_people_with_a_cluster_run_as_printed(tmp_path: Path) -> None:
+    (block,) = [block for block in COMMANDS if any("sweep=first" in line for line in block)]
+    submit, status, report = block
+    done = run(submit, tmp_path)
+    assert done.returncode == 0, done.stderr
+    (printed,) = [block for block in blocks("") if "sweep=first" not in block and "prepared 6 runs" in block]
+    sixth = [re.sub(r"\d+_\[", "N_[", line.replace(str(tmp_path), "/home/you")) for line in done.stdout.splitlines()]
+    expected = [re.sub(r"\d+_\[", "N_[", line) for line in printed.splitlines()]
+    assert [line.split() for line in sixth] == [line.split() for line in expected]
+    assert run(status, tmp_path).returncode == 0
+    waited = run("slurmscale resume --wait runs/first", tmp_path)
+    assert waited.returncode == 0, waited.stdout
+    assert run(report, tmp_path).returncode == 0
+
+
+def test_the_refusal_shown_is_what_a_mistake_prints(tmp_path: Path) -> None:
+    (shown,) = [block for block in blocks("") if block.startswith("slurmscale plan:")]
+    done = run("slurmscale plan job.micro_batch_size=3", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == shown
+
+
+def test_every_make_target_named_exists() -> None:
+    named = {shlex.split(line, comments=True)[1] for block in COMMANDS for line in block if line.startswith("make ")}
+    assert named >= {"demo", "test", "test-fast", "check"}
+    for target in named:
+        subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_install_commands_take_the_torch_that_make_takes() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (pin,) = re.findall(r"^TORCH := (.+)$", makefile, flags=re.MULTILINE)
+    assert f".venv/bin/pip install {pin}" in README
+
+
+@pytest.mark.parametrize(
+    "group", ["model", "parallelism", "job", "data", "scaling", "cluster", "launcher", "experiment"]
+)
+def test_the_table_of_choices_names_every_file(group: str) -> None:
+    (row,) = re.findall(rf"^\| `{group}` \| (.+) \|$", README, flags=re.MULTILINE)
+    assert set(options(group)) <= set(re.findall(r"`([^`]+)`", row))
+
+
+def test_every_file_the_readme_names_is_there() -> None:
+    for name in re.findall(r"`((?:jobs|conf|analysis|sbatch|tests)/[\w./]*)`", README) + re.findall(
+        r"\]\((\.\w[^)]+)\)", README
+    ):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_command_is_in_the_table() -> None:
+    from jobs.cli import parser
+
+    names = next(action.choices for action in parser()._actions if action.dest == "command")
+    assert names is not None
+    for name in names:
+        assert f"`slurmscale {name}" in README
