@@ -111,13 +111,18 @@ def open_dataset(directory: Path) -> Dataset:
 
     Raises DataError when the directory is not prepared data.
     """
+    meta = read_meta(directory)
+    return RandomDataset(directory, meta) if "random" in meta else StoredDataset(directory, meta)
+
+
+def read_meta(directory: Path) -> dict[str, Any]:
+    """What meta.json says; raises DataError when it is not there."""
     try:
-        meta = json.loads((directory / META).read_text())
+        return dict(json.loads((directory / META).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise DataError(
             f"{directory} is not prepared data: it has no {META}. Remove what is left of it; a run makes it again."
         ) from error
-    return RandomDataset(directory, meta) if "random" in meta else StoredDataset(directory, meta)
 
 
 def write_tokens(

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from jobs.data.dataset import META, SAMPLE_DTYPE, SAMPLES, TOKENS, write_tokens
+from jobs.data.dataset import META, SAMPLE_DTYPE, SAMPLES, TOKENS, read_meta, write_tokens
 from jobs.data.records import Record, read_records
 from jobs.data.sources import pieces, reading, source_files
 from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
@@ -92,18 +92,13 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
 
     Raises DataError for text, records or a tokenizer that cannot be used, and for a cache that cannot be written.
     """
-    files = source_files(data)
-    own_tokenizer = data.source is not Source.random and data.tokenizer is not None
-    recipe = Recipe(
-        data=data,
-        sequence_length=sequence_length,
-        vocab_size=vocab_size,
-        seed=seed,
-        files=files,
-        tokenizer_files=tokenizer_files(Path(str(data.tokenizer))) if own_tokenizer else {},
-    )
-    if data.source is not Source.random and not own_tokenizer:
-        refuse_bpe_size(data.bpe_vocab_size, vocab_size)
+    tokenizer: dict[str, Path] = {}
+    if data.source is not Source.random:
+        if data.tokenizer is None:
+            refuse_bpe_size(data.bpe_vocab_size, vocab_size)
+        else:
+            tokenizer = tokenizer_files(Path(data.tokenizer))
+    recipe = Recipe(data, sequence_length, vocab_size, seed, source_files(data), tokenizer)
     cache = Path(data.cache_dir)
     digest = recipe.digest()
     target = cache / digest
@@ -113,8 +108,7 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
             with lock(cache / f".{digest}.lock"):
                 if not target.is_dir():
                     make(recipe, target)
-        meta = json.loads((target / META).read_text())
-    refuse_larger_tokenizer(recipe, meta["tokenizer_size"])
+    refuse_larger_tokenizer(recipe, read_meta(target)["tokenizer_size"])
     return target
 
 
