@@ -193,9 +193,9 @@ class Data:
     name: str
     source: Source
     path: str | None
-    """File (text: or a directory of .txt files; instructions: or one with train.json); None: stdlib and random."""
+    """File, directory of .txt files (text) or one with train.json (instructions); None for stdlib and random."""
     tokenizer: str | None = None
-    """Directory with tokenizer.json or tokenizer.model, or that file; None: a byte-level BPE trained on the text itself."""
+    """Directory with tokenizer.json or tokenizer.model, or that file; None: a byte-level BPE trained on the text."""
     bpe_vocab_size: int = 2048
     """Size of that BPE; no larger than `model.vocab_size`."""
     max_samples: int | None = None

@@ -1,0 +1,34 @@
+"""The pytest fixture `slurm`: one real Slurm for the whole session, brought up by the first test that asks.
+
+It does not decide what a test may do with it: jobs of earlier tests may still be queued. tests/conftest.py imports it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster, SlurmUnavailable
+from tests.slurm.host import SLURM_PREFIXES
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """A running Slurm whose commands answer in this process; skips, or fails where CI requires it, without one."""
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(SlurmCluster())
+        except SlurmUnavailable as reason:
+            if os.environ.get("SLURMSCALE_REQUIRE_SLURM") == "1":
+                pytest.fail(f"SLURMSCALE_REQUIRE_SLURM=1, but {reason}")
+            pytest.skip(str(reason))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        # Where the tests run inside a job of another Slurm, its variables would steer sbatch and srun.
+        for name in [name for name in os.environ if name.startswith(SLURM_PREFIXES)]:
+            patch.delenv(name)
+        for name, value in cluster.env.items():
+            patch.setenv(name, value)
+        yield cluster

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Install the programs of a one-machine Slurm from Debian or Ubuntu packages, and start none of them.
+#
+# The test suite brings its own daemons up (tests/slurm/cluster.py); this only makes them available.
+# Exit status: 0 everything is there (at once when it already was), 3 cannot install here (the line says why).
+set -euo pipefail
+
+# The daemons live in sbin, which an ordinary user's PATH often lacks.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+PROGRAMS=(sbatch slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db)
+# The -core packages are enough: the full servers would add users' databases, services and 200 MB.
+PACKAGES=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server-core mariadb-client-core libnss-wrapper)
+POLICY=/usr/sbin/policy-rc.d
+
+missing() {
+    local program
+    for program in "${PROGRAMS[@]}"; do
+        command -v "$program" >/dev/null || printf '%s ' "$program"
+    done
+}
+
+cannot() {
+    echo "tests/slurm/install.sh: $1; missing: $(missing)- install by hand: ${PACKAGES[*]}" >&2
+    exit 3
+}
+
+[[ -z "$(missing)" ]] && exit 0
+
+command -v apt-get >/dev/null || cannot "no apt-get on this machine"
+AS_ROOT=()
+if [[ $EUID -ne 0 ]]; then
+    { command -v sudo && sudo -n true; } >/dev/null 2>&1 || cannot "not root, and no passwordless sudo"
+    AS_ROOT=(sudo -n)
+fi
+
+# The packages would start system-wide daemons; exit status 101 forbids it. A policy that is already there is the
+# owner's decision and stays.
+if [[ ! -e $POLICY ]]; then
+    trap '"${AS_ROOT[@]}" rm -f "$POLICY"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${AS_ROOT[@]}" tee "$POLICY" >/dev/null
+    "${AS_ROOT[@]}" chmod 755 "$POLICY"
+fi
+
+apt() {
+    "${AS_ROOT[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 "$@"
+}
+
+# apt-get update does not wait for its lock, and mirrors hiccup: try a few times.
+for attempt in 1 2 3 4; do
+    if apt update && apt install -y --no-install-recommends "${PACKAGES[@]}"; then
+        break
+    fi
+    echo "tests/slurm/install.sh: attempt $attempt failed" >&2
+    sleep $((attempt * 5))
+done
+
+[[ -z "$(missing)" ]] || cannot "apt-get install failed"
