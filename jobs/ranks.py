@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from submitit.slurm.slurm import SlurmJobEnvironment
+from submitit.slurm.slurm import _parse_node_list
 
 from jobs.errors import SubmitError
 
@@ -37,32 +37,31 @@ class Rank:
 
 def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) -> Rank:
     """Read this process's place in the run; raises SubmitError outside any launcher."""
-    if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
+    # In this order: a local run or torchrun may itself be inside a Slurm job, whose variables it then inherits.
+    if "SUBMITIT_LOCAL_GLOBALID" in environment:
+        rank, world_size = int(environment["SUBMITIT_LOCAL_GLOBALID"]), int(environment["SUBMITIT_LOCAL_NTASKS"])
+        local_rank, address, port = rank % ranks_per_node, "127.0.0.1", int(environment["MASTER_PORT"])
+    elif {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+        rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+        local_rank = int(environment.get("LOCAL_RANK", rank % ranks_per_node))
+        address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    elif "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
         rank, world_size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
         local_rank = int(environment["SLURM_LOCALID"])
         # Array tasks have job ids of their own, so jobs that share a node meet at different ports.
         port = RENDEZVOUS_PORTS[int(environment["SLURM_JOB_ID"]) % len(RENDEZVOUS_PORTS)]
-        # submitit parses the compressed node list without scontrol, which containers lack.
-        address = str(SlurmJobEnvironment().hostnames[0])
-    elif "SUBMITIT_LOCAL_GLOBALID" in environment:
-        rank, world_size = (
-            int(environment["SUBMITIT_LOCAL_GLOBALID"]),
-            int(environment["SUBMITIT_LOCAL_NTASKS"]),
-        )
-        local_rank, address, port = rank % ranks_per_node, "127.0.0.1", int(environment["MASTER_PORT"])
-    elif "RANK" in environment and "WORLD_SIZE" in environment:
-        rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        local_rank = int(environment.get("LOCAL_RANK", rank % ranks_per_node))
-        address, port = (
-            environment.get("MASTER_ADDR", "127.0.0.1"),
-            int(environment.get("MASTER_PORT", "29500")),
-        )
+        address = first_host(environment["SLURM_JOB_NODELIST"])
     else:
         raise SubmitError(
-            "This process was not started as a rank: none of SLURM_PROCID, SUBMITIT_LOCAL_GLOBALID and RANK is set. "
-            "Start ranks with `slurmscale submit`, `srun python -m jobs.run RUN_DIR` or torchrun."
+            "This process was not started as a rank: srun, submitit and torchrun each set variables that are missing "
+            "here. Start ranks with `slurmscale submit`, `srun python -m jobs.run RUN_DIR` or torchrun."
         )
     return Rank(rank, world_size, local_rank, address, port)
+
+
+def first_host(node_list: str) -> str:
+    """First node of Slurm's compressed list, such as node[01-04,07]; scontrol would need Slurm inside containers."""
+    return str(_parse_node_list(node_list)[0])
 
 
 def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:

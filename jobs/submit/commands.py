@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 from rich.table import Table
 from rich.text import Text
 from submitit.core.utils import JobPaths
@@ -154,16 +155,18 @@ def session_of(pid: int) -> int | None:
 def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
     """Launch again every run that has not finished and is not alive; they go on from their last checkpoint."""
     sweep = open_sweep(path)
-    found = states(sweep)
-    todo = [item.run for item in found if item.state is not State.finished and not item.state.is_alive]
-    print(f"{summary(found)}; {len(todo)} to go on with")
-    by_kind: dict[LauncherKind, list[tuple[Run, RunDir]]] = {}
-    for directory in todo:
-        run = load_run(directory.config)
-        by_kind.setdefault(LauncherKind[launcher] if launcher else run.launcher.kind, []).append((run, directory))
-    for kind, runs in by_kind.items():
-        for line in launch(sweep, runs, kind):
-            print(line)
+    # Of two shells that resume at once, the second sees what the first has launched.
+    with FileLock(sweep.path / ".lock"):
+        found = states(sweep)
+        todo = [item.run for item in found if item.state is not State.finished and not item.state.is_alive]
+        print(f"{summary(found)}; {len(todo)} to go on with")
+        by_kind: dict[LauncherKind, list[tuple[Run, RunDir]]] = {}
+        for directory in todo:
+            run = load_run(directory.config)
+            by_kind.setdefault(LauncherKind[launcher] if launcher else run.launcher.kind, []).append((run, directory))
+        for kind, runs in by_kind.items():
+            for line in launch(sweep, runs, kind):
+                print(line)
     return wait_for(sweep) if wait else 0
 
 

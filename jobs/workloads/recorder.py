@@ -129,13 +129,14 @@ class Recorder:
         """Where the attempt's wall time went; the parts sum to the total."""
         now = time.time()
         unmeasured = self.run.job.unmeasured_steps
-        split = {
-            m.STARTUP_TIME: self.loop_started - self.process_started,
-            m.FIRST_STEP_TIME: sum(self.step_times_s[:1]),
-            m.WARMUP_TIME: sum(self.step_times_s[1:unmeasured]),
-            m.STEADY_TIME: sum(self.step_times_s[unmeasured:]),
-            m.CHECKPOINT_TOTAL_TIME: sum(self.save_times_s),
-        }
+        split = {m.STARTUP_TIME: self.loop_started - self.process_started}
+        if self.step_times_s:  # none when the checkpoint was already at the last step
+            split |= {
+                m.FIRST_STEP_TIME: self.step_times_s[0],
+                m.WARMUP_TIME: sum(self.step_times_s[1:unmeasured]),
+                m.STEADY_TIME: sum(self.step_times_s[unmeasured:]),
+                m.CHECKPOINT_TOTAL_TIME: sum(self.save_times_s),
+            }
         total = now - self.process_started
         return split | {m.OTHER_TIME: max(0.0, total - sum(split.values())), m.TOTAL_TIME: total}
 

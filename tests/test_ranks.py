@@ -1,0 +1,65 @@
+"""Which rank a process is, from what each launcher sets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.errors import SubmitError
+from jobs.ranks import first_host, slurm_job_id, this_rank
+
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "123",
+    "SLURM_JOB_NODELIST": "gpu[003-004]",
+}
+TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "head", "MASTER_PORT": "29501"}
+LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "3", "SUBMITIT_LOCAL_NTASKS": "4", "MASTER_PORT": "12345"}
+
+
+def test_srun_tasks_meet_at_the_first_node_of_the_job() -> None:
+    rank = this_rank(4, SRUN)
+    assert (rank.rank, rank.world_size, rank.local_rank, rank.master_addr) == (5, 8, 1, "gpu003")
+
+
+def test_torchrun_says_where_to_meet() -> None:
+    rank = this_rank(2, TORCHRUN)
+    assert (rank.rank, rank.local_rank, rank.master_addr, rank.master_port) == (2, 0, "head", 29501)
+
+
+def test_local_ranks_are_numbered_within_their_emulated_node() -> None:
+    assert [this_rank(2, LOCAL | {"SUBMITIT_LOCAL_GLOBALID": str(n)}).local_rank for n in range(4)] == [0, 1, 0, 1]
+
+
+def test_a_launcher_inside_a_slurm_job_is_believed_before_slurm() -> None:
+    assert this_rank(2, SRUN | TORCHRUN).world_size == 4
+    assert this_rank(2, SRUN | LOCAL).world_size == 4
+
+
+@given(st.integers(1, 10**9))
+def test_the_rendezvous_port_is_free_of_privileged_and_ephemeral_ports(job_id: int) -> None:
+    assert 1024 < this_rank(4, SRUN | {"SLURM_JOB_ID": str(job_id)}).master_port < 32768
+
+
+def test_a_process_that_no_launcher_started_is_told_how_to_start() -> None:
+    with pytest.raises(SubmitError, match=r"was not started as a rank.*srun python -m jobs\.run RUN_DIR"):
+        this_rank(1, {"SLURM_JOB_ID": "1"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node7", "node7"), ("node[01-04]", "node01"), ("a[1,3],b2", "a1"), ("x-y[10-12,20]", "x-y10")],
+)
+def test_the_first_node_of_slurms_lists(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+def test_the_job_id_is_the_one_squeue_shows() -> None:
+    assert slurm_job_id({}) is None
+    assert slurm_job_id({"SLURM_JOB_ID": "7"}) == "7"
+    array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    assert slurm_job_id(array) == "7_2"
