@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.rundir import RunDir, SweepDir, read_records
+from jobs.rundir import RunDir, SweepDir, append_event, append_record, now, read_records
 from tests.real_run import SMALL, losses
 
 ROOT = Path(__file__).parent.parent
@@ -164,7 +164,10 @@ def test_what_a_batch_script_cannot_carry_is_refused(tmp_path: Path, capsys: pyt
 
 def script_of(tmp_path: Path, *overrides: str) -> str:
     assert main(["submit", "launcher=script", *small(tmp_path), *overrides, "name=r"]) == 0
-    return (tmp_path / "s/r/job.sbatch").read_text()
+    (script,) = tmp_path.glob("*/r/job.sbatch")
+    text = script.read_text()
+    shutil.rmtree(script.parent)
+    return text
 
 
 def test_the_cluster_decides_header_setup_and_container(tmp_path: Path) -> None:
@@ -191,6 +194,11 @@ def test_the_cluster_decides_header_setup_and_container(tmp_path: Path) -> None:
         assert line in script.splitlines()
     assert "'--container-image=/images/a b.sqsh' --container-mounts=/data:/data python3 -u -m jobs.run" in script
     assert "wckey" not in script
+
+
+def test_a_run_is_asked_to_stop_before_its_limit_and_a_short_one_not_at_once(tmp_path: Path) -> None:
+    assert "#SBATCH --signal=USR2@90" in script_of(tmp_path, "sweep=long")
+    assert "#SBATCH --signal=USR2@15" in script_of(tmp_path, "sweep=short", "wall_time_min=1")
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
@@ -322,6 +330,41 @@ def test_a_prepared_run_without_a_launch_says_how_to_launch_it(
     assert "1 run: 1 prepared" in told(capsys)
     assert main(["logs", str(tmp_path / "s/tiny-ddp-n1x2")]) == 2
     assert "was never submitted. Type `slurmscale resume" in told(capsys)
+
+
+def test_a_run_of_another_machine_is_neither_called_lost_nor_cancelled_from_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["submit", "launcher=script", *small(tmp_path), "name=r"])
+    sweep = SweepDir(tmp_path / "s")
+    # A process of that id lives here, but it is not theirs.
+    record = {"event": "submitted", "run": "r", "launcher": "local", "job_id": str(os.getpid()), "events_before": 1}
+    append_record(sweep.submissions, record | {"host": "another", "process_started": 0.0, "time": now()})
+    told(capsys)
+    assert main(["status", str(sweep.path)]) == 0
+    assert "started on another: ask there" in told(capsys)
+    assert main(["cancel", str(sweep.path)]) == 2
+    assert "on that machine" in told(capsys)
+    assert main(["resume", str(sweep.path)]) == 0
+    assert "0 to go on with" in told(capsys)
+
+
+def test_status_shows_what_the_folder_knows_where_slurm_cannot_be_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["submit", "launcher=script", *small(tmp_path), "name=r"])
+    sweep = SweepDir(tmp_path / "s")
+    record = {"event": "submitted", "run": "r", "launcher": "slurm", "job_id": "7", "events_before": 1}
+    append_record(sweep.submissions, record | {"host": "login", "time": now()})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told(capsys)
+    assert main(["status", str(sweep.path)]) == 0
+    shown = " ".join(told(capsys).split())
+    assert "1 run: 1 queued" in shown
+    assert "Slurm does not answer here: squeue is not on this machine's PATH." in shown
+    append_event(sweep.run("r"), "finished", step=4)
+    assert main(["status", str(sweep.path)]) == 0
+    assert "1 run: 1 finished" in told(capsys)
 
 
 def test_a_rank_refuses_code_other_than_the_submitted(tmp_path: Path) -> None:

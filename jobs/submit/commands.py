@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from rich.text import Text
 from submitit.core.utils import JobPaths
 
 from jobs.compose import compose
-from jobs.errors import RunDirError, SuiteError
+from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
 from jobs.schema import LauncherKind, Run
@@ -99,6 +100,8 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
     submission = latest_submissions(sweep).get(run.name)
     if submission is None:
         raise RunDirError(f"{run.path} was never submitted. Type `slurmscale resume {sweep.path}`.")
+    if submission.launcher == "hand":
+        raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is where it was started.")
     if submission.log_id is None:
         raise RunDirError(f"{run.name} waits for its turn and has printed nothing yet.")
     file = Path(JobPaths(sweep.logs, submission.log_id, rank).stdout)
@@ -121,6 +124,12 @@ def cancel(path: Path) -> int:
     """End every run of the sweep that still waits or runs."""
     sweep = open_sweep(path)
     alive = [item for item in states(sweep) if item.state.is_alive]
+    elsewhere = {str(item.host) for item in alive if item.launcher == "local"} - {socket.gethostname()}
+    if elsewhere:
+        raise SubmitError(
+            f"{sweep.path} has runs that were started on {', '.join(sorted(elsewhere))} by launcher=local; their "
+            f"processes can only be ended there. Type `slurmscale cancel {sweep.path}` on that machine."
+        )
     # On record first: a run that stops in answer must already read as cancelled.
     for job_id in sorted({str(item.job_id) for item in alive}):
         append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})

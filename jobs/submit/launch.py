@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,6 +146,7 @@ def record_submission(sweep: SweepDir, directory: RunDir, launcher: str, job_id:
         "run": directory.name,
         "launcher": launcher,
         "job_id": job_id,
+        "host": socket.gethostname(),
         "events_before": sum(1 for _ in read_records(directory.status)),
         **more,
     }

@@ -19,6 +19,9 @@ from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 
 
+STOP_BEFORE_LIMIT_S = 90
+
+
 def resources(run: Run, code: Path) -> dict[str, Any]:
     """Executor parameters of a run; runs with equal ones share a job array."""
     cluster = run.cluster
@@ -30,6 +33,8 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "qos": cluster.qos,
         "constraint": cluster.constraint,
         "time": run.wall_time_min,
+        # Time to reach a step boundary and save before the limit; a quarter of a short one.
+        "signal_delay_s": min(STOP_BEFORE_LIMIT_S, run.wall_time_min * 60 // 4),
         "nodes": run.nodes,
         "ntasks_per_node": run.ranks_per_node,
         "gpus_per_node": run.ranks_per_node if cluster.gpus else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Any
 import psutil
 
 from jobs import metrics as m
-from jobs.errors import RunDirError
+from jobs.errors import RunDirError, SubmitError
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit import slurm
 
 # A few lines of metrics.jsonl.
 TAIL_BYTES = 4096
+# Our word beside Slurm's for a job whose scheduler cannot be asked.
+UNKNOWN = "UNKNOWN"
 
 
 class State(Enum):
@@ -57,8 +60,7 @@ class RunState:
     step: int | None = None
     job_id: str | None = None
     launcher: str | None = None
-    log_id: str | None = None
-    """The id in the names of its log files."""
+    host: str | None = None
 
 
 def open_sweep(path: Path) -> SweepDir:
@@ -81,8 +83,11 @@ class Submission:
     job_id: str
     events_before: int
     """Lines of status.jsonl that belong to earlier submissions; clocks of different hosts are not compared."""
+    host: str | None = None
+    """Where it was submitted: a process of launcher=local is known only there."""
     process_started: float | None = None
     log_id: str | None = None
+    """The id in the names of its log files."""
     ended: bool = False
     cancelled: bool = False
 
@@ -98,6 +103,7 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
                     record["launcher"],
                     record["job_id"],
                     record["events_before"],
+                    record["host"],
                     record.get("process_started"),
                     record["job_id"] if record["launcher"] == "slurm" else None,
                 )
@@ -137,7 +143,7 @@ def states(sweep: SweepDir) -> list[RunState]:
             continue
         state, detail = decide(run, submission, ends[run.name], known.get(run.name))
         found.append(
-            RunState(run, state, detail, last_step(run), submission.job_id, submission.launcher, submission.log_id)
+            RunState(run, state, detail, last_step(run), submission.job_id, submission.launcher, submission.host)
         )
     return found
 
@@ -152,10 +158,12 @@ def decide(
         if end["event"] == "stopped":
             return State.cancelled if submission.cancelled else State.stopped, end["reason"]
         return State.finished, ""
+    started = any(event["event"] == "started" for event in events_since(run, submission))
+    if job is not None and job.state == UNKNOWN:
+        return (State.running if started else State.queued), job.reason or ""
     if job is not None and job.state in {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}:
         return State.queued, job.reason or ""
     if job is not None and job.state in {"RUNNING", "COMPLETING", "STAGE_OUT"}:
-        started = any(event["event"] == "started" for event in events_since(run, submission))
         return (State.running, "") if started else (State.queued, "starting")
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, ""
@@ -170,8 +178,11 @@ def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
 
 
 def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
-    """The end that the run itself recorded: the first failure (later ones follow from it), else the last event."""
-    ends = [e for e in events_since(run, submission) if e["event"] in {"finished", "stopped", "failed"}]
+    """The end that the run's latest attempt recorded: its first failure (later ones follow from it), else the last."""
+    events = events_since(run, submission)
+    attempts = [i for i, event in enumerate(events) if event["event"] == "started"]
+    latest = events[attempts[-1] :] if attempts else events
+    ends = [event for event in latest if event["event"] in {"finished", "stopped", "failed"}]
     failures = [event for event in ends if event["event"] == "failed"]
     return failures[0] if failures else ends[-1] if ends else None
 
@@ -193,11 +204,18 @@ def last_step(run: RunDir) -> int | None:
 
 
 def scheduler_states(submissions: list[Submission]) -> dict[str, slurm.JobState]:
-    """What the schedulers say of these submissions, by run name."""
+    """What the schedulers say of these submissions, by run name; UNKNOWN where they cannot be asked from here."""
     in_slurm = {submission.job_id: submission.run for submission in submissions if submission.launcher == "slurm"}
-    found = {in_slurm[job_id]: state for job_id, state in slurm.states(list(in_slurm)).items()}
+    try:
+        found = {in_slurm[job_id]: state for job_id, state in slurm.states(list(in_slurm)).items()}
+    except SubmitError as error:
+        found = {run: slurm.JobState(UNKNOWN, f"Slurm does not answer here: {error}") for run in in_slurm.values()}
     for submission in submissions:
-        if submission.launcher == "local" and not submission.ended and queue_is_alive(submission):
+        if submission.launcher != "local" or submission.ended:
+            continue
+        if submission.host != socket.gethostname():
+            found[submission.run] = slurm.JobState(UNKNOWN, f"started on {submission.host}: ask there")
+        elif queue_is_alive(submission):
             running = submission.log_id is not None
             found[submission.run] = slurm.JobState("RUNNING" if running else "PENDING", None if running else "its turn")
     return found
