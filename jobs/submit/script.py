@@ -18,7 +18,6 @@ from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 
-
 STOP_BEFORE_LIMIT_S = 90
 
 

@@ -143,7 +143,9 @@ class SlurmCluster:
             host.add_hosts(self.root, self.nodes)
         except OSError:
             hosts = self.root / "hosts"
-            hosts.write_text("\n".join([host.HOSTS.read_text(), *host.host_lines(self.nodes), ""]))
+            # nss_wrapper takes the words of a trailing comment for further names.
+            others = [line.partition("#")[0] for line in host.HOSTS.read_text().splitlines()]
+            hosts.write_text("\n".join([*host.host_lines(self.nodes), *others, ""]))
             preload = f"{NSS_WRAPPER}:{os.environ.get('LD_PRELOAD', '')}".rstrip(":")
             wrapped = {"LD_PRELOAD": preload, "NSS_WRAPPER_HOSTS": str(hosts)}
             # The loader only warns when the library is missing, so ask whether it works.
