@@ -70,6 +70,10 @@ def compose(overrides: list[str], *, multirun: bool) -> list[Point]:
             Point(settled(named(run, swept)), [typed(override) for override in point])
             for point, run, swept in composed(axes)
         ]
+    # One name for all: points may differ in model, and a long sweep is not composed within a second.
+    sweep = f"{points[0].run.model.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    for point in points:
+        point.run.sweep = point.run.sweep or sweep
     refuse_illegal(points)
     refuse_equal_names(points)
     return points
@@ -174,7 +178,7 @@ def settled(run: Run) -> Run:
 
 
 def named(run: Run, swept: Iterable[Override]) -> Run:
-    """The run with its name, made from its choices unless the user gave one, and its sweep's name."""
+    """The run with its name, made from its choices unless the user gave one."""
     if run.name is None:
         parts = [run.model.name, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
         parts += [
@@ -185,8 +189,6 @@ def named(run: Run, swept: Iterable[Override]) -> Run:
         if run.repeat > 1 or any(override.key_or_group == "repeat" for override in swept):
             parts.append(f"r{run.repeat}")
         run.name = re.sub(r"[^A-Za-z0-9._=+-]", "_", "-".join(parts))
-    if run.sweep is None:
-        run.sweep = f"{run.model.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     return run
 
 

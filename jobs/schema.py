@@ -298,8 +298,8 @@ class Run:
 
     runs_dir: str
     """Where sweep directories are made."""
-    sweep: str | None = None
-    """Name of the sweep directory; None: model and time of day."""
+    sweep: str | None
+    """Name of the sweep directory; None: first model and time of day."""
     name: str | None = None
     """Name of the run directory; None: made from the choices."""
     repeat: int

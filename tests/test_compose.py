@@ -83,6 +83,12 @@ def test_a_swept_value_without_a_place_in_the_name_is_appended_to_it() -> None:
     ]
 
 
+def test_points_of_different_models_share_one_sweep_directory() -> None:
+    points = compose(["model=tiny,pythia_14m"], multirun=True)
+    (sweep,) = {point.run.sweep for point in points}
+    assert str(sweep).startswith("tiny-2")
+
+
 def test_ranges_and_groups_sweep_as_hydra_writes_them() -> None:
     points = compose(["repeat=range(1,4)", "parallelism=ddp,fsdp_full"], multirun=True)
     assert len(points) == 6
