@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Installed by itself and first: on a GPU machine this is the CUDA build, and no other package chooses a newer one.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-fast check benchmark slurm clean
+.PHONY: help demo test test-fast check benchmark figure slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -35,10 +35,10 @@ demo: $(VENV)/train.done
 	@$(BIN)/slurmscale report runs/demo
 
 # Exit code 3: no root or no apt here. The tests that need the packages then skip and say why.
-slurm:
-	@tests/slurm/install.sh || [ $$? -eq 3 ]
+slurm browser:
+	@tests/install.sh $@ || [ $$? -eq 3 ]
 
-test: $(VENV)/dev.done slurm
+test: $(VENV)/dev.done slurm browser
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/dev.done
@@ -48,10 +48,17 @@ check: $(VENV)/dev.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck sbatch/*.sbatch tests/slurm/install.sh .ci/run
+	$(BIN)/shellcheck sbatch/*.sbatch tests/install.sh .ci/run
 
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks
+
+# The README's picture and its numbers, from runs/demo.
+figure: demo browser
+	chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --hide-scrollbars \
+	    --user-data-dir=$$(mktemp -d) --virtual-time-budget=8000 --window-size=1180,1240 \
+	    --screenshot=.github/demo-report.png file://$(CURDIR)/runs/demo/report.html
+	sed 's#$(CURDIR)/##' runs/demo/runs.csv > .github/demo-runs.csv
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -25,6 +25,7 @@ from analysis.scaling import scaling_groups
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.make_run import a_run, ended, event, finished_run, prepared, started, step, with_job
+from tests.required import skip_or_fail
 
 ALL_FIGURES = ["Throughput", "Speedup", "Efficiency", "Step time", "Where the time went", "Loss", "Memory per rank"]
 
@@ -375,7 +376,7 @@ def test_the_page_fetches_nothing(tmp_path: Path) -> None:
 def test_a_browser_without_network_draws_every_figure_without_an_error(tmp_path: Path, sweep: Any) -> None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
-        pytest.skip("no chromium on PATH")
+        skip_or_fail("no chromium on PATH: `make test` or tests/install.sh browser installs it")
     sweep(tmp_path / "demo")
     page = report([tmp_path / "demo"], tmp_path)
     options = [

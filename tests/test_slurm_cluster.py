@@ -170,14 +170,14 @@ def test_a_failed_start_says_which_daemon_ended_and_leaves_nothing() -> None:
 def test_a_missing_program_is_named_together_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "PROGRAMS", ("sh", "nosuchd"))
     with pytest.raises(
-        SlurmUnavailable, match=r"^nosuchd not found: `make test` or tests/slurm/install.sh installs it$"
+        SlurmUnavailable, match=r"^nosuchd not found: `make test` or tests/install.sh slurm installs it$"
     ):
         SlurmCluster()
 
 
 def test_the_installer_returns_at_once_where_everything_is_there(slurm: SlurmCluster) -> None:
     started = time.monotonic()
-    assert output(str(ROOT / "tests/slurm/install.sh")) == ""
+    assert output(str(ROOT / "tests/install.sh"), "slurm") == ""
     assert time.monotonic() - started < 1
 
 

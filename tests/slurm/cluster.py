@@ -40,9 +40,9 @@ class SlurmUnavailable(Exception):  # noqa: N818 - a state of the machine, not a
 class SlurmCluster:
     """Context manager: a Slurm with partitions `gpu` (the default) and `debug`, account `research`, three QOS.
 
-    `env` is what sbatch and its kin need in their environment, `nodes` the node names, `root` the directory of all
-    files, `names_resolve` whether programs run with `env` can resolve node names. `extra_conf` is appended to
-    slurm.conf, where the last value of a key counts.
+    Each partition needs a node. `env` is what sbatch and its kin need in their environment, `nodes` the node names,
+    `root` the directory of all files, `names_resolve` whether programs run with `env` can resolve node names.
+    `extra_conf` is appended to slurm.conf, where the last value of a key counts.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ def _user_able_to_run_slurm() -> str:
     """This user's name; SlurmUnavailable where a program or the name is missing."""
     missing = [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]
     if missing:
-        raise SlurmUnavailable(f"{', '.join(missing)} not found: `make test` or tests/slurm/install.sh installs it")
+        raise SlurmUnavailable(f"{', '.join(missing)} not found: `make test` or tests/install.sh slurm installs it")
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

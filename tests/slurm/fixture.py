@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.required import skip_or_fail
 from tests.slurm.cluster import SlurmCluster, SlurmUnavailable
 from tests.slurm.host import SLURM_PREFIXES
 
@@ -22,9 +23,7 @@ def slurm() -> Iterator[SlurmCluster]:
         try:
             cluster = stack.enter_context(SlurmCluster())
         except SlurmUnavailable as reason:
-            if os.environ.get("SLURMSCALE_REQUIRE_SLURM") == "1":
-                pytest.fail(f"SLURMSCALE_REQUIRE_SLURM=1, but {reason}")
-            pytest.skip(str(reason))
+            skip_or_fail(str(reason))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         # Where the tests run inside a job of another Slurm, its variables would steer sbatch and srun.
         for name in [name for name in os.environ if name.startswith(SLURM_PREFIXES)]:

@@ -1,15 +1,30 @@
 #!/usr/bin/env bash
-# Install the programs of a one-machine Slurm from Debian or Ubuntu packages, and start none of them.
+# Install programs that tests need from Debian or Ubuntu packages, and start none of them:
 #
-# The test suite brings its own daemons up (tests/slurm/cluster.py); this only makes them available.
+#     tests/install.sh slurm      a one-machine Slurm; tests/slurm/cluster.py brings its daemons up
+#     tests/install.sh browser    chromium, which looks at the report
+#
 # Exit status: 0 everything is there (at once when it already was), 3 cannot install here (the line says why).
 set -euo pipefail
 
 # The daemons live in sbin, which an ordinary user's PATH often lacks.
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
-PROGRAMS=(sbatch slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db)
-# The -core packages are enough: the full servers would add users' databases, services and 200 MB.
-PACKAGES=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server-core mariadb-client-core libnss-wrapper)
+case "${1:-}" in
+slurm)
+    PROGRAMS=(sbatch slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db)
+    # The -core packages are enough: the full servers would add users' databases, services and 200 MB.
+    PACKAGES=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server-core mariadb-client-core libnss-wrapper)
+    ;;
+browser)
+    PROGRAMS=(chromium)
+    PACKAGES=(chromium)
+    ;;
+*)
+    echo "usage: tests/install.sh slurm|browser" >&2
+    exit 2
+    ;;
+esac
+WHAT=$1
 POLICY=/usr/sbin/policy-rc.d
 
 missing() {
@@ -20,7 +35,7 @@ missing() {
 }
 
 cannot() {
-    echo "tests/slurm/install.sh: $1; missing: $(missing)- install by hand: ${PACKAGES[*]}" >&2
+    echo "tests/install.sh $WHAT: $1; missing: $(missing)- install by hand: ${PACKAGES[*]}" >&2
     exit 3
 }
 
@@ -50,7 +65,7 @@ for attempt in 1 2 3 4; do
     if apt update && apt install -y --no-install-recommends "${PACKAGES[@]}"; then
         break
     fi
-    echo "tests/slurm/install.sh: attempt $attempt failed" >&2
+    echo "tests/install.sh $WHAT: attempt $attempt failed" >&2
     sleep $((attempt * 5))
 done
 

@@ -1,0 +1,15 @@
+"""What a test does where a program it needs is missing: skip with the reason, or fail where nothing may be skipped."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test; with SLURMSCALE_NO_SKIP=1, as in CI, fail it."""
+    if os.environ.get("SLURMSCALE_NO_SKIP") == "1":
+        pytest.fail(f"SLURMSCALE_NO_SKIP=1, but {reason}")
+    pytest.skip(reason)
