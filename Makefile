@@ -42,7 +42,7 @@ test: $(VENV)/dev.done slurm browser
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/dev.done
-	$(BIN)/python -m pytest -m 'not slow and not slurm'
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not slurm'
 
 check: $(VENV)/dev.done
 	$(BIN)/ruff format --check .

@@ -370,7 +370,13 @@ def test_status_shows_what_the_folder_knows_where_slurm_cannot_be_asked(
 def test_a_rank_refuses_code_other_than_the_submitted(tmp_path: Path) -> None:
     main(["submit", "launcher=script", *small(tmp_path), "ranks_per_node=1", "name=r"])
     run = RunDir(tmp_path / "s/r")
-    env = os.environ | {"PYTHONPATH": str(ROOT), "RANK": "0", "WORLD_SIZE": "1"}
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
     done = subprocess.run([sys.executable, "-m", "jobs.run", run.path], cwd=ROOT, env=env, capture_output=True,
                           text=True, check=False)  # fmt: skip
     assert done.returncode != 0

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from multiprocessing import get_context
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
+from _pytest.mark import ParameterSet
+from litgpt.config import Config
+from litgpt.model import GPT
+from litgpt.tokenizer import Tokenizer
+from litgpt.utils import check_valid_checkpoint_dir
 
-from jobs.rundir import RunDir
+from jobs.data import Batches, open_dataset, prepare
+from jobs.metrics import ATTEMPT_METRICS, REGISTRY, STEP_METRICS
+from jobs.rundir import RunDir, load_run
 from tests.real_run import events, losses, make_run, printed, steps, train
 
 PARALLEL = ("ddp", "fsdp_full", "fsdp_grad_op", "fsdp_no_shard", "fsdp_hybrid")
+
+
+def slow(*values: object) -> ParameterSet:
+    """One more case of the same, left to the whole suite."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +57,7 @@ def test_training_changes_the_loss(reference: list[dict[str, float]]) -> None:
     assert reference[-1]["loss"] < reference[0]["loss"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [slow(1), 2, slow(4)])
 @pytest.mark.parametrize("parallelism", PARALLEL)
 def test_losses_equal_one_process(
     parallelism: str, ranks: int, reference: list[dict[str, float]], tmp_path: Path
@@ -53,7 +67,7 @@ def test_losses_equal_one_process(
     assert_equal(steps(run), reference)
 
 
-@pytest.mark.parametrize("parallelism", ["single", *PARALLEL])
+@pytest.mark.parametrize("parallelism", ["single", "ddp", *map(slow, PARALLEL[1:])])
 def test_accumulation_and_micro_batch_size_do_not_change_the_losses(
     parallelism: str, reference: list[dict[str, float]], tmp_path: Path
 ) -> None:
@@ -63,7 +77,7 @@ def test_accumulation_and_micro_batch_size_do_not_change_the_losses(
     assert_equal(steps(run), reference)
 
 
-@pytest.mark.parametrize("parallelism", ["single", "ddp", "fsdp_full", "fsdp_hybrid"])
+@pytest.mark.parametrize("parallelism", ["single", slow("ddp"), "fsdp_full", slow("fsdp_hybrid")])
 def test_bfloat16_trains_close_to_float32_but_not_equal(
     parallelism: str, reference: list[dict[str, float]], tmp_path: Path
 ) -> None:
@@ -114,12 +128,12 @@ def interrupted(where: Path, parallelism: str, ranks: int) -> RunDir:
 @pytest.mark.parametrize(
     ("first", "ranks", "then", "ranks_then"),
     [
-        ("fsdp_full", 2, "fsdp_full", 2),
+        slow("fsdp_full", 2, "fsdp_full", 2),
         ("fsdp_full", 4, "fsdp_full", 2),
-        ("fsdp_full", 2, "single", 1),
-        ("single", 1, "fsdp_hybrid", 4),
-        ("ddp", 2, "fsdp_full", 4),
-        ("fsdp_grad_op", 2, "ddp", 2),
+        slow("fsdp_full", 2, "single", 1),
+        slow("single", 1, "fsdp_hybrid", 4),
+        slow("ddp", 2, "fsdp_full", 4),
+        slow("fsdp_grad_op", 2, "ddp", 2),
     ],
 )
 def test_resuming_continues_the_same_losses_on_any_layout(
@@ -168,8 +182,6 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(tmp_path: 
 
 def rank_processes(parent: int) -> dict[int, int]:
     """Ranks by process id: forked in order, so the n-th child is rank n."""
-    import psutil
-
     children = sorted(psutil.Process(parent).children(), key=lambda child: child.pid)
     return {child.pid: rank for rank, child in enumerate(children)}
 
@@ -186,9 +198,6 @@ def test_a_rank_that_fails_leaves_its_rank_node_and_error_on_record(tmp_path: Pa
 
 
 def test_the_exported_directory_loads_in_stock_litgpt_and_as_init_from(tmp_path: Path) -> None:
-    from litgpt.config import Config
-    from litgpt.model import GPT
-
     run = make_run(tmp_path, "name=exported", "parallelism=fsdp_full", "job.export=true")
     assert train(run) == [0, 0], printed(run)
     stock = GPT(Config.from_file(run.export / "model_config.yaml"))
@@ -203,11 +212,18 @@ def test_the_exported_directory_loads_in_stock_litgpt_and_as_init_from(tmp_path:
     assert losses(one)[0] == pytest.approx(mean_loss(stock, one), abs=1e-5)
 
 
+def test_the_export_of_a_run_on_text_is_a_whole_litgpt_directory_with_its_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("To be, or not to be, that is the question. " * 200)
+    run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "job.export=true", "data=text",
+                   f"data.path={tmp_path}/some.txt", "data.bpe_vocab_size=300")  # fmt: skip
+    assert train(run) == [0], printed(run)
+    check_valid_checkpoint_dir(run.export)
+    tokenizer = Tokenizer(run.export)
+    assert tokenizer.decode(tokenizer.encode("that is the question")) == "that is the question"
+
+
 def mean_loss(model: torch.nn.Module, run: RunDir) -> float:
     """Loss of the first global batch, computed by the given model alone."""
-    from jobs.data import Batches, open_dataset, prepare
-    from jobs.rundir import load_run
-
     config = load_run(run.config)
     data = open_dataset(prepare(config.data, sequence_length=32, vocab_size=320, seed=config.job.seed))
     batch = Batches(data, global_batch_size=8, micro_batch_size=8, dp=1, dp_rank=0, seed=config.job.seed).step(1)
@@ -246,10 +262,6 @@ def test_nodes_on_one_machine_are_recorded_as_emulated(tmp_path: Path) -> None:
 
 
 def test_every_recorded_name_is_in_the_registry_with_its_unit(tmp_path: Path) -> None:
-    import json
-
-    from jobs.metrics import ATTEMPT_METRICS, REGISTRY, STEP_METRICS
-
     run = make_run(tmp_path, "parallelism=ddp", "job.checkpoint_every_steps=2")
     assert train(run) == [0, 0], printed(run)
     header, *rows = (json.loads(line) for line in run.metrics.read_text().splitlines())
