@@ -103,6 +103,14 @@ def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: p
     assert files(tmp_path) == set()
 
 
+def test_one_submission_has_one_launcher_and_one_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "-m", "launcher=local,dry", "name=${launcher.kind}", f"runs_dir={tmp_path}"]) == 2
+    assert "launcher cannot be swept over" in told(capsys)
+    assert main(["submit", "-m", "launcher=dry", "sweep=a,b", "name=${sweep}", f"runs_dir={tmp_path}"]) == 2
+    assert "runs_dir and sweep cannot be swept over" in told(capsys)
+    assert files(tmp_path) == set()
+
+
 def test_bad_data_is_found_at_submission_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.json").write_text("[{")
     assert main(["submit", "data=alpaca", f"data.path={tmp_path}/bad.json", f"data.cache_dir={tmp_path}/cache",

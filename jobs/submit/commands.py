@@ -180,17 +180,17 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
 
 
 def wait_for(sweep: SweepDir) -> int:
-    """Tell of every run as it ends; returns 1 when one did not finish."""
+    """Tell of every run as it ends; returns 1 when one did not finish, 130 when the user stops waiting."""
     told: set[str] = set()
-    while True:
-        found = states(sweep)
-        for item in found:
-            if not item.state.is_alive and item.run.name not in told:
-                told.add(item.run.name)
-                print(
-                    f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}".rstrip(),
-                    flush=True,
-                )
-        if len(told) == len(found):
-            return 0 if all(item.state is State.finished for item in found) else 1
-        time.sleep(POLL_S)
+    try:
+        while len(told) < len(found := states(sweep)):
+            for item in found:
+                if not item.state.is_alive and item.run.name not in told:
+                    told.add(item.run.name)
+                    line = f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}"
+                    print(line.rstrip(), flush=True)
+            time.sleep(POLL_S if len(told) < len(found) else 0)
+    except KeyboardInterrupt:
+        print(f"No longer waiting; the runs go on. Type `slurmscale status {sweep.path}` to see them.")
+        return 130
+    return 0 if all(item.state is State.finished for item in found) else 1

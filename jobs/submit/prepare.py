@@ -97,6 +97,8 @@ def sweep_directory(runs: list[Run]) -> SweepDir:
     paths = {Path(run.runs_dir) / str(run.sweep) for run in runs}
     if len(paths) > 1:
         raise ConfigError("runs_dir and sweep cannot be swept over: one submission is one sweep directory.")
+    if len({run.launcher.kind for run in runs}) > 1:
+        raise ConfigError("launcher cannot be swept over, nor follow a swept cluster: one submission has one launcher.")
     return SweepDir(paths.pop())
 
 

@@ -38,6 +38,13 @@ from jobs.schema import Job, Precision, Run, Strategy
 from jobs.workloads.recorder import Recorder
 
 
+# What Slurm (through submitit's --signal) and people send before they kill.
+STOP_SIGNALS = {
+    signal.SIGTERM: "asked to end (SIGTERM)",
+    signal.SIGUSR2: "time limit near, or preempted (SIGUSR2)",
+}
+
+
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
     """Train one run to its end, or to a step boundary when a signal asks."""
     process_started = psutil.Process().create_time()
@@ -273,10 +280,10 @@ class StopRequest:
     def __init__(self) -> None:
         self.asked = False
         self.reason = "another rank was asked to stop"
-        for number in (signal.SIGTERM, signal.SIGUSR2):
+        for number in STOP_SIGNALS:
             signal.signal(number, self.ask)
 
     def ask(self, number: int, _frame: object) -> None:
         """Remember the signal; the loop acts on it at the next step boundary, all ranks together."""
         self.asked = True
-        self.reason = f"{signal.Signals(number).name} received"
+        self.reason = STOP_SIGNALS[signal.Signals(number)]
