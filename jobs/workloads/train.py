@@ -37,7 +37,6 @@ from jobs.rundir import RunDir
 from jobs.schema import Job, Precision, Run, Strategy
 from jobs.workloads.recorder import Recorder
 
-
 # What Slurm (through submitit's --signal) and people send before they kill.
 STOP_SIGNALS = {
     signal.SIGTERM: "asked to end (SIGTERM)",
