@@ -63,6 +63,21 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
     assert done.returncode == 0, done.stderr
 
 
+def test_a_local_run_without_torch_says_what_to_install(tmp_path: Path) -> None:
+    # As on a login node: an installed torch is hidden by a finder that does not find it.
+    code = f"""
+import sys, importlib.util
+from jobs.cli import main
+from jobs.submit import launch
+launch.find_spec = lambda name: None if name == "torch" else importlib.util.find_spec(name)
+sys.exit(main(["submit", "data=random", "runs_dir={tmp_path}"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "where Python has no torch. Type pip install torch==" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_names_every_command() -> None:
     done = subprocess.run([sys.executable, "-m", "jobs.cli", "--help"], cwd=ROOT, capture_output=True, text=True,
                           check=True)  # fmt: skip

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import psutil
 from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -24,6 +25,12 @@ from jobs.submit.script import code_environment, executor, resources, script_tex
 
 def check(runs: list[Run]) -> None:
     """Refuse what the launcher is known not to take, before anything is prepared; raises SubmitError."""
+    missing = [name for name in ("torch", "litgpt") if find_spec(name) is None]
+    if runs[0].launcher.kind is LauncherKind.local and missing:
+        raise SubmitError(
+            f"launcher=local trains on this machine, where Python has no {' and no '.join(missing)}. Type "
+            "pip install torch==2.13.0, then pip install --editable '.[train]' in the checkout."
+        )
     if runs[0].launcher.kind is LauncherKind.slurm:
         slurm.require()
         for partition, nodes, wall_time_min in {(r.cluster.partition, r.nodes, r.wall_time_min) for r in runs}:
