@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +26,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 
 
 @pytest.fixture(autouse=True)
-def _empty_queue() -> None:
-    """Nothing of an earlier test runs beside this one."""
+def _leaves_nothing_queued() -> Iterator[None]:
+    """The tests share one Slurm in random order: what one leaves waiting would be found by another."""
+    yield
     subprocess.run(["scancel", "--me"], check=True)
     wait_until(lambda: not queue())
 
