@@ -37,8 +37,9 @@ def save(directory: Path, step: int, model: nn.Module, optimizer: Optimizer, *, 
     final = directory / f"step-{step:08d}"
     writing = directory / f".step-{step:08d}.writing"
     if dist.get_rank() == 0:
-        shutil.rmtree(writing, ignore_errors=True)
         directory.mkdir(exist_ok=True)
+        for torn in directory.glob(".step-*.writing"):
+            shutil.rmtree(torn)
     dist.barrier()
     weights, optimizer_state = get_state_dict(model, optimizer)
     state = {"model": weights, "optimizer": optimizer_state, "step": torch.tensor(step)}

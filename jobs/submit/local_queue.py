@@ -20,9 +20,7 @@ from submitit import LocalExecutor
 from jobs import run as entry
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
-from jobs.submit.script import code_environment
-
-RANK_LEAVES_S = 60
+from jobs.submit.script import code_environment, stop_before_limit_s
 
 
 def main(sweep_path: str, names: list[str]) -> None:
@@ -44,7 +42,7 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     executor.update_parameters(
         tasks_per_node=run.ranks,
         timeout_min=run.wall_time_min,
-        signal_delay_s=RANK_LEAVES_S,
+        signal_delay_s=stop_before_limit_s(run),
         stderr_to_stdout=True,
     )
     job = executor.submit(rank_main, str(directory.path), visible_gpus)

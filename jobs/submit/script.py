@@ -32,8 +32,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "qos": cluster.qos,
         "constraint": cluster.constraint,
         "time": run.wall_time_min,
-        # Time to reach a step boundary and save before the limit; a quarter of a short one.
-        "signal_delay_s": min(STOP_BEFORE_LIMIT_S, run.wall_time_min * 60 // 4),
+        "signal_delay_s": stop_before_limit_s(run),
         "nodes": run.nodes,
         "ntasks_per_node": run.ranks_per_node,
         "gpus_per_node": run.ranks_per_node if cluster.gpus else None,
@@ -51,6 +50,11 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
     refuse_unquotable(str(Path(run.runs_dir) / str(run.sweep)), "runs_dir and sweep", and_percent=True)
     # wckey=None: submitit's default of "submitit" is refused where a site tracks wckeys.
     return {key: value for key, value in wanted.items() if value is not None} | {"wckey": None}
+
+
+def stop_before_limit_s(run: Run) -> int:
+    """How long before its time limit a run is asked to reach a step boundary and save; a quarter of a short limit."""
+    return min(STOP_BEFORE_LIMIT_S, run.wall_time_min * 60 // 4)
 
 
 def srun_arguments(run: Run) -> list[str]:
