@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from jobs.errors import SubmitError
 
 COMMAND_TIMEOUT_S = 60
+ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,11 @@ def states(job_ids: list[str]) -> dict[str, JobState]:
     try:
         for line in ask("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(sorted(wanted))).splitlines():
             job_id, _, state = line.partition("|")
-            if job_id in wanted:
-                known[job_id] = JobState(state.split()[0])  # "CANCELLED by 0"
+            # sacct lags by seconds: what it calls alive is alive only if squeue, asked next, has it too.
+            if job_id in wanted and state.split()[0] not in ALIVE:  # "CANCELLED by 0"
+                known[job_id] = JobState(state.split()[0])
     except SubmitError:
         known = {}
-    # squeue is the truth of now; sacct lags behind it by seconds.
     for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%r").splitlines():
         job_id, state, reason = line.split("|", 2)
         if job_id in wanted:
