@@ -124,8 +124,9 @@ def states(job_ids: list[str]) -> dict[str, JobState]:
         for line in ask("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(sorted(wanted))).splitlines():
             job_id, _, state = line.partition("|")
             # sacct lags by seconds: what it calls alive is alive only if squeue, asked next, has it too.
-            if job_id in wanted and state.split()[0] not in ALIVE:  # "CANCELLED by 0"
-                known[job_id] = JobState(state.split()[0])
+            word = state.partition(" ")[0]  # "CANCELLED by 0"
+            if job_id in wanted and word not in ALIVE:
+                known[job_id] = JobState(word)
     except SubmitError:
         known = {}
     for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%r").splitlines():
