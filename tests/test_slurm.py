@@ -107,6 +107,15 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
     assert "from 1 to 4 ranks" in page
 
 
+def test_the_demo_sweep_goes_through_slurm_as_it_is(tmp_path: Path) -> None:
+    assert "`slurmscale submit -m experiment=demo cluster=generic_slurm`" in (ROOT / "README.md").read_text()
+    later = "cluster.sbatch={begin: now+1hour}"
+    assert main(["submit", "-m", "experiment=demo", "cluster=generic_slurm", f"runs_dir={tmp_path}", later]) == 0
+    ids = job_ids(SweepDir(tmp_path / "demo"))
+    assert len(ids) == len(queue()) == 8
+    assert len({job_id.split("_")[0] for job_id in ids.values()}) == 2, "one array for each number of ranks"
+
+
 @pytest.mark.slow
 def test_editing_code_and_configuration_while_jobs_wait_does_not_change_them(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
