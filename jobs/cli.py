@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"slurmscale {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print(f"slurmscale {options.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output, `head` for instance, has seen enough.

@@ -279,6 +279,27 @@ def test_a_refusal_in_the_middle_takes_back_what_was_submitted_before(
     wait_until(lambda: not queue(), 20)
 
 
+def test_what_slurm_does_not_take_back_stays_on_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    real = shutil.which("sbatch")
+    (tmp_path / "bin/sbatch").write_text(
+        f'#!/bin/bash\nif [ "$1" != --test-only ] && grep -q nodes=2 "$1"; then exit 1; fi\nexec {real} "$@"\n'
+    )
+    (tmp_path / "bin/scancel").write_text('#!/bin/bash\necho "scancel: error: controller is down" >&2; exit 1\n')
+    for name in ("sbatch", "scancel"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        later = "cluster.sbatch={begin: now+1hour}"
+        assert main(["submit", "-m", *small(tmp_path), "nodes=1,2", later]) == 2
+    assert "could not be cancelled (controller is down). It is on record" in told(capsys)
+    assert len(queue()) == 1
+    assert main(["cancel", str(tmp_path / "s")]) == 0
+    wait_until(lambda: not queue(), 20)
+
+
 def test_ctrl_c_in_the_middle_of_submitting_leaves_every_submitted_job_on_record(tmp_path: Path) -> None:
     # A slow sbatch, so that the signal surely falls between two submissions.
     (tmp_path / "bin").mkdir()

@@ -31,7 +31,8 @@ def shard(gpt: GPT, run: Run, mesh: DeviceMesh) -> None:
     keep = run.parallelism.sharding is Sharding.SHARD_GRAD_OP
     for block in gpt.transformer.h:
         fully_shard(block, mesh=data_mesh, mp_policy=policy, reshard_after_forward=not keep)
-    fully_shard(gpt, mesh=data_mesh, mp_policy=policy, reshard_after_forward=not keep)
+    # The root keeps torch's choice: backward needs its head at once, so freeing it would only gather it twice.
+    fully_shard(gpt, mesh=data_mesh, mp_policy=policy)
 
 
 def replicate(gpt: GPT, mesh: DeviceMesh) -> DistributedDataParallel:

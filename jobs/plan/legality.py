@@ -77,8 +77,8 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
     for key, (value, low, high) in ranges.items():
         if not low <= value <= high:
             return f"{key}={value:g} is outside {low:g} to {high:g}. Type {key}=VALUE in that range."
-    if job.seed < 0:
-        return f"job.seed={job.seed} is negative. Type job.seed=0 or more."
+    if not 0 <= job.seed < 2**31:  # 32 bits of a generator's seed are the parameter's name
+        return f"job.seed={job.seed} is outside 0 to {2**31 - 1}. Type job.seed=NUMBER in that range."
     if job.clip_norm is not None and not job.clip_norm > 0:
         return f"job.clip_norm={job.clip_norm:g} is not positive. Type job.clip_norm=1.0, or null for no clipping."
     return None

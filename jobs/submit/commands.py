@@ -28,6 +28,7 @@ from jobs.submit.prepare import prepare
 from jobs.submit.states import RunState, State, latest_submissions, open_sweep, states
 
 POLL_S = 1.0
+SLURM_POLL_S = 5.0
 # What a rank may take to reach its next step boundary, before it is ended hard.
 GRACE_S = 20.0
 
@@ -48,7 +49,10 @@ def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
     try:
         launched = launch(sweep, prepared.runs, kind)
     except SuiteError:
-        prepared.take_back()
+        # What Slurm did not let us take back keeps its directory and its record.
+        latest = latest_submissions(sweep)
+        if all(d.name not in latest or latest[d.name].cancelled for _, d in prepared.runs):
+            prepared.take_back()
         raise
     except KeyboardInterrupt:
         submitted = sum(directory.name in latest_submissions(sweep) for _, directory in prepared.runs)
@@ -113,11 +117,14 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
         )
     with file.open(errors="replace") as text:
         while True:
+            # Asked before reading, so that the last words of a run that ends meanwhile are read.
+            found = states(sweep) if follow else []
+            goes_on = any(item.run == run and item.state.is_alive for item in found)
             sys.stdout.write(text.read())
             sys.stdout.flush()
-            if not follow or not next(item for item in states(sweep) if item.run == run).state.is_alive:
+            if not goes_on:
                 return 0
-            time.sleep(POLL_S)
+            time.sleep(pause_s(found))
 
 
 def cancel(path: Path) -> int:
@@ -136,7 +143,7 @@ def cancel(path: Path) -> int:
     slurm.cancel([str(item.job_id) for item in alive if item.launcher == "slurm"])
     for queue in {int(str(item.job_id)) for item in alive if item.launcher == "local"}:
         end_session(queue)
-    print(f"cancelled {len(alive)} runs of {sweep.path}" if alive else f"nothing of {sweep.path} waits or runs")
+    print(f"cancelled {counted(len(alive))} of {sweep.path}" if alive else f"nothing of {sweep.path} waits or runs")
     return 0
 
 
@@ -179,6 +186,12 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
     return wait_for(sweep) if wait else 0
 
 
+def pause_s(found: list[RunState]) -> float:
+    """How long to wait before asking again; a controller that others need too is asked less often."""
+    alive = [item for item in found if item.state.is_alive]
+    return 0.0 if not alive else SLURM_POLL_S if any(item.launcher == "slurm" for item in alive) else POLL_S
+
+
 def wait_for(sweep: SweepDir) -> int:
     """Tell of every run as it ends; returns 1 when one did not finish, 130 when the user stops waiting."""
     told: set[str] = set()
@@ -189,7 +202,7 @@ def wait_for(sweep: SweepDir) -> int:
                     told.add(item.run.name)
                     line = f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}"
                     print(line.rstrip(), flush=True)
-            time.sleep(POLL_S if len(told) < len(found) else 0)
+            time.sleep(pause_s(found))
     except KeyboardInterrupt:
         print(f"No longer waiting; the runs go on. Type `slurmscale status {sweep.path}` to see them.")
         return 130

@@ -42,15 +42,21 @@ def launch(sweep: SweepDir, runs: list[tuple[Run, RunDir]], kind: LauncherKind) 
 
     Raises SubmitError when the launcher refuses any of them: then none of them is left queued.
     """
-    match kind:
-        case LauncherKind.slurm:
-            return launch_slurm(sweep, runs)
-        case LauncherKind.local:
-            return launch_local(sweep, [directory for _, directory in runs])
-        case LauncherKind.script:
-            return write_scripts(sweep, runs)
-        case LauncherKind.dry:
-            return show_scripts(sweep, runs)
+    try:
+        match kind:
+            case LauncherKind.slurm:
+                return launch_slurm(sweep, runs)
+            case LauncherKind.local:
+                return launch_local(sweep, [directory for _, directory in runs])
+            case LauncherKind.script:
+                return write_scripts(sweep, runs)
+            case LauncherKind.dry:
+                return show_scripts(sweep, runs)
+    except OSError as error:
+        raise SubmitError(
+            f"{error.filename or sweep.path}: {error.strerror or error}. Nothing was launched. Make room or choose "
+            "another place with runs_dir=PATH."
+        ) from error
 
 
 # --- Slurm ---------------------------------------------------------------------------------------------------
@@ -70,9 +76,12 @@ def launch_slurm(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     try:
         for group in groups:
             with uninterrupted():
-                submitted += submit_array(sweep, group)
-    except SubmitError as error:
-        cancel_submitted(sweep, submitted)
+                job_ids = submit_array(sweep, group)
+                submitted += job_ids
+                for (_, directory), job_id in zip(group, job_ids, strict=True):
+                    record_submission(sweep, directory, "slurm", job_id)
+    except (SubmitError, OSError) as error:
+        cancel_submitted(sweep, submitted, because=error)
         raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
     arrays_text = f" in {len(groups)} job arrays" if 1 < len(groups) < len(runs) else ""
     return [f"submitted {counted(len(submitted))}{arrays_text}: {compressed(submitted)}"]
@@ -108,7 +117,7 @@ def arrays(runs: list[tuple[Run, RunDir]], most: int) -> list[list[tuple[Run, Ru
 
 
 def submit_array(sweep: SweepDir, group: list[tuple[Run, RunDir]]) -> list[str]:
-    """One sbatch for the group; returns job ids and writes them to the ledger."""
+    """One sbatch for the group; returns its job ids."""
     run, directory = group[0]
     submitter = executor(run, sweep, resources(run, directory.code.resolve()))
     try:
@@ -116,14 +125,18 @@ def submit_array(sweep: SweepDir, group: list[tuple[Run, RunDir]]) -> list[str]:
             jobs = [submitter.submit(entry.main, str(directory.path)) for _, directory in group]
     except (FailedJobError, FailedSubmissionError) as error:
         raise SubmitError(f"sbatch refused {described(group)}: {slurm.spoken(str(error))}.") from error
-    for (_, directory), job in zip(group, jobs, strict=True):
-        record_submission(sweep, directory, "slurm", str(job.job_id))
     return [str(job.job_id) for job in jobs]
 
 
-def cancel_submitted(sweep: SweepDir, job_ids: list[str]) -> None:
-    """Take back what an unfinished submission had queued."""
-    slurm.cancel(job_ids)
+def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception) -> None:
+    """Take back what an unfinished submission had queued; raises SubmitError when Slurm does not let us."""
+    try:
+        slurm.cancel(job_ids)
+    except SubmitError as error:
+        raise SubmitError(
+            f"{because} What was submitted before could not be cancelled ({error}). It is on record: type "
+            f"`slurmscale cancel {sweep.path}`, or scancel {' '.join(job_ids)}."
+        ) from error
     for job_id in job_ids:
         append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
 
