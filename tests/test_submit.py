@@ -15,6 +15,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now, read_records
 from tests.real_run import SMALL, losses
+from tests.required import skip_or_fail
 
 ROOT = Path(__file__).parent.parent
 
@@ -155,6 +156,21 @@ def test_slurm_without_sbatch_says_where_to_go(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["submit", "cluster=generic_slurm", f"runs_dir={tmp_path}"]) == 2
     assert "needs sbatch, which is not on this machine's PATH. Log in to the cluster's login node" in told(capsys)
+    assert files(tmp_path) == set()
+
+
+def test_slurm_commands_without_a_controller_say_where_to_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("sbatch") is None:
+        skip_or_fail("no Slurm commands here: `make test` or tests/install.sh slurm installs them")
+    if Path("/etc/slurm/slurm.conf").exists():
+        pytest.skip("this machine belongs to a cluster")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    assert main(["submit", "cluster=generic_slurm", f"runs_dir={tmp_path}"]) == 2
+    shown = told(capsys)
+    assert "launcher=slurm: no Slurm controller answers here (" in shown
+    assert "Log in to the cluster's login node" in shown
     assert files(tmp_path) == set()
 
 

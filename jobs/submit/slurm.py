@@ -26,14 +26,20 @@ class JobState:
     """Why a pending job waits."""
 
 
+ELSEWHERE = (
+    "Log in to the cluster's login node (or load its Slurm module), or type launcher=local cluster=local to run here, "
+    "launcher=script to write scripts for later."
+)
+
+
 def require() -> None:
-    """Raise SubmitError where Slurm's commands are not installed."""
+    """Raise SubmitError where Slurm's commands are not installed or no controller answers them."""
     if shutil.which("sbatch") is None:
-        raise SubmitError(
-            "launcher=slurm needs sbatch, which is not on this machine's PATH. Log in to the cluster's login node "
-            "(or load its Slurm module), or type launcher=local cluster=local to run here, launcher=script to write "
-            "scripts for later."
-        )
+        raise SubmitError(f"launcher=slurm needs sbatch, which is not on this machine's PATH. {ELSEWHERE}")
+    try:
+        ask("scontrol", "ping")
+    except SubmitError as error:
+        raise SubmitError(f"launcher=slurm: no Slurm controller answers here ({error}). {ELSEWHERE}") from error
 
 
 def ask(*command: str, text: str | None = None) -> str:
