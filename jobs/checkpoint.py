@@ -1,21 +1,23 @@
-"""Checkpoints by torch.distributed.checkpoint: written aside and renamed, resharded when read.
+"""Checkpoints of the native engine by torch.distributed.checkpoint: written aside, resharded when read.
 
-A checkpoint is complete or absent: ranks write into a hidden directory that gets its name, step-00000020, only
-when all have finished. It can be read by another number of ranks or another sharding of the same model.
+A checkpoint can be read by any layout of the same model: parameters have LitGPT's names and order.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.utils import save_config
-from torch import nn
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -24,78 +26,94 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
 from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from jobs.checkpoint_directory import keep_newest, written_aside
+from jobs.engines.fill import part_of
+from jobs.engines.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError
 
+# Optimizer state by parameter name: pipeline ranks hold different parameters, and lists of them would not merge.
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+Order = Callable[[str, Tensor, Config, int], Tensor]
 
-def save(directory: Path, step: int, model: nn.Module, optimizer: Optimizer, *, keep: int) -> Path:
+
+def save(directory: Path, step: int, gpt: GPT, optimizer: Optimizer, *, tensor: int, keep: int) -> Path:
     """Save model, optimizer and step, then remove all but the newest `keep`; every rank calls it.
 
     Raises CheckpointError, on every rank, when a rank could not write; the previous checkpoints stay.
     """
     final = directory / f"step-{step:08d}"
-    writing = directory / f".step-{step:08d}.writing"
-    if dist.get_rank() == 0:
-        directory.mkdir(exist_ok=True)
-        for torn in directory.glob(".step-*.writing"):
-            shutil.rmtree(torn)
-    dist.barrier()
-    weights, optimizer_state = get_state_dict(model, optimizer)
-    state = {"model": weights, "optimizer": optimizer_state, "step": torch.tensor(step)}
+    weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
+    state = {
+        "model": in_litgpt_order(weights, gpt.config, tensor),
+        "optimizer": in_litgpt_order(moments, gpt.config, tensor),
+        "step": torch.tensor(step),
+    }
     try:
-        save_sharded(state, checkpoint_id=writing)
+        with written_aside(final) as writing:
+            save_sharded(state, checkpoint_id=writing)
     except CheckpointException as error:
         reasons = sorted({f"{type(cause[0]).__name__}: {cause[0]}" for cause in error.failures.values()})
         raise CheckpointError(
             f"Checkpoint {final} could not be written ({'; '.join(reasons)}). The last good one stays."
         ) from error
-    if dist.get_rank() == 0:
-        shutil.rmtree(final, ignore_errors=True)
-        writing.rename(final)
-        for old in complete(directory)[:-keep]:
-            shutil.rmtree(old)
-    dist.barrier()
+    keep_newest(directory, keep)
     return final
 
 
-def complete(directory: Path) -> list[Path]:
-    """The complete checkpoints, oldest first."""
-    return sorted(directory.glob("step-*"))
-
-
-def load(path: Path, model: nn.Module, optimizer: Optimizer) -> int:
+def load(path: Path, gpt: GPT, optimizer: Optimizer, *, tensor: int) -> int:
     """Restore model and optimizer in place and return the step they were saved after; every rank calls it."""
-    weights, optimizer_state = get_state_dict(model, optimizer)
-    state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": torch.tensor(0)}
+    weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
+    state: dict[str, Any] = {
+        "model": in_litgpt_order(weights, gpt.config, tensor),
+        "optimizer": in_litgpt_order(moments, gpt.config, tensor),
+        "step": torch.tensor(0),
+    }
     try:
         load_sharded(state, checkpoint_id=path)
     except (CheckpointException, OSError, RuntimeError) as error:
         raise CheckpointError(
             f"Checkpoint {path} cannot be read: {error}. Remove that directory to resume from the one before it."
         ) from error
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        gpt,
+        optimizer,
+        model_state_dict=in_layout_order(state["model"], gpt.config, tensor),
+        optim_state_dict=in_layout_order(state["optimizer"], gpt.config, tensor),
+        options=FLAT,
+    )
     return int(state["step"])
 
 
-def size_bytes(path: Path) -> int:
-    """Bytes of a checkpoint on disk."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+def in_litgpt_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:
+    """A state with the rows of fused qkv as LitGPT has them, cut as before; TP ranks hold them grouped by rank."""
+    return {name: reordered(name, value, as_in_litgpt, config, tensor) for name, value in state.items()}
 
 
-def export(directory: Path, model: nn.Module, tokenizer_files: list[Path]) -> None:
-    """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it."""
-    full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    if dist.get_rank() == 0:
-        writing = directory.with_name(f".{directory.name}.writing")
-        shutil.rmtree(writing, ignore_errors=True)
-        writing.mkdir()
-        torch.save(full, writing / "lit_model.pth")
-        gpt = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-        assert isinstance(gpt, GPT)
-        save_config(gpt.config, writing)
-        for file in tokenizer_files:
-            shutil.copy(file, writing)
-        shutil.rmtree(directory, ignore_errors=True)
-        writing.rename(directory)
-    dist.barrier()
+def in_layout_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:
+    """The inverse of in_litgpt_order."""
+    return {name: reordered(name, value, grouped_by_rank, config, tensor) for name, value in state.items()}
+
+
+def reordered(name: str, value: Any, order: Order, config: Config, tensor: int) -> Any:
+    """The value with its rows in another order; every rank that holds a part of it takes part."""
+    if tensor == 1 or ".attn.qkv." not in name or not isinstance(value, DTensor) or value.ndim == 0:
+        return value
+    return part_of(order(name, value.full_tensor(), config, tensor), value)
+
+
+def export(directory: Path, gpt: GPT, tokenizer_files: list[Path], *, tensor: int) -> None:
+    """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
+
+    The weights go through a sharded checkpoint, so that no rank but the first ever holds more than its part.
+    """
+    with written_aside(directory) as writing:
+        save_sharded(in_litgpt_order(get_model_state_dict(gpt), gpt.config, tensor), checkpoint_id=writing / "sharded")
+        if dist.get_rank() == 0:
+            dcp_to_torch_save(writing / "sharded", writing / "lit_model.pth")
+            shutil.rmtree(writing / "sharded")
+            save_config(gpt.config, writing)
+            for file in tokenizer_files:
+                shutil.copy(file, writing)

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text)
 
     for name, text in (
-        ("plan", "show what the overrides come to: the plan table and every value; prepares nothing"),
+        ("plan", "show what the overrides come to: the plan table, the mesh and every value; prepares nothing"),
         ("submit", "prepare all points and submit all or none; returns at once"),
     ):
         sub = command(name, text)

@@ -30,7 +30,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError
-from jobs.plan.legality import problems
+from jobs.plan.legality import problems, product_is_illegal
+from jobs.plan.nearest import nearest_legal
 from jobs.schema import Run
 
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
@@ -197,9 +198,17 @@ def refuse_illegal(points: list[Point]) -> None:
     found = [(point.run, problems(point.run)) for point in points]
     illegal = [(run, reasons) for run, reasons in found if reasons]
     if illegal:
-        lines = [f"{run.name}:" + "".join(f"\n    {reason}" for reason in reasons) for run, reasons in illegal]
+        lines = [
+            f"{run.name}:" + "".join(f"\n    {reason}" for reason in [*reasons, *nearest(run)]) for run, reasons in illegal
+        ]
         count = f"{len(illegal)} of {len(points)} points" if len(points) > 1 else "This run"
         raise ConfigError(f"{count} cannot run; nothing was prepared or submitted.\n" + "\n".join(lines))
+
+
+def nearest(run: Run) -> list[str]:
+    """One line with the products of degrees that can run, next to one that cannot."""
+    found = nearest_legal(run, lambda near: not problems(near)) if product_is_illegal(run) else []
+    return [f"Nearest that can run: {'; or '.join(found)}."] if found else []
 
 
 def refuse_equal_names(points: list[Point]) -> None:

@@ -90,6 +90,29 @@ OTHER_TIME = Metric(
 )
 TOTAL_TIME = Metric("total_time_s", "s", "From the start of rank 0's process to its recorded end.", Better.low, 4)
 
+# --- one value per attempt, or per attempt, axis and collective (status.jsonl, `layout` event) -------------------
+PARAMETERS_HELD = Metric(
+    "parameters_held",
+    "1",
+    "Weights that a rank keeps between steps, as cut by tensor, pipeline and FSDP; the rank with the most.",
+    Better.low,
+    4,
+)
+COLLECTIVE_CALLS = Metric(
+    "collective_calls",
+    "1",
+    "Calls of one collective over one axis of the rank grid in one step, of the rank that moves the most in all.",
+    digits=9,
+)
+COLLECTIVE_BYTES = Metric(
+    "collective_bytes",
+    "B",
+    "Payload of one collective over one axis of the rank grid in one step: the whole tensor that is reduced, the "
+    "gathered output, the input that is scattered, the tensor that is sent; of the rank that moves the most in all.",
+    Better.low,
+    4,
+)
+
 # --- derived per run by analysis ------------------------------------------------------------------------------
 TOKENS_PER_S = Metric(
     "tokens_per_s",

@@ -11,12 +11,14 @@ import argparse
 import os
 import socket
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import jobs
 from jobs.errors import RunDirError
 from jobs.ranks import Rank, this_rank
 from jobs.rundir import RunDir, append_event, load_run
+from jobs.schema import EngineKind, Run
 
 
 def main(run_directory: str) -> None:
@@ -29,9 +31,7 @@ def main(run_directory: str) -> None:
         refuse_other_world(run.ranks, rank)
         # Threads are fixed when the arithmetic libraries load.
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
-        from jobs.workloads.train import train  # noqa: PLC0415 (torch takes seconds: only ranks pay)
-
-        train(run, directory, rank)
+        workload(run)(run, directory, rank)
     except BaseException as error:
         append_event(
             directory,
@@ -41,6 +41,16 @@ def main(run_directory: str) -> None:
             error="".join(traceback.format_exception_only(error)).strip(),
         )
         raise
+
+
+def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
+    """The training loop of the run's engine; imported here, because torch takes seconds and NeMo twenty."""
+    match run.engine.kind:
+        case EngineKind.native:
+            from jobs.workloads.train import train  # noqa: PLC0415
+        case EngineKind.nemo:
+            from jobs.workloads.train_nemo import train  # noqa: PLC0415
+    return train
 
 
 def refuse_other_code(directory: RunDir) -> None:

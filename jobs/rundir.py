@@ -11,7 +11,7 @@
             plan.json                   layout and predictions, written before the run
             provenance.json             git state, versions, host, command
             code -> ../code-3f9c...
-            status.jsonl                events: prepared, started, checkpoint, finished, stopped, failed
+            status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed
             metrics.jsonl               a header line, then one line a step
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
             export/                     a LitGPT checkpoint directory

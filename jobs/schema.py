@@ -92,26 +92,77 @@ class Sharding(Enum):
     """FULL_SHARD within a node (or `data_shard` ranks), replicated across."""
 
 
+Schedule = Enum(
+    "Schedule",
+    {
+        "GPipe": "GPipe",
+        "1F1B": "1F1B",
+        "Interleaved1F1B": "Interleaved1F1B",
+        "LoopedBFS": "LoopedBFS",
+        "InterleavedZeroBubble": "InterleavedZeroBubble",
+        "ZBVZeroBubble": "ZBVZeroBubble",
+    },
+)
+"""Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
+
+
+class StageSplit(Enum):
+    """How layers are dealt to pipeline stages."""
+
+    even = "even"
+    """Every stage the same number of layers."""
+    balanced = "balanced"
+    """Every stage about the same number of weights, embedding and head counted."""
+
+
 @dataclass(kw_only=True)
 class Parallelism:
-    """How the model and the batch are cut over ranks; data parallelism is what tensor x pipeline leaves."""
+    """How the model and the batch are cut over ranks; data parallelism is what tensor x pipeline x context leaves."""
 
     name: str
     strategy: Strategy
     sharding: Sharding | None = None
     """Only with strategy=fsdp."""
-    tensor: int = 1
-    """Ranks that share each matrix (TP)."""
-    pipeline: int = 1
-    """Stages that share the layers (PP)."""
+    data_replicate: int | None = None
+    """Copies of the weights that are kept equal; None: what `sharding` implies."""
     data_shard: int | None = None
     """Ranks one FSDP shard group spans; None: what `sharding` implies."""
+    tensor: int = 1
+    """Ranks that share each matrix (TP)."""
+    sequence_parallel: bool | None = None
+    """With TP, cut activations between the matrices along the sequence; None: wherever the engine can."""
+    loss_parallel: bool = True
+    """With TP, leave the logits cut along the vocabulary for the loss."""
+    pipeline: int = 1
+    """Ranks that share the layers (PP)."""
+    schedule: Schedule = Schedule["1F1B"]
+    """Order of the pipeline's micro-batches."""
+    stages_per_rank: int | None = None
+    """Virtual stages: pieces of the model a pipeline rank holds; None: what `schedule` implies."""
+    stage_split: StageSplit = StageSplit.even
+    stage_layers: list[int] | None = None
+    """Layers of every stage, first to last; None: what `stage_split` deals."""
+    context: int = 1
+    """Ranks that share each sequence (CP)."""
 
 
 class EngineKind(Enum):
     """What executes a training step."""
 
     native = "native"
+    """LitGPT's model under PyTorch's own parallelism."""
+    nemo = "nemo"
+    """NeMo 2's recipe: Megatron-core's model and parallelism."""
+
+
+class ActivationCheckpointing(Enum):
+    """Which activations the backward pass computes again instead of keeping."""
+
+    none = "none"
+    selective = "selective"
+    """Keep what matrix products and attention computed, compute the rest again."""
+    full = "full"
+    """Keep the input of each layer only."""
 
 
 @dataclass(kw_only=True)
@@ -119,6 +170,11 @@ class Engine:
     """The code that executes a training step."""
 
     kind: EngineKind
+    activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
+    compile: bool = False
+    """Compile every layer by torch.compile (native); NeMo has kernels of its own."""
+    distributed_optimizer: bool = False
+    """Megatron's optimizer state cut over data-parallel ranks (nemo), which is ZeRO stage 1."""
     collective_timeout_s: int = 600
     """A collective that waits longer ends the run instead of hanging until the time limit."""
     cpu_threads_per_rank: int = 1
@@ -130,6 +186,15 @@ class Precision(Enum):
 
     float32 = "float32"
     bfloat16 = "bfloat16"
+
+
+@dataclass(kw_only=True)
+class Lora:
+    """Low-rank adapters that are trained instead of the weights."""
+
+    rank: int
+    alpha: float
+    dropout: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -159,6 +224,8 @@ class Job:
     seed: int
     init_from: str | None = None
     """A LitGPT checkpoint directory to start from; None: random weights from `seed`."""
+    lora: Lora | None = None
+    """Train low-rank adapters and leave the weights; None: train all weights."""
     export: bool = False
     """Write a LitGPT checkpoint directory at the end."""
     checkpoint_every_steps: int | None = None

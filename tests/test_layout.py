@@ -13,9 +13,9 @@ from tests.test_compose import one
 def grids(most: int) -> list[Layout]:
     degrees = (1, 2, 3, 4)
     return [
-        Layout(nodes=world // rpn, ranks_per_node=rpn, pp=pp, dp_replicate=replicate, dp_shard=shard, tp=tp)
-        for pp, replicate, shard, tp in product(degrees, repeat=4)
-        if (world := pp * replicate * shard * tp) <= most
+        Layout(nodes=world // rpn, ranks_per_node=rpn, pp=pp, dp_replicate=replicate, dp_shard=shard, cp=cp, tp=tp)
+        for pp, replicate, shard, cp, tp in product(degrees, repeat=5)
+        if (world := pp * replicate * shard * cp * tp) <= most
         for rpn in degrees
         if world % rpn == 0
     ]
@@ -46,7 +46,7 @@ def test_the_tensor_axis_stays_inside_a_node_when_it_divides_it() -> None:
 
 def test_a_grid_that_does_not_fill_the_world_is_our_bug() -> None:
     with pytest.raises(AssertionError, match="= 4, world size = 2"):
-        Layout(nodes=1, ranks_per_node=2, pp=2, dp_replicate=2, dp_shard=1, tp=1)
+        Layout(nodes=1, ranks_per_node=2, pp=2, dp_replicate=2, dp_shard=1, cp=1, tp=1)
 
 
 @pytest.mark.parametrize(

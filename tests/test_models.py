@@ -9,7 +9,7 @@ import torch
 from litgpt.config import Config
 from litgpt.model import GPT
 
-from jobs.engines.model import litgpt_config
+from jobs.engines.litgpt_names import litgpt_fields
 from jobs.plan.cost import parameters
 from tests.test_compose import one, options
 
@@ -26,7 +26,7 @@ FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "interme
 def test_every_number_that_litgpt_has_too_is_the_same(name: str) -> None:
     model = one(f"model={name}").run.model
     assert model.litgpt_name is not None
-    ours, theirs = litgpt_config(model), Config.from_name(model.litgpt_name)
+    ours, theirs = Config(**litgpt_fields(model)), Config.from_name(model.litgpt_name)
     assert {field: getattr(ours, field) for field in FIELDS} == {field: getattr(theirs, field) for field in FIELDS}
 
 
@@ -34,7 +34,7 @@ def test_every_number_that_litgpt_has_too_is_the_same(name: str) -> None:
 def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
     model = one(f"model={name}").run.model
     with torch.device("meta"):
-        built = GPT(litgpt_config(model))
+        built = GPT(Config(**litgpt_fields(model)))
     assert parameters(model) == sum(parameter.numel() for parameter in built.parameters())
 
 

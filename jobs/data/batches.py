@@ -8,6 +8,7 @@ whatever dp and micro_batch_size are: rank r takes its r-th contiguous slice and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ class StepBatch:
     """What a rank computes on in one optimizer step, and the size of the whole global batch."""
 
     micro_batches: list[tuple[Tokens, Tokens]]
-    """Inputs and targets of this rank, each (micro_batch_size, longest sample in the micro-batch)."""
+    """Inputs and targets of this rank, each (micro_batch_size, longest sample in the micro-batch or as padded)."""
     labels: int
     """Targets of the global batch that take a loss."""
     tokens: int
@@ -31,7 +32,7 @@ class StepBatch:
 
 
 class Batches:
-    """The batches of one data-parallel rank.
+    """The batches of one data-parallel rank, padded to `pad_to` or else to the next multiple of `pad_multiple`.
 
     Raises DataError when the data does not fill a global batch, or when one could be without any label.
     """
@@ -45,6 +46,8 @@ class Batches:
         dp: int,
         dp_rank: int,
         seed: int,
+        pad_multiple: int = 1,
+        pad_to: int | None = None,
     ) -> None:
         assert global_batch_size % (dp * micro_batch_size) == 0, (
             f"global_batch_size={global_batch_size} is not a multiple of dp={dp} x micro_batch_size={micro_batch_size}"
@@ -58,6 +61,8 @@ class Batches:
         self._micro_batches = global_batch_size // (dp * micro_batch_size)
         self._dp_rank = dp_rank
         self._seed = seed
+        self._pad_multiple = pad_multiple
+        self._pad_to = pad_to
         self._epoch: tuple[int, npt.NDArray[np.intp]] | None = None
 
     @property
@@ -78,7 +83,7 @@ class Batches:
             micro_batches=[self._padded(samples) for samples in micro_batches[first : first + self._micro_batches]],
             labels=int(self._dataset.label_counts[chosen].sum()),
             tokens=int(lengths.sum(dtype=np.int64)),
-            padded_tokens=int(lengths.max(axis=1).sum(dtype=np.int64)) * self._micro_batch_size,
+            padded_tokens=sum(map(self._padded_length, lengths)) * self._micro_batch_size,
         )
 
     def _order(self, epoch: int) -> npt.NDArray[np.intp]:
@@ -88,9 +93,14 @@ class Batches:
             self._epoch = (epoch, random.permutation(len(self._dataset)))
         return self._epoch[1]
 
+    def _padded_length(self, lengths: npt.NDArray[Any]) -> int:
+        """Tokens that every sequence of a micro-batch has once padded."""
+        longest = int(lengths.max())
+        return self._pad_to or -(-longest // self._pad_multiple) * self._pad_multiple
+
     def _padded(self, samples: npt.NDArray[np.intp]) -> tuple[Tokens, Tokens]:
         """Samples side by side; inputs padded with 0, which no label looks at, and targets with IGNORED."""
-        shape = (len(samples), int(self._dataset.lengths[samples].max()))
+        shape = (len(samples), self._padded_length(self._dataset.lengths[samples]))
         inputs, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
         for row, sample in enumerate(samples.tolist()):
             length = int(self._dataset.lengths[sample])

@@ -125,9 +125,7 @@ def read_meta(directory: Path) -> dict[str, Any]:
         ) from error
 
 
-def write_tokens(
-    path: Path, arrays: Iterable[npt.NDArray[np.integer]], dtype: npt.DTypeLike, most: int | None = None
-) -> int:
+def write_tokens(path: Path, arrays: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike, most: int | None = None) -> int:
     """Write a one-dimensional .npy file array by array, at most so many tokens, and return how many it has.
 
     numpy leaves room in the header for the first axis to grow, so the header is written again when its length is known.

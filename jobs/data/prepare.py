@@ -228,7 +228,7 @@ def write_windows(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> npt.
     return samples
 
 
-def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDArray[np.integer]]:
+def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
     """Token ids of each piece of text; a document ends with the eos token, and begins as the tokenizer has it."""
     todo = (piece for path in files for piece in pieces(path))
     while batch := list(islice(todo, PIECES_AT_ONCE)):
@@ -239,7 +239,7 @@ def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDAr
 def write_records(recipe: Recipe, records: list[Record], tokenizer: Tokenizer, directory: Path) -> npt.NDArray[np.void]:
     """Write each record as prompt and response, as litgpt 0.5.12 does (litgpt/data/base.py, class SFTDataset)."""
     data, limit, dtype = recipe.data, recipe.sequence_length, token_dtype(tokenizer.size)
-    whole: list[npt.NDArray[np.integer]] = []
+    whole: list[npt.NDArray[Any]] = []
     prompt_sizes: list[int] = []
     for start in range(0, len(records), RECORDS_AT_ONCE):
         batch = records[start : start + RECORDS_AT_ONCE]

@@ -1,41 +1,68 @@
 """Data parallelism: DDP, and FSDP2 with the four shardings PyTorch's users know.
 
-    FULL_SHARD      1-D mesh over dp_shard, parameters freed after forward
-    SHARD_GRAD_OP   the same mesh, parameters kept until backward
-    NO_SHARD        2-D mesh (dp_replicate = all, dp_shard = 1)
-    HYBRID_SHARD    2-D mesh (dp_replicate, dp_shard), by default one shard group a node
+    FULL_SHARD      a shard group over all data-parallel ranks, parameters freed after forward
+    SHARD_GRAD_OP   the same group, parameters kept until backward
+    NO_SHARD        shard groups of one: every rank holds everything, gradients are all-reduced
+    HYBRID_SHARD    FULL_SHARD within shard groups (by default one a node), gradients all-reduced across
 
-All of them average gradients over the data-parallel ranks.
+All of them average gradients over the data-parallel ranks. Context-parallel ranks hold equal weights and see other
+tokens, so shard groups span them too.
 """
 
 from __future__ import annotations
 
 import torch
-from litgpt.model import GPT
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.schema import Precision, Run, Sharding
+from jobs.engines.model import layers
+from jobs.layout import data_degree
+from jobs.schema import Precision, Run, Sharding, Strategy
 
 
-def shard(gpt: GPT, run: Run, mesh: DeviceMesh) -> None:
-    """Apply FSDP2 in place: every block is a unit of its own, the rest is the root's."""
+def uses_ddp(run: Run) -> bool:
+    """Whether DDP keeps the replicas equal."""
+    p = run.parallelism
+    return p.strategy is Strategy.ddp and p.tensor == p.pipeline == 1
+
+
+def uses_fsdp(run: Run) -> bool:
+    """Whether parameters are FSDP's.
+
+    Replicas of a model that is cut over ranks are too, as NO_SHARD: the arithmetic is DDP's, and FSDP takes the
+    DTensors and stages that DDP's buckets do not.
+    """
+    strategy = run.parallelism.strategy
+    return strategy is Strategy.fsdp or (strategy is Strategy.ddp and not uses_ddp(run) and data_degree(run) > 1)
+
+
+def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
+    """Apply FSDP2 in place: every layer is a unit of its own, the rest is the root's."""
     policy = MixedPrecisionPolicy()
     if run.job.precision is Precision.bfloat16:
         # Inputs are not cast: activations already are bfloat16, and the rotary table must stay float32.
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    hybrid = run.parallelism.sharding in {Sharding.NO_SHARD, Sharding.HYBRID_SHARD}
-    data_mesh = mesh["dp_replicate", "dp_shard"] if hybrid else mesh["dp_shard"]
-    keep = run.parallelism.sharding is Sharding.SHARD_GRAD_OP
-    for block in gpt.transformer.h:
-        fully_shard(block, mesh=data_mesh, mp_policy=policy, reshard_after_forward=not keep)
+    data_mesh = data_parallel_mesh(run, mesh)
+    free = run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}
+    for layer in layers(unit):
+        fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=free)
     # The root keeps torch's choice: backward needs its head at once, so freeing it would only gather it twice.
-    fully_shard(gpt, mesh=data_mesh, mp_policy=policy)
+    fully_shard(unit, mesh=data_mesh, mp_policy=policy)
 
 
-def replicate(gpt: GPT, mesh: DeviceMesh) -> DistributedDataParallel:
+def data_parallel_mesh(run: Run, mesh: DeviceMesh) -> DeviceMesh:
+    """Where FSDP shards (1-D), or replicates and shards (2-D)."""
+    shard_axis = "dp_shard"
+    if run.parallelism.context > 1:
+        shard_axis = "dp_shard_cp"
+        mesh["dp_shard", "cp"]._flatten(shard_axis)  # noqa: SLF001 (torch has no public name for it yet)
+    replicated = mesh["dp_replicate"].size() > 1 or mesh[shard_axis].size() == 1
+    return mesh["dp_replicate", shard_axis] if replicated else mesh[shard_axis]
+
+
+def replicate(gpt: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
     """Wrap in DDP over the replicas."""
     return DistributedDataParallel(gpt, process_group=mesh["dp_replicate"].get_group())
 

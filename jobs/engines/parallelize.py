@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import torch
-from torch import nn
+from litgpt.model import GPT
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.parallel import loss_parallel
 
-from jobs.engines.data_parallel import replicate, shard
-from jobs.engines.model import checkpoint_values, empty_model, fill, random_values
-from jobs.layout import AXES, Layout
-from jobs.schema import Run, Strategy
+from jobs.engines.activation_checkpointing import recompute
+from jobs.engines.compilation import compile_layer
+from jobs.engines.context_parallel import cut_sequences
+from jobs.engines.data_parallel import replicate, shard, uses_ddp, uses_fsdp
+from jobs.engines.fill import fill
+from jobs.engines.mixed_precision import autocast
+from jobs.engines.model import empty_model, layers, tie_embeddings
+from jobs.engines.pipeline import Pipeline, Stage, split
+from jobs.engines.step import ForwardBackward, OneAfterAnother
+from jobs.engines.tensor_parallel import cut_matrices
+from jobs.engines.weights import values_of
+from jobs.layout import AXES, Layout, sequence_parallel
+from jobs.schema import Precision, Run
+
+
+@dataclass(frozen=True)
+class ParallelModel:
+    """A model cut over ranks."""
+
+    gpt: GPT
+    """What this rank holds, under LitGPT's parameter names."""
+    execution: ForwardBackward
+    """How micro-batches run through it."""
 
 
 def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
@@ -19,15 +41,36 @@ def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXES)
 
 
-def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device) -> nn.Module:
-    """The run's model on this rank, with its weights: forward(tokens (mbs, seq)) -> logits (mbs, seq, vocab)."""
+def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device) -> ParallelModel:
+    """The run's model on this rank, with its weights."""
+    p = run.parallelism
     gpt = empty_model(run.model, run.job.sequence_length)
-    if run.parallelism.strategy is Strategy.fsdp:
-        shard(gpt, run, mesh)
-    start = run.job.init_from
-    fill(
-        gpt,
-        device,
-        checkpoint_values(Path(start), device) if start else random_values(gpt, run.job.seed, device),
-    )
-    return replicate(gpt, mesh) if run.parallelism.strategy is Strategy.ddp else gpt
+    units: list[GPT] | list[Stage] = [gpt]
+
+    if p.pipeline > 1:
+        units = split(gpt, run, mesh["pp"].get_local_rank())
+    if p.tensor > 1:
+        cut_matrices(gpt, mesh["tp"], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+    tie_embeddings(gpt, tied=run.model.tie_embeddings)
+    for layer in layers(gpt):
+        recompute(layer, run.engine.activation_checkpointing)
+        if run.engine.compile:
+            compile_layer(layer)
+    for unit in units:
+        if uses_fsdp(run):
+            shard(unit, run, mesh)
+        elif run.job.precision is Precision.bfloat16:
+            autocast(unit, device)
+    fill(gpt, device, values_of(run.job.init_from, run.job.seed), tensor=p.tensor, tied=run.model.tie_embeddings)
+
+    def around(tokens: list[Tensor]) -> ExitStack:
+        contexts = ExitStack()
+        if p.tensor > 1 and p.loss_parallel:
+            contexts.enter_context(loss_parallel())
+        if p.context > 1:
+            contexts.enter_context(cut_sequences(gpt, mesh["cp"], tokens))
+        return contexts
+
+    if p.pipeline > 1:
+        return ParallelModel(gpt, Pipeline([u for u in units if isinstance(u, Stage)], run, mesh["pp"], device, around))
+    return ParallelModel(gpt, OneAfterAnother(replicate(gpt, mesh) if uses_ddp(run) else gpt, around))

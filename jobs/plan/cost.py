@@ -6,16 +6,31 @@ from jobs.schema import Mlp, Model, Norm, Run
 
 
 def parameters(model: Model) -> int:
-    """Weights of the model, embedding and output head included; a test compares with LitGPT's own count.
+    """Weights of the model, embedding and output head included; a test compares with LitGPT's own count."""
+    embeddings = embedding_parameters(model) * (1 if model.tie_embeddings else 2)
+    return embeddings + model.layers * layer_parameters(model) + norm_parameters(model)
 
-    Per layer: query, key, value and output projections, the feed-forward (three matrices, two in GPT-NeoX, one set
-    per expert plus a router), and two norms.
+
+def embedding_parameters(model: Model) -> int:
+    """Weights of the embedding; the output head has as many."""
+    return model.vocab_size * model.hidden_size
+
+
+def norm_parameters(model: Model) -> int:
+    """Weights of one normalisation."""
+    return model.hidden_size * (2 if model.norm is Norm.LayerNorm else 1)
+
+
+def layer_parameters(model: Model) -> int:
+    """Weights of one layer.
+
+    Query, key, value and output projections, the feed-forward (three matrices, two in GPT-NeoX, one set per expert
+    plus a router), and two norms.
     """
     width, hidden = model.hidden_size, model.intermediate_size
     heads_width = model.heads * model.head_size
     qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
     attention = width * qkv_width + heads_width * width
-    norm = width * (2 if model.norm is Norm.LayerNorm else 1)
     match model.mlp:
         case Mlp.LLaMAMLP:
             feed_forward, biases = 3 * width * hidden, 2 * hidden + width
@@ -24,9 +39,7 @@ def parameters(model: Model) -> int:
         case Mlp.LLaMAMoE:
             feed_forward = model.experts * 3 * width * hidden + width * model.experts
             biases = model.experts * (2 * hidden + width)
-    layer = attention + feed_forward + 2 * norm + (qkv_width + width + biases if model.bias else 0)
-    embeddings = model.vocab_size * width * (1 if model.tie_embeddings else 2)
-    return embeddings + model.layers * layer + norm
+    return attention + feed_forward + 2 * norm_parameters(model) + (qkv_width + width + biases if model.bias else 0)
 
 
 def gpu_hours_limit(run: Run) -> float | None:

@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from jobs.compose import compose
-from jobs.engines.support import unsupported
+from jobs.layout import layout_of, stages_of
+from jobs.plan.mesh import WIDTH, draw
+from jobs.plan.stages import stage_layers
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import dump_run
+from jobs.schema import Run
+
+# Names above a mesh that many runs share.
+MOST_NAMES = 4
 
 
 def show(overrides: list[str], *, multirun: bool) -> int:
-    """Print the plan table with its warnings and, of a single run, every value."""
+    """Print the plan table with its warnings, every mesh once and, of a single run, every value."""
     runs = [point.run for point in compose(overrides, multirun=multirun)]
     out = console()
     out.print(plan_table(runs))
-    reasons = [reason for run in runs if (reason := unsupported(run))]
-    for note in plan_notes(runs, dict.fromkeys(f"submit will refuse: {reason}" for reason in reasons)):
+    for note in plan_notes(runs):
         out.print(note, markup=False)
+    for mesh, names in meshes(runs, min(WIDTH, out.width)).items():
+        heading = f"\n{listed(names)}:\n" if len(runs) > 1 else "\n"
+        # soft_wrap: a drawing that a narrow terminal breaks is better than one that is cut.
+        out.print(heading + mesh, markup=False, highlight=False, soft_wrap=True)
     if len(runs) == 1:
         out.print("", dump_run(runs[0]), sep="\n", markup=False, highlight=False)
     return 0
+
+
+def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
+    """Every drawing once, with the names of the runs it is of."""
+    drawn = cache(draw)
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        found.setdefault(drawn(layout_of(run), held_layers(run), width), []).append(run.name or "")
+    return found
+
+
+def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:
+    """The layers of each pipeline rank, which may hold several stages."""
+    stages = stage_layers(run)
+    places = range(run.parallelism.pipeline)
+    return tuple(tuple(layer for stage in stages_of(run, place) for layer in stages[stage]) for place in places)
+
+
+def listed(names: list[str]) -> str:
+    """Names, or the first of them and how many more."""
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    return f"{shown} and {more} more of this layout" if more > 0 else shown

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,23 +25,26 @@ def plan_table(runs: list[Run]) -> Table:
     """One row a run."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", overflow="fold")
+    layouts = [layout_of(run) for run in runs]
+    context = any(layout.cp > 1 for layout in layouts)
     for column in (
         "nodes",
         "ranks",
-        "dp x tp x pp",
+        "dp x cp x tp x pp" if context else "dp x tp x pp",
         "MBS x acc = GBS",
         "parameters",
         "time limit",
         "GPU-hours <=",
     ):
         table.add_column(column, justify="right", no_wrap=True)
-    for run in runs:
-        layout, hours = layout_of(run), gpu_hours_limit(run)
+    for run, layout in zip(runs, layouts, strict=True):
+        hours = gpu_hours_limit(run)
+        degrees = (layout.dp, *((layout.cp,) if context else ()), layout.tp, layout.pp)
         table.add_row(
             Text(run.name or ""),  # Text: a run's name is no markup
             str(run.nodes),
             str(run.ranks),
-            f"{layout.dp} x {layout.tp} x {layout.pp}",
+            " x ".join(map(str, degrees)),
             f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}",
             f"{parameters(run.model):,}",
             duration(run.wall_time_min),
@@ -52,7 +53,7 @@ def plan_table(runs: list[Run]) -> Table:
     return table
 
 
-def plan_notes(runs: list[Run], extra: Iterable[str] = ()) -> list[str]:
+def plan_notes(runs: list[Run]) -> list[str]:
     """The sum of the table and every warning once, with the runs it concerns."""
     hours = [gpu_hours_limit(run) for run in runs]
     known = [value for value in hours if value is not None]
@@ -60,7 +61,7 @@ def plan_notes(runs: list[Run], extra: Iterable[str] = ()) -> list[str]:
     notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}"]
     found: dict[str, list[str]] = {}
     for run in runs:
-        for sentence in (*warnings(run), *extra):
+        for sentence in warnings(run):
             found.setdefault(sentence, []).append(run.name or "")
     for sentence, names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"

@@ -17,7 +17,6 @@ from typing import Any
 from jobs.compose import Point
 from jobs.data import Batches, open_dataset
 from jobs.data import prepare as prepare_data
-from jobs.engines.support import unsupported
 from jobs.errors import ConfigError, RunDirError
 from jobs.layout import accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
@@ -55,11 +54,10 @@ class Samples:
 def prepare(points: list[Point]) -> Prepared:
     """Make the run directories of all points.
 
-    Raises ConfigError when an engine cannot run a point, DataError when its data cannot be used, RunDirError when a
+    Raises DataError when its data cannot be used, RunDirError when a
     directory exists or cannot be written; then no run directory was made.
     """
     runs = [point.run for point in points]
-    refuse_unsupported(runs)
     sweep = sweep_directory(runs)
     refuse_taken(sweep, runs)
     samples = prepare_samples(runs)
@@ -83,13 +81,6 @@ def prepare(points: list[Point]) -> Prepared:
         prepared.take_back()
         raise
     return prepared
-
-
-def refuse_unsupported(runs: list[Run]) -> None:
-    """Raise ConfigError for runs that no engine executes today."""
-    reasons = {reason: run.name for run in runs if (reason := unsupported(run))}
-    if reasons:
-        raise ConfigError("\n".join(f"{name}: {reason}" for reason, name in reasons.items()))
 
 
 def sweep_directory(runs: list[Run]) -> SweepDir:

@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from jobs import checkpoint
 from jobs import metrics as m
+from jobs.checkpoint_directory import size_bytes
 from jobs.data.batches import StepBatch
 from jobs.metrics import Metric
 from jobs.ranks import Rank
@@ -97,6 +97,13 @@ class Recorder:
         append_record(self.directory.metrics, known)
         self.show(step, loss, step_time_s, batch)
 
+    def layout(self, step: int, parameters: int, collectives: list[dict[str, object]] | None) -> None:
+        """What a rank holds and sends in a step; None: not known."""
+        if self.writes:
+            known = {} if collectives is None else {"collectives": collectives}
+            held = {m.PARAMETERS_HELD.name: parameters}
+            append_event(self.directory, "layout", attempt=self.attempt, step=step, **held, **known)
+
     def checkpoint(self, step: int, time_s: float, path: Path) -> None:
         """A checkpoint is complete on disk."""
         if self.writes:
@@ -106,7 +113,7 @@ class Recorder:
                 attempt=self.attempt,
                 step=step,
                 time_s=time_s,
-                bytes=checkpoint.size_bytes(path),
+                bytes=size_bytes(path),
             )
 
     def finished(self) -> None:

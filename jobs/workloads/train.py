@@ -6,42 +6,31 @@ Called by jobs.run in every rank. What a step does is `Trainer.step`; what its t
 
 from __future__ import annotations
 
-import math
-import os
-import resource
-import signal
-import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from jobs import checkpoint
-from jobs.data import Batches, open_dataset, prepare
+from jobs.checkpoint_directory import complete
+from jobs.data import Batches, open_dataset
 from jobs.data.batches import StepBatch
-from jobs.engines.data_parallel import reduce_gradients_now
-from jobs.engines.parallelize import device_mesh, parallel_model
-from jobs.layout import layout_of
+from jobs.engines.parallelize import ParallelModel, device_mesh, parallel_model
+from jobs.engines.traffic import Traffic, parameters_held
+from jobs.layout import layout_of, padding
 from jobs.ranks import Rank, slurm_job_id
 from jobs.rundir import RunDir
-from jobs.schema import Job, Precision, Run, Strategy
+from jobs.schema import Run
+from jobs.workloads.machine import StopRequest, device_name, join, memory_peak_bytes, nodes_of_run, synchronize
 from jobs.workloads.recorder import Recorder
-
-# What Slurm (through submitit's --signal) and people send before they kill.
-STOP_SIGNALS = {
-    signal.SIGTERM: "asked to end (SIGTERM)",
-    signal.SIGUSR2: "time limit near, or preempted (SIGUSR2)",
-}
+from jobs.workloads.steps import learning_rate, samples, steps_of
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
@@ -53,27 +42,29 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     device = join(run, rank)
     layout = layout_of(run)
     mesh = device_mesh(layout, device)
-    _, replicate, shard, _ = layout.coordinates(rank.rank)
 
     # --- data -------------------------------------------------------------------------------------------------
     dataset = open_dataset(samples(run, directory))
+    multiple, fixed = padding(run)
     batches = Batches(
         dataset,
         global_batch_size=run.global_batch_size,
         micro_batch_size=run.job.micro_batch_size,
         dp=layout.dp,
-        dp_rank=replicate * layout.dp_shard + shard,
+        dp_rank=layout.dp_rank(rank.rank),
         seed=run.job.seed,
+        pad_multiple=multiple,
+        pad_to=run.job.sequence_length if fixed else None,
     )
-    steps = run.job.steps or (run.job.epochs or 0) * batches.steps_per_epoch
+    steps = steps_of(run.job, batches)
 
     # --- model and optimizer ----------------------------------------------------------------------------------
-    trainer = Trainer(run, parallel_model(run, mesh, device), device, layout.dp, steps)
+    trainer = Trainer(run, parallel_model(run, mesh, device), device, mesh, steps)
 
     # --- resume -----------------------------------------------------------------------------------------------
     done = 0
-    for newest in checkpoint.complete(directory.checkpoints)[-1:]:
-        done = checkpoint.load(newest, trainer.model, trainer.optimizer)
+    for newest in complete(directory.checkpoints)[-1:]:
+        done = checkpoint.load(newest, trainer.model.gpt, trainer.optimizer, tensor=layout.tp)
     recorder = Recorder(run, directory, rank, process_started=process_started, steps=steps, from_step=done)
     recorder.started(
         ranks=rank.world_size,
@@ -87,13 +78,16 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- loop -------------------------------------------------------------------------------------------------
     every = run.job.checkpoint_every_steps
+    # Counting slows a step down, so it is one of those that steady figures leave out.
+    traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress():
         for step in range(done + 1, steps + 1):
             # The step time is all between the two fences: batch, forward, backward, reductions, update, loss.
             synchronize(device)
             fence = time.perf_counter()
             batch = batches.step(step)
-            loss, norm, rate = trainer.step(step, batch)
+            with traffic if step == counted else nullcontext():
+                loss, norm, rate = trainer.step(step, batch)
             synchronize(device)
             seconds = time.perf_counter() - fence
 
@@ -116,24 +110,17 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
                 memory_bytes=memory_bytes,
                 save_time_s=save_time_s,
             )
+            if step == counted:
+                recorder.layout(step, parameters_held(trainer.model.gpt.parameters()), traffic.of_busiest_rank())
             if stopping and step < steps:
                 break
     if recorder.last_step < steps:
         recorder.stopped(stop.reason)
     else:
         if run.job.export:
-            checkpoint.export(directory.export, trainer.model, dataset.tokenizer_files)
+            checkpoint.export(directory.export, trainer.model.gpt, dataset.tokenizer_files, tensor=layout.tp)
         recorder.finished()
     dist.destroy_process_group()
-
-
-def samples(run: Run, directory: RunDir) -> Path:
-    """The samples that were tokenized when the run was submitted; made now for a run prepared without them."""
-    if directory.data.exists():
-        return directory.data.resolve()
-    return prepare(
-        run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
-    )
 
 
 @dataclass
@@ -141,148 +128,81 @@ class Trainer:
     """Model and optimizer, and how they take one step."""
 
     run: Run
-    model: nn.Module
+    model: ParallelModel
     device: torch.device
-    dp: int
+    mesh: DeviceMesh
     steps: int
 
     def __post_init__(self) -> None:
         job = self.run.job
+        self.parameters = by_mesh(self.model.gpt.parameters())
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            [{"params": parameters} for parameters in self.parameters],
             lr=job.learning_rate,
             betas=(job.beta1, job.beta2),
             weight_decay=job.weight_decay,
+            fused=self.device.type == "cuda",
         )
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
         """One optimizer update; returns the global mean loss before it, the gradient norm, the learning rate."""
         job = self.run.job
-        total = torch.zeros((), device=self.device)
-        for i, (inputs, targets) in enumerate(batch.micro_batches, start=1):
-            reduce_gradients_now(self.model, now=i == len(batch.micro_batches))
-            loss = self.summed_loss(torch.from_numpy(inputs), torch.from_numpy(targets))
-            # Data parallelism averages over dp ranks; times dp / labels makes it the mean over all labels.
-            torch.autograd.backward(loss * (self.dp / batch.labels))
-            total += loss.detach()
-        norm = clip(self.model.parameters(), job.clip_norm)
+        micro_batches = [
+            (torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device))
+            for inputs, targets in batch.micro_batches
+        ]
+        # Data parallelism averages over its ranks; times their number / labels makes it the mean over all labels.
+        averaged = self.mesh["dp_replicate"].size() * self.mesh["dp_shard"].size() * self.mesh["cp"].size()
+        total = self.model.execution.forward_backward(micro_batches, averaged / batch.labels)
+        norm = clip(self.parameters, job.clip_norm, self.mesh["pp"])
         rate = learning_rate(job, step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        # Ranks of a TP group computed one and the same loss.
         dist.all_reduce(total)
-        return total.item() / batch.labels, norm, rate
-
-    def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy summed over labels; inputs and targets (mbs, seq), -100 where no loss is taken."""
-        with self.arithmetic():
-            logits = self.model(inputs.to(self.device))  # (mbs, seq, vocab)
-        targets = targets.to(self.device)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
-
-    def arithmetic(self) -> torch.autocast | nullcontext[None]:
-        """The bfloat16 autocast where FSDP's own mixed precision does not do it."""
-        job = self.run.job
-        if job.precision is Precision.bfloat16 and self.run.parallelism.strategy is not Strategy.fsdp:
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
+        return total.item() / (batch.labels * self.mesh["tp"].size()), norm, rate
 
 
-def learning_rate(job: Job, step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine from learning_rate to min_learning_rate at the last step."""
-    if step <= job.warmup_steps:
-        return job.learning_rate * step / job.warmup_steps
-    progress = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)
-    return job.min_learning_rate + (job.learning_rate - job.min_learning_rate) * (1 + math.cos(math.pi * progress)) / 2
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters grouped by where they lie: TP cuts matrices and not norms, and torch works on one kind at a time."""
+    groups: dict[Hashable, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        where = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
+        groups.setdefault(where, []).append(parameter)
+    return list(groups.values())
 
 
-def clip(parameters: Iterable[nn.Parameter], max_norm: float | None) -> float:
-    """Scale gradients to max_norm where they exceed it; returns the norm over all ranks before that."""
-    with_grad = [p for p in parameters if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in with_grad if p.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: DeviceMesh) -> float:
+    """Scale gradients to max_norm where they exceed it; returns the norm over all ranks before that.
+
+    The squares are summed over the groups of by_mesh, then over the pipeline's stages.
+    """
+    norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
+    squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2 for norm in norms]
+    total = torch.stack(squares).sum()
+    if stages.size() > 1:
+        dist.all_reduce(total, group=stages.get_group())
+    norm = total.sqrt()
     if max_norm is not None:
-        nn.utils.clip_grads_with_norm_(with_grad, max_norm, norm)
+        for group in groups:
+            nn.utils.clip_grads_with_norm_(group, max_norm, norm)
     return norm.item()
 
 
 def saved(run: Run, directory: RunDir, step: int, trainer: Trainer, recorder: Recorder) -> float:
     """Save a checkpoint and return how long the slowest rank was held up."""
     fence = time.perf_counter()
-    path = checkpoint.save(directory.checkpoints, step, trainer.model, trainer.optimizer, keep=run.job.keep_checkpoints)
+    path = checkpoint.save(
+        directory.checkpoints,
+        step,
+        trainer.model.gpt,
+        trainer.optimizer,
+        tensor=run.parallelism.tensor,
+        keep=run.job.keep_checkpoints,
+    )
     held = torch.tensor(time.perf_counter() - fence, dtype=torch.float64, device=trainer.device)
     dist.all_reduce(held, dist.ReduceOp.MAX)
     recorder.checkpoint(step, held.item(), path)
     return held.item()
-
-
-def join(run: Run, rank: Rank) -> torch.device:
-    """Choose the device, meet the other ranks; gloo on CPUs, nccl on GPUs."""
-    if torch.cuda.is_available():
-        # A launcher may show each rank all GPUs of the node, or only its own.
-        device = torch.device("cuda", rank.local_rank if torch.cuda.device_count() > rank.local_rank else 0)
-        torch.cuda.set_device(device)
-    else:
-        device = torch.device("cpu")
-        torch.set_num_threads(run.engine.cpu_threads_per_rank)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{rank.master_addr}:{rank.master_port}",
-        rank=rank.rank,
-        world_size=rank.world_size,
-        timeout=timedelta(seconds=run.engine.collective_timeout_s),
-        device_id=device if device.type == "cuda" else None,
-    )
-    return device
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device's queued work, so that a clock read after it means something."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def memory_peak_bytes(device: torch.device) -> float:
-    """MEMORY_PEAK of this rank."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
-
-
-def nodes_of_run(planned: int) -> dict[str, Any]:
-    """Names of the nodes in rank order, and whether they are emulated: fewer machines booted than nodes planned."""
-    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    here = (name, Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    places: list[tuple[str, str]] = [here] * dist.get_world_size()
-    dist.all_gather_object(places, here)
-    machines = {boot for _, boot in places}
-    return {
-        "nodes": list(dict.fromkeys(name for name, _ in places)),
-        "emulated_nodes": len(machines) < planned,
-    }
-
-
-def device_name(device: torch.device) -> str:
-    """What the GPU calls itself; for a CPU its model name."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "CPU"
-
-
-class StopRequest:
-    """Set by SIGTERM or SIGUSR2: Slurm's cancellation, preemption and the warning before the time limit."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.reason = "another rank was asked to stop"
-        for number in STOP_SIGNALS:
-            signal.signal(number, self.ask)
-
-    def ask(self, number: int, _frame: object) -> None:
-        """Remember the signal; the loop acts on it at the next step boundary, all ranks together."""
-        self.asked = True
-        self.reason = STOP_SIGNALS[signal.Signals(number)]

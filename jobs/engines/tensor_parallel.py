@@ -1,0 +1,106 @@
+"""Tensor parallelism: each matrix cut over the TP group, by torch's DTensor styles.
+
+LitGPT fuses query, key and value as rows [all q | all k | all v]. A cut into equal row blocks would hand one rank
+queries only, so the rows are regrouped by rank, [q0 k0 v0 | q1 k1 v1 | ...], when weights come in, and back when
+they leave (checkpoints and exports have LitGPT's order whatever the layout).
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from litgpt.config import Config
+from litgpt.model import GPT, Block, LLaMAMoE
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from jobs.engines.model import layers
+
+
+def cut_matrices(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool) -> None:
+    """Cut the held part of the model over the TP group, in place.
+
+    Column-wise then row-wise in attention and feed-forward, so that each needs one reduction. With
+    sequence_parallel the activations between them (mbs, seq / tp, hidden) are cut too; with loss_parallel the
+    logits stay a DTensor cut along the vocabulary.
+    """
+    config = copy.copy(gpt.config)
+    config.n_head //= mesh.size()
+    config.n_query_groups //= mesh.size()
+    between = Shard(1) if sequence_parallel else Replicate()
+    for layer in layers(gpt):
+        layer.attn.config = config
+        parallelize_module(layer, mesh, layer_plan(layer, between))
+    plan: dict[str, ParallelStyle] = {
+        "transformer.wte": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        "lm_head": ColwiseParallel(
+            input_layouts=between,
+            output_layouts=Shard(-1) if loss_parallel else Replicate(),
+            use_local_output=not loss_parallel,
+        ),
+    }
+    if sequence_parallel:
+        plan["transformer.ln_f"] = SequenceParallel()
+    held = dict(gpt.named_modules())
+    parallelize_module(gpt, mesh, {name: style for name, style in plan.items() if name in held})
+
+
+def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelStyle]:
+    """How the matrices of one layer are cut."""
+    plan: dict[str, ParallelStyle] = {
+        "attn.qkv": ColwiseParallel(),
+        "attn.proj": RowwiseParallel(output_layouts=between),
+    }
+    experts = isinstance(layer.mlp, LLaMAMoE)
+    for name, module in layer.get_submodule("mlp").named_modules(prefix="mlp"):
+        if name.endswith((".fc", ".fc_1", ".fc_2")):
+            plan[name] = ColwiseParallel()
+        elif name.endswith(".proj") and isinstance(module, nn.Linear):
+            # Each expert's output is reduced by itself: the router's gradient needs it whole.
+            plan[name] = RowwiseParallel(output_layouts=Replicate() if experts else between)
+    if isinstance(between, Shard):
+        plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
+        # LitGPT passes six positional arguments to attention; only the first is cut.
+        rest = (None,) * 5
+        plan["attn"] = PrepareModuleInput(input_layouts=(between, *rest), desired_input_layouts=(Replicate(), *rest))
+        plan["mlp"] = (
+            PrepareModuleInputOutput(
+                input_layouts=between,
+                desired_input_layouts=Replicate(),
+                use_local_input=True,
+                output_layouts=Replicate(),
+                desired_output_layouts=between,
+            )
+            if experts
+            else PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
+        )
+    return plan
+
+
+def qkv_rows(config: Config, tensor: int) -> Tensor:
+    """Row numbers of LitGPT's fused qkv in the order that gives each TP rank its own q, k and v heads."""
+    heads, groups, size = config.n_head, config.n_query_groups, config.head_size
+    q, k, v = torch.arange((heads + 2 * groups) * size).split((heads * size, groups * size, groups * size))
+    by_rank = zip(q.chunk(tensor), k.chunk(tensor), v.chunk(tensor), strict=True)
+    return torch.cat([rows for parts in by_rank for rows in parts])
+
+
+def grouped_by_rank(name: str, full: Tensor, config: Config, tensor: int) -> Tensor:
+    """A full weight in the row order of the layout; only fused qkv differs from LitGPT's."""
+    return full[qkv_rows(config, tensor)] if tensor > 1 and ".attn.qkv." in name else full
+
+
+def as_in_litgpt(name: str, full: Tensor, config: Config, tensor: int) -> Tensor:
+    """The inverse of grouped_by_rank."""
+    return full[torch.argsort(qkv_rows(config, tensor))] if tensor > 1 and ".attn.qkv." in name else full

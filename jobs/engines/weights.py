@@ -1,0 +1,79 @@
+"""Weights that do not depend on the layout: each full tensor by its LitGPT name, random or from a checkpoint.
+
+Every tensor is made from a generator seeded by (seed, name), or read from disk when it is asked for. So every rank
+gets the same full tensor and keeps its part: one rank and a thousand start from equal weights, no rank holds more
+than one full tensor beside its parts, and nothing is sent. Engines share this; nothing here needs LitGPT.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from jobs.errors import CheckpointError
+
+# Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.
+INITIAL_STD = 0.02
+
+Values = Callable[[str, Sequence[int], torch.dtype, torch.device], Tensor]
+"""Full tensor of a LitGPT parameter name, its shape, type and device."""
+
+
+def random_value(
+    name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device, seed: int, *, norm: bool
+) -> Tensor:
+    """Initial weight: normal for a matrix, one for a norm, zero for a bias."""
+    full = torch.empty(*shape, dtype=dtype, device=device)
+    if name.endswith("bias"):
+        return full.zero_()
+    if norm:
+        return full.fill_(1.0)
+    generator = torch.Generator(device).manual_seed(seed << 32 | zlib.crc32(name.encode()))
+    return full.normal_(0.0, INITIAL_STD, generator=generator)
+
+
+def is_norm(name: str) -> bool:
+    """Whether a LitGPT parameter belongs to a normalisation layer (norm_1, norm_2, ln_f)."""
+    return name.split(".")[-2].startswith(("norm", "ln_"))
+
+
+def values_of(init_from: str | None, seed: int) -> Values:
+    """Where a run's first weights come from: a LitGPT checkpoint directory, or the seed."""
+    if init_from:
+        return open_checkpoint(Path(init_from))
+    return lambda name, shape, dtype, device: random_value(name, shape, dtype, device, seed, norm=is_norm(name))
+
+
+def open_checkpoint(directory: Path) -> Values:
+    """Weights of a LitGPT checkpoint directory, read from disk as they are asked for.
+
+    Raises CheckpointError when the file is missing, unreadable or of another model.
+    """
+    path = directory / "lit_model.pth"
+    try:
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"job.init_from={directory} has no lit_model.pth. Give a LitGPT checkpoint directory "
+            "(litgpt download, or the export/ of a run)."
+        ) from error
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path} cannot be read as a LitGPT checkpoint: {error}") from error
+    state = state.get("model", state)
+
+    def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        if name not in state:
+            raise CheckpointError(f"{path} has no weight {name}: it is of another model. Choose model= to match.")
+        if tuple(state[name].shape) != tuple(shape):
+            raise CheckpointError(
+                f"{path}: {name} has shape {tuple(state[name].shape)}, the model wants {tuple(shape)}. "
+                "Choose model= to match."
+            )
+        return torch.as_tensor(state[name]).to(device, dtype)
+
+    return value

@@ -1,0 +1,203 @@
+"""The rules of the rank grid: degrees, what each axis cuts, and the data-parallel groups."""
+
+from __future__ import annotations
+
+import math
+
+from jobs.layout import STAGES_PER_RANK, data_degree, layout_of, sequence_parallel, shard_degree, stages_per_rank
+from jobs.plan.words import Rule, divisors, either
+from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
+
+ONE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
+
+
+def sharding_goes_with_fsdp(run: Run) -> str | None:
+    """Sharding is FSDP's, and FSDP has one."""
+    p = run.parallelism
+    if p.strategy is Strategy.fsdp and p.sharding is None:
+        return f"parallelism.strategy=fsdp needs parallelism.sharding: {', '.join(s.name for s in Sharding)}."
+    if p.strategy is not Strategy.fsdp and (p.sharding is not None or p.data_shard is not None):
+        return (
+            f"parallelism.sharding and data_shard have no meaning with strategy={p.strategy.name}. "
+            "Type parallelism=fsdp_full, or set both to null."
+        )
+    if p.sharding is Sharding.NO_SHARD and (p.data_shard or 1) > 1:
+        return (
+            f"parallelism.data_shard={p.data_shard} contradicts sharding=NO_SHARD. Type parallelism.data_shard=null, "
+            "or parallelism.sharding=HYBRID_SHARD."
+        )
+    return None
+
+
+def tensor_divides_matrices(run: Run) -> str | None:
+    """TP cuts attention by heads, grouped-query attention by key/value heads, and the other matrices evenly."""
+    m, tensor = run.model, run.parallelism.tensor
+    cut = (("heads", m.heads), ("kv_heads", m.kv_heads), ("intermediate_size", m.intermediate_size),
+           ("vocab_size", m.vocab_size))  # fmt: skip
+    for key, size in cut:
+        if size % tensor:
+            common = math.gcd(*(size for _, size in cut))
+            return f"parallelism.tensor={tensor} does not divide model.{key}={size} ({m.name}). Use {divisors(common)}."
+    if run.parallelism.sequence_parallel and tensor == 1:
+        return (
+            "parallelism.sequence_parallel=true cuts activations over the TP group, and parallelism.tensor=1 has none. "
+            "Type parallelism.tensor=2, or parallelism.sequence_parallel=null."
+        )
+    return None
+
+
+def cuts_divide_sequence(run: Run) -> str | None:
+    """Sequence parallelism cuts activations evenly, context parallelism each sequence into two pieces a rank."""
+    p, length = run.parallelism, run.job.sequence_length
+    unit = (p.tensor if sequence_parallel(run) else 1) * (2 * p.context if p.context > 1 else 1)
+    if length % unit:
+        near = either(n for n in (length // unit * unit, (length // unit + 1) * unit) if n)
+        why = f"tensor={p.tensor}" + (f" x 2 x context={p.context}" if p.context > 1 else "")
+        return (
+            f"job.sequence_length={length} is cut along the sequence and is not a multiple of {unit} ({why}). "
+            f"Type job.sequence_length={near}"
+            + (", or parallelism.sequence_parallel=false." if p.context == 1 else ".")
+        )
+    return None
+
+
+def context_needs_gpus(run: Run) -> str | None:
+    """PyTorch's ring attention has GPU kernels only."""
+    p = run.parallelism
+    if p.context > 1 and not run.cluster.gpus:
+        return (
+            f"parallelism.context={p.context} needs GPUs (ring attention has no CPU kernel), and cluster="
+            f"{run.cluster.name} has none. Choose a cluster with GPUs, or type parallelism.context=1."
+        )
+    return None
+
+
+def pipeline_settings_have_a_pipeline(run: Run) -> str | None:
+    """What describes stages needs stages."""
+    p = run.parallelism
+    if p.pipeline > 1:
+        return None
+    given = [key for key in ("stages_per_rank", "stage_layers") if getattr(p, key) is not None]
+    if given:
+        return (
+            f"parallelism.{given[0]} describes a pipeline, and parallelism.pipeline=1 has none. Type "
+            f"parallelism.pipeline=2, or parallelism.{given[0]}=null."
+        )
+    return None
+
+
+def schedule_fits_stages(run: Run) -> str | None:
+    """Which schedules hold one stage a rank, and which several."""
+    p = run.parallelism
+    count = stages_per_rank(run)
+    if p.pipeline == 1 or count == STAGES_PER_RANK[p.schedule]:
+        return None
+    if p.schedule in ONE_STAGE:
+        return (
+            f"parallelism.schedule={p.schedule.name} holds one stage a rank, not {count}. Type "
+            "parallelism.stages_per_rank=null, or parallelism.schedule=Interleaved1F1B."
+        )
+    if p.schedule is Schedule["ZBVZeroBubble"] or count < 2:
+        allowed = "2" if p.schedule is Schedule["ZBVZeroBubble"] else "2 or more"
+        return (
+            f"parallelism.schedule={p.schedule.name} holds {allowed} stages a rank, not {count}. Type "
+            "parallelism.stages_per_rank=2, or parallelism.schedule=1F1B."
+        )
+    return None
+
+
+def stages_share_layers(run: Run) -> str | None:
+    """Every stage has a layer, and the stages have them all."""
+    p, layers, name = run.parallelism, run.model.layers, run.model.name
+    stages = p.pipeline * stages_per_rank(run)
+    what = f"parallelism.pipeline={p.pipeline}" + (
+        f" x {stages_per_rank(run)} stages a rank" if stages > p.pipeline else ""
+    )
+    if p.stage_layers is not None:
+        counts = p.stage_layers
+        if len(counts) != stages or sum(counts) != layers or min(counts) < 1:
+            return (
+                f"parallelism.stage_layers={counts} must give each of {stages} stages ({what}) a layer or "
+                f"more, {layers} in all ({name}). Type parallelism.stage_layers=null, or {stages} numbers with that sum."
+            )
+        return None
+    if stages > layers:
+        return (
+            f"{what} makes {stages} stages of {layers} layers ({name}): a stage needs one. Type a smaller "
+            f"parallelism.pipeline{' or stages_per_rank' if stages > p.pipeline else ''}."
+        )
+    if layers % stages and p.stage_split is StageSplit.even:
+        return (
+            f"{what} does not divide model.layers={layers} ({name}). Use {divisors(layers)} stages, or type "
+            "parallelism.stage_split=balanced for stages of unequal length."
+        )
+    return None
+
+
+def tied_embeddings_share_a_stage(run: Run) -> str | None:
+    """Embedding and head are one weight, and a pipeline puts them on different ranks."""
+    if run.model.tie_embeddings and run.parallelism.pipeline > 1:
+        return (
+            f"model.tie_embeddings=true keeps embedding and head in one weight, and parallelism.pipeline="
+            f"{run.parallelism.pipeline} puts them on different ranks. Type parallelism.pipeline=1, or "
+            "model.tie_embeddings=false."
+        )
+    return None
+
+
+def grid_fills_world(run: Run) -> str | None:
+    """DP x CP x TP x PP is the world size."""
+    p = run.parallelism
+    model_ranks = p.tensor * p.pipeline * p.context
+    if run.ranks % model_ranks:
+        context = f" x context({p.context})" if p.context > 1 else ""
+        return (
+            f"dp x tensor({p.tensor}) x pipeline({p.pipeline}){context} cannot be the world size {run.ranks} = "
+            f"nodes({run.nodes}) x ranks_per_node({run.ranks_per_node}): {run.ranks} is not a multiple "
+            f"of {model_ranks}. Use nodes such that nodes x {run.ranks_per_node} is, or smaller degrees."
+        )
+    dp = data_degree(run)
+    if p.strategy is Strategy.single and (dp > 1 or p.context > 1):
+        return (
+            f"parallelism={p.name} has one replica and no data parallelism, but {run.ranks} ranks leave dp={dp}. "
+            "Type nodes=1 ranks_per_node=1, or parallelism=ddp."
+        )
+    shard = shard_degree(run)
+    for key, degree in (("data_shard", p.data_shard), ("data_replicate", p.data_replicate)):
+        if degree is not None and dp % degree:
+            return f"parallelism.{key}={degree} does not divide dp={dp}. Type parallelism.{key}= one of {divisors(dp)}."
+    if dp % shard:
+        return (
+            f"the shard group of {p.name}={shard} does not divide dp={dp}. Type parallelism.data_shard= one of "
+            f"{divisors(dp)}."
+        )
+    if p.data_replicate is not None and p.data_replicate * shard != dp:
+        return (
+            f"parallelism.data_replicate={p.data_replicate} x shard group {shard} is not dp={dp}. Type "
+            f"parallelism.data_replicate={dp // shard}, or null."
+        )
+    return None
+
+
+def tensor_crosses_nodes(run: Run) -> str | None:
+    """TP talks in every layer; between nodes that is slow."""
+    if run.parallelism.tensor > 1 and layout_of(run).crosses_nodes("tp"):
+        return (
+            f"parallelism.tensor={run.parallelism.tensor} puts ranks of one TP group on different nodes "
+            f"(ranks_per_node={run.ranks_per_node}): every layer then waits for the network."
+        )
+    return None
+
+
+GRID: tuple[Rule, ...] = (
+    sharding_goes_with_fsdp,
+    tensor_divides_matrices,
+    cuts_divide_sequence,
+    context_needs_gpus,
+    pipeline_settings_have_a_pipeline,
+    schedule_fits_stages,
+    stages_share_layers,
+    tied_embeddings_share_a_stage,
+    grid_fills_world,
+)
+WARNINGS: tuple[Rule, ...] = (tensor_crosses_nodes,)

@@ -1,0 +1,223 @@
+"""The rank grid as a drawing for a person: which rank sits on which node, and which ranks form the groups.
+
+Plain ASCII, so that a log file or a terminal of any encoding shows it. Called by `slurmscale plan`; knows Layout only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from jobs.layout import AXES, Layout
+
+WIDTH = 120
+# Boxes a drawing may have before equal ones are folded: 8 nodes of 8 ranks are about 20 lines.
+MOST_BOXES = 8
+RANK = "rank"
+LABEL_WIDTH = max(map(len, (*AXES, RANK))) + 2
+MEANING = {
+    "pp": "split the layers",
+    "dp_replicate": "keep equal weights",
+    "dp_shard": "split the weights (FSDP)",
+    "cp": "split each sequence",
+    "tp": "split each matrix",
+}
+# FSDP takes ranks that share sequences into its shard group.
+SHARDED_WITH_CP = "split the weights (FSDP) with cp"
+
+
+def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, width: int = WIDTH) -> str:
+    """The rank grid as lines of text: boxes, at most `width` (80 or more) characters wide, and the groups below.
+
+    `held_layers` are the layers of each place on the pp axis, first to last. Boxes beyond MOST_BOXES are folded, and
+    the fold says whether they repeat what is drawn.
+    """
+    axes = used_axes(layout)
+    if not axes:
+        return "Mesh: 1 rank, nothing to draw."
+    product = " x ".join(f"{axis} {degree_of(layout, axis)}" for axis in axes)
+    lines = [f"Mesh: {layout.world_size} ranks = {product}, on {layout.nodes} node{'s' if layout.nodes > 1 else ''}"]
+    if layout.nodes > 1:
+        blocks = f"{layout.ranks_per_node} a node (Slurm: --distribution=block)"
+        lines.append(f"Holds if the launcher places ranks in blocks, {blocks}.")
+    lines += ["", *drawing(layout, width), "", *group_lines(layout)]
+    if held_layers is not None and layout.pp > 1:
+        lines += ["", *stage_lines(layout, held_layers)]
+    return "\n".join(lines)
+
+
+def degree_of(layout: Layout, axis: str) -> int:
+    """How many places an axis has."""
+    return layout.shape[AXES.index(axis)]
+
+
+def used_axes(layout: Layout) -> list[str]:
+    """The axes with more than one place, slowest first."""
+    return [axis for axis in AXES if degree_of(layout, axis) > 1]
+
+
+# --- boxes: a node's ranks, or as many of them as fit a line -------------------------------------------------
+
+
+def drawing(layout: Layout, width: int) -> list[str]:
+    """All boxes side by side, in as many bands as the width needs, with the fold in its place."""
+    boxes = boxes_of(layout, width)
+    if len(boxes) <= MOST_BOXES:
+        return bands(layout, boxes, width)
+    period = repetition(layout, boxes[:-1])
+    head = max(2, period or MOST_BOXES - 1)
+    ranks, nodes = seat(layout, boxes[head][0], boxes[-2][-1])
+    what = "the same pattern repeats" if period else "not drawn, the patterns differ"
+    return [*bands(layout, boxes[:head], width), f"... {nodes}, {ranks}: {what} ...", *bands(layout, boxes[-1:], width)]
+
+
+def boxes_of(layout: Layout, width: int) -> list[range]:
+    """Ranks of every box: a whole node where it fits the line, else pieces of it."""
+    size = layout.ranks_per_node
+    # A rank takes its digits, a space, and at most half a bar, which is two wide and never between every two ranks.
+    fits = (width - LABEL_WIDTH - 3) // (digits(layout) + 2)
+    piece = size if size <= fits else max(8, fits - fits % 8)
+    return [
+        range(node * size + first, node * size + min(first + piece, size))
+        for node in range(layout.nodes)
+        for first in range(0, size, piece)
+    ]
+
+
+def repetition(layout: Layout, boxes: list[range]) -> int | None:
+    """After how many boxes the steps from rank to rank repeat, to the end; None when not within MOST_BOXES."""
+
+    def pattern(box: range) -> tuple[tuple[int, ...], ...]:
+        first = layout.coordinates(box[0])
+        return tuple(tuple(b - a for a, b in zip(first, layout.coordinates(rank), strict=True)) for rank in box)
+
+    patterns = [pattern(box) for box in boxes]
+    return next((n for n in range(1, MOST_BOXES) if patterns[n:] == patterns[:-n]), None)
+
+
+def bands(layout: Layout, boxes: list[range], width: int) -> list[str]:
+    """The boxes side by side, about equally many in each band."""
+    drawn = [box_lines(layout, box) for box in boxes]
+    widest = max(len(lines[0]) for lines in drawn)
+    count = math.ceil(len(drawn) / max(1, (width - LABEL_WIDTH - 1) // widest))
+    per_band = math.ceil(len(drawn) / count)
+    labels = ["", *used_axes(layout), RANK, ""]
+    ends = ["+", *"|" * (len(labels) - 2), "+"]
+    lines = []
+    for start in range(0, len(drawn), per_band):
+        for label, *pieces, end in zip(labels, *drawn[start : start + per_band], ends, strict=True):
+            lines.append(f"{label:<{LABEL_WIDTH}}{''.join(pieces)}{end}")
+    return lines
+
+
+def box_lines(layout: Layout, box: range) -> list[str]:
+    """A box without its right edge: the node's name, a row for each axis in use, the ranks, a rule.
+
+    A number stands where a place begins and holds until the next bar; on the last axis every rank has one.
+    """
+    columns = [[layout.coordinates(rank)[AXES.index(axis)] for axis in used_axes(layout)] for rank in box]
+    rows = []
+    for depth in range(len(columns[0]) + 1):
+        row = ""
+        for i, rank in enumerate(box):
+            previous = columns[i - 1] if i else None
+            number = rank if depth == len(columns[0]) else columns[i][depth]
+            every_rank = depth >= len(columns[0]) - 1
+            starts = previous is None or previous[: depth + 1] != columns[i][: depth + 1]
+            row += separator(previous, columns[i], depth)
+            row += f"{number if every_rank or starts else '':>{digits(layout)}}"
+        rows.append(row + " ")
+    title = f"+- node {box[0] // layout.ranks_per_node} "
+    width = max(len(title) + 1, len(rows[0]))
+    return [f"{title:-<{width}}", *(f"{row:<{width}}" for row in rows), f"{'+':-<{width}}"]
+
+
+def separator(previous: list[int] | None, column: list[int], depth: int) -> str:
+    """What stands before a rank: a bar where a group ends in this row, its space where one ends in a lower row."""
+    if previous is None:
+        return "| "
+    outer = len(column) - 1
+    if previous[:outer] == column[:outer]:
+        return " "
+    return " | " if previous[: min(depth + 1, outer)] != column[: min(depth + 1, outer)] else "   "
+
+
+def digits(layout: Layout) -> int:
+    """Width of the largest rank."""
+    return len(str(layout.world_size - 1))
+
+
+# --- groups and stages ---------------------------------------------------------------------------------------
+
+
+def group_lines(layout: Layout) -> list[str]:
+    """Of every axis in use: size and number of its groups, the first group in words, and the nodes between."""
+    cells = []
+    for axis in used_axes(layout):
+        groups = layout.groups(axis)
+        meaning = SHARDED_WITH_CP if axis == "dp_shard" and layout.cp > 1 else MEANING[axis]
+        cells.append((
+            axis,
+            f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {len(groups[0])}",
+            f"ranks {shortened(groups[0])} {meaning}",
+            crossing(layout, groups),
+        ))  # fmt: skip
+    return aligned(cells)
+
+
+def crossing(layout: Layout, groups: list[list[int]]) -> str:
+    """How many hops, from a rank of a group to the next, leave the node."""
+    crossed = {
+        sum(a // layout.ranks_per_node != b // layout.ranks_per_node for a, b in itertools.pairwise(group))
+        for group in groups
+    }
+    hops = len(groups[0]) - 1
+    if crossed == {0}:
+        return "inside a node"
+    least, most = min(crossed), max(crossed)
+    count = str(most) if least == most else f"{least} to {most}"
+    return f"crosses nodes: {count} of {hops} hop{'s' if hops > 1 else ''}"
+
+
+def stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[str]:
+    """Of every place on the pp axis: its ranks, their nodes and its layers."""
+    size = layout.world_size // layout.pp  # pp is the slowest axis: its places are blocks of ranks
+    return aligned(
+        (
+            f"pp {place}",
+            *seat(layout, place * size, (place + 1) * size - 1),
+            "layers " + ", ".join(spans(layers)),
+        )
+        for place, layers in enumerate(held_layers)
+    )
+
+
+def seat(layout: Layout, first: int, last: int) -> tuple[str, str]:
+    """Some consecutive ranks, and the nodes that they are on."""
+    size = layout.ranks_per_node
+    return spoken("rank", first, last), spoken("node", first // size, last // size)
+
+
+def shortened(group: list[int]) -> str:
+    """A group of evenly spaced ranks, without its middle when it is long."""
+    return ", ".join(map(str, group)) if len(group) <= 4 else f"{group[0]}, {group[1]}, ..., {group[-1]}"
+
+
+def spans(numbers: Iterable[int]) -> Iterator[str]:
+    """Runs of consecutive numbers, in the order given: 0..3, 8..11."""
+    for _, run in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
+        members = [number for _, number in run]
+        yield f"{members[0]}..{members[-1]}" if len(members) > 1 else str(members[0])
+
+
+def spoken(noun: str, first: int, last: int) -> str:
+    """Some consecutive things: node 3, or nodes 3..5."""
+    return f"{noun} {first}" if first == last else f"{noun}s {first}..{last}"
+
+
+def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Rows of cells, each column as wide as its widest cell."""
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

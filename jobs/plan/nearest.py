@@ -1,0 +1,158 @@
+"""The legal runs nearest to an illegal one, as overrides to paste.
+
+Three spaces, each searched only when the one before holds nothing legal: the degrees of parallelism on the ranks given;
+other counts of nodes and ranks; another global batch. Called for a run that the grid or batch rules refuse.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+from jobs.schema import Run, ScalingMode
+
+PIPELINE = "parallelism.pipeline"
+DEGREES = ("parallelism.tensor", PIPELINE, "parallelism.context")
+DATA = ("parallelism.data_shard", "parallelism.data_replicate")
+SIZES = ("nodes", "ranks_per_node")
+GLOBAL_BATCH, RANK_BATCH = "scaling.global_batch_size", "scaling.sequences_per_rank"
+# In the order that is printed, and that decides between equally near choices.
+KEYS = (*DEGREES, *DATA, *SIZES, GLOBAL_BATCH, RANK_BATCH)
+# Counts this near are tried one by one, those further off only when they divide the count given.
+NEARBY = 4
+# Unsetting a key counts as much as halving it.
+UNSET_DISTANCE = 1.0
+# New values by key; a key that is absent stays as it is.
+Choice = dict[str, int | None]
+# The part of a choice that differs from the run, in the order of KEYS.
+Change = tuple[tuple[str, int | None], ...]
+
+
+def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> list[str]:
+    """At most `count` sets of overrides that each make the run legal, nearest first; empty when there is none.
+
+    The run's counts are positive; it stays as it is and is never among the answers. Distance is the sum of
+    |log2(new / old)| over the keys that change; equally near are ordered by the number of keys, values before null,
+    then KEYS and values.
+    """
+    given = {key: value_of(run, key) for key in KEYS}
+    for space in (degrees, sizes, batches):
+        changes = {change for choice in space(run) if (change := changed(given, choice))}
+        nearest = sorted(changes, key=lambda change: distance(given, change))
+        found = list(itertools.islice((typed(change) for change in nearest if legal(applied(run, change))), count))
+        if found:
+            return found
+    return []
+
+
+# --- the spaces ----------------------------------------------------------------------------------------------
+
+
+def degrees(run: Run) -> Iterator[Choice]:
+    """Every product of tensor, pipeline and context that divides the ranks, with every cut of the data axes."""
+    keys = data_keys(run)
+    for cut, dp in cuts(run.ranks):
+        yield from ({**cut, **data} for data in kept_or_unset(run, dp))
+        for n in divisors(dp) if keys else ():
+            filled = dict(zip(keys, (n, dp // n), strict=False))
+            yield {**cut, **filled}
+
+
+def sizes(run: Run) -> Iterator[Choice]:
+    """Other counts of nodes and ranks per node, each degree as given or 1."""
+    options = [{1, max(1, value_of(run, key) or 1)} for key in DEGREES]
+    for nodes, ranks_per_node in itertools.product(counts_near(run.nodes), counts_near(run.ranks_per_node)):
+        for values in itertools.product(*options):
+            dp, rest = divmod(nodes * ranks_per_node, math.prod(values))
+            if rest == 0:
+                choice = dict(zip((*DEGREES, *SIZES), (*values, nodes, ranks_per_node), strict=True))
+                yield from ({**choice, **data} for data in kept_or_unset(run, dp))
+
+
+def batches(run: Run) -> Iterator[Choice]:
+    """The global batches on both sides of the one given that degrees make whole, for every pipeline rank too."""
+    weak = run.scaling.mode is ScalingMode.weak
+    key = RANK_BATCH if weak else GLOBAL_BATCH
+    given = value_of(run, key) or 0
+    for cut, dp in cuts(run.ranks):
+        unit = run.job.micro_batch_size * dp
+        for whole in {unit, unit * cut[PIPELINE]}:
+            step = whole // math.gcd(whole, run.ranks) if weak else whole
+            for batch in {given // step * step, (given // step + 1) * step} - {0}:
+                yield from ({**cut, key: batch, **data} for data in kept_or_unset(run, dp))
+
+
+def cuts(ranks: int) -> Iterator[tuple[dict[str, int], int]]:
+    """Every choice of DEGREES whose product divides the ranks, with the data-parallel degree that it leaves."""
+    for tensor in divisors(ranks):
+        for pipeline in divisors(ranks // tensor):
+            left = ranks // (tensor * pipeline)
+            for context in divisors(left):
+                yield dict(zip(DEGREES, (tensor, pipeline, context), strict=True)), left // context
+
+
+def data_keys(run: Run) -> list[str]:
+    """The data axes that the user set."""
+    return [key for key in DATA if value_of(run, key) is not None]
+
+
+def kept_or_unset(run: Run, dp: int) -> list[Choice]:
+    """The data axes that the user set, each unset or, where that divides dp, as given."""
+    keys = data_keys(run)
+    options = [(None, value) if (value := value_of(run, key)) and dp % value == 0 else (None,) for key in keys]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*options)]
+
+
+@cache
+def divisors(number: int) -> list[int]:
+    """The divisors of a positive number, smallest first."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def counts_near(count: int) -> list[int]:
+    """Counts to try in place of this one: its divisors and, up to its double, all that are nearby."""
+    nearby = range(max(1, count - NEARBY), min(2 * count, count + NEARBY) + 1)
+    return sorted({*nearby, *divisors(count)})
+
+
+# --- one choice ----------------------------------------------------------------------------------------------
+
+
+def value_of(run: Run, key: str) -> int | None:
+    """What the run has under a dotted key."""
+    value: int | None = attrgetter(key)(run)
+    return value
+
+
+def changed(given: Choice, choice: Choice) -> Change:
+    """What a choice changes; empty when nothing."""
+    return tuple((key, choice[key]) for key in KEYS if key in choice and choice[key] != given[key])
+
+
+def applied(run: Run, change: Change) -> Run:
+    """A new run with the change; parts that stay are shared."""
+    parts: dict[str, dict[str, Any]] = {}
+    for key, value in change:
+        part, _, name = key.rpartition(".")
+        parts.setdefault(part, {})[name] = value
+    own = parts.pop("", {})
+    return replace(run, **own, **{part: replace(getattr(run, part), **values) for part, values in parts.items()})
+
+
+def distance(given: Choice, change: Change) -> tuple[float, int, bool, list[tuple[int, int]]]:
+    """What choices are ordered by; rounded, so that equal distances are equal."""
+    far = sum(
+        UNSET_DISTANCE if value is None else abs(math.log2(value / max(1, given[key] or 1))) for key, value in change
+    )
+    unset = any(value is None for _, value in change)
+    return round(far, 9), len(change), unset, [(KEYS.index(key), value or 0) for key, value in change]
+
+
+def typed(change: Change) -> str:
+    """The overrides that a user would type."""
+    return " ".join(f"{key}={'null' if value is None else value}" for key, value in change)

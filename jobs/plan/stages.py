@@ -1,0 +1,46 @@
+"""Which layers each pipeline stage holds, by arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+
+from jobs.layout import stages_per_rank
+from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
+from jobs.schema import Model, Run, StageSplit
+
+
+def stage_layers(run: Run) -> list[range]:
+    """The layers of every stage, first to last; of a run that jobs.plan.legality has passed."""
+    counts = layer_counts(run)
+    ends = itertools.accumulate(counts)
+    return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
+def layer_counts(run: Run) -> list[int]:
+    """How many layers each stage has, as chosen or as the split deals them."""
+    p, layers = run.parallelism, run.model.layers
+    stages = p.pipeline * stages_per_rank(run)
+    if p.stage_layers is not None:
+        return list(p.stage_layers)
+    if p.stage_split is StageSplit.balanced:
+        return balanced(run.model, stages)
+    return [layers // stages] * stages
+
+
+def balanced(model: Model, stages: int) -> list[int]:
+    """Layers dealt one by one to the stage with the fewest weights, embedding and head counted; at least one each.
+
+    Weights stand for memory and, but for the embedding's lookup, for arithmetic. Llama 3 was trained with a layer
+    less on its first and last stage for this reason (https://arxiv.org/abs/2407.21783, section 3.3.2).
+    """
+    layer, embedding = layer_parameters(model), embedding_parameters(model)
+    weights = [0] * stages
+    weights[0] += embedding
+    weights[-1] += embedding + norm_parameters(model)
+    counts = [1] * stages
+    weights = [weight + layer for weight in weights]
+    for _ in range(model.layers - stages):
+        lightest = min(range(stages), key=weights.__getitem__)
+        counts[lightest] += 1
+        weights[lightest] += layer
+    return counts

@@ -1,0 +1,193 @@
+"""The rules of single values and of values that belong together, whatever the layout."""
+
+from __future__ import annotations
+
+from jobs.plan.words import Rule, divisors
+from jobs.schema import LauncherKind, Run, ScalingMode
+
+# --- single values -------------------------------------------------------------------------------------------
+
+
+def counts_are_positive(run: Run) -> str | None:
+    """Every count is at least 1."""
+    counts = {
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "repeat": run.repeat,
+        "wall_time_min": run.wall_time_min,
+        "parallelism.tensor": run.parallelism.tensor,
+        "parallelism.pipeline": run.parallelism.pipeline,
+        "parallelism.context": run.parallelism.context,
+        "parallelism.data_replicate": run.parallelism.data_replicate,
+        "parallelism.data_shard": run.parallelism.data_shard,
+        "parallelism.stages_per_rank": run.parallelism.stages_per_rank,
+        "job.micro_batch_size": run.job.micro_batch_size,
+        "job.sequence_length": run.job.sequence_length,
+        "job.steps": run.job.steps,
+        "job.epochs": run.job.epochs,
+        "job.checkpoint_every_steps": run.job.checkpoint_every_steps,
+        "job.keep_checkpoints": run.job.keep_checkpoints,
+        "scaling.global_batch_size": run.scaling.global_batch_size,
+        "scaling.sequences_per_rank": run.scaling.sequences_per_rank,
+        "data.max_samples": run.data.max_samples,
+        "launcher.max_running": run.launcher.max_running,
+        "engine.cpu_threads_per_rank": run.engine.cpu_threads_per_rank,
+        "engine.collective_timeout_s": run.engine.collective_timeout_s,
+    }
+    wrong = {key: value for key, value in counts.items() if value is not None and value < 1}
+    if wrong:
+        key, value = next(iter(wrong.items()))
+        return f"{key}={value} is not a positive number. Type {key}=1 or more."
+    if run.job.warmup_steps < 0 or run.job.unmeasured_steps < 1:
+        return (
+            f"job.warmup_steps={run.job.warmup_steps} must be 0 or more, and job.unmeasured_steps="
+            f"{run.job.unmeasured_steps} 1 or more: the first step is never a steady one."
+        )
+    return None
+
+
+def hyperparameters_are_in_range(run: Run) -> str | None:
+    """Rates and norms that an optimizer accepts."""
+    job = run.job
+    ranges = {
+        "job.learning_rate": (job.learning_rate, 0.0, 1e3),
+        "job.min_learning_rate": (job.min_learning_rate, 0.0, job.learning_rate),
+        "job.weight_decay": (job.weight_decay, 0.0, 1e3),
+        "job.beta1": (job.beta1, 0.0, 0.99999),
+        "job.beta2": (job.beta2, 0.0, 0.99999),
+    }
+    for key, (value, low, high) in ranges.items():
+        if not low <= value <= high:
+            return f"{key}={value:g} is outside {low:g} to {high:g}. Type {key}=VALUE in that range."
+    if not 0 <= job.seed < 2**31:  # 32 bits of a generator's seed are the parameter's name
+        return f"job.seed={job.seed} is outside 0 to {2**31 - 1}. Type job.seed=NUMBER in that range."
+    if job.clip_norm is not None and not job.clip_norm > 0:
+        return f"job.clip_norm={job.clip_norm:g} is not positive. Type job.clip_norm=1.0, or null for no clipping."
+    return None
+
+
+def names_are_file_names(run: Run) -> str | None:
+    """A run and a sweep become directories."""
+    for key, name in (("name", run.name), ("sweep", run.sweep)):
+        if name is not None and (name in {"", ".", ".."} or "/" in name or "\0" in name or len(name.encode()) > 200):
+            return (
+                f"{key}={name!r} cannot be a directory name: 1 to 200 bytes without '/'. Type {key}=SOMETHING; the "
+                "directory above is runs_dir=PATH."
+            )
+        if name is not None and key == "name" and name.startswith(("code-", "logs", ".")):
+            return f"name={name!r} is reserved in a sweep directory (code-..., logs, hidden). Type another name."
+    return None
+
+
+def one_of_steps_and_epochs(run: Run) -> str | None:
+    """The length of a run is said once."""
+    if (run.job.steps is None) == (run.job.epochs is None):
+        given = "both are" if run.job.steps is not None else "neither is"
+        return (
+            f"job.steps and job.epochs: exactly one decides the length, {given} set. "
+            "Type job.steps=100 job.epochs=null, or the other way round."
+        )
+    return None
+
+
+def batch_fits_scaling_mode(run: Run) -> str | None:
+    """Strong scaling fixes the global batch, weak scaling the batch per rank."""
+    strong = run.scaling.mode is ScalingMode.strong
+    needed, other = (
+        ("global_batch_size", "sequences_per_rank") if strong else ("sequences_per_rank", "global_batch_size")
+    )
+    if getattr(run.scaling, needed) is None:
+        return f"scaling={run.scaling.mode.name} needs scaling.{needed}. Type scaling.{needed}=NUMBER."
+    if getattr(run.scaling, other) is not None:
+        return (
+            f"scaling.{other} has no meaning with scaling={run.scaling.mode.name}, which fixes scaling.{needed}. "
+            f"Type scaling.{needed}=NUMBER, or scaling={'weak' if strong else 'strong'}."
+        )
+    return None
+
+
+def sequence_fits_model(run: Run) -> str | None:
+    """The rotary table ends somewhere."""
+    if run.job.sequence_length > run.model.max_sequence_length:
+        return (
+            f"job.sequence_length={run.job.sequence_length} is longer than {run.model.name} allows "
+            f"(model.max_sequence_length={run.model.max_sequence_length}). "
+            f"Type job.sequence_length={run.model.max_sequence_length} or less."
+        )
+    return None
+
+
+def model_is_consistent(run: Run) -> str | None:
+    """Head counts that attention can compute with."""
+    m = run.model
+    if m.heads % m.kv_heads:
+        return f"model.kv_heads={m.kv_heads} does not divide model.heads={m.heads}. Use {divisors(m.heads)}."
+    if (m.experts > 0) != (m.experts_per_token > 0) or m.experts_per_token > m.experts:
+        return f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together."
+    return None
+
+
+def fits_cluster(run: Run) -> str | None:
+    """What the cluster file says of a node and of the machine."""
+    c = run.cluster
+    if c.gpus and run.ranks_per_node > c.ranks_per_node:
+        return (
+            f"ranks_per_node={run.ranks_per_node}, but a node of {c.name} has {c.ranks_per_node} GPUs, one rank "
+            f"each. Type ranks_per_node={c.ranks_per_node} or less, and more nodes."
+        )
+    if c.max_nodes is not None and run.nodes > c.max_nodes:
+        return (
+            f"nodes={run.nodes}, but {c.name} allows {c.max_nodes} (cluster.max_nodes). "
+            f"Type nodes={c.max_nodes} or less."
+        )
+    if c.max_wall_time_min is not None and run.wall_time_min > c.max_wall_time_min:
+        return (
+            f"wall_time_min={run.wall_time_min}, but {c.name} allows {c.max_wall_time_min} "
+            f"(cluster.max_wall_time_min). Type wall_time_min={c.max_wall_time_min} or less."
+        )
+    if run.launcher.kind is LauncherKind.local and run.cluster.gpus:
+        return (
+            f"launcher=local starts processes on this machine, not on {c.name}. Type cluster=local, or launcher=slurm."
+        )
+    return None
+
+
+# --- warnings ------------------------------------------------------------------------------------------------
+
+
+def nothing_is_steady(run: Run) -> str | None:
+    """A run needs steps that count."""
+    if run.job.steps is not None and run.job.steps <= run.job.unmeasured_steps:
+        return (
+            f"job.steps={run.job.steps} leaves no steady step after job.unmeasured_steps={run.job.unmeasured_steps}: "
+            "the report will not use this run."
+        )
+    return None
+
+
+def nodes_are_emulated(run: Run) -> str | None:
+    """Several nodes on one machine share its cores and memory."""
+    if run.launcher.kind is LauncherKind.local and run.nodes > 1:
+        return f"nodes={run.nodes} are emulated: their ranks share one machine. Figures will say so."
+    return None
+
+
+def no_bfloat16_units(run: Run) -> str | None:
+    """An accelerator without bfloat16 arithmetic emulates it."""
+    gpu = run.gpu
+    if run.job.precision.name == "bfloat16" and gpu.device_name is not None and gpu.peak_bf16_tflops is None:
+        return f"job.precision=bfloat16, but {gpu.name} has no bfloat16 units: slow. Type job.precision=float32."
+    return None
+
+
+VALUES: tuple[Rule, ...] = (
+    counts_are_positive,
+    hyperparameters_are_in_range,
+    names_are_file_names,
+    one_of_steps_and_epochs,
+    batch_fits_scaling_mode,
+    sequence_fits_model,
+    model_is_consistent,
+    fits_cluster,
+)
+WARNINGS: tuple[Rule, ...] = (nothing_is_steady, nodes_are_emulated, no_bfloat16_units)

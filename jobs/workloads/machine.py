@@ -1,0 +1,94 @@
+"""What a rank does with the machine it finds itself on: device, process group, memory, nodes, signals."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from jobs.ranks import Rank
+from jobs.schema import Run
+
+# What Slurm (through submitit's --signal) and people send before they kill.
+STOP_SIGNALS = {
+    signal.SIGTERM: "asked to end (SIGTERM)",
+    signal.SIGUSR2: "time limit near, or preempted (SIGUSR2)",
+}
+
+
+def join(run: Run, rank: Rank) -> torch.device:
+    """Choose the device, meet the other ranks; gloo on CPUs, nccl on GPUs."""
+    if torch.cuda.is_available():
+        # A launcher may show each rank all GPUs of the node, or only its own.
+        device = torch.device("cuda", rank.local_rank if torch.cuda.device_count() > rank.local_rank else 0)
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(run.engine.cpu_threads_per_rank)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=f"tcp://{rank.master_addr}:{rank.master_port}",
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout=timedelta(seconds=run.engine.collective_timeout_s),
+        device_id=device if device.type == "cuda" else None,
+    )
+    return device
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device's queued work, so that a clock read after it means something."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def memory_peak_bytes(device: torch.device) -> float:
+    """MEMORY_PEAK of this rank."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def nodes_of_run(planned: int) -> dict[str, Any]:
+    """Names of the nodes in rank order, and whether they are emulated: fewer machines booted than nodes planned."""
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    here = (name, Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    places: list[tuple[str, str]] = [here] * dist.get_world_size()
+    dist.all_gather_object(places, here)
+    machines = {boot for _, boot in places}
+    return {
+        "nodes": list(dict.fromkeys(name for name, _ in places)),
+        "emulated_nodes": len(machines) < planned,
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """What the GPU calls itself; for a CPU its model name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "CPU"
+
+
+class StopRequest:
+    """Set by SIGTERM or SIGUSR2: Slurm's cancellation, preemption and the warning before the time limit."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.reason = "another rank was asked to stop"
+        for number in STOP_SIGNALS:
+            signal.signal(number, self.ask)
+
+    def ask(self, number: int, _frame: object) -> None:
+        """Remember the signal; the loop acts on it at the next step boundary, all ranks together."""
+        self.asked = True
+        self.reason = STOP_SIGNALS[signal.Signals(number)]

@@ -1,0 +1,32 @@
+"""What an engine is given for a run's steps: the samples, how many steps they make, the learning rate of each."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from jobs.data import Batches, prepare
+from jobs.rundir import RunDir
+from jobs.schema import Job, Run
+
+
+def samples(run: Run, directory: RunDir) -> Path:
+    """The samples that were tokenized when the run was submitted; made now for a run prepared without them."""
+    if directory.data.exists():
+        return directory.data.resolve()
+    return prepare(
+        run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
+    )
+
+
+def steps_of(job: Job, batches: Batches) -> int:
+    """Optimizer steps of the whole run."""
+    return job.steps or (job.epochs or 0) * batches.steps_per_epoch
+
+
+def learning_rate(job: Job, step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine from learning_rate to min_learning_rate at the last step."""
+    if step <= job.warmup_steps:
+        return job.learning_rate * step / job.warmup_steps
+    progress = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)
+    return job.min_learning_rate + (job.learning_rate - job.min_learning_rate) * (1 + math.cos(math.pi * progress)) / 2

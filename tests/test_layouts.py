@@ -1,0 +1,57 @@
+"""Every legal product of parallelisms computes what one process computes; what is not legal is refused with words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobs.compose import compose
+from jobs.errors import ConfigError
+from jobs.schema import ActivationCheckpointing, Schedule, Sharding, StageSplit, Strategy
+from tests.layouts import TINY, matrix, ranks
+from tests.real_run import SMALL, make_run, printed, steps, train
+from tests.test_train import assert_equal
+
+CASES = matrix()
+
+
+def marked(name: str) -> ParameterSet:
+    """Two ranks are quick; more are left to the whole suite."""
+    return pytest.param(name, marks=() if ranks(CASES[name]) <= 2 else pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """The tiny model on one rank: what every product must reproduce."""
+    run = make_run(
+        tmp_path_factory.mktemp("one"), *TINY, "parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4",
+        small=False,
+    )  # fmt: skip
+    assert train(run) == [0], printed(run)
+    rows = steps(run)
+    assert len(rows) == 5
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.1, "a model that learns nothing would hide a wrong update"
+    return rows
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in CASES])
+def test_every_legal_product_computes_what_one_process_computes(
+    name: str, one_process: list[dict[str, float]], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, *TINY, *CASES[name], "name=case", small=False)
+    assert train(run) == [0] * ranks(CASES[name]), printed(run)
+    assert_equal(steps(run), one_process)
+
+
+def test_the_matrix_holds_every_parallelism_file_that_a_cpu_can_run() -> None:
+    from tests.test_compose import options
+
+    named = {
+        override.split("=")[1] for case in CASES.values() for override in case if override.startswith("parallelism=")
+    }
+    assert named == set(options("parallelism")) - {"cp_fsdp"}
