@@ -34,11 +34,17 @@ def answers(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
             if len(runs) > 1
             else "No result: the run cannot be used; the reason is below."
         ]
-    tasks: dict[tuple[str, ...], list[Group]] = defaultdict(list)
+    tasks = by_task(groups)
+    return [answer(members, name_task=len(tasks) > 1) for members in tasks.values()]
+
+
+def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
+    """The groups of each task, by model, data and sequence length, in that order."""
+    tasks: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
     for group in groups:
         first = group.runs[0]
         tasks[group.model, str(first.setting("data.name")), str(first.setting("job.sequence_length"))].append(group)
-    return [answer(members, name_task=len(tasks) > 1) for _, members in sorted(tasks.items())]
+    return dict(sorted(tasks.items()))
 
 
 def answer(groups: Sequence[Group], *, name_task: bool) -> str:

@@ -13,10 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from analysis.records import RunResult, lookup
+from analysis.records import RunResult
 from analysis.scaling import flat, plural
+from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
@@ -38,10 +38,14 @@ NO_INFLUENCE_ON_LOSS = {
 
 
 def peers(run: RunResult) -> str:
-    """What runs that must reach the same loss have in common: model, data, job and global batch, not the layout."""
+    """What runs that must reach the same loss have in common: model, data, job and global batch.
+
+    Neither layout nor engine, except where dropout draws its random numbers in an order that follows from them.
+    """
     settings = {key: value for key, value in flat(run.config).items() if key not in NO_INFLUENCE_ON_LOSS}
     settings = {key: value for key, value in settings.items() if key.split(".")[0] in {"model", "data", "job"}}
-    return json.dumps([settings, run.plan.get("global_batch_size")], sort_keys=True, default=str)
+    drawn_by = [run.setting("engine.kind"), run.plan.get("layout")] if run.setting("job.lora.dropout") else None
+    return json.dumps([settings, run.plan.get("global_batch_size"), drawn_by], sort_keys=True, default=str)
 
 
 def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> list[list[RunResult]]:
@@ -76,7 +80,7 @@ def distance(value: float, of: float) -> float:
 def warnings(runs: Collection[RunResult], doubts: dict[Path, str]) -> list[str]:
     """What a reader must know before believing the report."""
     used = [run for run in runs if run.used]
-    rules = (code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
+    rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
     believed = [run for run in used if run.path not in doubts]
     return disbelieved(used, doubts) + loss_disagreement(believed) + [said for rule in rules for said in rule(used)]
 
@@ -131,6 +135,15 @@ def gap_at(step: int, runs: list[RunResult]) -> Gap:
     return Gap(distance(high.losses[step], low.losses[step]), step, low, high)
 
 
+def engines_differ(runs: list[RunResult]) -> list[str]:
+    """Runs of different engines, which differ in more than their layout."""
+    counts = Counter(str(run.setting("engine.kind")) for run in runs)
+    if len(counts) < 2:
+        return []
+    listed = ", ".join(f"{engine} ({plural(count, 'run')})" for engine, count in sorted(counts.items()))
+    return [f"Engines differ: {listed}. Between them, a difference in speed is one of code, not only of layout."]
+
+
 def code_differs(runs: list[RunResult]) -> list[str]:
     """Runs of different code, which are not one experiment."""
     counts = Counter(str(run.provenance.get("code_digest", "unknown")) for run in runs)
@@ -174,8 +187,3 @@ def planned(runs: list[RunResult]) -> list[str]:
     """What the plan warned of before the runs were submitted."""
     counts = Counter(str(text) for run in runs for text in as_list(run.plan.get("warnings")))
     return [f"Said before submission, of {plural(count, 'run')}: {text}" for text, count in sorted(counts.items())]
-
-
-def as_list(value: Any) -> list[Any]:
-    """The value if it is a list, else an empty one: files are not trusted."""
-    return value if isinstance(value, list) else []

@@ -1,7 +1,7 @@
 """The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
 
-Lines over ranks are drawn by analysis.lines; where the time went and the losses are drawn here. No file is written:
-analysis.report does.
+Lines over ranks are drawn by analysis.lines, layouts by analysis.side_by_side; where the time went and the losses are
+drawn here. No file is written: analysis.report does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from analysis.formats import plot_text, shown, title
 from analysis.lines import of, over_ranks
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, plural
+from analysis.side_by_side import side_by_side
 from analysis.style import Figure, Look, empty_plot, legend, looks_of, word
 from jobs import metrics as m
 
@@ -32,6 +33,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
         over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
         over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
+        *side_by_side(groups),
         time_split(groups),
         loss_curves(groups, looks),
         over_ranks("Memory per rank", m.MEMORY_PEAK, groups, looks, of(m.MEMORY_PEAK)),
@@ -86,7 +88,11 @@ def time_split(groups: Sequence[Group]) -> Figure:
     )
     left_out = len(points) - len(bars)
     return Figure(
-        name, heading, caption + (f" Left out: {plural(left_out, 'slower point')}." if left_out else ""), plot
+        name,
+        heading,
+        caption + (f" Left out: {plural(left_out, 'slower point')}." if left_out else ""),
+        plot,
+        wide=True,
     )
 
 

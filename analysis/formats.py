@@ -16,7 +16,11 @@ from jobs.metrics import Metric
 
 ABSENT = "—"
 # Where a person reads another unit than the SI one on disk: its name, and how many base units it is.
-SHOWN_IN: dict[Metric, tuple[str, float]] = {m.MEMORY_PEAK: ("GiB", 2.0**30), m.EFFICIENCY: ("%", 0.01)}
+SHOWN_IN: dict[Metric, tuple[str, float]] = {
+    m.MEMORY_PEAK: ("GiB", 2.0**30),
+    m.COLLECTIVE_BYTES: ("MiB", 2.0**20),
+    m.EFFICIENCY: ("%", 0.01),
+}
 
 
 def significant(value: float, digits: int) -> str:
@@ -54,8 +58,10 @@ def unit(metric: Metric) -> str:
 def title(metric: Metric) -> str:
     """A metric's name as a heading: `Step time median (s)`."""
     name = metric.name
-    if metric.unit in {"s", "B"}:
-        name = name.removesuffix("_s").removesuffix("_bytes")
+    bare = name.removesuffix("_s").removesuffix("_bytes")
+    # The unit is said once, unless too little is left: `Collective` alone is no quantity.
+    if metric.unit in {"s", "B"} and "_" in bare:
+        name = bare
     words = name.replace("_per_", "/").replace("_", " ")
     return f"{words[0].upper()}{words[1:]}" + (f" ({unit(metric)})" if unit(metric) else "")
 

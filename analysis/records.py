@@ -7,20 +7,24 @@ untrusted: what is not a finite number is absent. Called by analysis.find.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import yaml
 
+from analysis.collectives import Collective, read_collectives, sums
+from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_records
+from jobs.schema import Run
 
 # What the page and the groups read of a config.yaml; a file without one of them is of another version.
 REQUIRED = (
@@ -38,6 +42,7 @@ REQUIRED = (
 AT = RunDir(Path())
 FILES = [path.name for path in (AT.config, AT.plan, AT.provenance, AT.status, AT.metrics)]
 COUNTS = ("nodes", "ranks_per_node", "repeat", "job.unmeasured_steps")
+types_of = functools.cache(get_type_hints)
 
 
 class UnusableError(Exception):
@@ -60,7 +65,8 @@ class RunResult:
     state: str = "finished"
     reason: str | None = None
     values: Mapping[Metric, float] = field(default_factory=dict)
-    """Measured over steady steps; times of attempts are summed over the attempts that recorded their end."""
+    """Measured over steady steps; times of attempts are summed over the attempts that recorded their end; what a rank
+    holds and sends is of the latest attempt that recorded it, sent summed over axes and collectives."""
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
@@ -88,7 +94,12 @@ class RunResult:
     @property
     def started(self) -> Mapping[str, Any]:
         """The latest `started` event; empty when it never started."""
-        return next((event for event in reversed(self.events) if event["event"] == "started"), {})
+        return last_event(self.events, "started")
+
+    @property
+    def collectives(self) -> tuple[Collective, ...] | None:
+        """What a rank sent in a step; None when no attempt recorded it."""
+        return read_collectives(last_event(self.events, "layout"))
 
     @property
     def attempts(self) -> int:
@@ -100,11 +111,9 @@ class RunResult:
         return lookup(self.config, key)
 
 
-def lookup(values: Any, key: str) -> Any:
-    """A value of nested mappings by its dotted key; None when absent."""
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
+def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str, Any]:
+    """The last event of a kind; empty when there is none."""
+    return next((event for event in reversed(events) if event["event"] == kind), {})
 
 
 # --- reading one -----------------------------------------------------------------------------------------------
@@ -142,7 +151,7 @@ def read_run(path: Path) -> RunResult:
         plan,
         provenance,
         events,
-        values=measured(steps, steady, ranks) | attempt_times(events),
+        values=measured(steps, steady, ranks) | attempt_times(events) | held_and_sent(events),
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
         steady_steps=len(steady),
     )
@@ -164,7 +173,20 @@ def read_config(path: Path) -> Mapping[str, Any]:
     missing += [key for key in COUNTS if type(lookup(config, key)) is not int or lookup(config, key) < 1]
     if missing:
         raise UnusableError("unreadable", f"{path.name} has no valid {missing[0]}: not a run of this version")
-    return dict(config)
+    return with_defaults(config, Run)
+
+
+def with_defaults(values: Mapping[str, Any], schema: type) -> dict[str, Any]:
+    """The settings, and those that an older version did not have at what jobs.schema says they default to."""
+    filled = dict(values)
+    for setting in fields(schema):
+        section = types_of(schema)[setting.name]
+        if is_dataclass(section) and isinstance(section, type) and isinstance(filled.get(setting.name), Mapping):
+            filled[setting.name] = with_defaults(filled[setting.name], section)
+        elif setting.name not in filled and setting.default is not MISSING:
+            default = setting.default
+            filled[setting.name] = default.name if isinstance(default, Enum) else default
+    return filled
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
@@ -199,14 +221,6 @@ def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[
         if timed and attempt is not None and step >= first[int(attempt)] + unmeasured:
             steady.append(record)
     return steady
-
-
-def number(record: Mapping[str, Any], metric: Metric) -> float | None:
-    """A metric of a record; None when it is absent or no finite number."""
-    value = record.get(metric.name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if abs(value) <= sys.float_info.max else None  # also false for NaN, and safe for huge integers
 
 
 # --- what a run must have --------------------------------------------------------------------------------------
@@ -287,3 +301,10 @@ def attempt_times(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
         if values:
             sums[metric] = math.fsum(values)
     return sums
+
+
+def held_and_sent(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
+    """What a rank keeps and what it sends in a step, as the latest attempt that counted them recorded it."""
+    event = last_event(events, "layout")
+    held = number(event, m.PARAMETERS_HELD)
+    return ({} if held is None else {m.PARAMETERS_HELD: held}) | sums(read_collectives(event))

@@ -20,15 +20,17 @@ import plotly.offline
 from markupsafe import Markup
 
 from analysis.answer import answers, hardware
-from analysis.checks import as_list, loss_doubts, warnings
+from analysis.checks import loss_doubts, warnings
 from analysis.figures import figures
 from analysis.find import read_runs
 from analysis.formats import markdown_cell as escaped
 from analysis.formats import one_line, shown_spread, title
-from analysis.records import RunResult, lookup
+from analysis.layouts import held_and_sent
+from analysis.records import RunResult
 from analysis.scaling import Group, Point, plural, scaling_groups
 from analysis.style import Figure
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
+from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
 from jobs.errors import ReportError
 
@@ -224,10 +226,14 @@ def markdown(content: Report) -> str:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     if content.used:
         points = [point_cells(group, point) for group in content.groups for point in group.points]
+        held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used]
         parts.append(
             "\n## Points: median over repeats (smallest to largest)\n\n" + markdown_table(POINT_HEADINGS, points)
         )
+        if held_rows:
+            cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
+            parts.append("\n## What a rank holds and sends\n\n" + markdown_table(held_headings, cells))
         parts.append("\n## Runs\n\n" + markdown_table([column.heading or "" for column in columns], runs))
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
@@ -243,6 +249,7 @@ def page(content: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string((files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
+    held_headings, held_rows = held_and_sent(content.groups)
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
     unmeasured = sorted({row.run.config["job"]["unmeasured_steps"] for row in content.used})
     return template.render(
@@ -251,6 +258,10 @@ def page(content: Report) -> str:
         shared=in_words(shared),
         point_headings=POINT_HEADINGS,
         point_cells=point_cells,
+        held_headings=held_headings,
+        held_rows=held_rows,
+        held_metric=m.PARAMETERS_HELD,
+        sent_metric=m.COLLECTIVE_BYTES,
         metrics=m.REGISTRY.values(),
         unmeasured=listed([str(count) for count in unmeasured]),
         plots=plots,

@@ -31,11 +31,12 @@ NOT_COMPARED = {
     "runs_dir",
     "wall_time_min",
     "data.cache_dir",
+    "engine.collective_timeout_s",
     "launcher.kind",
     "launcher.max_running",
 }
 # The setting of a section that stands for the others in it.
-NAMING = {"name", "mode"}
+NAMING = {"name", "mode", "kind"}
 STRONG = "strong"
 
 
@@ -95,6 +96,7 @@ class Group:
 
     label: str
     model: str
+    engine: str
     parallelism: str
     mode: str
     points: tuple[Point, ...]
@@ -152,6 +154,7 @@ def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> 
     return Group(
         label=label,
         model=str(first.setting("model.name")),
+        engine=str(first.setting("engine.kind")),
         parallelism=str(first.setting("parallelism.name")),
         mode=str(first.setting("scaling.mode")),
         points=tuple(points),
@@ -173,12 +176,14 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A label for each group: its parallelism, the model where models differ, and what else tells equal ones apart."""
-    one_model = len({values["model.name"] for values in settings}) == 1
+    """A label for each group: its parallelism, model and engine where these differ, and what else tells equals apart.
+
+    Engines are different code, so where there are two, every label says which one it is.
+    """
+    naming = [key for key in ("model.name", "engine.kind") if len({str(each.get(key)) for each in settings}) > 1]
     namesakes: dict[str, list[int]] = defaultdict(list)
     for i, values in enumerate(settings):
-        parallelism = str(values["parallelism.name"])
-        namesakes[parallelism if one_model else f"{values['model.name']} {parallelism}"].append(i)
+        namesakes[" ".join(str(values.get(key)) for key in (*naming, "parallelism.name"))].append(i)
     labels = [""] * len(settings)
     for label, members in namesakes.items():
         keys = differing_keys([settings[i] for i in members])

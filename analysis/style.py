@@ -19,6 +19,15 @@ from analysis.scaling import Group
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
+AXIS = {
+    "automargin": True,
+    "gridcolor": "#e5e7eb",
+    "linecolor": "#9ca3af",
+    "showline": True,
+    "ticks": "outside",
+    "tickcolor": "#9ca3af",
+    "zeroline": False,
+}
 # A legend with more lines hides the figure; hovering names them all.
 MOST_LEGEND_LINES = 16
 
@@ -31,6 +40,8 @@ class Figure:
     heading: str
     caption: str
     plot: go.Figure | None
+    wide: bool = False
+    """Takes the page's whole width."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +64,6 @@ def looks_of(groups: Sequence[Group]) -> dict[str, Look]:
 
 def empty_plot() -> go.Figure:
     """A figure with the page's typography and no data."""
-    axis = {
-        "automargin": True,
-        "gridcolor": "#e5e7eb",
-        "linecolor": "#9ca3af",
-        "showline": True,
-        "ticks": "outside",
-        "tickcolor": "#9ca3af",
-        "zeroline": False,
-    }
     return go.Figure(
         layout={
             "template": "none",
@@ -73,8 +75,8 @@ def empty_plot() -> go.Figure:
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9ca3af", "activecolor": "#1f2937"},
-            "xaxis": axis | {"showgrid": False},
-            "yaxis": axis,
+            "xaxis": AXIS | {"showgrid": False},
+            "yaxis": AXIS,
         }
     )
 

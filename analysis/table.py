@@ -7,15 +7,18 @@ named by jobs.metrics. Called by analysis.report.
 from __future__ import annotations
 
 import csv
+import functools
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.collectives import axis_order, degrees
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
-from analysis.records import RunResult, lookup
+from analysis.records import RunResult
 from analysis.scaling import Group, Point
+from analysis.untrusted import lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -93,6 +96,11 @@ def planned(name: str, key: str, heading: str | None = None) -> Column:
     return Column(name, lambda row: lookup(row.run.plan, key), heading)
 
 
+def degree(axis: str, heading: str) -> Column:
+    """A column of the degree of an axis of the rank grid."""
+    return Column(axis, lambda row: (degrees(row.run.plan) or {}).get(axis), heading)
+
+
 def started(name: str, key: str, heading: str | None = None) -> Column:
     """A column from the latest `started` event."""
     return Column(name, lambda row: row.run.started.get(key), heading)
@@ -109,10 +117,12 @@ COLUMNS: Sequence[Column] = (
     setting("model", "model.name", "Model"),
     planned("parameters", "parameters"),
     setting("parallelism", "parallelism.name", "Parallelism"),
-    planned("pp", "layout.pp", "PP"),
-    planned("dp_replicate", "layout.dp_replicate", "DP replicate"),
-    planned("dp_shard", "layout.dp_shard", "DP shard"),
-    planned("tp", "layout.tp", "TP"),
+    setting("engine", "engine.kind", "Engine"),
+    degree("pp", "PP"),
+    degree("dp_replicate", "DP replicate"),
+    degree("dp_shard", "DP shard"),
+    degree("cp", "CP"),
+    degree("tp", "TP"),
     setting("nodes", "nodes", "Nodes"),
     setting("ranks_per_node", "ranks_per_node"),
     Column("ranks", lambda row: row.run.ranks if row.run.config else None, "Ranks"),
@@ -136,6 +146,9 @@ COLUMNS: Sequence[Column] = (
     Column(m.EFFICIENCY.name, lambda row: row.efficiency, None, m.EFFICIENCY),
     Column("reference", lambda row: row.reference),
     measured(m.MEMORY_PEAK, on_page=True),
+    measured(m.PARAMETERS_HELD, on_page=True),
+    measured(m.COLLECTIVE_BYTES, on_page=True),
+    measured(m.COLLECTIVE_CALLS),
     measured(m.FINAL_LOSS, on_page=True),
     measured(m.STARTUP_TIME),
     measured(m.FIRST_STEP_TIME),
@@ -154,9 +167,27 @@ COLUMNS: Sequence[Column] = (
 )
 
 
+def sent_columns(rows: Iterable[Row]) -> list[Column]:
+    """A column of bytes for each axis over which any of these runs recorded collectives."""
+    axes = {each.axis for row in rows for each in row.run.collectives or ()}
+    return [
+        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis))
+        for axis in sorted(axes, key=axis_order)
+    ]
+
+
+def sent_over(axis: str, row: Row) -> float | None:
+    """COLLECTIVE_BYTES over one axis, summed over collectives; None where a run did not record any axis."""
+    collectives = row.run.collectives
+    return None if collectives is None else sum(each.payload_bytes for each in collectives if each.axis == axis)
+
+
 def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """The columns a page shows for these rows, and beside them the settings that all of them share."""
-    on_page = [column for column in COLUMNS if column.heading]
+    """The columns a page shows for these rows, and beside them the settings that all of them share.
+
+    What no run measured has no column.
+    """
+    on_page = [c for c in COLUMNS if c.heading and (c.metric is None or any(c.value(row) is not None for row in rows))]
     if len(rows) < 2:
         return on_page, []
     shared = [c for c in on_page[1:] if c.metric is None and len({c.text(row) for row in rows}) == 1]
@@ -165,10 +196,12 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
 
 def to_csv(rows: Iterable[Row]) -> str:
     """All columns of all rows, full precision, with a line of names."""
+    rows = list(rows)
+    columns = [*COLUMNS, *sent_columns(rows)]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(column.name for column in COLUMNS)
-    writer.writerows([csv_cell(column.value(row)) for column in COLUMNS] for row in rows)
+    writer.writerow(csv_cell(column.name) for column in columns)
+    writer.writerows([csv_cell(column.value(row)) for column in columns] for row in rows)
     return file.getvalue()
 
 

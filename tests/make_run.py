@@ -5,6 +5,7 @@ Every value is the caller's, so that a test knows the truth it expects back; not
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -35,7 +36,20 @@ from jobs.schema import (
 )
 
 UNMEASURED_STEPS = 2
-STRATEGIES = {"single": (Strategy.single, None), "ddp": (Strategy.ddp, None)}
+MIB = 2.0**20
+LAYOUT_SPEEDS = {
+    ("native", "fsdp_full"): 1.0,
+    ("native", "pp_fsdp"): 1.2,
+    ("native", "tp_fsdp"): 0.8,
+    ("native", "tp_pp_fsdp"): 0.6,
+    ("nemo", "tp"): 1.4,
+}
+STRATEGIES = {
+    "single": (Strategy.single, None),
+    "ddp": (Strategy.ddp, None),
+    "tp": (Strategy.ddp, None),
+    "pp": (Strategy.ddp, None),
+}
 
 
 def a_run(
@@ -172,6 +186,19 @@ def step(directory: RunDir, number: int, *, attempt: int = 1, **values: Any) -> 
     append_record(directory.metrics, {key: value for key, value in (known | values).items() if value is not None})
 
 
+def counted(
+    directory: RunDir, held: float | None, collectives: Sequence[tuple[Any, ...]] | None = None, *, attempt: int = 1
+) -> None:
+    """Rank 0 has counted what a rank holds and sends; `collectives` are axis, collective, calls and bytes."""
+    keys = ("axis", "collective", m.COLLECTIVE_CALLS.name, m.COLLECTIVE_BYTES.name)
+    known = {
+        m.PARAMETERS_HELD.name: held,
+        "collectives": None if collectives is None else [dict(zip(keys, each, strict=True)) for each in collectives],
+    }
+    present = {key: value for key, value in known.items() if value is not None}
+    event(directory, "layout", attempt=attempt, step=2, **present)
+
+
 def ended(directory: RunDir, kind: str = "finished", *, attempt: int = 1, **fields: Any) -> None:
     """The recorded end of an attempt, with a time split that sums to 10 s."""
     split = {
@@ -211,6 +238,47 @@ def finished_run(
     return directory
 
 
+def with_parallelism(run: Run, **parallelism: Any) -> Run:
+    """The run with other parallelism settings."""
+    return replace(run, parallelism=replace(run.parallelism, **parallelism))
+
+
+def with_engine(run: Run, kind: str, **engine: Any) -> Run:
+    """The run on another engine."""
+    return replace(run, engine=replace(run.engine, kind=EngineKind[kind], **engine))
+
+
 def with_job(run: Run, **job: Any) -> Run:
     """The run with other job settings."""
     return replace(run, job=replace(run.job, **job))
+
+
+def a_sweep_of_layouts(path: Path, ranks: Sequence[int] = (4, 8), repeats: int = 2) -> None:
+    """Four native layouts that recorded what a rank sends, and one of NeMo that did not; speeds as in LAYOUT_SPEEDS."""
+    for (engine, name), speed in LAYOUT_SPEEDS.items():
+        tensor, pipeline = (2 if cut in name.split("_") else 1 for cut in ("tp", "pp"))
+        for count, repeat in itertools.product(ranks, range(1, repeats + 1)):
+            run = a_run(
+                f"{engine}-{name}-{count}-{repeat}",
+                parallelism=name,
+                nodes=count // 4,
+                ranks_per_node=4,
+                repeat=repeat,
+            )
+            run = with_engine(with_parallelism(run, tensor=tensor, pipeline=pipeline), engine)
+            step_time_s = (1 + 0.02 * repeat) / speed / count**0.9
+            directory = finished_run(path, run, step_time_s=step_time_s)
+            counted(directory, 2**20 / count, None if engine == "nemo" else sent_by(tensor, pipeline, count))
+
+
+def sent_by(tensor: int, pipeline: int, ranks: int) -> list[tuple[str, str, int, float]]:
+    """Collectives of a layout of FSDP, with round numbers instead of a model's."""
+    cut = tensor * pipeline
+    sent: list[tuple[str, str, int, float]] = [("world", "all_reduce", 2, 8)]
+    if ranks > cut:
+        sent += [("dp_shard", "all_gather", 48, 96 * MIB / cut), ("dp_shard", "reduce_scatter", 24, 48 * MIB / cut)]
+    if tensor > 1:
+        sent += [("tp", "all_reduce", 64, 40 * MIB), ("tp", "all_gather", 64, 20 * MIB)]
+    if pipeline > 1:
+        sent += [("pp", "send", 32, 6 * MIB)]
+    return sent

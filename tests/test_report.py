@@ -24,10 +24,30 @@ from analysis.report import report
 from analysis.scaling import scaling_groups
 from jobs import metrics as m
 from jobs.errors import ReportError
-from tests.make_run import a_run, ended, event, finished_run, prepared, started, step, with_job
+from tests.make_run import (
+    a_run,
+    a_sweep_of_layouts,
+    counted,
+    ended,
+    event,
+    finished_run,
+    prepared,
+    started,
+    step,
+    with_job,
+)
 from tests.required import skip_or_fail
 
-ALL_FIGURES = ["Throughput", "Speedup", "Efficiency", "Step time", "Where the time went", "Loss", "Memory per rank"]
+ALL_FIGURES = [
+    "Throughput",
+    "Speedup",
+    "Efficiency",
+    "Step time",
+    "Layouts side by side",
+    "Where the time went",
+    "Loss",
+    "Memory per rank",
+]
 
 
 class Page(HTMLParser):
@@ -302,12 +322,14 @@ def a_hostile_sweep(path: Path) -> None:
         directory.config.write_text(
             directory.config.read_text().replace(f"name: run{i}\n", f"name: {json.dumps(text)}\n")
         )
+        counted(directory, 7, [(text, text, 1, 2**20)])
+        finished_run(path, replace(a_run(f"other{i}", model=text, ranks_per_node=2), sweep=text), device_name=text)
         broken = prepared(path, replace(a_run(f"broken{i}"), sweep=text), command=[text], host=text)
         event(broken, "failed", rank=0, node=text, error=text)
 
 
 def test_names_from_files_add_no_element_to_the_page(tmp_path: Path) -> None:
-    a_scaling_sweep(tmp_path / "plain")
+    a_sweep_of_layouts(tmp_path / "plain")
     a_hostile_sweep(tmp_path / "hostile")
     plain, hostile = page_of(tmp_path / "plain"), page_of(tmp_path / "hostile")
     assert hostile.tags() <= plain.tags() | {"strong"}  # ours, around the heading of a figure that is not drawn
@@ -372,7 +394,7 @@ def test_the_page_fetches_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sweep", [a_scaling_sweep, a_hostile_sweep])
+@pytest.mark.parametrize("sweep", [a_scaling_sweep, a_sweep_of_layouts, a_hostile_sweep])
 def test_a_browser_without_network_draws_every_figure_without_an_error(tmp_path: Path, sweep: Any) -> None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:

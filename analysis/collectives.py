@@ -1,0 +1,78 @@
+"""What a rank sends in a step, and on which grid: the `layout` event of a run and the layout of its plan.
+
+Nothing is computed from formulas here; what a run did not record is absent. Called by analysis.records and layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.untrusted import lookup, number
+from jobs import metrics as m
+from jobs.layout import AXES
+from jobs.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Collective:
+    """The calls of one collective over one axis of the rank grid in one step, of the rank with the most bytes."""
+
+    axis: str
+    """One of jobs.layout.AXES, several of them joined by `+`, or `world`."""
+    collective: str
+    calls: float
+    payload_bytes: float
+
+
+def read_collectives(event: Mapping[str, Any]) -> tuple[Collective, ...] | None:
+    """The collectives of a `layout` event, innermost axes first; None when they were not, or not well, recorded.
+
+    An empty list is an answer: no rank sends anything.
+    """
+    records = event.get("collectives")
+    if not isinstance(records, list):
+        return None
+    found = [collective for record in records if (collective := read_collective(record))]
+    # A sum over what is left would be too small.
+    return tuple(sorted(found, key=lambda each: axis_order(each.axis))) if len(found) == len(records) else None
+
+
+def read_collective(record: Any) -> Collective | None:
+    """One entry of the event; None when a field is missing or of another kind."""
+    if not isinstance(record, dict):
+        return None
+    axis, collective = record.get("axis"), record.get("collective")
+    calls, payload_bytes = number(record, m.COLLECTIVE_CALLS), number(record, m.COLLECTIVE_BYTES)
+    if not (isinstance(axis, str) and isinstance(collective, str)) or calls is None or payload_bytes is None:
+        return None
+    return Collective(axis, collective, calls, payload_bytes) if min(calls, payload_bytes) >= 0 else None
+
+
+def sums(collectives: Iterable[Collective] | None) -> dict[Metric, float]:
+    """COLLECTIVE_CALLS and COLLECTIVE_BYTES over all axes and collectives; nothing where they are not known."""
+    if collectives is None:
+        return {}
+    listed = list(collectives)
+    return {
+        m.COLLECTIVE_CALLS: sum(each.calls for each in listed),
+        m.COLLECTIVE_BYTES: sum(each.payload_bytes for each in listed),
+    }
+
+
+def axis_order(axis: str) -> tuple[int, tuple[int, ...], str]:
+    """Where an axis stands in a list: axes of the grid from the innermost, then joined ones, then any other word."""
+    parts = axis.split("+")
+    known = tuple(-AXES.index(part) for part in parts if part in AXES)
+    return (len(parts) if len(known) == len(parts) else len(AXES) + 1, known, axis)
+
+
+def degrees(plan: Mapping[str, Any]) -> dict[str, int] | None:
+    """The degree of every axis by the plan; None when the plan holds no whole grid."""
+    layout = lookup(plan, "layout")
+    if not isinstance(layout, Mapping):
+        return None
+    # Plans older than context parallelism have no cp.
+    grid = {axis: layout.get(axis, 1 if axis == "cp" else None) for axis in AXES}
+    return grid if all(type(degree) is int and degree >= 1 for degree in grid.values()) else None
