@@ -5,16 +5,21 @@ BIN := $(VENV)/bin
 # Installed by itself and first: on a GPU machine this is the CUDA build, and no other package chooses a newer one.
 TORCH := torch==2.13.0
 
-.PHONY: help demo test test-fast check benchmark figure slurm browser clean
+# The command, for a machine that has everything but .venv: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
+SLURMSCALE ?= $(BIN)/slurmscale
+
+.PHONY: help demo test test-fast test-layouts check benchmark figure gpu-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
 help:
 	echo "make demo       run a small scaling sweep on this machine and write runs/demo/report.html"
 	echo "make test       the whole test suite, with a real Slurm where it can be installed"
-	echo "make test-fast  the tests that take about a minute together"
+	echo "make test-fast  the tests that take a minute or two together"
+	echo "make test-layouts  every legal product of parallelisms up to 8 ranks"
 	echo "make check      ruff, mypy --strict, shellcheck"
 	echo "make benchmark  time what the README's numbers table quotes"
+	echo "make gpu-table  step time on one GPU by arithmetic, activation checkpointing and compilation"
 
 $(VENV)/train.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Type make PYTHON=python3.12 or another." % sys.version_info[:2])'
@@ -28,6 +33,11 @@ $(VENV)/dev.done: $(VENV)/train.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,dev]'
 	@touch $@
 
+# NeMo is 1.5 GB more, and only the tests of engine=nemo need it.
+$(VENV)/nemo.done: $(VENV)/dev.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,dev]'
+	@touch $@
+
 # A second make demo goes on with what is there; remove runs/demo to measure again.
 demo: $(VENV)/train.done
 	@if [ -d runs/demo ]; then $(BIN)/slurmscale resume --wait runs/demo; \
@@ -38,11 +48,14 @@ demo: $(VENV)/train.done
 slurm browser:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
-test: $(VENV)/dev.done slurm browser
+test: $(VENV)/nemo.done slurm browser
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/dev.done
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not slurm'
+
+test-layouts: $(VENV)/dev.done
+	$(BIN)/python -m pytest -n 2 tests/test_layouts.py
 
 check: $(VENV)/dev.done
 	$(BIN)/ruff format --check .
@@ -59,6 +72,13 @@ figure: demo browser
 	    --user-data-dir=$$(mktemp -d) --virtual-time-budget=8000 --window-size=1180,1240 \
 	    --screenshot=.github/demo-report.png file://$(CURDIR)/runs/demo/report.html
 	sed 's#$(CURDIR)/##' runs/demo/runs.csv > .github/demo-runs.csv
+
+# Under ten minutes on an H100 or H200; on a machine without a GPU it would take a day.
+gpu-table:
+	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+	$(SLURMSCALE) submit -m --wait experiment=one_gpu
+	$(SLURMSCALE) report runs/one_gpu
+	sed 's#$(CURDIR)/##' runs/one_gpu/runs.csv > .github/gpu-runs.csv
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

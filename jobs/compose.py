@@ -32,10 +32,10 @@ from omegaconf.errors import OmegaConfBaseException
 from jobs.errors import ConfigError
 from jobs.plan.legality import problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
-from jobs.schema import Run
+from jobs.schema import EngineKind, Run
 
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
-NAMED_AXES = {"model", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
+NAMED_AXES = {"model", "engine", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
 GROUPS = {
     "model",
     "parallelism",
@@ -181,7 +181,8 @@ def settled(run: Run) -> Run:
 def named(run: Run, swept: Iterable[Override]) -> Run:
     """The run with its name, made from its choices unless the user gave one."""
     if run.name is None:
-        parts = [run.model.name, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
+        engine = [] if run.engine.kind is EngineKind.native else [run.engine.kind.name]
+        parts = [run.model.name, *engine, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
         parts += [
             f"{override.key_or_group.rsplit('.', 1)[-1]}={override.value()}"
             for override in swept
@@ -198,9 +199,7 @@ def refuse_illegal(points: list[Point]) -> None:
     found = [(point.run, problems(point.run)) for point in points]
     illegal = [(run, reasons) for run, reasons in found if reasons]
     if illegal:
-        lines = [
-            f"{run.name}:" + "".join(f"\n    {reason}" for reason in [*reasons, *nearest(run)]) for run, reasons in illegal
-        ]
+        lines = ["\n    ".join([f"{run.name}:", *reasons, *nearest(run)]) for run, reasons in illegal]
         count = f"{len(illegal)} of {len(points)} points" if len(points) > 1 else "This run"
         raise ConfigError(f"{count} cannot run; nothing was prepared or submitted.\n" + "\n".join(lines))
 

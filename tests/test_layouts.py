@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from jobs.compose import compose
-from jobs.errors import ConfigError
-from jobs.schema import ActivationCheckpointing, Schedule, Sharding, StageSplit, Strategy
+from jobs.schema import Schedule
 from tests.layouts import TINY, matrix, ranks
-from tests.real_run import SMALL, make_run, printed, steps, train
+from tests.real_run import make_run, printed, steps, train
 from tests.test_train import assert_equal
 
 CASES = matrix()
@@ -48,10 +43,9 @@ def test_every_legal_product_computes_what_one_process_computes(
     assert_equal(steps(run), one_process)
 
 
-def test_the_matrix_holds_every_parallelism_file_that_a_cpu_can_run() -> None:
-    from tests.test_compose import options
-
-    named = {
-        override.split("=")[1] for case in CASES.values() for override in case if override.startswith("parallelism=")
-    }
-    assert named == set(options("parallelism")) - {"cp_fsdp"}
+def test_the_matrix_holds_every_axis_and_schedule_that_a_cpu_can_run() -> None:
+    chosen = {override for case in CASES.values() for override in case}
+    assert {f"parallelism.schedule={schedule.name}" for schedule in Schedule} <= chosen
+    for axis in ("tensor", "pipeline", "data_replicate", "data_shard"):
+        assert {f"parallelism.{axis}={degree}" for degree in (2, 4)} <= chosen, axis
+    assert {ranks(case) for case in CASES.values()} == {1, 2, 3, 4, 6, 8}

@@ -59,11 +59,26 @@ def test_the_commands_for_people_with_a_cluster_run_as_printed(tmp_path: Path) -
     assert run(report, tmp_path).returncode == 0
 
 
-def test_the_refusal_shown_is_what_a_mistake_prints(tmp_path: Path) -> None:
-    (shown,) = [block for block in blocks("") if block.startswith("slurmscale plan:")]
-    done = run("slurmscale plan job.micro_batch_size=3", tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == shown
+def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
+    shown = [block for block in blocks("") if block.startswith("slurmscale plan:")]
+    mistakes = ("job.micro_batch_size=3", "parallelism.tensor=8 ranks_per_node=8")
+    for refusal, mistake in zip(shown, mistakes, strict=True):
+        done = run(f"slurmscale plan {mistake}", tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == refusal
+
+
+def test_the_mesh_shown_is_what_plan_draws(tmp_path: Path) -> None:
+    (command,) = [line for block in COMMANDS for line in block if line.startswith("slurmscale plan parallelism=")]
+    (mesh,) = [block for block in blocks("") if block.startswith("Mesh:")]
+    assert mesh in run(command, tmp_path).stdout
+
+
+def test_the_commands_for_nemo_run_as_printed(tmp_path: Path) -> None:
+    (block,) = [block for block in COMMANDS if any("llama2_70b_nemo" in line for line in block)]
+    for line in block:
+        done = run(line, tmp_path)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
 def test_every_make_target_named_exists() -> None:
@@ -81,7 +96,7 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["model", "parallelism", "job", "data", "scaling", "cluster", "launcher", "experiment"]
+    "group", ["model", "parallelism", "engine", "job", "data", "scaling", "cluster", "launcher", "experiment"]
 )
 def test_the_table_of_choices_names_every_file(group: str) -> None:
     (row,) = re.findall(rf"^\| `{group}` \| (.+) \|$", README, flags=re.MULTILINE)

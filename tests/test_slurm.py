@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import signal
@@ -19,7 +20,9 @@ from jobs.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.launch import arrays
 from jobs.submit.slurm import max_array_size
+from tests.nemo.real_nemo import shimmed_python
 from tests.real_run import SMALL, losses
+from tests.test_products import DEEP
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
@@ -105,6 +108,36 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
     page = (sweep.path / "report.html").read_text()
     assert "mulated" in page
     assert "from 1 to 4 ranks" in page
+
+
+@pytest.mark.slow
+def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = [*DEEP, "job.steps=5"]
+    products = ["fsdp_full", "tp_fsdp", "pp_fsdp", "tp_pp_fsdp"]
+    native = ["-m", *small(tmp_path), *model, "nodes=1,2", "ranks_per_node=4", f"parallelism={','.join(products)}"]
+    nemo = ["-m", *small(tmp_path), *model, "engine=nemo", "parallelism=tp,pp", "ranks_per_node=2",
+            f"cluster.python={shimmed_python(tmp_path)}"]  # fmt: skip
+    assert main(["submit", *native]) == 0, told(capsys)
+    assert main(["submit", *nemo]) == 0, told(capsys)
+    sweep = SweepDir(tmp_path / "s")
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, told(capsys)
+    names = {run.name for run in sweep.runs()}
+    assert names == {f"tiny-{p}-n{n}x4" for p in products for n in (1, 2)} | {
+        f"tiny-nemo-{p}-n1x2" for p in ("tp", "pp")
+    }
+    first = losses(sweep.run("tiny-fsdp_full-n1x4"))
+    assert all(losses(run) == pytest.approx(first, abs=1e-5) for run in sweep.runs())
+    assert main(["report", str(sweep.path)]) == 0
+    rows = list(csv.DictReader((sweep.path / "runs.csv").open()))
+    assert {(row["engine"], row["pp"], row["tp"]) for row in rows} == {
+        ("native", "1", "1"), ("native", "1", "2"), ("native", "2", "1"), ("native", "2", "2"),
+        ("nemo", "1", "2"), ("nemo", "2", "1"),
+    }  # fmt: skip
+    page = (sweep.path / "report.html").read_text()
+    assert "Layouts side by side" in page
+    assert "What a rank holds and sends" in page
 
 
 def test_the_demo_sweep_goes_through_slurm_as_it_is(tmp_path: Path) -> None:

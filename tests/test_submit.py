@@ -99,8 +99,8 @@ def test_a_run_directory_that_exists_is_never_overwritten(tmp_path: Path, capsys
 
 
 def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "-m", "parallelism.tensor=1,2", "job.micro_batch_size=1", f"runs_dir={tmp_path}"]) == 2
-    assert "engine=native runs parallelism.tensor=1 and pipeline=1 so far" in told(capsys)
+    assert main(["submit", "-m", "job=pretrain,finetune_lora", "job.epochs=null", f"runs_dir={tmp_path}"]) == 2
+    assert "engine=native trains all weights, not adapters (job.lora). Type engine=nemo" in told(capsys)
     assert files(tmp_path) == set()
 
 

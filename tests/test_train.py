@@ -109,9 +109,9 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before_it(tmp_path: Pat
 # --- checkpoints ---------------------------------------------------------------------------------------------
 
 
-def interrupted(where: Path, parallelism: str, ranks: int) -> RunDir:
+def interrupted(where: Path, parallelism: str, ranks: int, *more: str) -> RunDir:
     """A run of six steps that was asked to stop after its checkpoint at step 3."""
-    run = make_run(where, f"parallelism={parallelism}", *on(ranks), "job.checkpoint_every_steps=3")
+    run = make_run(where, f"parallelism={parallelism}", *on(ranks), "job.checkpoint_every_steps=3", *more)
     saved = run.checkpoints / "step-00000003"
     assert train(run) == [0] * ranks, printed(run)
     # As a kill after step 3 leaves it: no later checkpoint, no end.

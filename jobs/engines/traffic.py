@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,7 +35,7 @@ class Traffic(TorchDispatchMode):
     """Counts the collectives that start inside it; what compiled code does stays unseen."""
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.layout = layout
         self.calls: Counter[tuple[str, str]] = Counter()
         self.bytes: Counter[tuple[str, str]] = Counter()
@@ -88,7 +88,7 @@ def group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):  # noqa: SLF001 (no public way)
             return dist.ProcessGroup.unbox(arg)
         if isinstance(arg, str):
-            return cast(dist.ProcessGroup, torch._C._distributed_c10d._resolve_process_group(arg))  # noqa: SLF001
+            return torch._C._distributed_c10d._resolve_process_group(arg)  # type: ignore[arg-type]  # noqa: SLF001
     raise AssertionError(f"a collective without a process group: {args}")
 
 

@@ -15,7 +15,10 @@ def sharding_goes_with_fsdp(run: Run) -> str | None:
     """Sharding is FSDP's, and FSDP has one."""
     p = run.parallelism
     if p.strategy is Strategy.fsdp and p.sharding is None:
-        return f"parallelism.strategy=fsdp needs parallelism.sharding: {', '.join(s.name for s in Sharding)}."
+        return (
+            f"parallelism.strategy=fsdp needs a sharding. Type parallelism.sharding= one of "
+            f"{either(s.name for s in Sharding)}."
+        )
     if p.strategy is not Strategy.fsdp and (p.sharding is not None or p.data_shard is not None):
         return (
             f"parallelism.sharding and data_shard have no meaning with strategy={p.strategy.name}. "
@@ -118,7 +121,7 @@ def stages_share_layers(run: Run) -> str | None:
         if len(counts) != stages or sum(counts) != layers or min(counts) < 1:
             return (
                 f"parallelism.stage_layers={counts} must give each of {stages} stages ({what}) a layer or "
-                f"more, {layers} in all ({name}). Type parallelism.stage_layers=null, or {stages} numbers with that sum."
+                f"more, {layers} in all ({name}). Type parallelism.stage_layers=null, or {stages} such numbers."
             )
         return None
     if stages > layers:
