@@ -96,7 +96,7 @@ def test_resuming_continues_the_same_losses_under_another_product(
     def product(name: str | int, ranks: str | int, *more: str | int) -> tuple[str, ...]:
         return (f"parallelism={name}", f"ranks_per_node={ranks}", *map(str, more))
 
-    run = interrupted(tmp_path / "first", str(first[0]), 1, *DEEP, *product(*first))
+    run = interrupted(tmp_path / "first", *DEEP, *product(*first))
     resumed = make_run(tmp_path / "then", *DEEP, *product(*then), "job.checkpoint_every_steps=3")
     run.checkpoints.rename(resumed.checkpoints)
     resumed.metrics.write_text(run.metrics.read_text())
@@ -282,7 +282,13 @@ def test_random_choices_that_are_not_refused_train(
     overrides: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = make_run(
-        tmp_path_factory.mktemp("random"), *DEEP, *overrides, "name=run", "job.steps=2", "job.warmup_steps=0"
+        tmp_path_factory.mktemp("random"),
+        *DEEP,
+        *overrides,
+        "name=run",
+        "data.max_samples=24",
+        "job.steps=2",
+        "job.warmup_steps=0",
     )
     assert set(train(run)) == {0}, f"{overrides}\n{printed(run)}"
     rows = steps(run)

@@ -109,11 +109,11 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before_it(tmp_path: Pat
 # --- checkpoints ---------------------------------------------------------------------------------------------
 
 
-def interrupted(where: Path, parallelism: str, ranks: int, *more: str) -> RunDir:
+def interrupted(where: Path, *overrides: str) -> RunDir:
     """A run of six steps that was asked to stop after its checkpoint at step 3."""
-    run = make_run(where, f"parallelism={parallelism}", *on(ranks), "job.checkpoint_every_steps=3", *more)
+    run = make_run(where, "job.checkpoint_every_steps=3", *overrides)
     saved = run.checkpoints / "step-00000003"
-    assert train(run) == [0] * ranks, printed(run)
+    assert set(train(run)) == {0}, printed(run)
     # As a kill after step 3 leaves it: no later checkpoint, no end.
     for later in run.checkpoints.glob("step-*"):
         if later != saved:
@@ -139,7 +139,7 @@ def interrupted(where: Path, parallelism: str, ranks: int, *more: str) -> RunDir
 def test_resuming_continues_the_same_losses_on_any_layout(
     first: str, ranks: int, then: str, ranks_then: int, reference: list[dict[str, float]], tmp_path: Path
 ) -> None:
-    run = interrupted(tmp_path / "first", first, ranks)
+    run = interrupted(tmp_path / "first", f"parallelism={first}", *on(ranks))
     resumed = make_run(tmp_path / "then", f"parallelism={then}", *on(ranks_then), "job.checkpoint_every_steps=3")
     run.checkpoints.rename(resumed.checkpoints)
     resumed.metrics.write_text(run.metrics.read_text())
@@ -149,7 +149,7 @@ def test_resuming_continues_the_same_losses_on_any_layout(
 
 
 def test_a_half_written_checkpoint_is_passed_over(reference: list[dict[str, float]], tmp_path: Path) -> None:
-    run = interrupted(tmp_path, "fsdp_full", 2)
+    run = interrupted(tmp_path, "parallelism=fsdp_full", *on(2))
     (run.checkpoints / ".step-00000004.writing").mkdir()
     (run.checkpoints / ".step-00000004.writing/__0_0.distcp").write_bytes(b"torn")
     assert train(run) == [0, 0], printed(run)

@@ -18,18 +18,19 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from jobs import run as entry
 from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, now, read_records
-from jobs.schema import LauncherKind, Run
+from jobs.schema import EngineKind, LauncherKind, Run
 from jobs.submit import slurm
 from jobs.submit.script import code_environment, executor, resources, script_text
 
 
 def check(runs: list[Run]) -> None:
     """Refuse what the launcher is known not to take, before anything is prepared; raises SubmitError."""
-    missing = [name for name in ("torch", "litgpt") if find_spec(name) is None]
+    native = all(run.engine.kind is EngineKind.native for run in runs)
+    missing = [name for name in ("torch", "litgpt" if native else "nemo") if find_spec(name) is None]
     if runs[0].launcher.kind is LauncherKind.local and missing:
         raise SubmitError(
             f"launcher=local trains on this machine, where Python has no {' and no '.join(missing)}. Type "
-            "pip install torch==2.13.0, then pip install --editable '.[train]' in the checkout."
+            f"pip install torch==2.13.0, then pip install --editable '.[{'train' if native else 'train,nemo'}]' in the checkout."
         )
     if runs[0].launcher.kind is LauncherKind.slurm:
         slurm.require()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from jobs.data import Batches, prepare
+from jobs.data import Batches, Dataset, prepare
+from jobs.layout import layout_of, padding
 from jobs.rundir import RunDir
 from jobs.schema import Job, Run
 
@@ -16,6 +17,22 @@ def samples(run: Run, directory: RunDir) -> Path:
         return directory.data.resolve()
     return prepare(
         run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
+    )
+
+
+def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:
+    """The batches of a rank, padded as its layout needs."""
+    layout = layout_of(run)
+    multiple, fixed = padding(run)
+    return Batches(
+        dataset,
+        global_batch_size=run.global_batch_size,
+        micro_batch_size=run.job.micro_batch_size,
+        dp=layout.dp,
+        dp_rank=layout.dp_rank(rank),
+        seed=run.job.seed,
+        pad_multiple=multiple,
+        pad_to=run.job.sequence_length if fixed else None,
     )
 
 

@@ -20,17 +20,17 @@ from torch.distributed.tensor import DTensor
 
 from jobs import checkpoint
 from jobs.checkpoint_directory import complete
-from jobs.data import Batches, open_dataset
+from jobs.data import open_dataset
 from jobs.data.batches import StepBatch
 from jobs.engines.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.traffic import Traffic, parameters_held
-from jobs.layout import layout_of, padding
+from jobs.layout import layout_of
 from jobs.ranks import Rank, slurm_job_id
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.workloads.machine import StopRequest, device_name, join, memory_peak_bytes, nodes_of_run, synchronize
 from jobs.workloads.recorder import Recorder
-from jobs.workloads.steps import learning_rate, samples, steps_of
+from jobs.workloads.steps import batches_of, learning_rate, samples, steps_of
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
@@ -45,17 +45,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- data -------------------------------------------------------------------------------------------------
     dataset = open_dataset(samples(run, directory))
-    multiple, fixed = padding(run)
-    batches = Batches(
-        dataset,
-        global_batch_size=run.global_batch_size,
-        micro_batch_size=run.job.micro_batch_size,
-        dp=layout.dp,
-        dp_rank=layout.dp_rank(rank.rank),
-        seed=run.job.seed,
-        pad_multiple=multiple,
-        pad_to=run.job.sequence_length if fixed else None,
-    )
+    batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
 
     # --- model and optimizer ----------------------------------------------------------------------------------

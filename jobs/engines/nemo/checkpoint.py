@@ -1,0 +1,105 @@
+"""Checkpoints in Megatron's distributed format through NeMo's own reader and writer, and the export to LitGPT.
+
+With LoRA a checkpoint holds the adapters alone: the weights under them come from job.init_from again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.models.gpt.gpt_model import GPTModel
+from nemo.lightning.pytorch.strategies import MegatronStrategy
+from nemo.utils.model_utils import unwrap_model
+
+from jobs.checkpoint_directory import keep_newest, written_aside
+from jobs.engines.litgpt_names import litgpt_fields
+from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
+from jobs.errors import CheckpointError
+from jobs.schema import Run
+
+
+def save(run: Run, final: Path, strategy: MegatronStrategy) -> None:
+    """Save weights and optimizer, then remove all but the newest checkpoints; every rank calls it."""
+    metadata = strategy.sharded_state_dict_metadata
+    state = sharded_state(run, strategy, metadata, loading=False)
+    try:
+        with written_aside(final) as writing:
+            strategy.checkpoint_io.save_checkpoint(state, writing, storage_options={"content_metadata": metadata})
+    except (CheckpointingException, OSError, RuntimeError) as error:
+        raise CheckpointError(f"Checkpoint {final} could not be written ({error}). The last good one stays.") from error
+    keep_newest(final.parent, run.job.keep_checkpoints)
+
+
+def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
+    """Restore weights and optimizer in place; every rank calls it."""
+    try:
+        metadata = strategy.unwrapped_checkpoint_io.load_content_metadata(path)
+        state = sharded_state(run, strategy, metadata, loading=True)
+        state = strategy.checkpoint_io.load_checkpoint(path, sharded_state_dict=state)
+    except (CheckpointingException, OSError, RuntimeError) as error:
+        raise CheckpointError(
+            f"Checkpoint {path} cannot be read: {error}. Remove that directory to resume from the one before it."
+        ) from error
+    strategy.load_model_state_dict(state, strict=run.job.lora is None)
+    (optimizer,) = strategy.optimizers
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def sharded_state(run: Run, strategy: MegatronStrategy, metadata: dict[str, Any], *, loading: bool) -> dict[str, Any]:
+    """This rank's shards, as Megatron describes them to its reader and writer."""
+    weights = strategy.megatron_parallel.sharded_state_dict(metadata=metadata)
+    return {
+        "state_dict": adapters_of(weights) if run.job.lora else weights,
+        "optimizer": strategy.optimizer_sharded_state_dict(is_loading=loading, metadata=metadata),
+    }
+
+
+def adapters_of(weights: dict[str, Any]) -> dict[str, Any]:
+    """The adapters alone; virtual stages are dictionaries in the dictionary."""
+    return {
+        name: adapters_of(value) if isinstance(value, dict) else value
+        for name, value in weights.items()
+        if isinstance(value, dict) or ADAPTER in name
+    }
+
+
+def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_files: list[Path]) -> None:
+    """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it."""
+    with written_aside(directory) as writing:
+        # One replica gathers over TP; each of its stages leaves its layers in a file that rank 0 reads in turn.
+        if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
+            state = dict(stage_weights(strategy))
+            if parallel_state.get_tensor_model_parallel_rank() == 0:
+                torch.save(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
+        torch.distributed.barrier()
+        if torch.distributed.get_rank() == 0:
+            stages = sorted(writing.glob("stage*.pth"))
+            whole: dict[str, torch.Tensor] = {}
+            for stage in stages:
+                whole |= torch.load(stage, mmap=True, weights_only=True)
+            if run.model.tie_embeddings:
+                whole["transformer.wte.weight"] = whole["lm_head.weight"]
+            torch.save(whole, writing / "lit_model.pth")
+            for stage in stages:
+                stage.unlink()
+            (writing / "model_config.yaml").write_text(yaml.safe_dump(litgpt_fields(run.model)))
+            for file in tokenizer_files:
+                shutil.copy(file, writing)
+
+
+def stage_weights(strategy: MegatronStrategy) -> Iterator[tuple[str, torch.Tensor]]:
+    """This pipeline rank's weights by LitGPT's names."""
+    for model in models(strategy):
+        yield from litgpt_weights(model)
+
+
+def models(strategy: MegatronStrategy) -> list[GPTModel]:
+    """This rank's virtual stages without what NeMo and Megatron wrap around them."""
+    return [unwrap_model(chunk.module) for chunk in strategy.megatron_parallel]

@@ -1,0 +1,212 @@
+"""A run as NeMo's recipe: llm.pretrain with model, trainer and optimizer, to be edited and printed as any of NeMo's.
+
+Data, log and record are added by the workload, which has them. Adapters belong to the model here, not to
+llm.finetune's callback, which builds the optimizer after the first step has begun: one order of events for all jobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import nemo.lightning as nl
+import nemo_run
+import torch
+import torch.nn.functional as F
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import OptimizerConfig
+from nemo.collections import llm
+from nemo.collections.llm.fn import walk
+from nemo.collections.llm.gpt.model.base import HAVE_TE
+from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
+
+from jobs.engines.nemo.weights import fill
+from jobs.engines.weights import values_of
+from jobs.layout import sequence_parallel, stages_per_rank
+from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
+
+RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {
+    ActivationCheckpointing.none: {},
+    ActivationCheckpointing.selective: {"recompute_granularity": "selective"},
+    ActivationCheckpointing.full: {
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+    },
+}
+DTYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
+
+
+@dataclass
+class ModelConfig(llm.GPTConfig):  # type: ignore[misc]
+    """NeMo's model that starts from the run's first weights."""
+
+    init_from: str | None = None
+    init_seed: int = 0
+    rope_scaling: dict[str, float] | None = None
+    """Keywords of NeMo's apply_rope_scaling (Llama 3.1)."""
+    lora: llm.peft.LoRA | None = None
+
+    def configure_model(self, *arguments: object, **keywords: object) -> GPTModel:
+        """This rank's part of the model, or one virtual stage of it, with its weights."""
+        model = super().configure_model(*arguments, **keywords)
+        if self.rope_scaling:
+            model.rotary_pos_emb.inv_freq = apply_rope_scaling(model.rotary_pos_emb.inv_freq, **self.rope_scaling)
+        if self.lora:
+            model.requires_grad_(False)
+            walk(model, self.lora.transform)
+            if self.recompute_granularity == "full" and model.pre_process:
+                # Recomputed layers learn only if what goes into the first of them takes a gradient.
+                model.embedding.register_forward_hook(lambda _module, _inputs, output: output.requires_grad_())
+        fill(model, values_of(self.init_from, self.init_seed), self.init_seed)
+        return model
+
+
+def recipe(run: Run, steps: int) -> nemo_run.Partial:
+    """What NeMo is asked to do: `steps` optimizer steps, beginning with whatever step the data begins with."""
+    return nemo_run.Partial(
+        llm.pretrain,
+        model=nemo_run.Config(llm.GPTModel, config=model_config(run)),
+        trainer=nemo_run.Config(
+            nl.Trainer,
+            accelerator="gpu" if torch.cuda.is_available() else "cpu",
+            num_nodes=run.nodes,
+            devices=run.ranks_per_node,
+            max_steps=steps,
+            strategy=strategy(run),
+            plugins=[precision(run), nemo_run.Config(TorchElasticEnvironment)],
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            # The record, the checkpoints and the line a person sees are the workload's.
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            logger=False,
+            use_distributed_sampler=False,
+        ),
+        optim=nemo_run.Config(
+            nl.MegatronOptimizerModule, config=optimizer(run), no_weight_decay_cond=decays_every_parameter
+        ),
+    )
+
+
+def model_config(run: Run) -> nemo_run.Config:
+    """The architecture in Megatron's words, and how its activations are kept."""
+    model, dtype = run.model, DTYPES[run.job.precision]
+    gated = model.mlp is not Mlp.GptNeoxMLP
+    on_gpu = torch.cuda.is_available()
+    fused = on_gpu and HAVE_TE
+    return nemo_run.Config(
+        ModelConfig,
+        num_layers=model.layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.intermediate_size,
+        num_attention_heads=model.heads,
+        num_query_groups=model.kv_heads,
+        kv_channels=model.head_size,
+        vocab_size=model.vocab_size,
+        seq_length=run.job.sequence_length,
+        normalization=model.norm.name,
+        layernorm_epsilon=model.norm_eps,
+        add_bias_linear=model.bias,
+        add_qkv_bias=model.bias,
+        gated_linear_unit=gated,
+        activation_func=F.silu if gated else F.gelu,
+        position_embedding_type="rope",
+        rotary_base=model.rope_base,
+        rotary_percent=model.rope_fraction,
+        rope_scaling=model.rope_scaling and rope_scaling(run),
+        share_embeddings_and_output_weights=model.tie_embeddings,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        # The loss of a step is the mean over the labels of its global batch, however they fall on micro-batches.
+        calculate_per_token_loss=True,
+        bf16=dtype is torch.bfloat16,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        # With virtual stages, two pipeline ranks are each other's next and previous: only single messages keep apart.
+        overlap_p2p_comm=stages_per_rank(run) > 1,
+        batch_p2p_comm=stages_per_rank(run) == 1,
+        **RECOMPUTE[run.engine.activation_checkpointing],
+        # Fused kernels are Transformer Engine's, on GPUs. The fused GELU is another function (tanh's).
+        use_cpu_initialization=not on_gpu,
+        bias_activation_fusion=fused and gated,
+        bias_dropout_fusion=fused,
+        masked_softmax_fusion=fused,
+        persist_layer_norm=fused,
+        apply_rope_fusion=fused,
+        cross_entropy_loss_fusion=fused,
+        deallocate_pipeline_outputs=on_gpu,
+        init_from=run.job.init_from,
+        init_seed=run.job.seed,
+        lora=run.job.lora
+        and nemo_run.Config(
+            llm.peft.LoRA, dim=run.job.lora.rank, alpha=run.job.lora.alpha, dropout=run.job.lora.dropout
+        ),
+    )
+
+
+def rope_scaling(run: Run) -> dict[str, float]:
+    """Llama 3.1's stretching under NeMo's names."""
+    assert run.model.rope_scaling is not None
+    words = asdict(run.model.rope_scaling)
+    return words | {"old_context_len": words.pop("original_max_sequence_length")}
+
+
+def strategy(run: Run) -> nemo_run.Config:
+    """Megatron's parallelism; its order of ranks, tp fastest and pp slowest, is that of jobs.layout."""
+    p, stages = run.parallelism, stages_per_rank(run)
+    return nemo_run.Config(
+        nl.MegatronStrategy,
+        tensor_model_parallel_size=p.tensor,
+        pipeline_model_parallel_size=p.pipeline,
+        virtual_pipeline_model_parallel_size=stages if stages > 1 else None,
+        context_parallel_size=p.context,
+        sequence_parallel=sequence_parallel(run),
+        pipeline_dtype=DTYPES[run.job.precision],
+        ddp=nemo_run.Config(
+            DistributedDataParallelConfig,
+            use_distributed_optimizer=run.engine.distributed_optimizer,
+            grad_reduce_in_fp32=True,
+        ),
+        ckpt_async_save=False,
+        # A checkpoint can be read by any layout.
+        ckpt_optim_fully_reshardable=True,
+        replace_progress_bar=False,
+    )
+
+
+def precision(run: Run) -> nemo_run.Config:
+    """Weights in the arithmetic's type, as Megatron has it; the optimizer keeps them in float32 too."""
+    dtype = DTYPES[run.job.precision]
+    return nemo_run.Config(
+        nl.MegatronMixedPrecision,
+        precision="32" if dtype is torch.float32 else "bf16-mixed",
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        grad_reduce_in_fp32=True,
+    )
+
+
+def optimizer(run: Run) -> nemo_run.Config:
+    """AdamW as the native engine has it; the record's callback sets the learning rate of every step."""
+    job, dtype = run.job, DTYPES[run.job.precision]
+    return nemo_run.Config(
+        OptimizerConfig,
+        optimizer="adam",
+        lr=job.learning_rate,
+        weight_decay=job.weight_decay,
+        adam_beta1=job.beta1,
+        adam_beta2=job.beta2,
+        # Megatron takes the norm only where it clips.
+        clip_grad=float("inf") if job.clip_norm is None else job.clip_norm,
+        bf16=dtype is torch.bfloat16,
+        params_dtype=dtype,
+        use_distributed_optimizer=run.engine.distributed_optimizer,
+    )
+
+
+def decays_every_parameter(_name: str, _parameter: torch.nn.Parameter) -> bool:
+    """Megatron's condition for no weight decay: never."""
+    return False

@@ -1,0 +1,165 @@
+"""The record of a NeMo run: a callback that times its steps, saves and stops it, and tells the recorder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import nemo.lightning as nl
+import torch
+import torch.distributed as dist
+from typing_extensions import override
+
+from jobs.checkpoint_directory import complete
+from jobs.data import Dataset
+from jobs.engines.nemo import checkpoint
+from jobs.engines.nemo.data import MicroBatches
+from jobs.layout import layout_of
+from jobs.ranks import Rank, slurm_job_id
+from jobs.rundir import RunDir
+from jobs.schema import Run
+from jobs.workloads.machine import (
+    STOP_SIGNALS,
+    StopRequest,
+    device_name,
+    memory_peak_bytes,
+    nodes_of_run,
+    synchronize,
+)
+from jobs.workloads.recorder import Recorder
+from jobs.workloads.steps import learning_rate
+
+
+class Record(pl.Callback):
+    """Everything that happens around NeMo's steps, in the order in which Lightning calls it."""
+
+    def __init__(
+        self,
+        *,
+        run: Run,
+        directory: RunDir,
+        rank: Rank,
+        data: MicroBatches,
+        dataset: Dataset,
+        recorder: Recorder,
+        stop: StopRequest,
+    ) -> None:
+        self.run = run
+        self.directory = directory
+        self.rank = rank
+        self.data = data
+        self.dataset = dataset
+        self.recorder = recorder
+        self.stop = stop
+        self.fence = 0.0
+
+    @override
+    def on_fit_start(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Resume, and say that all ranks have met."""
+        self.device = trainer.strategy.root_device
+        for newest in complete(self.directory.checkpoints)[-1:]:
+            checkpoint.load(self.run, newest, trainer.strategy)
+        self.recorder.started(
+            ranks=self.rank.world_size,
+            job_id=slurm_job_id(),
+            **nodes_of_run(self.run.nodes),
+            device=self.device.type,
+            device_name=device_name(self.device),
+            torch=torch.__version__,
+            data=self.dataset.description,
+        )
+        held = sum(
+            parameter.numel() for model in checkpoint.models(trainer.strategy) for parameter in model.parameters()
+        )
+        (most,) = self.slowest(float(held))
+        self.recorder.layout(self.recorder.from_step + 1, int(most), None)
+        if self.recorder.from_step == self.recorder.steps:
+            self.close(trainer.strategy)
+
+    @override
+    def on_train_start(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the signals back: Lightning's handler ends a rank inside its step, without the others."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self.stop.ask)
+
+    @override
+    def on_train_batch_start(
+        self, trainer: nl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Set the step's learning rate, and start its clock: all until `on_train_batch_end` is the step."""
+        step = self.recorder.last_step + 1
+        rate = learning_rate(self.run.job, step, self.recorder.steps)
+        (optimizer,) = trainer.strategy.optimizers
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        self.rate = rate
+        # Adapters' dropout depends on the step alone, so that a resumed run draws what an unbroken one would; ranks of
+        # one TP group draw the same, and data-parallel ranks do not.
+        layout = layout_of(self.run)
+        torch.manual_seed((self.run.job.seed << 32) + step * layout.dp + layout.dp_rank(self.rank.rank))
+        synchronize(self.device)
+        self.fence = time.perf_counter()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: nl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Record the step; save and stop where it is time to, all ranks together."""
+        synchronize(self.device)
+        seconds = time.perf_counter() - self.fence
+        step, last = self.recorder.last_step + 1, self.recorder.steps
+
+        # One small all-reduce: the slowest rank's time, the fullest rank's memory, and whether any must stop.
+        step_time_s, memory_bytes, stopping = self.slowest(
+            seconds, memory_peak_bytes(self.device), float(self.stop.asked)
+        )
+
+        save_time_s = None
+        every = self.run.job.checkpoint_every_steps
+        if every and (step % every == 0 or step == last or stopping):
+            save_time_s = self.saved(step, trainer.strategy)
+        assert self.data.current is not None
+        logged = trainer.callback_metrics
+        self.recorder.step(
+            step,
+            loss=float(logged["reduced_train_loss"]),
+            rate=self.rate,
+            norm=float(logged["grad_norm"]),
+            step_time_s=step_time_s,
+            batch=self.data.current,
+            memory_bytes=memory_bytes,
+            save_time_s=save_time_s,
+        )
+        trainer.should_stop = bool(stopping)
+
+    @override
+    def on_train_end(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the end while the ranks still hold the model."""
+        self.close(trainer.strategy)
+
+    def close(self, strategy: nl.MegatronStrategy) -> None:
+        """Export what was asked for, and record the end."""
+        if self.recorder.last_step < self.recorder.steps:
+            self.recorder.stopped(self.stop.reason)
+            return
+        if self.run.job.export:
+            checkpoint.export(self.run, self.directory.export, strategy, self.dataset.tokenizer_files)
+        self.recorder.finished()
+
+    def saved(self, step: int, strategy: nl.MegatronStrategy) -> float:
+        """Save a checkpoint and return how long the slowest rank was held up."""
+        fence = time.perf_counter()
+        path: Path = self.directory.checkpoints / f"step-{step:08d}"
+        checkpoint.save(self.run, path, strategy)
+        (held_s,) = self.slowest(time.perf_counter() - fence)
+        self.recorder.checkpoint(step, held_s, path)
+        return held_s
+
+    def slowest(self, *values: float) -> list[float]:
+        """The largest of each value over all ranks."""
+        worst = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(worst, dist.ReduceOp.MAX)
+        return [float(value) for value in worst]

@@ -1,0 +1,97 @@
+"""Training by NeMo: the same run, record and checkpoints as jobs.workloads.train, the steps Megatron's.
+
+NeMo takes 20 s to import and is not everywhere, so that only `train` imports it. Nothing here needs LitGPT.
+"""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from jobs.checkpoint_directory import complete
+from jobs.data import open_dataset
+from jobs.errors import ConfigError
+from jobs.ranks import Rank
+from jobs.rundir import RunDir
+from jobs.schema import Run
+from jobs.workloads.machine import StopRequest
+from jobs.workloads.recorder import Recorder
+from jobs.workloads.steps import batches_of, samples, steps_of
+
+
+def train(run: Run, directory: RunDir, rank: Rank) -> None:
+    """Train one run to its end, or to a step boundary when a signal asks.
+
+    Raises ConfigError on a machine without a GPU.
+    """
+    process_started = psutil.Process().create_time()
+    stop = StopRequest()
+    refuse_without_gpu()
+    set_environment(run, rank)
+    try:
+        import fiddle  # noqa: PLC0415
+        import nemo.lightning as nl  # noqa: PLC0415
+        from nemo.collections import llm  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"engine=nemo needs NeMo 2 on the nodes, where Python has no {error.name}. Set cluster.container to "
+            "NVIDIA's NeMo image, or type pip install --editable '.[nemo]' in the checkout."
+        ) from error
+    from jobs.engines.nemo.data import DataModule, MicroBatches  # noqa: PLC0415
+    from jobs.engines.nemo.recipe import recipe  # noqa: PLC0415
+    from jobs.engines.nemo.record import Record  # noqa: PLC0415
+
+    # --- data -------------------------------------------------------------------------------------------------
+    dataset = open_dataset(samples(run, directory))
+    batches = batches_of(run, dataset, rank.rank)
+    steps = steps_of(run.job, batches)
+
+    # --- where it goes on -------------------------------------------------------------------------------------
+    saved = complete(directory.checkpoints)
+    done = int(saved[-1].name.removeprefix("step-")) if saved else 0
+    micro_batches = MicroBatches(batches, done, steps)
+    recorder = Recorder(run, directory, rank, process_started=process_started, steps=steps, from_step=done)
+
+    # --- NeMo -------------------------------------------------------------------------------------------------
+    task = fiddle.build(recipe(run, steps - done))
+    record = Record(
+        run=run, directory=directory, rank=rank, data=micro_batches, dataset=dataset, recorder=recorder, stop=stop
+    )
+    # Not in the recipe: NeMo's trainer keeps a deep copy of its arguments, and this one holds the run's files.
+    task.keywords["trainer"].callbacks.append(record)
+    with recorder.progress():
+        task(
+            data=DataModule(run, micro_batches),
+            log=nl.NeMoLogger(explicit_log_dir=str(directory.path / "nemo"), ckpt=None, use_datetime_version=False),
+        )
+    dist.destroy_process_group()
+
+
+def refuse_without_gpu() -> None:
+    """Raise ConfigError where Megatron cannot compute."""
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "engine=nemo computes on GPUs only, and torch sees none here. Submit to a cluster that has them "
+            "(cluster=xe9680_h100 or your own), or type engine=native, which also trains on CPUs."
+        )
+
+
+def set_environment(run: Run, rank: Rank) -> None:
+    """Tell Lightning and NeMo this process's place in torchrun's words, whoever started it."""
+    os.environ |= {
+        "RANK": str(rank.rank),
+        "WORLD_SIZE": str(rank.world_size),
+        "LOCAL_RANK": str(rank.local_rank),
+        "GROUP_RANK": str(rank.rank // run.ranks_per_node),
+        "MASTER_ADDR": rank.master_addr,
+        "MASTER_PORT": str(rank.master_port),
+        # NeMo's timeout of a collective, in spite of the name.
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(run.engine.collective_timeout_s),
+        # Megatron's kernels must be queued in the order of its calls, to overlap with TP's communication.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+    if not torch.cuda.is_available():
+        torch.set_num_threads(run.engine.cpu_threads_per_rank)
