@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from litgpt.config import Config
 from litgpt.model import GPT
+from torch.distributed.tensor.experimental._context_parallel import _attention
 
 from jobs.compose import compose
 from jobs.errors import ConfigError
@@ -18,6 +19,7 @@ from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, PARAMETERS_HELD
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir, load_run
 from jobs.schema import ActivationCheckpointing, Precision, Schedule, StageSplit
+from tests import ring_on_cpu
 from tests.real_run import SMALL, events, make_run, printed, steps, train
 from tests.test_train import assert_equal, interrupted, slow
 from tests.tiny_data import ALPACA, write_json
@@ -294,3 +296,31 @@ def test_random_choices_that_are_not_refused_train(
     rows = steps(run)
     assert [row["step"] for row in rows] == [1, 2]
     assert all(abs(row["loss"] - 5.77) < 0.2 and row["gradient_norm"] < 10 for row in rows), json.dumps(rows)
+
+
+# --- context parallelism -------------------------------------------------------------------------------------
+
+
+# Composition refuses context parallelism without GPUs, and rightly: only this test brings a CPU kernel.
+GPUS = ("cluster.gpus=true", "cluster.ranks_per_node=8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "product",
+    [
+        ("ranks_per_node=2",),
+        ("ranks_per_node=4", "parallelism.sharding=HYBRID_SHARD", "parallelism.data_replicate=2"),
+        ("ranks_per_node=4", "parallelism.tensor=2"),
+        ("ranks_per_node=4", "parallelism.pipeline=2"),
+        ("ranks_per_node=4", "parallelism.context=4"),
+    ],
+    ids="-".join,
+)
+def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_the_ring(
+    product: tuple[str, ...], reference: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for operator, handler in ring_on_cpu.HANDLERS.items():
+        monkeypatch.setitem(_attention.custom_ops, operator, handler)
+    run = done(tmp_path, "parallelism=cp_fsdp", *product, "launcher=dry", *GPUS)
+    assert_equal(steps(run), steps(reference))

@@ -30,7 +30,8 @@ def check(runs: list[Run]) -> None:
     if runs[0].launcher.kind is LauncherKind.local and missing:
         raise SubmitError(
             f"launcher=local trains on this machine, where Python has no {' and no '.join(missing)}. Type "
-            f"pip install torch==2.13.0, then pip install --editable '.[{'train' if native else 'train,nemo'}]' in the checkout."
+            "pip install torch==2.13.0, then pip install --editable "
+            f"'.[{'train' if native else 'train,nemo'}]' in the checkout."
         )
     if runs[0].launcher.kind is LauncherKind.slurm:
         slurm.require()
