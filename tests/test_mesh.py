@@ -103,7 +103,7 @@ def test_eight_ranks_of_tp_pp_and_fsdp_on_two_nodes() -> None:
         draw(grid(2, 4, pp=2, dp_shard=2, tp=2), [[0, 1], [2, 3]])
         == """\
 Mesh: 8 ranks = pp 2 x dp_shard 2 x tp 2, on 2 nodes
-Holds if the launcher places ranks in blocks, 4 a node (Slurm: --distribution=block).
+Ranks sit in blocks, 4 a node (srun is told --distribution=block).
 
               +- node 0 --+- node 1 --+
 pp            | 0         | 1         |

@@ -248,6 +248,7 @@ CHOICES = st.tuples(
     override("parallelism.sequence_parallel", st.sampled_from(["null", True, False])),
     override("parallelism.loss_parallel", st.booleans()),
     override("engine.activation_checkpointing", names(ActivationCheckpointing)),
+    override("engine.compile", mostly(False, True)),
     override("model.kv_heads", st.sampled_from([2, 4, 8, 8])),
     override("model.tie_embeddings", mostly(False, True)),
     override("job.precision", names(Precision)),
@@ -278,7 +279,7 @@ def test_random_choices_are_refused_with_what_to_type_or_not_at_all(overrides: t
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@settings(max_examples=25, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(overrides=CHOICES.filter(lambda overrides: refusal(overrides) is None))
 def test_random_choices_that_are_not_refused_train(
     overrides: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory

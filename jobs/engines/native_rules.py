@@ -37,6 +37,16 @@ def zero_bubble_is_eager(run: Run) -> str | None:
     return None
 
 
+def compiled_layers_are_whole(run: Run) -> str | None:
+    """PyTorch 2.13 loses DTensors in the backward pass of layers that are cut and compiled."""
+    if run.engine.compile and run.parallelism.tensor > 1:
+        return (
+            f"engine.compile=true does not run with parallelism.tensor={run.parallelism.tensor}: PyTorch's compiled "
+            "backward pass fails on cut layers. Type engine.compile=false, or parallelism.tensor=1."
+        )
+    return None
+
+
 def zero_bubble_keeps_weights(run: Run) -> str | None:
     """The backward pass of weights finds them by identity, and weights gathered again are others.
 
@@ -68,6 +78,7 @@ NATIVE: tuple[Rule, ...] = (
     no_adapters,
     no_distributed_optimizer,
     zero_bubble_is_eager,
+    compiled_layers_are_whole,
     zero_bubble_keeps_weights,
     context_sums_in_shard_groups,
 )

@@ -32,7 +32,7 @@ NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 
 
 class Traffic(TorchDispatchMode):
-    """Counts the collectives that start inside it; what compiled code does stays unseen."""
+    """Counts the collectives that start inside it; compiled layers have none, as TP does not run compiled."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -39,8 +39,7 @@ def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, wid
     product = " x ".join(f"{axis} {degree_of(layout, axis)}" for axis in axes)
     lines = [f"Mesh: {layout.world_size} ranks = {product}, on {layout.nodes} node{'s' if layout.nodes > 1 else ''}"]
     if layout.nodes > 1:
-        blocks = f"{layout.ranks_per_node} a node (Slurm: --distribution=block)"
-        lines.append(f"Holds if the launcher places ranks in blocks, {blocks}.")
+        lines.append(f"Ranks sit in blocks, {layout.ranks_per_node} a node (srun is told --distribution=block).")
     lines += ["", *drawing(layout, width), "", *group_lines(layout)]
     if held_layers is not None and layout.pp > 1:
         lines += ["", *stage_lines(layout, held_layers)]

@@ -59,8 +59,9 @@ def stop_before_limit_s(run: Run) -> int:
 
 def srun_arguments(run: Run) -> list[str]:
     """What srun is told beside submitit's own arguments."""
-    # A rank that dies leaves the others waiting in a collective: end them.
-    arguments = ["--kill-on-bad-exit=1"]
+    # A rank that dies leaves the others waiting in a collective: end them. TP groups are consecutive ranks: keep those
+    # on one node, whatever the site's default is.
+    arguments = ["--kill-on-bad-exit=1", "--distribution=block"]
     if run.cluster.cpus_per_rank is not None:
         # Since Slurm 22.05 srun no longer inherits this from sbatch.
         arguments.append(f"--cpus-per-task={run.cluster.cpus_per_rank}")

@@ -68,7 +68,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- loop -------------------------------------------------------------------------------------------------
     every = run.job.checkpoint_every_steps
-    # Counting slows a step down, so it is one of those that steady figures leave out.
+    # Counting slows a step down, so it is one that steady figures leave out.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress():
         for step in range(done + 1, steps + 1):
@@ -101,7 +101,8 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
                 save_time_s=save_time_s,
             )
             if step == counted:
-                recorder.layout(step, parameters_held(trainer.model.gpt.parameters()), traffic.of_busiest_rank())
+                held = parameters_held(trainer.model.gpt.parameters())
+                recorder.layout(step, held, traffic.of_busiest_rank())
             if stopping and step < steps:
                 break
     if recorder.last_step < steps:
