@@ -48,8 +48,10 @@ demo: $(VENV)/train.done
 slurm browser:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
+# Tests of the one Slurm run by themselves: its jobs share the cores, and one queue.
 test: $(VENV)/nemo.done slurm browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 -m 'not slurm'
+	$(BIN)/python -m pytest -m slurm
 
 test-fast: $(VENV)/dev.done
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not slurm'

@@ -111,23 +111,24 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = [*DEEP, "job.steps=5"]
     products = ["fsdp_full", "tp_fsdp", "pp_fsdp", "tp_pp_fsdp"]
-    native = ["-m", *small(tmp_path), *model, "nodes=1,2", "ranks_per_node=4", f"parallelism={','.join(products)}"]
-    nemo = ["-m", *small(tmp_path), *model, "engine=nemo", "parallelism=tp,pp", "ranks_per_node=2",
+    one_by_one = "launcher.max_running=1"
+    native = ["-m", *small(tmp_path), *model, "nodes=2", "ranks_per_node=2", f"parallelism={','.join(products)}",
+              one_by_one]  # fmt: skip
+    nemo = ["-m", *small(tmp_path), *model, "engine=nemo", "parallelism=tp,pp", "ranks_per_node=2", one_by_one,
             f"cluster.python={shimmed_python(tmp_path)}"]  # fmt: skip
     assert main(["submit", *native]) == 0, told(capsys)
     assert main(["submit", *nemo]) == 0, told(capsys)
     sweep = SweepDir(tmp_path / "s")
     assert main(["resume", "--wait", str(sweep.path)]) == 0, told(capsys)
     names = {run.name for run in sweep.runs()}
-    assert names == {f"tiny-{p}-n{n}x4" for p in products for n in (1, 2)} | {
-        f"tiny-nemo-{p}-n1x2" for p in ("tp", "pp")
-    }
-    first = losses(sweep.run("tiny-fsdp_full-n1x4"))
+    assert names == {f"tiny-{product}-n2x2" for product in products} | {"tiny-nemo-tp-n1x2", "tiny-nemo-pp-n1x2"}
+    first = losses(sweep.run("tiny-fsdp_full-n2x2"))
     assert all(losses(run) == pytest.approx(first, abs=1e-5) for run in sweep.runs())
     assert main(["report", str(sweep.path)]) == 0
     rows = list(csv.DictReader((sweep.path / "runs.csv").open()))
@@ -164,7 +165,7 @@ def test_editing_code_and_configuration_while_jobs_wait_does_not_change_them(tmp
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n1x1")
     wait_until(lambda: any(e["event"] in {"finished", "failed"} for e in read_records(run.status)))
     events = list(read_records(run.status))
-    assert [event["event"] for event in events] == ["prepared", "started", "finished"]
+    assert [event["event"] for event in events] == ["prepared", "started", "layout", "finished"]
     assert events[-1]["step"] == 4
 
 
@@ -243,7 +244,7 @@ def test_a_cancelled_job_stops_at_a_step_boundary_and_says_so(
     told(capsys)
     main(["status", str(tmp_path / "s")])
     assert "1 run: 1 cancelled" in told(capsys)
-    assert [e["event"] for e in read_records(run.status)] == ["prepared", "started", "checkpoint", "stopped"]
+    assert [e["event"] for e in read_records(run.status)] == ["prepared", "started", "layout", "checkpoint", "stopped"]
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_a_run_directory_that_exists_is_never_overwritten(tmp_path: Path, capsys
 
 
 def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "-m", "job=pretrain,finetune_lora", "job.epochs=null", f"runs_dir={tmp_path}"]) == 2
+    assert main(["submit", "-m", "job=pretrain,finetune_lora", f"runs_dir={tmp_path}"]) == 2
     assert "engine=native trains all weights, not adapters (job.lora). Type engine=nemo" in told(capsys)
     assert files(tmp_path) == set()
 
@@ -296,7 +296,7 @@ def test_a_queued_run_executes_the_code_and_configuration_that_were_submitted(tm
     (checkout / "conf/job/pretrain.yaml").write_text("broken: [")
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n1x1")
     wait_until(lambda: any(e["event"] in {"finished", "failed"} for e in read_records(run.status)))
-    assert [e["event"] for e in read_records(run.status)] == ["prepared", "started", "finished"]
+    assert [e["event"] for e in read_records(run.status)] == ["prepared", "started", "layout", "finished"]
 
 
 @pytest.mark.slow
