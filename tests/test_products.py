@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -236,7 +237,7 @@ def mostly(usual: object, *others: object) -> st.SearchStrategy[object]:
 FSDP = ("full", "grad_op", "no_shard", "hybrid")
 CHOICES = st.tuples(
     override("parallelism", st.sampled_from(["single", "ddp", "pp", "tp", *[f"fsdp_{name}" for name in FSDP]])),
-    override("ranks_per_node", st.sampled_from([1, 2, 3, 4, 4, 6, 8, 8])),
+    override("ranks_per_node", st.sampled_from([1, 2, 2, 3, 4, 4, 6, 8])),
     override("parallelism.tensor", st.sampled_from([1, 1, 2, 2, 3, 4])),
     override("parallelism.pipeline", st.sampled_from([1, 2, 2, 3, 4])),
     override("parallelism.context", mostly(1, 2)),
@@ -277,26 +278,31 @@ def test_random_choices_are_refused_with_what_to_type_or_not_at_all(overrides: t
         assert all("Type " in line or "Use " in line or "Nearest " in line or "Choose " in line for line in reasons[1:])
 
 
+TWO_STEPS = ("data.max_samples=24", "job.steps=2", "job.warmup_steps=0")
+
+
+@cache
+def on_one_rank(choices: tuple[str, ...]) -> list[dict[str, float]]:
+    """The record of the same model, data and arithmetic without any parallelism."""
+    with TemporaryDirectory() as where:
+        return steps(done(Path(where), *choices, *ONE, *TWO_STEPS))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@settings(max_examples=15, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(overrides=CHOICES.filter(lambda overrides: refusal(overrides) is None))
-def test_random_choices_that_are_not_refused_train(
+def test_random_choices_that_are_not_refused_train_as_one_rank_does(
     overrides: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    run = make_run(
-        tmp_path_factory.mktemp("random"),
-        *DEEP,
-        *overrides,
-        "name=run",
-        "data.max_samples=24",
-        "job.steps=2",
-        "job.warmup_steps=0",
-    )
-    assert set(train(run)) == {0}, f"{overrides}\n{printed(run)}"
-    rows = steps(run)
-    assert [row["step"] for row in rows] == [1, 2]
-    assert all(abs(row["loss"] - 5.77) < 0.2 and row["gradient_norm"] < 10 for row in rows), json.dumps(rows)
+    rows = steps(done(tmp_path_factory.mktemp("random"), *overrides, *TWO_STEPS))
+    same = [
+        choice for choice in overrides
+        if choice.startswith(("model.", "job.", "scaling.")) and not choice.startswith("job.micro_batch_size")
+    ]  # fmt: skip
+    tolerance = 0.05 if "job.precision=bfloat16" in overrides else 1e-5
+    for row, expected in zip(rows, on_one_rank(tuple(same)), strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], abs=tolerance), overrides
 
 
 # --- context parallelism -------------------------------------------------------------------------------------
@@ -325,3 +331,40 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
         monkeypatch.setitem(_attention.custom_ops, operator, handler)
     run = done(tmp_path, "parallelism=cp_fsdp", *product, "launcher=dry", *GPUS)
     assert_equal(steps(run), steps(reference))
+
+
+# --- what cannot be ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("parallelism=tp", "engine.compile=true"), "engine.compile=true does not run with parallelism.tensor=2"),
+        (
+            ("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "engine.activation_checkpointing=full"),
+            "splits the backward pass, and each half would compute again",
+        ),
+        (
+            ("parallelism=pp_fsdp", "ranks_per_node=4", "parallelism.sharding=FULL_SHARD",
+             "parallelism.schedule=ZBVZeroBubble"),
+            "needs weights that stay until backward, and sharding=FULL_SHARD frees them",
+        ),
+        (
+            ("parallelism=pp", "parallelism.schedule=InterleavedZeroBubble", "engine.compile=true"),
+            "cannot run compiled layers",
+        ),
+        (("parallelism=cp_fsdp",), "needs GPUs (ring attention has no CPU kernel)"),
+        (("parallelism=pp", "model.tie_embeddings=true"), "puts them on different ranks"),
+        (("parallelism=pp", "parallelism.stage_layers=[1,1]"), "must give each of 2 stages"),
+        (("parallelism=pp", "parallelism.stages_per_rank=2"), "schedule=1F1B holds one stage a rank, not 2"),
+        (("parallelism=pp", "scaling.global_batch_size=1"), "needs 2 micro-batches or more to fill"),
+        (("parallelism=tp", "job.sequence_length=7"), "is cut along the sequence and is not a multiple of 2"),
+        (("parallelism=fsdp_no_shard", "parallelism.data_shard=2"), "contradicts sharding=NO_SHARD"),
+        (("engine.distributed_optimizer=true",), "engine.distributed_optimizer=true is Megatron's"),
+    ],
+)  # fmt: skip
+def test_what_would_fail_or_compute_something_else_is_refused(overrides: tuple[str, ...], said: str) -> None:
+    text = refusal(overrides)
+    assert text is not None
+    assert said in text
+    assert "Type " in text or "type " in text

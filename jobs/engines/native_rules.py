@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.plan.words import Rule
-from jobs.schema import Run, Schedule, Sharding, Strategy
+from jobs.schema import ActivationCheckpointing, Run, Schedule, Sharding, Strategy
 
 # They run the backward pass of inputs and of weights apart, which a compiled layer does not allow.
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
@@ -33,6 +33,21 @@ def zero_bubble_is_eager(run: Run) -> str | None:
         return (
             f"parallelism.schedule={p.schedule.name} cannot run compiled layers. Type engine.compile=false, or "
             "parallelism.schedule=1F1B."
+        )
+    return None
+
+
+def zero_bubble_keeps_activations(run: Run) -> str | None:
+    """Each half of a backward pass in two halves would compute the activations again, and TP's collectives with them.
+
+    Nothing makes the ranks of a TP group do that in one order.
+    """
+    p, mode = run.parallelism, run.engine.activation_checkpointing
+    if mode is not ActivationCheckpointing.none and p.pipeline > 1 and p.schedule in SPLIT_BACKWARD:
+        return (
+            f"parallelism.schedule={p.schedule.name} splits the backward pass, and each half would compute again what "
+            f"engine.activation_checkpointing={mode.name} leaves out. Type engine.activation_checkpointing=none, or "
+            "parallelism.schedule=Interleaved1F1B."
         )
     return None
 
@@ -80,5 +95,6 @@ NATIVE: tuple[Rule, ...] = (
     zero_bubble_is_eager,
     compiled_layers_are_whole,
     zero_bubble_keeps_weights,
+    zero_bubble_keeps_activations,
     context_sums_in_shard_groups,
 )
