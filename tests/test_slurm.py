@@ -131,7 +131,7 @@ def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
     first = losses(sweep.run("tiny-fsdp_full-n2x2"))
     assert all(losses(run) == pytest.approx(first, abs=1e-5) for run in sweep.runs())
     assert main(["report", str(sweep.path)]) == 0
-    rows = list(csv.DictReader((sweep.path / "runs.csv").open()))
+    rows = list(csv.DictReader((sweep.path / "runs.csv").read_text().splitlines()))
     assert {(row["engine"], row["pp"], row["tp"]) for row in rows} == {
         ("native", "1", "1"), ("native", "1", "2"), ("native", "2", "1"), ("native", "2", "2"),
         ("nemo", "1", "2"), ("nemo", "2", "1"),
