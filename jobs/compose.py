@@ -34,6 +34,8 @@ from jobs.plan.legality import problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
 from jobs.schema import EngineKind, Run
 
+# A sweep of hundreds has one mistake more often than hundreds.
+MOST_EXPLAINED = 10
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
 NAMED_AXES = {"model", "engine", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
 GROUPS = {
@@ -195,11 +197,14 @@ def named(run: Run, swept: Iterable[Override]) -> Run:
 
 
 def refuse_illegal(points: list[Point]) -> None:
-    """Raise one ConfigError that names every illegal point and all its reasons."""
+    """Raise one ConfigError that names every illegal point, and of the first ones all reasons."""
     found = [(point.run, problems(point.run)) for point in points]
     illegal = [(run, reasons) for run, reasons in found if reasons]
     if illegal:
-        lines = ["\n    ".join([f"{run.name}:", *reasons, *nearest(run)]) for run, reasons in illegal]
+        explained, others = illegal[:MOST_EXPLAINED], illegal[MOST_EXPLAINED:]
+        lines = ["\n    ".join([f"{run.name}:", *reasons, *nearest(run)]) for run, reasons in explained]
+        if others:
+            lines.append(f"Neither can these {len(others)}: {', '.join(str(run.name) for run, _ in others)}.")
         count = f"{len(illegal)} of {len(points)} points" if len(points) > 1 else "This run"
         raise ConfigError(f"{count} cannot run; nothing was prepared or submitted.\n" + "\n".join(lines))
 

@@ -207,6 +207,14 @@ def test_one_illegal_point_refuses_the_whole_sweep_and_names_every_reason() -> N
     assert "tiny-ddp-n3x2-tensor=1:\n    GBS 8 is not a multiple" in told
 
 
+def test_of_many_illegal_points_all_are_named_and_the_first_ten_explained() -> None:
+    told = refusal(f"nodes={','.join(str(n) for n in range(1, 31))}", "parallelism.tensor=7", multirun=True)
+    assert told.startswith("30 of 30 points cannot run;")
+    assert told.count("Nearest that can run") == 10
+    assert told.splitlines()[-1].startswith("Neither can these 20: tiny-ddp-n11x2, tiny-ddp-n12x2, ")
+    assert told.endswith("tiny-ddp-n30x2.")
+
+
 def test_points_with_one_name_are_refused() -> None:
     assert "2 points share the name 'same'" in refusal("name=same", "repeat=1,2", multirun=True)
 
