@@ -21,7 +21,7 @@ SMALLEST_SHOWN_BYTES, TINY = 1024, "< 0.001"
 
 
 @dataclass(frozen=True)
-class Layout:
+class MeasuredLayout:
     """A point with what tells it from other layouts of as many ranks."""
 
     group: Group
@@ -64,19 +64,19 @@ class Layout:
         return [each for each in self.collectives or () if each.axis == axis]
 
 
-def layouts_by_ranks(groups: Sequence[Group]) -> dict[int, list[Layout]]:
+def layouts_by_ranks(groups: Sequence[Group]) -> dict[int, list[MeasuredLayout]]:
     """The layouts of one task by number of ranks: the fastest first, those whose loss is not believed last."""
-    by_ranks: dict[int, list[Layout]] = defaultdict(list)
+    by_ranks: dict[int, list[MeasuredLayout]] = defaultdict(list)
     for group in groups:
         for point in group.points:
-            by_ranks[point.ranks].append(Layout(group, point))
+            by_ranks[point.ranks].append(MeasuredLayout(group, point))
     return {
         ranks: sorted(by_ranks[ranks], key=lambda each: (each.point.doubtful, -each.point.throughput.median, each.name))
         for ranks in sorted(by_ranks)
     }
 
 
-def axes_of(layouts: Sequence[Layout]) -> list[str]:
+def axes_of(layouts: Sequence[MeasuredLayout]) -> list[str]:
     """The axes over which any of them sends, innermost first."""
     return sorted({each.axis for layout in layouts for each in layout.collectives or ()}, key=axis_order)
 
@@ -103,7 +103,7 @@ def held_and_sent(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     return headings, rows
 
 
-def held_cells(layout: Layout) -> list[str]:
+def held_cells(layout: MeasuredLayout) -> list[str]:
     """Name, ranks, grid and parameters of a row."""
     grid = layout.grid
     degree = grid and (grid["dp_replicate"] * grid["dp_shard"], grid["cp"], grid["tp"], grid["pp"])
@@ -115,7 +115,7 @@ def held_cells(layout: Layout) -> list[str]:
     ]
 
 
-def sent_cells(layout: Layout, axes: Sequence[str]) -> list[str]:
+def sent_cells(layout: MeasuredLayout, axes: Sequence[str]) -> list[str]:
     """Bytes of a row in all, then by axis; an axis over which nothing is sent says 0."""
     collectives = layout.collectives
     if collectives is None:

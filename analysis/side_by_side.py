@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from analysis.answer import by_task
 from analysis.collectives import Collective
 from analysis.formats import plot_text, shown, title, unit
-from analysis.layouts import Layout, axes_of, in_words, layouts_by_ranks
+from analysis.layouts import MeasuredLayout, axes_of, in_words, layouts_by_ranks
 from analysis.lines import unit_size
 from analysis.scaling import Group, plural
 from analysis.style import AXIS, Figure, empty_plot, word
@@ -45,7 +45,7 @@ SMALLEST_SEGMENT = 0.005
 class Row:
     """A bar and the place of its middle, counted from the top; a heading takes a place of its own."""
 
-    layout: Layout
+    layout: MeasuredLayout
     y: int
     fastest: bool
     """Of its number of ranks the fastest, or with a repeat within that one's spread."""
@@ -68,7 +68,7 @@ def side_by_side(groups: Sequence[Group]) -> list[Figure]:
     return found
 
 
-def one_task(name: str, heading: str, groups: Sequence[Group], blocks: dict[int, list[Layout]]) -> Figure:
+def one_task(name: str, heading: str, groups: Sequence[Group], blocks: dict[int, list[MeasuredLayout]]) -> Figure:
     """The figure of one task: speed on the left, bytes on the right, one row a layout."""
     most = max(2, MOST_BARS // len(blocks))
     rows, headings = placed({ranks: layouts[:most] for ranks, layouts in blocks.items()})
@@ -120,7 +120,7 @@ def panel(domain: list[float], text: str) -> dict[str, Any]:
     }
 
 
-def placed(blocks: dict[int, list[Layout]]) -> tuple[list[Row], dict[int, int]]:
+def placed(blocks: dict[int, list[MeasuredLayout]]) -> tuple[list[Row], dict[int, int]]:
     """The rows from top to bottom, and the place of the heading above each number of ranks."""
     rows: list[Row] = []
     headings: dict[int, int] = {}
@@ -138,7 +138,7 @@ def placed(blocks: dict[int, list[Layout]]) -> tuple[list[Row], dict[int, int]]:
     return rows, headings
 
 
-def row_label(layout: Layout, rivals: Sequence[Layout]) -> str:
+def row_label(layout: MeasuredLayout, rivals: Sequence[MeasuredLayout]) -> str:
     """A row's name, the degrees that cut something, and the nodes where as many ranks ran on other numbers of them."""
     grid = layout.grid or {}
     notes = [f"{axis} {grid[axis]}" for axis in AXES if grid.get(axis, 1) > 1]
