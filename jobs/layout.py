@@ -103,6 +103,11 @@ def shard_degree(run: Run) -> int:
     return dp
 
 
+def frees_weights(run: Run) -> bool:
+    """Whether FSDP gives gathered weights back after the forward pass, and gathers them again for backward."""
+    return run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}
+
+
 def layout_of(run: Run) -> Layout:
     """The rank grid of a run that jobs.plan.legality has passed."""
     shard = shard_degree(run)

@@ -342,16 +342,16 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
         (("parallelism=tp", "engine.compile=true"), "engine.compile=true does not run with parallelism.tensor=2"),
         (
             ("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "engine.activation_checkpointing=full"),
-            "splits the backward pass, and each half would compute again",
+            "splits the backward pass and cannot do so with engine.activation_checkpointing=full",
         ),
         (
             ("parallelism=pp_fsdp", "ranks_per_node=4", "parallelism.sharding=FULL_SHARD",
              "parallelism.schedule=ZBVZeroBubble"),
-            "needs weights that stay until backward, and sharding=FULL_SHARD frees them",
+            "splits the backward pass and cannot do so with sharding=FULL_SHARD (weights freed after forward)",
         ),
         (
             ("parallelism=pp", "parallelism.schedule=InterleavedZeroBubble", "engine.compile=true"),
-            "cannot run compiled layers",
+            "splits the backward pass and cannot do so with engine.compile=true",
         ),
         (("parallelism=cp_fsdp",), "needs GPUs (ring attention has no CPU kernel)"),
         (("parallelism=pp", "model.tie_embeddings=true"), "puts them on different ranks"),

@@ -18,8 +18,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.engines.model import layers
-from jobs.layout import data_degree
-from jobs.schema import Precision, Run, Sharding, Strategy
+from jobs.layout import data_degree, frees_weights
+from jobs.schema import Precision, Run, Strategy
 
 
 def uses_ddp(run: Run) -> bool:
@@ -45,9 +45,8 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
         # Inputs are not cast: activations already are bfloat16, and the rotary table must stay float32.
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     data_mesh = data_parallel_mesh(run, mesh)
-    free = run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}
     for layer in layers(unit):
-        fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=free)
+        fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
     # The root keeps torch's choice: backward needs its head at once, so freeing it would only gather it twice.
     fully_shard(unit, mesh=data_mesh, mp_policy=policy)
 

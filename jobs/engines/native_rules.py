@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from jobs.layout import frees_weights
 from jobs.plan.words import Rule
 from jobs.schema import ActivationCheckpointing, Run, Schedule, Sharding, Strategy
 
-# They run the backward pass of inputs and of weights apart, which a compiled layer does not allow.
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
 
 
@@ -26,28 +26,28 @@ def no_distributed_optimizer(run: Run) -> str | None:
     return None
 
 
-def zero_bubble_is_eager(run: Run) -> str | None:
-    """PyTorch's zero-bubble schedules refuse compiled stages."""
-    p = run.parallelism
-    if run.engine.compile and p.pipeline > 1 and p.schedule in SPLIT_BACKWARD:
-        return (
-            f"parallelism.schedule={p.schedule.name} cannot run compiled layers. Type engine.compile=false, or "
-            "parallelism.schedule=1F1B."
-        )
-    return None
+def split_backward_finds_what_it_needs(run: Run) -> str | None:
+    """A zero-bubble schedule runs the backward pass of inputs first and that of weights later.
 
-
-def zero_bubble_keeps_activations(run: Run) -> str | None:
-    """Each half of a backward pass in two halves would compute the activations again, and TP's collectives with them.
-
-    Nothing makes the ranks of a TP group do that in one order.
+    PyTorch refuses compiled layers there. Weights it finds by identity, and weights that were gathered again are
+    others: it would train with gradients missing. Activations both halves would compute again, and TP's collectives
+    with them, in an order that nothing makes the ranks agree on.
     """
-    p, mode = run.parallelism, run.engine.activation_checkpointing
-    if mode is not ActivationCheckpointing.none and p.pipeline > 1 and p.schedule in SPLIT_BACKWARD:
+    p, engine = run.parallelism, run.engine
+    if p.pipeline == 1 or p.schedule not in SPLIT_BACKWARD:
+        return None
+    wrong = {
+        "engine.compile=true, type engine.compile=false": engine.compile,
+        f"sharding={p.sharding and p.sharding.name} (weights freed after forward), type "
+        "parallelism.sharding=SHARD_GRAD_OP": frees_weights(run),
+        f"engine.activation_checkpointing={engine.activation_checkpointing.name}, type "
+        "engine.activation_checkpointing=none": engine.activation_checkpointing is not ActivationCheckpointing.none,
+    }
+    found = [what for what, is_so in wrong.items() if is_so]
+    if found:
         return (
-            f"parallelism.schedule={p.schedule.name} splits the backward pass, and each half would compute again what "
-            f"engine.activation_checkpointing={mode.name} leaves out. Type engine.activation_checkpointing=none, or "
-            "parallelism.schedule=Interleaved1F1B."
+            f"parallelism.schedule={p.schedule.name} splits the backward pass and cannot do so with "
+            f"{'; nor with '.join(found)}. Type parallelism.schedule=Interleaved1F1B to keep them."
         )
     return None
 
@@ -58,22 +58,6 @@ def compiled_layers_are_whole(run: Run) -> str | None:
         return (
             f"engine.compile=true does not run with parallelism.tensor={run.parallelism.tensor}: PyTorch's compiled "
             "backward pass fails on cut layers. Type engine.compile=false, or parallelism.tensor=1."
-        )
-    return None
-
-
-def zero_bubble_keeps_weights(run: Run) -> str | None:
-    """The backward pass of weights finds them by identity, and weights gathered again are others.
-
-    PyTorch does not notice: it would train with gradients missing.
-    """
-    p = run.parallelism
-    freed = p.sharding in (Sharding.FULL_SHARD, Sharding.HYBRID_SHARD)
-    if freed and p.pipeline > 1 and p.schedule in SPLIT_BACKWARD:
-        return (
-            f"parallelism.schedule={p.schedule.name} needs weights that stay until backward, and sharding="
-            f"{p.sharding and p.sharding.name} frees them. Type parallelism.sharding=SHARD_GRAD_OP (with data_shard="
-            "RANKS to shard within nodes), or parallelism.schedule=1F1B."
         )
     return None
 
@@ -92,9 +76,7 @@ def context_sums_in_shard_groups(run: Run) -> str | None:
 NATIVE: tuple[Rule, ...] = (
     no_adapters,
     no_distributed_optimizer,
-    zero_bubble_is_eager,
+    split_backward_finds_what_it_needs,
     compiled_layers_are_whole,
-    zero_bubble_keeps_weights,
-    zero_bubble_keeps_activations,
     context_sums_in_shard_groups,
 )
