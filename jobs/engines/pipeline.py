@@ -13,7 +13,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 
 from jobs.engines.step import Around, MicroBatch, summed_loss
 from jobs.layout import accumulation, stages_of
-from jobs.plan.stages import stage_layers
+from jobs.plan.stages import held_layers, stage_layers
 from jobs.schema import Run
 
 
@@ -49,9 +49,8 @@ def split(gpt: GPT, run: Run, pp_rank: int) -> list[Stage]:
     layers = stage_layers(run)
     last = len(layers) - 1
     mine = stages_of(run, pp_rank)
-    held = sorted(i for index in mine for i in layers[index])
     stages = [Stage(gpt, i, layers[i], first=i == 0, last=i == last) for i in mine]
-    gpt.transformer["h"] = nn.ModuleDict({str(i): gpt.transformer.h[i] for i in held})
+    gpt.transformer["h"] = nn.ModuleDict({str(i): gpt.transformer.h[i] for i in sorted(held_layers(run)[pp_rank])})
     if 0 not in mine:
         del gpt.transformer["wte"]
     if last not in mine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.layout import accumulation, data_degree
-from jobs.plan.words import Rule, either
+from jobs.plan.words import Rule, either, multiples_near
 from jobs.schema import Run, ScalingMode, Schedule
 
 ROUNDS = (Schedule["Interleaved1F1B"], Schedule["InterleavedZeroBubble"])
@@ -16,11 +16,10 @@ def global_batch_is_whole(run: Run) -> str | None:
     unit = mbs * dp
     if gbs % unit == 0:
         return None
-    near = [n for n in (gbs // unit * unit, (gbs // unit + 1) * unit) if n > 0]
     if run.scaling.mode is ScalingMode.weak:
         allowed = f"scaling.sequences_per_rank= a multiple of {mbs}"
     else:
-        allowed = "scaling.global_batch_size=" + " or ".join(map(str, near))
+        allowed = f"scaling.global_batch_size={multiples_near(gbs, unit)}"
     smaller = [n for n in range(1, mbs) if gbs % (n * dp) == 0]
     also = f", or job.micro_batch_size={smaller[-1]}" if smaller else ""
     return f"GBS {gbs} is not a multiple of MBS {mbs} x DP {dp} = {unit}. Type {allowed}{also}."

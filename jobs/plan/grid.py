@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from jobs.layout import STAGES_PER_RANK, data_degree, layout_of, sequence_parallel, shard_degree, stages_per_rank
-from jobs.plan.words import Rule, divisors, either
+from jobs.plan.words import Rule, divisors, either, multiples_near
 from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
 
 ONE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
@@ -39,8 +39,8 @@ def tensor_divides_matrices(run: Run) -> str | None:
            ("vocab_size", m.vocab_size))  # fmt: skip
     for key, size in cut:
         if size % tensor:
-            common = math.gcd(*(size for _, size in cut))
-            return f"parallelism.tensor={tensor} does not divide model.{key}={size} ({m.name}). Use {divisors(common)}."
+            allowed = either(divisors(math.gcd(*(size for _, size in cut))))
+            return f"parallelism.tensor={tensor} does not divide model.{key}={size} ({m.name}). Use {allowed}."
     if run.parallelism.sequence_parallel and tensor == 1:
         return (
             "parallelism.sequence_parallel=true cuts activations over the TP group, and parallelism.tensor=1 has none. "
@@ -54,11 +54,10 @@ def cuts_divide_sequence(run: Run) -> str | None:
     p, length = run.parallelism, run.job.sequence_length
     unit = (p.tensor if sequence_parallel(run) else 1) * (2 * p.context if p.context > 1 else 1)
     if length % unit:
-        near = either(n for n in (length // unit * unit, (length // unit + 1) * unit) if n)
         why = f"tensor={p.tensor}" + (f" x 2 x context={p.context}" if p.context > 1 else "")
         return (
             f"job.sequence_length={length} is cut along the sequence and is not a multiple of {unit} ({why}). "
-            f"Type job.sequence_length={near}"
+            f"Type job.sequence_length={multiples_near(length, unit)}"
             + (", or parallelism.sequence_parallel=false." if p.context == 1 else ".")
         )
     return None
@@ -131,7 +130,7 @@ def stages_share_layers(run: Run) -> str | None:
         )
     if layers % stages and p.stage_split is StageSplit.even:
         return (
-            f"{what} does not divide model.layers={layers} ({name}). Use {divisors(layers)} stages, or type "
+            f"{what} does not divide model.layers={layers} ({name}). Use {either(divisors(layers))} stages, or type "
             "parallelism.stage_split=balanced for stages of unequal length."
         )
     return None
@@ -168,11 +167,12 @@ def grid_fills_world(run: Run) -> str | None:
     shard = shard_degree(run)
     for key, degree in (("data_shard", p.data_shard), ("data_replicate", p.data_replicate)):
         if degree is not None and dp % degree:
-            return f"parallelism.{key}={degree} does not divide dp={dp}. Type parallelism.{key}= one of {divisors(dp)}."
+            allowed = either(divisors(dp))
+            return f"parallelism.{key}={degree} does not divide dp={dp}. Type parallelism.{key}= one of {allowed}."
     if dp % shard:
         return (
             f"the shard group of {p.name}={shard} does not divide dp={dp}. Type parallelism.data_shard= one of "
-            f"{divisors(dp)}."
+            f"{either(divisors(dp))}."
         )
     if p.data_replicate is not None and p.data_replicate * shard != dp:
         return (

@@ -10,10 +10,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from jobs.plan.words import divisors
 from jobs.schema import Run, ScalingMode
 
 PIPELINE = "parallelism.pipeline"
@@ -106,12 +106,6 @@ def kept_or_unset(run: Run, dp: int) -> list[Choice]:
     keys = data_keys(run)
     options = [(None, value) if (value := value_of(run, key)) and dp % value == 0 else (None,) for key in keys]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*options)]
-
-
-@cache
-def divisors(number: int) -> list[int]:
-    """The divisors of a positive number, smallest first."""
-    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def counts_near(count: int) -> list[int]:

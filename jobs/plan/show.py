@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from jobs.compose import compose
-from jobs.layout import layout_of, stages_of
+from jobs.layout import layout_of
 from jobs.plan.mesh import WIDTH, draw
-from jobs.plan.stages import stage_layers
+from jobs.plan.stages import held_layers
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import dump_run
 from jobs.schema import Run
@@ -39,13 +39,6 @@ def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
     for run in runs:
         found.setdefault(drawn(layout_of(run), held_layers(run), width), []).append(run.name or "")
     return found
-
-
-def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:
-    """The layers of each pipeline rank, which may hold several stages."""
-    stages = stage_layers(run)
-    places = range(run.parallelism.pipeline)
-    return tuple(tuple(layer for stage in stages_of(run, place) for layer in stages[stage]) for place in places)
 
 
 def listed(names: list[str]) -> str:

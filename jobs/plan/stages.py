@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from jobs.layout import stages_per_rank
+from jobs.layout import stages_of, stages_per_rank
 from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
 from jobs.schema import Model, Run, StageSplit
 
@@ -14,6 +14,13 @@ def stage_layers(run: Run) -> list[range]:
     counts = layer_counts(run)
     ends = itertools.accumulate(counts)
     return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
+def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:
+    """The layers of each pipeline rank, which may hold several stages."""
+    stages = stage_layers(run)
+    places = range(run.parallelism.pipeline)
+    return tuple(tuple(layer for stage in stages_of(run, place) for layer in stages[stage]) for place in places)
 
 
 def layer_counts(run: Run) -> list[int]:

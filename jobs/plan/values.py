@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.plan.words import Rule, divisors
+from jobs.plan.words import Rule, divisors, either
 from jobs.schema import LauncherKind, Run, ScalingMode
 
 # --- single values -------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def model_is_consistent(run: Run) -> str | None:
     """Head counts that attention can compute with."""
     m = run.model
     if m.heads % m.kv_heads:
-        return f"model.kv_heads={m.kv_heads} does not divide model.heads={m.heads}. Use {divisors(m.heads)}."
+        return f"model.kv_heads={m.kv_heads} does not divide model.heads={m.heads}. Use {either(divisors(m.heads))}."
     if (m.experts > 0) != (m.experts_per_token > 0) or m.experts_per_token > m.experts:
         return f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together."
     return None

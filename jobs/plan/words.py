@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from jobs.schema import Run
 
@@ -10,9 +11,16 @@ Rule = Callable[[Run], str | None]
 """From a Run to a sentence (what, where, what is allowed, what to type), or None when there is nothing to say."""
 
 
-def divisors(number: int) -> str:
-    """All divisors, for a person to choose from."""
-    return either(n for n in range(1, number + 1) if number % n == 0)
+@cache
+def divisors(number: int) -> list[int]:
+    """The divisors of a positive number, smallest first."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def multiples_near(number: int, unit: int) -> str:
+    """The positive multiples of a unit next to a number, for a person to choose from."""
+    below = number // unit * unit
+    return either(n for n in (below, below + unit) if n > 0)
 
 
 def either(choices: Iterable[object]) -> str:
