@@ -83,7 +83,7 @@ class Batches:
             micro_batches=[self._padded(samples) for samples in micro_batches[first : first + self._micro_batches]],
             labels=int(self._dataset.label_counts[chosen].sum()),
             tokens=int(lengths.sum(dtype=np.int64)),
-            padded_tokens=sum(map(self._padded_length, lengths)) * self._micro_batch_size,
+            padded_tokens=int(self._padded_lengths(lengths.max(axis=1)).sum(dtype=np.int64)) * self._micro_batch_size,
         )
 
     def _order(self, epoch: int) -> npt.NDArray[np.intp]:
@@ -93,14 +93,15 @@ class Batches:
             self._epoch = (epoch, random.permutation(len(self._dataset)))
         return self._epoch[1]
 
-    def _padded_length(self, lengths: npt.NDArray[Any]) -> int:
-        """Tokens that every sequence of a micro-batch has once padded."""
-        longest = int(lengths.max())
-        return self._pad_to or -(-longest // self._pad_multiple) * self._pad_multiple
+    def _padded_lengths(self, longest: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What sequences are padded to in micro-batches whose longest samples these are."""
+        if self._pad_to is not None:
+            return np.full_like(longest, self._pad_to)
+        return (longest + self._pad_multiple - 1) // self._pad_multiple * self._pad_multiple
 
     def _padded(self, samples: npt.NDArray[np.intp]) -> tuple[Tokens, Tokens]:
         """Samples side by side; inputs padded with 0, which no label looks at, and targets with IGNORED."""
-        shape = (len(samples), self._padded_length(self._dataset.lengths[samples]))
+        shape = (len(samples), int(self._padded_lengths(self._dataset.lengths[samples].max())))
         inputs, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
         for row, sample in enumerate(samples.tolist()):
             length = int(self._dataset.lengths[sample])

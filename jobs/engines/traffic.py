@@ -35,7 +35,7 @@ class Traffic(TorchDispatchMode):
     """Counts the collectives that start inside it; compiled layers have none, as TP does not run compiled."""
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.layout = layout
         self.calls: Counter[tuple[str, str]] = Counter()
         self.bytes: Counter[tuple[str, str]] = Counter()
@@ -47,13 +47,18 @@ class Traffic(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it unfolds into operators on local tensors, which come here again
         result = operator(*args, **(kwargs or {}))
-        name = next((known for part, known in COLLECTIVES.items() if part in operator.__name__), None)
-        if operator.namespace in NAMESPACES and name is not None:
+        if operator.namespace in NAMESPACES:
+            self.count(operator.__name__, args, result)
+        return result
+
+    def count(self, operator: str, args: tuple[Any, ...], result: Any) -> None:
+        """Add one call, if the operator moves anything."""
+        name = next((known for part, known in COLLECTIVES.items() if part in operator), None)
+        if name is not None:
             where = self.axis(group_of(args)), name
             self.calls[where] += 1
             # Outputs and inputs: the larger side is what was gathered, or what is scattered.
             self.bytes[where] += max(size_bytes(side) for side in (*args[:2], result))
-        return result
 
     def axis(self, group: dist.ProcessGroup) -> str:
         """The axes along which the ranks of a group differ."""
@@ -88,6 +93,7 @@ def group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):  # noqa: SLF001 (no public way)
             return dist.ProcessGroup.unbox(arg)
         if isinstance(arg, str):
+            # By its name, which torch types as a kind of string of its own; there is no public way.
             return torch._C._distributed_c10d._resolve_process_group(arg)  # type: ignore[arg-type]  # noqa: SLF001
     raise AssertionError(f"a collective without a process group: {args}")
 

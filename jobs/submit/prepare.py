@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.compose import Point
-from jobs.data import Batches, open_dataset
+from jobs.data import open_dataset
 from jobs.data import prepare as prepare_data
 from jobs.errors import ConfigError, RunDirError
 from jobs.layout import accumulation, layout_of
@@ -24,6 +24,7 @@ from jobs.plan.legality import warnings
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run
 from jobs.schema import LauncherKind, Run, Source
 from jobs.submit.provenance import provenance, snapshot_code
+from jobs.workloads.steps import batches_of, steps_of
 
 
 @dataclass(frozen=True)
@@ -122,15 +123,7 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
         made[key] = prepare_data(
             run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
         )
-    batches = Batches(
-        open_dataset(made[key]),
-        global_batch_size=run.global_batch_size,
-        micro_batch_size=run.job.micro_batch_size,
-        dp=layout_of(run).dp,
-        dp_rank=0,
-        seed=run.job.seed,
-    )
-    return Samples(made[key], run.job.steps or (run.job.epochs or 0) * batches.steps_per_epoch)
+    return Samples(made[key], steps_of(run.job, batches_of(run, open_dataset(made[key]), rank=0)))
 
 
 def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:

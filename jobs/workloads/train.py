@@ -126,6 +126,12 @@ class Trainer:
 
     def __post_init__(self) -> None:
         job = self.run.job
+        layout = layout_of(self.run)
+        # Data and context parallelism average gradients over so many ranks.
+        self.averaged = layout.dp * layout.cp
+        # Ranks of a TP group compute one and the same loss.
+        self.equal_losses = layout.tp
+        self.stages = self.mesh["pp"]
         self.parameters = by_mesh(self.model.gpt.parameters())
         self.optimizer = torch.optim.AdamW(
             [{"params": parameters} for parameters in self.parameters],
@@ -142,18 +148,16 @@ class Trainer:
             (torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device))
             for inputs, targets in batch.micro_batches
         ]
-        # Data parallelism averages over its ranks; times their number / labels makes it the mean over all labels.
-        averaged = self.mesh["dp_replicate"].size() * self.mesh["dp_shard"].size() * self.mesh["cp"].size()
-        total = self.model.execution.forward_backward(micro_batches, averaged / batch.labels)
-        norm = clip(self.parameters, job.clip_norm, self.mesh["pp"])
+        # An average times the number averaged over / labels is the mean over all labels.
+        total = self.model.execution.forward_backward(micro_batches, self.averaged / batch.labels)
+        norm = clip(self.parameters, job.clip_norm, self.stages)
         rate = learning_rate(job, step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        # Ranks of a TP group computed one and the same loss.
         dist.all_reduce(total)
-        return total.item() / (batch.labels * self.mesh["tp"].size()), norm, rate
+        return total.item() / (batch.labels * self.equal_losses), norm, rate
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
