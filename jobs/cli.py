@@ -72,15 +72,15 @@ def parser() -> argparse.ArgumentParser:
 def dispatch(options: argparse.Namespace) -> int:
     """Call the command's function."""
     if options.command == "plan":
-        from jobs.plan.show import show  # noqa: PLC0415
+        from jobs.plan.show import show
 
         return show(options.overrides, multirun=options.multirun)
     if options.command == "report":
-        from analysis.report import report  # noqa: PLC0415
+        from analysis.report import report
 
         print(report(options.paths, options.output))
         return 0
-    from jobs.submit import commands  # noqa: PLC0415
+    from jobs.submit import commands
 
     match options.command:
         case "submit":

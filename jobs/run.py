@@ -47,9 +47,9 @@ def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
     """The training loop of the run's engine; imported here, because torch takes seconds and NeMo twenty."""
     match run.engine.kind:
         case EngineKind.native:
-            from jobs.workloads.train import train  # noqa: PLC0415
+            from jobs.workloads.train import train
         case EngineKind.nemo:
-            from jobs.workloads.train_nemo import train  # noqa: PLC0415
+            from jobs.workloads.train_nemo import train
     return train
 
 

@@ -84,7 +84,7 @@ def scheduled() -> Iterator[Case]:
 @cache
 def matrix() -> dict[str, list[str]]:
     """Overrides of every legal case by its name; a layout that other words name too is there once."""
-    bases = {name: one(*TINY, f"parallelism={name}", "job.micro_batch_size=1") for name in options("parallelism")}
+    bases = {name: unchecked(*TINY, f"parallelism={name}", "job.micro_batch_size=1") for name in options("parallelism")}
     found: dict[object, list[str]] = {}
     for case in (*named(), *sharded(), *scheduled()):
         run = applied(bases[str(case["parallelism"])], case)
@@ -94,7 +94,7 @@ def matrix() -> dict[str, list[str]]:
     return {name_of(overrides): overrides for overrides in found.values()}
 
 
-def one(*overrides: str) -> Run:
+def unchecked(*overrides: str) -> Run:
     """A composed run that nobody has checked yet: most parallelism files want more ranks than one."""
     with initialize_config_module("conf", version_base="1.3"):
         config = OmegaConf.merge(OmegaConf.structured(Run), compose("config", list(overrides)))

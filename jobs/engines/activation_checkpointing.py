@@ -17,10 +17,10 @@ KEPT = {
     ATEN.mm.default,
     ATEN.addmm.default,
     ATEN.bmm.default,
-    ATEN._scaled_dot_product_flash_attention.default,  # noqa: SLF001 (operators, not attributes)
-    ATEN._scaled_dot_product_efficient_attention.default,  # noqa: SLF001
-    ATEN._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001
-    ATEN._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001
+    ATEN._scaled_dot_product_flash_attention.default,
+    ATEN._scaled_dot_product_efficient_attention.default,
+    ATEN._scaled_dot_product_cudnn_attention.default,
+    ATEN._scaled_dot_product_flash_attention_for_cpu.default,
 }
 
 

@@ -32,17 +32,17 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     refuse_without_gpu()
     set_environment(run, rank)
     try:
-        import fiddle  # noqa: PLC0415
-        import nemo.lightning as nl  # noqa: PLC0415
-        from nemo.collections import llm  # noqa: F401, PLC0415
+        import fiddle
+        import nemo.lightning as nl
+        from nemo.collections import llm  # noqa: F401 (a package that is missing shows here)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"engine=nemo needs NeMo 2 on the nodes, where Python has no {error.name}. Set cluster.container to "
             "NVIDIA's NeMo image, or type pip install --editable '.[nemo]' in the checkout."
         ) from error
-    from jobs.engines.nemo.data import DataModule, MicroBatches  # noqa: PLC0415
-    from jobs.engines.nemo.recipe import recipe  # noqa: PLC0415
-    from jobs.engines.nemo.record import Record  # noqa: PLC0415
+    from jobs.engines.nemo.data import DataModule, MicroBatches
+    from jobs.engines.nemo.recipe import recipe
+    from jobs.engines.nemo.record import Record
 
     # --- data -------------------------------------------------------------------------------------------------
     dataset = open_dataset(samples(run, directory))

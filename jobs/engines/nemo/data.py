@@ -18,7 +18,7 @@ from jobs.schema import Run
 MicroBatch = dict[str, Tensor]
 
 
-class InOrder(MegatronDataSampler):  # type: ignore[misc]
+class InOrder(MegatronDataSampler):  # type: ignore[misc]  # NeMo has no types
     """NeMo's sampler, which counts micro-batches, without its choice of samples: the loader has made it."""
 
     @override

@@ -39,7 +39,7 @@ DTYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
 
 
 @dataclass
-class ModelConfig(llm.GPTConfig):  # type: ignore[misc]
+class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
     """NeMo's model that starts from the run's first weights."""
 
     init_from: str | None = None

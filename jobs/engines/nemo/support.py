@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.layout import accumulation, sequence_parallel, stages_per_rank
-from jobs.plan.words import Rule, divisors
+from jobs.plan.words import Rule, divisors, either
 from jobs.schema import Run, Schedule, StageSplit, Strategy
 
 SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])
@@ -108,8 +108,8 @@ def tensor_divides_adapters(run: Run) -> str | None:
     lora, tensor = run.job.lora, run.parallelism.tensor
     if lora is not None and lora.rank % tensor:
         return (
-            f"parallelism.tensor={tensor} does not divide job.lora.rank={lora.rank}. Use {divisors(lora.rank)}, or "
-            f"type job.lora.rank= a multiple of {tensor}."
+            f"parallelism.tensor={tensor} does not divide job.lora.rank={lora.rank}. Use "
+            f"{either(divisors(lora.rank))}, or type job.lora.rank= a multiple of {tensor}."
         )
     return None
 
