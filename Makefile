@@ -15,7 +15,7 @@ SLURMSCALE ?= $(BIN)/slurmscale
 help:
 	echo "make demo       run a small scaling sweep on this machine and write runs/demo/report.html"
 	echo "make test       the whole test suite, with a real Slurm where it can be installed"
-	echo "make test-fast  the tests that take a minute or two together"
+	echo "make test-fast  the tests that take two minutes together"
 	echo "make test-layouts  every legal product of parallelisms up to 8 ranks"
 	echo "make check      ruff, mypy --strict, shellcheck"
 	echo "make benchmark  time what the README's numbers table quotes"

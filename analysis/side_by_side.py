@@ -154,6 +154,7 @@ def add_speed(plot: go.Figure, rows: Sequence[Row]) -> None:
     metric = m.TOKENS_PER_S_PER_RANK
     spreads = [row.layout.point.spread(metric) for row in rows]
     medians = [spread.median for spread in spreads if spread]
+    ends = [row.layout.per_rank[-1] for row in rows]
     plot.add_trace(
         go.Bar(
             orientation="h",
@@ -163,16 +164,24 @@ def add_speed(plot: go.Figure, rows: Sequence[Row]) -> None:
                 "color": [FASTEST_BAR if row.fastest else BAR for row in rows],
                 "pattern": {"shape": ["/" if row.layout.point.doubtful else "" for row in rows]},
             },
-            text=[shown(metric, median) for median in medians],
-            textposition="inside",
-            insidetextanchor="start",
-            textangle=0,
-            constraintext="none",
-            textfont={"color": INK},
             hoverinfo="skip",
             showlegend=False,
         )
     )
+    # Right of the dots, where a short bar leaves no room.
+    plot.add_trace(
+        go.Scatter(
+            mode="text",
+            x=ends,
+            y=[row.y for row in rows],
+            text=[f"  {shown(metric, median)}" for median in medians],
+            textposition="middle right",
+            cliponaxis=False,
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+    plot.update_layout(xaxis={"range": [0, 1.15 * max(ends)]})
     dots = [(row, value) for row in rows for value in row.layout.per_rank]
     plot.add_trace(
         go.Scatter(

@@ -86,7 +86,8 @@ def test_a_bar_is_the_median_over_repeats_and_every_repeat_is_a_dot(tmp_path: Pa
     for name, times_s in (("ddp", (0.25, 0.5, 1.0)), ("fsdp_full", (2.0, 1.0, 2.0))):
         for repeat, step_time_s in enumerate(times_s, start=1):
             finished_run(tmp_path, a_run(f"{name}-{repeat}", parallelism=name, repeat=repeat), step_time_s=step_time_s)
-    bars, dots = drawn(tmp_path)[0]["data"]
+    bars, numbers, dots = drawn(tmp_path)[0]["data"]
+    assert [text.strip() for text in numbers["text"]] == ["2,048", "512.0"]
     assert list(zip(bars["y"], bars["x"], strict=True)) == [(1, 2048), (2, 512)]
     assert sorted(zip(dots["y"], dots["x"], strict=True)) == [
         (1, 1024), (1, 2048), (1, 4096), (2, 512), (2, 512), (2, 1024),

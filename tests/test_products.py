@@ -85,7 +85,7 @@ def test_training_starts_from_a_checkpoint_directory_under_every_kind_of_cut(ref
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (("tp_pp", 4), ("fsdp_full", 2)),
+        slow(("tp_pp", 4), ("fsdp_full", 2)),
         slow(("single", 1), ("tp_pp_fsdp", 8)),
         slow(("tp_pp_fsdp", 8), ("tp", 2)),
         slow(("fsdp_full", 2), ("pp", 4, "parallelism.schedule=ZBVZeroBubble")),
@@ -268,6 +268,7 @@ def refusal(overrides: tuple[str, ...]) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, phases=UNSHRUNK, suppress_health_check=[HealthCheck.too_slow])
 @given(CHOICES)
 def test_random_choices_are_refused_with_what_to_type_or_not_at_all(overrides: tuple[str, ...]) -> None:
