@@ -202,6 +202,8 @@ def nobodys_checkout() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         checkout = Path(name)
         shutil.copytree(ROOT / "tests/slurm", checkout / "tests/slurm", ignore=shutil.ignore_patterns("__pycache__"))
+        # Else NeMo's package, which also installs a top-level `tests`, would come first.
+        shutil.copy(ROOT / "tests/__init__.py", checkout / "tests")
         checkout.chmod(0o755)
         (checkout / "work").mkdir()
         shutil.chown(checkout / "work", "nobody")
