@@ -31,7 +31,7 @@ NOT_COMPARED = {
     "runs_dir",
     "wall_time_min",
     "data.cache_dir",
-    "engine.collective_timeout_s",
+    "engine.hang_timeout_s",
     "launcher.kind",
     "launcher.max_running",
 }

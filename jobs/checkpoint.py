@@ -1,4 +1,4 @@
-"""Checkpoints of the native engine by torch.distributed.checkpoint: written aside, resharded when read.
+"""Checkpoints of the native engine by torch.distributed.checkpoint: copied, written aside, resharded when read.
 
 A checkpoint can be read by any layout of the same model: parameters have LitGPT's names and order.
 """
@@ -6,7 +6,9 @@ A checkpoint can be read by any layout of the same model: parameters have LitGPT
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from litgpt.utils import save_config
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -29,7 +32,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from jobs.checkpoint_directory import keep_newest, written_aside
+from jobs.checkpoint_directory import Saved, keep_newest, size_bytes, written_aside
 from jobs.engines.fill import part_of
 from jobs.engines.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError
@@ -39,31 +42,73 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 Order = Callable[[str, Tensor, Config, int], Tensor]
 
 
-def save(directory: Path, step: int, gpt: GPT, optimizer: Optimizer, *, tensor: int, keep: int) -> Path:
-    """Save model, optimizer and step, then remove all but the newest `keep`; every rank calls it.
+class Saver:
+    """Writes checkpoints of one model and optimizer, one at a time; in the background, training waits for a copy only.
 
-    Raises CheckpointError, on every rank, when a rank could not write; the previous checkpoints stay.
+    What became of them is told by `ended`. One that could not be written leaves nothing behind, and those before it
+    stay.
     """
-    final = directory / f"step-{step:08d}"
-    weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
-    state = {
-        "model": in_litgpt_order(weights, gpt.config, tensor),
-        "optimizer": in_litgpt_order(moments, gpt.config, tensor),
-        "step": torch.tensor(step),
-    }
-    try:
-        with written_aside(final) as writing:
-            save_sharded(state, checkpoint_id=writing)
-    except CheckpointException as error:
-        reasons = sorted({f"{type(cause[0]).__name__}: {cause[0]}" for cause in error.failures.values()})
-        raise CheckpointError(
-            f"Checkpoint {final} could not be written ({'; '.join(reasons)}). The last good one stays."
-        ) from error
-    keep_newest(directory, keep)
-    return final
+
+    def __init__(self, directory: Path, gpt: GPT, optimizer: Optimizer, *, tensor: int, keep: int) -> None:
+        self.directory = directory
+        self.gpt = gpt
+        self.optimizer = optimizer
+        self.tensor = tensor
+        self.keep = keep
+        # Of its own: the default group is busy training, and its backend may not carry CPU tensors.
+        self.group = dist.new_group(backend="gloo")
+        # One stager for all checkpoints, because it keeps the memory that it copies into.
+        self.stager = DefaultStager(StagingOptions(torch.cuda.is_available(), False, False, False))
+        self.writer = ThreadPoolExecutor(1, "checkpoint")
+        self.under_way: Future[Saved] | None = None
+        self.outcomes: list[Saved] = []
+
+    def save(self, step: int, *, in_background: bool) -> None:
+        """Write the state after a step, once the checkpoint before it is written; every rank calls it."""
+        self.finish()
+        weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
+        state = {
+            "model": in_litgpt_order(weights, self.gpt.config, self.tensor),
+            "optimizer": in_litgpt_order(moments, self.gpt.config, self.tensor),
+            "step": torch.tensor(step),
+        }
+        if in_background:
+            self.under_way = self.writer.submit(self.write, step, self.stager.stage(state))
+        else:
+            self.outcomes.append(self.write(step, state))
+
+    def write(self, step: int, state: Any) -> Saved:
+        """Write a state and give its directory its name; every rank calls it, in whatever thread."""
+        fence = time.perf_counter()
+        final = self.directory / f"step-{step:08d}"
+        try:
+            with written_aside(final, self.group) as writing:
+                save_sharded(state, checkpoint_id=writing, process_group=self.group)
+        except CheckpointException as error:
+            reasons = sorted({f"{type(cause[0]).__name__}: {cause[0]}" for cause in error.failures.values()})
+            return Saved(step, error="; ".join(reasons))
+        except CheckpointError as error:
+            return Saved(step, error=str(error))
+        if dist.get_rank() > 0:
+            return Saved(step)
+        keep_newest(self.directory, self.keep)
+        return Saved(step, time.perf_counter() - fence, size_bytes(final))
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self.under_way is not None:
+            self.outcomes.append(self.under_way.result())
+            self.under_way = None
+
+    def ended(self) -> list[Saved]:
+        """What became of checkpoints since this was last asked."""
+        if self.under_way is not None and self.under_way.done():
+            self.finish()
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
 
 
-def load(path: Path, gpt: GPT, optimizer: Optimizer, *, tensor: int) -> int:
+def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
     """Restore model and optimizer in place and return the step they were saved after; every rank calls it."""
     weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
     # What is read replaces every value, so only the cuts of these tensors matter and not the order of their rows.
@@ -71,9 +116,7 @@ def load(path: Path, gpt: GPT, optimizer: Optimizer, *, tensor: int) -> int:
     try:
         load_sharded(state, checkpoint_id=path)
     except (CheckpointException, OSError, RuntimeError) as error:
-        raise CheckpointError(
-            f"Checkpoint {path} cannot be read: {error}. Remove that directory to resume from the one before it."
-        ) from error
+        raise CheckpointError(f"Checkpoint {path} cannot be read: {error}") from error
     set_state_dict(
         gpt,
         optimizer,

@@ -62,6 +62,14 @@ CHECKPOINT_TIME = Metric(
     Better.low,
     3,
 )
+CHECKPOINT_WRITE_TIME = Metric(
+    "checkpoint_write_time_s",
+    "s",
+    "From the first byte of a checkpoint to its directory having its name, while training may go on.",
+    Better.low,
+    3,
+)
+CHECKPOINT_SIZE = Metric("checkpoint_size_bytes", "B", "Bytes of a checkpoint on disk, all ranks together.", digits=4)
 MEMORY_PEAK = Metric(
     "memory_peak_bytes",
     "B",

@@ -17,6 +17,8 @@ from jobs.errors import SubmitError
 
 # Below Linux' ephemeral ports (32768), so that an outgoing connection cannot take the port first.
 RENDEZVOUS_PORTS = range(10000, 30000)
+# Slurm's SLURM_RESTART_COUNT, where the local queue starts a run again.
+LOCAL_RESTART_COUNT = "SLURMSCALE_RESTART_COUNT"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,16 @@ def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
     return environment.get("SLURM_JOB_ID")
+
+
+def restart_count(environment: Mapping[str, str] = os.environ) -> int:
+    """How often Slurm, or the local queue, has started this job again."""
+    return int(environment.get("SLURM_RESTART_COUNT", environment.get(LOCAL_RESTART_COUNT, "0")))
+
+
+def node_name(environment: Mapping[str, str] = os.environ) -> str:
+    """What the scheduler calls this node; outside one, the host's name."""
+    return environment.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def free_port() -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import jobs
+from jobs.causes import cause_of
 from jobs.errors import RunDirError
-from jobs.ranks import Rank, this_rank
+from jobs.ranks import Rank, node_name, restart_count, this_rank
 from jobs.rundir import RunDir, append_event, load_run
 from jobs.schema import EngineKind, Run
 
@@ -36,8 +36,10 @@ def main(run_directory: str) -> None:
         append_event(
             directory,
             "failed",
+            restart=restart_count(),
+            cause=cause_of(error).name,
             rank=rank.rank,
-            node=socket.gethostname(),
+            node=node_name(),
             error="".join(traceback.format_exception_only(error)).strip(),
         )
         raise

@@ -11,8 +11,10 @@
             plan.json                   layout and predictions, written before the run
             provenance.json             git state, versions, host, command
             code -> ../code-3f9c...
-            status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed
+            status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed, ...
             metrics.jsonl               a header line, then one line a step
+            heartbeats/                 what each rank is doing, while it does
+            hangs/                      stacks and collectives of ranks that hung
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
             export/                     a LitGPT checkpoint directory
 
@@ -86,6 +88,16 @@ class RunDir:
     def metrics(self) -> Path:
         """Per-step numbers."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def heartbeats(self) -> Path:
+        """What each rank last said of itself."""
+        return self.path / "heartbeats"
+
+    @property
+    def hangs(self) -> Path:
+        """Stacks and collectives of ranks that hung."""
+        return self.path / "hangs"
 
     @property
     def checkpoints(self) -> Path:
@@ -177,10 +189,14 @@ def read_plan(run: RunDir) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
+def event_record(event: str, **fields: Any) -> dict[str, Any]:
+    """An event with the time of day; fields that are None are left out."""
+    return {"time": now(), "event": event, **{key: value for key, value in fields.items() if value is not None}}
+
+
 def append_event(run: RunDir, event: str, **fields: Any) -> None:
-    """Append an event to status.jsonl with the time of day; fields that are None are left out."""
-    known = {key: value for key, value in fields.items() if value is not None}
-    append_record(run.status, {"time": now(), "event": event, **known})
+    """Append an event to status.jsonl."""
+    append_record(run.status, event_record(event, **fields))
 
 
 def load_run(path: Path) -> Run:

@@ -175,8 +175,8 @@ class Engine:
     """Compile every layer by torch.compile (native); NeMo has kernels of its own."""
     distributed_optimizer: bool = False
     """Megatron's optimizer state cut over data-parallel ranks (nemo), which is ZeRO stage 1."""
-    collective_timeout_s: int = 600
-    """A collective that waits longer ends the run instead of hanging until the time limit."""
+    hang_timeout_s: int = 600
+    """A step, or reading the data or a checkpoint, that takes longer ends the run; its record names who lagged."""
     cpu_threads_per_rank: int = 1
     """Compute threads of a rank on a CPU; ranks share the cores, so 1 is the honest default."""
 
@@ -230,6 +230,8 @@ class Job:
     """Write a LitGPT checkpoint directory at the end."""
     checkpoint_every_steps: int | None = None
     """None: no checkpoint."""
+    checkpoint_in_background: bool = True
+    """Training waits for a copy in host memory only, and goes on while that is written (native)."""
     keep_checkpoints: int = 2
     """Newest checkpoints that stay on disk."""
     unmeasured_steps: int
@@ -357,6 +359,10 @@ class Launcher:
     kind: LauncherKind
     max_running: int | None = None
     """Slurm array tasks that run at once; None: as many as Slurm lets."""
+    requeues: int = 3
+    """Times a run goes on by itself after a fault of the machine, or at its time limit from a checkpoint; 0: never."""
+    requeue_pause_s: int = 30
+    """Least pause before it goes on after a fault; doubles with each further one, up to half an hour."""
 
 
 @dataclass(kw_only=True)

@@ -224,7 +224,7 @@ def test_where_engines_differ_every_line_and_the_answer_name_theirs(tmp_path: Pa
 
 def test_the_timeout_of_collectives_does_not_part_a_line(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"))
-    finished_run(tmp_path, with_engine(a_run("b", nodes=2), "native", collective_timeout_s=60))
+    finished_run(tmp_path, with_engine(a_run("b", nodes=2), "native", hang_timeout_s=60))
     assert len(scaling_groups(read_runs([tmp_path]))) == 1
 
 

@@ -32,12 +32,16 @@ def counts_are_positive(run: Run) -> str | None:
         "data.max_samples": run.data.max_samples,
         "launcher.max_running": run.launcher.max_running,
         "engine.cpu_threads_per_rank": run.engine.cpu_threads_per_rank,
-        "engine.collective_timeout_s": run.engine.collective_timeout_s,
+        "engine.hang_timeout_s": run.engine.hang_timeout_s,
     }
     wrong = {key: value for key, value in counts.items() if value is not None and value < 1}
     if wrong:
         key, value = next(iter(wrong.items()))
         return f"{key}={value} is not a positive number. Type {key}=1 or more."
+    for key in ("requeues", "requeue_pause_s"):
+        value = getattr(run.launcher, key)
+        if value < 0:
+            return f"launcher.{key}={value} is negative. Type launcher.{key}=0 or more."
     if run.job.warmup_steps < 0 or run.job.unmeasured_steps < 1:
         return (
             f"job.warmup_steps={run.job.warmup_steps} must be 0 or more, and job.unmeasured_steps="

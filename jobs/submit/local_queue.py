@@ -12,15 +12,18 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from filelock import FileLock
 from submitit import LocalExecutor
 
 from jobs import run as entry
-from jobs.ranks import free_port
+from jobs.ranks import LOCAL_RESTART_COUNT, free_port
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
+from jobs.submit.after_ranks import again
 from jobs.submit.script import code_environment, stop_before_limit_s
+from jobs.submit.states import latest_submissions
 
 
 def main(sweep_path: str, names: list[str]) -> None:
@@ -30,7 +33,22 @@ def main(sweep_path: str, names: list[str]) -> None:
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     for name in names:
         with turn:
-            start_and_wait(sweep, sweep.run(name), visible_gpus)
+            run_to_its_end(sweep, sweep.run(name), visible_gpus)
+
+
+def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
+    """Start a run, and start it again where that helps."""
+    os.environ[LOCAL_RESTART_COUNT] = "0"
+    while True:
+        start_and_wait(sweep, directory, visible_gpus)
+        found = again(directory, latest_submissions(sweep)[directory.name], sweep)
+        if found is None:
+            break
+        print(f"{directory.name}: {found.words()}", flush=True)
+        found.record(directory)
+        time.sleep(found.pause_s)
+        os.environ[LOCAL_RESTART_COUNT] = str(int(os.environ[LOCAL_RESTART_COUNT]) + 1)
+    append_record(sweep.submissions, {"time": now(), "event": "ended", "run": directory.name})
 
 
 def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
@@ -50,7 +68,6 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     # Not submitit's own wait, which looks for a result file that a killed rank never writes; what a run has to say
     # is in its directory. A local job's id is the process id of its controller, our child.
     os.waitpid(int(job.job_id), 0)
-    append_record(sweep.submissions, {"time": now(), "event": "ended", "run": run.name})
 
 
 def rank_main(run_directory: str, visible_gpus: str | None) -> None:

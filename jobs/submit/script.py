@@ -19,12 +19,16 @@ from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 
 STOP_BEFORE_LIMIT_S = 90
+# First line of each start of a batch script.
+STARTED = "slurmscale: started"
 
 
 def resources(run: Run, code: Path) -> dict[str, Any]:
     """Executor parameters of a run; runs with equal ones share a job array."""
     cluster = run.cluster
-    memory = {"mem": f"{cluster.memory_gb_per_node}G"} if cluster.memory_gb_per_node is not None else {}
+    further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
+    if cluster.memory_gb_per_node is not None:
+        further["mem"] = f"{cluster.memory_gb_per_node}G"
     wanted = {
         "job_name": run.sweep,
         "partition": cluster.partition,
@@ -39,7 +43,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "cpus_per_task": cluster.cpus_per_rank,
         "exclusive": cluster.exclusive or None,
         "array_parallelism": run.launcher.max_running,
-        "additional_parameters": dict(cluster.sbatch) | memory,
+        "additional_parameters": {**further, **cluster.sbatch},
         "srun_args": srun_arguments(run),
         "setup": setup_lines(run, code),
         "stderr_to_stdout": True,
@@ -78,9 +82,20 @@ def setup_lines(run: Run, code: Path) -> list[str]:
         *(f"module load {shlex.quote(module)}" for module in run.cluster.modules),
         *run.cluster.setup,
         *(f"export {name}={shlex.quote(value)}" for name, value in run.cluster.env.items()),
+        *after_ranks_lines(run),
         f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
         # Else the directory that sbatch was typed in comes first, where another jobs/ may lie.
         "export PYTHONSAFEPATH=1",
+    ]
+
+
+def after_ranks_lines(run: Run) -> list[str]:
+    """Shell lines that let a run go on by itself. This Python, not cluster.python: that one may be in a container."""
+    command = [sys.executable, "-m", "jobs.submit.after_ranks", str(Path(run.runs_dir) / str(run.sweep))]
+    return [
+        f'echo "{STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"',
+        f"after_ranks() {{ {shlex.join(command)}; }}",
+        "trap after_ranks EXIT",
     ]
 
 

@@ -142,6 +142,25 @@ def states(job_ids: list[str]) -> dict[str, JobState]:
     return known
 
 
+def state_of(job_id: str) -> str:
+    """Slurm's word for the state of a job that it still knows."""
+    shown = ask("scontrol", "--oneliner", "show", "job", job_id)
+    found = re.search(r"JobState=(\S+)", shown)
+    if found is None:
+        raise SubmitError(f"scontrol show job {job_id} names no JobState: {shown.strip()}")
+    return found[1]
+
+
+def requeue(job_id: str, *, pause_s: int, avoid: list[str]) -> None:
+    """Put a running job back into the queue, for later and for other nodes; ends the job's own batch script."""
+    ask("scontrol", "requeue", job_id)
+    wanted = [f"StartTime=now+{pause_s}"] if pause_s else []
+    if avoid:
+        wanted.append(f"ExcNodeList={','.join(avoid)}")
+    if wanted:
+        ask("scontrol", "update", f"JobId={job_id}", *wanted)
+
+
 def cancel(job_ids: list[str]) -> None:
     """scancel; jobs that are over already are not an error."""
     if job_ids:

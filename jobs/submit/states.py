@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from jobs import metrics as m
+from jobs.causes import Cause
 from jobs.errors import RunDirError, SubmitError
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit import slurm
@@ -134,7 +135,8 @@ def states(sweep: SweepDir) -> list[RunState]:
     """Every run of the sweep, by name."""
     latest = latest_submissions(sweep)
     ends = {name: own_end(sweep.run(name), submission) for name, submission in latest.items()}
-    known = scheduler_states([submission for name, submission in latest.items() if ends[name] is None])
+    unfinished = [latest[name] for name, end in ends.items() if end is None or end["event"] != "finished"]
+    known = scheduler_states(unfinished)
     found = []
     for run in sweep.runs():
         submission = latest.get(run.name)
@@ -151,25 +153,37 @@ def states(sweep: SweepDir) -> list[RunState]:
 def decide(
     run: RunDir, submission: Submission, end: dict[str, Any] | None, job: slurm.JobState | None
 ) -> tuple[State, str]:
-    """The state of a submitted run and a few words on it: its own end first, then the scheduler."""
-    if end is not None:
-        if end["event"] == "failed":
-            return State.failed, f"rank {end['rank']} on {end['node']}: {end['error'].splitlines()[0]}"
-        if end["event"] == "stopped":
-            return State.cancelled if submission.cancelled else State.stopped, end["reason"]
+    """The state of a submitted run and a few words on it: finished is final, then what the scheduler still holds."""
+    if end is not None and end["event"] == "finished":
         return State.finished, ""
-    started = any(event["event"] == "started" for event in events_since(run, submission))
-    if job is not None and job.state == UNKNOWN:
-        return (State.running if started else State.queued), job.reason or ""
-    if job is not None and job.state in {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}:
-        return State.queued, job.reason or ""
-    if job is not None and job.state in {"RUNNING", "COMPLETING", "STAGE_OUT"}:
-        return (State.running, "") if started else (State.queued, "starting")
+    if job is not None and (alive := alive_state(run, submission, end, job)):
+        return alive
+    if end is not None and end["event"] == "failed":
+        return State.failed, f"rank {end['rank']} on {end['node']}: {end['error'].splitlines()[0]}"
+    if end is not None:
+        return State.cancelled if submission.cancelled else State.stopped, end["reason"]
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, ""
-    if job is not None and job.state != "COMPLETED":
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING"}:
         return State.failed, f"Slurm says {job.state}"
     return State.lost, f"its job is gone and left no end; see `slurmscale logs {run.path}`"
+
+
+def alive_state(
+    run: RunDir, submission: Submission, end: dict[str, Any] | None, job: slurm.JobState
+) -> tuple[State, str] | None:
+    """The state of a run that its scheduler still holds; None when it does not."""
+    attempt = latest_attempt(run, submission)
+    started = any(event["event"] == "started" for event in attempt)
+    if job.state == UNKNOWN:
+        return None if end is not None else ((State.running if started else State.queued), job.reason or "")
+    if job.state in {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"}:
+        again = [event for event in attempt if event["event"] == "requeued"]
+        words = [f"goes on after {again[-1]['cause']}"] if again else []
+        return State.queued, "; ".join([*words, *filter(None, [job.reason])])
+    if job.state in {"RUNNING", "STAGE_OUT"} or (job.state == "COMPLETING" and end is None):
+        return (State.running, "" if end is None else "ending") if started else (State.queued, "starting")
+    return None
 
 
 def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
@@ -177,14 +191,23 @@ def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
     return list(read_records(run.status))[submission.events_before :]
 
 
-def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
-    """The end that the run's latest attempt recorded: its first failure (later ones follow from it), else the last."""
+def latest_attempt(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
+    """The events since the ranks last met, or since the run last went back into the queue."""
     events = events_since(run, submission)
-    attempts = [i for i, event in enumerate(events) if event["event"] == "started"]
-    latest = events[attempts[-1] :] if attempts else events
-    ends = [event for event in latest if event["event"] in {"finished", "stopped", "failed"}]
+    begins = [i for i, event in enumerate(events) if event["event"] in {"started", "requeued"}]
+    latest = events[begins[-1] :] if begins else events
+    # A rank that outlived its attempt, on a node that was cut off, may still add its own failure.
+    restart = latest[0].get("restart", 0) if latest else 0
+    return [event for event in latest if event["event"] != "failed" or event.get("restart", restart) >= restart]
+
+
+def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
+    """The end that the run's latest attempt recorded: its first failure with a cause of its own, else the last."""
+    ends = [event for event in latest_attempt(run, submission) if event["event"] in {"finished", "stopped", "failed"}]
     failures = [event for event in ends if event["event"] == "failed"]
-    return failures[0] if failures else ends[-1] if ends else None
+    # A rank that lost another one is a witness, whoever wrote first.
+    causes = [event for event in failures if event.get("cause") != Cause.lost_peer.name]
+    return next(iter(causes or failures or ends[-1:]), None)
 
 
 def last_step(run: RunDir) -> int | None:

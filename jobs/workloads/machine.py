@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
-import socket
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jobs.ranks import Rank
+from jobs.causes import STOPS
+from jobs.ranks import Rank, node_name
 from jobs.schema import Run
-
-# What Slurm (through submitit's --signal) and people send before they kill.
-STOP_SIGNALS = {
-    signal.SIGTERM: "asked to end (SIGTERM)",
-    signal.SIGUSR2: "time limit near, or preempted (SIGUSR2)",
-}
 
 
 def join(run: Run, rank: Rank) -> torch.device:
@@ -32,12 +25,13 @@ def join(run: Run, rank: Rank) -> torch.device:
     else:
         device = torch.device("cpu")
         torch.set_num_threads(run.engine.cpu_threads_per_rank)
+    # Twice the watchdog's time, which knows more than a collective that gives up.
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=f"tcp://{rank.master_addr}:{rank.master_port}",
         rank=rank.rank,
         world_size=rank.world_size,
-        timeout=timedelta(seconds=run.engine.collective_timeout_s),
+        timeout=timedelta(seconds=2 * run.engine.hang_timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
     return device
@@ -58,8 +52,7 @@ def memory_peak_bytes(device: torch.device) -> float:
 
 def nodes_of_run(planned: int) -> dict[str, Any]:
     """Names of the nodes in rank order, and whether they are emulated: fewer machines booted than nodes planned."""
-    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    here = (name, Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    here = (node_name(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     places: list[tuple[str, str]] = [here] * dist.get_world_size()
     dist.all_gather_object(places, here)
     machines = {boot for _, boot in places}
@@ -83,12 +76,11 @@ class StopRequest:
     """Set by SIGTERM or SIGUSR2: Slurm's cancellation, preemption and the warning before the time limit."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self.reason = "another rank was asked to stop"
-        for number in STOP_SIGNALS:
+        self.signal = 0
+        """The signal that came, 0 before one has; the largest over all ranks is what they act on together."""
+        for number in STOPS:
             signal.signal(number, self.ask)
 
     def ask(self, number: int, _frame: object) -> None:
         """Remember the signal; the loop acts on it at the next step boundary, all ranks together."""
-        self.asked = True
-        self.reason = STOP_SIGNALS[signal.Signals(number)]
+        self.signal = max(self.signal, number)

@@ -7,9 +7,10 @@ Other ranks hold a Recorder too, which keeps the sums and writes nothing.
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jobs import metrics as m
-from jobs.checkpoint_directory import size_bytes
+from jobs.causes import STOPS
+from jobs.checkpoint_directory import Saved
 from jobs.data.batches import StepBatch
 from jobs.metrics import Metric
-from jobs.ranks import Rank
-from jobs.rundir import SCHEMA_VERSION, RunDir, append_event, append_record, read_records
+from jobs.ranks import Rank, restart_count
+from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_records
 from jobs.schema import Run
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -44,6 +46,7 @@ class Recorder:
         self.loop_started = 0.0
         self.step_times_s: list[float] = []
         self.save_times_s: list[float] = []
+        self.unwritten: list[tuple[Path, dict[str, Any]]] = []
         self.last_line = 0.0
         self.bar: Progress | None = None
 
@@ -54,8 +57,9 @@ class Recorder:
             return
         if not self.directory.metrics.exists():
             units = {metric.name: metric.unit for metric in m.STEP_METRICS}
-            append_record(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
-        append_event(self.directory, "started", attempt=self.attempt, from_step=self.from_step, **fields)
+            self.append(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
+        restart = restart_count()
+        self.event("started", attempt=self.attempt, restart=restart, from_step=self.from_step, **fields)
         print(
             f"{self.run.name}: {fields['ranks']} ranks on {', '.join(fields['nodes'])} ({fields['device_name']}), "
             f"steps {self.from_step + 1} to {self.steps}",
@@ -94,7 +98,7 @@ class Recorder:
             m.MEMORY_PEAK: int(memory_bytes),
         }
         known = {k.name: v for k, v in values.items() if v is not None and math.isfinite(v)}
-        append_record(self.directory.metrics, known)
+        self.append(self.directory.metrics, known)
         self.show(step, loss, step_time_s, batch)
 
     def layout(self, step: int, parameters: int, collectives: list[dict[str, object]] | None) -> None:
@@ -102,35 +106,49 @@ class Recorder:
         if self.writes:
             known = {} if collectives is None else {"collectives": collectives}
             held = {m.PARAMETERS_HELD.name: parameters}
-            append_event(self.directory, "layout", attempt=self.attempt, step=step, **held, **known)
+            self.event("layout", attempt=self.attempt, step=step, **held, **known)
 
-    def checkpoint(self, step: int, time_s: float, path: Path) -> None:
-        """A checkpoint is complete on disk."""
-        if self.writes:
-            append_event(
-                self.directory,
-                "checkpoint",
-                attempt=self.attempt,
-                step=step,
-                time_s=time_s,
-                bytes=size_bytes(path),
-            )
+    def checkpoints(self, ended: Iterable[Saved]) -> None:
+        """Each is complete on disk, or could not be written: then training goes on, and its predecessors stay."""
+        for saved in ended if self.writes else ():
+            where = {"attempt": self.attempt, "step": saved.step}
+            if saved.error is None:
+                numbers = {m.CHECKPOINT_WRITE_TIME: saved.write_time_s, m.CHECKPOINT_SIZE: saved.size_bytes}
+                self.event("checkpoint", **where, **{metric.name: value for metric, value in numbers.items()})
+            else:
+                self.event("checkpoint_failed", **where, error=saved.error)
+                print(f"step {saved.step}: no checkpoint could be written ({saved.error})", flush=True)
 
     def finished(self) -> None:
         """The run has done all its steps."""
         self.end("finished")
 
-    def stopped(self, reason: str) -> None:
-        """The run was asked to stop before its last step."""
-        self.end("stopped", reason=reason)
+    def stopped(self, number: int) -> None:
+        """The run was asked by a signal to stop before its last step."""
+        stop = STOPS[signal.Signals(number)]
+        self.end("stopped", reason=stop.reason, cause=stop.cause and stop.cause.name)
 
     def end(self, event: str, **fields: Any) -> None:
         """Write the end of the attempt with where its time went."""
         if not self.writes:
             return
         split = {metric.name: value for metric, value in self.time_split().items()}
-        append_event(self.directory, event, attempt=self.attempt, step=self.last_step, **fields, **split)
+        self.event(event, attempt=self.attempt, step=self.last_step, **fields, **split)
         print(f"{self.run.name}: {event} at step {self.last_step} of {self.steps}", flush=True)
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Append to status.jsonl."""
+        self.append(self.directory.status, event_record(event, **fields))
+
+    def append(self, path: Path, record: dict[str, Any]) -> None:
+        """Write a record, and those before it that a full disk did not take: training does not end for them."""
+        self.unwritten.append((path, record))
+        try:
+            while self.unwritten:
+                append_record(*self.unwritten[0])
+                del self.unwritten[0]
+        except OSError as error:
+            print(f"{path}: {error.strerror}; {len(self.unwritten)} records wait for room", flush=True)
 
     def time_split(self) -> dict[Metric, float]:
         """Where the attempt's wall time went; the parts sum to the total."""

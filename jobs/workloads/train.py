@@ -7,9 +7,10 @@ Called by jobs.run in every rank. What a step does is `Trainer.step`; what its t
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 import torch
@@ -19,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from jobs import checkpoint
-from jobs.checkpoint_directory import complete
+from jobs.checkpoint_directory import newest_readable
 from jobs.data import open_dataset
 from jobs.data.batches import StepBatch
 from jobs.engines.parallelize import ParallelModel, device_mesh, parallel_model
@@ -31,12 +32,14 @@ from jobs.schema import Run
 from jobs.workloads.machine import StopRequest, device_name, join, memory_peak_bytes, nodes_of_run, synchronize
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.steps import batches_of, learning_rate, samples, steps_of
+from jobs.workloads.watchdog import Watchdog
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
     """Train one run to its end, or to a step boundary when a signal asks."""
     process_started = psutil.Process().create_time()
     stop = StopRequest()
+    watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
 
     # --- device and mesh --------------------------------------------------------------------------------------
     device = join(run, rank)
@@ -49,12 +52,15 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     steps = steps_of(run.job, batches)
 
     # --- model and optimizer ----------------------------------------------------------------------------------
+    watchdog.begins("building the model")
     trainer = Trainer(run, parallel_model(run, mesh, device), device, mesh, steps)
 
     # --- resume -----------------------------------------------------------------------------------------------
-    done = 0
-    for newest in complete(directory.checkpoints)[-1:]:
-        done = checkpoint.load(newest, trainer.model.gpt, trainer.optimizer, tensor=layout.tp)
+    watchdog.begins("reading a checkpoint")
+    done = newest_readable(directory, partial(checkpoint.load, trainer.model.gpt, trainer.optimizer, tensor=layout.tp))
+    saver = checkpoint.Saver(
+        directory.checkpoints, trainer.model.gpt, trainer.optimizer, tensor=layout.tp, keep=run.job.keep_checkpoints
+    )
     recorder = Recorder(run, directory, rank, process_started=process_started, steps=steps, from_step=done)
     recorder.started(
         ranks=rank.world_size,
@@ -67,11 +73,12 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     )
 
     # --- loop -------------------------------------------------------------------------------------------------
-    every = run.job.checkpoint_every_steps
+    every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
     # Counting slows a step down, so it is one that steady figures leave out.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress():
         for step in range(done + 1, steps + 1):
+            watchdog.begins(f"in step {step}")
             # The step time is all between the two fences: batch, forward, backward, reductions, update, loss.
             synchronize(device)
             fence = time.perf_counter()
@@ -81,15 +88,15 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             synchronize(device)
             seconds = time.perf_counter() - fence
 
-            # One small all-reduce: the slowest rank's time, the fullest rank's memory, and whether any must stop.
-            worst = torch.tensor([seconds, memory_peak_bytes(device), float(stop.asked)], dtype=torch.float64)
-            worst = worst.to(device)
+            # One small all-reduce: the slowest rank's time, the fullest rank's memory, and what asked any to stop.
+            own = [seconds, memory_peak_bytes(device), stop.signal]
+            worst = torch.tensor(own, dtype=torch.float64, device=device)
             dist.all_reduce(worst, dist.ReduceOp.MAX)
             step_time_s, memory_bytes, stopping = worst.tolist()
 
-            save_time_s = None
-            if every and (step % every == 0 or step == steps or stopping):
-                save_time_s = saved(run, directory, step, trainer, recorder)
+            save_time_s, last = None, bool(stopping) or step == steps
+            if every and (step % every == 0 or last):
+                save_time_s = held_up(device, partial(saver.save, step, in_background=in_background and not last))
             recorder.step(
                 step,
                 loss=loss,
@@ -101,16 +108,20 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
                 save_time_s=save_time_s,
             )
             if step == counted:
-                held = parameters_held(trainer.model.gpt.parameters())
-                recorder.layout(step, held, traffic.of_busiest_rank())
-            if stopping and step < steps:
+                recorder.layout(step, parameters_held(trainer.model.gpt.parameters()), traffic.of_busiest_rank())
+            recorder.checkpoints(saver.ended())
+            if last:
                 break
+
+    # --- end --------------------------------------------------------------------------------------------------
+    watchdog.begins("finishing")
     if recorder.last_step < steps:
-        recorder.stopped(stop.reason)
+        recorder.stopped(int(stopping))
     else:
         if run.job.export:
             checkpoint.export(directory.export, trainer.model.gpt, dataset.tokenizer_files, tensor=layout.tp)
         recorder.finished()
+    watchdog.stop()
     dist.destroy_process_group()
 
 
@@ -186,18 +197,10 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: Devic
     return norm.item()
 
 
-def saved(run: Run, directory: RunDir, step: int, trainer: Trainer, recorder: Recorder) -> float:
-    """Save a checkpoint and return how long the slowest rank was held up."""
+def held_up(device: torch.device, action: Callable[[], None]) -> float:
+    """How long an action held up the slowest rank, in seconds; every rank calls it."""
     fence = time.perf_counter()
-    path = checkpoint.save(
-        directory.checkpoints,
-        step,
-        trainer.model.gpt,
-        trainer.optimizer,
-        tensor=run.parallelism.tensor,
-        keep=run.job.keep_checkpoints,
-    )
-    held = torch.tensor(time.perf_counter() - fence, dtype=torch.float64, device=trainer.device)
+    action()
+    held = torch.tensor(time.perf_counter() - fence, dtype=torch.float64, device=device)
     dist.all_reduce(held, dist.ReduceOp.MAX)
-    recorder.checkpoint(step, held.item(), path)
     return held.item()

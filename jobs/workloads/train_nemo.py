@@ -20,6 +20,7 @@ from jobs.schema import Run
 from jobs.workloads.machine import StopRequest
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.steps import batches_of, samples, steps_of
+from jobs.workloads.watchdog import Watchdog
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
@@ -29,6 +30,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     """
     process_started = psutil.Process().create_time()
     stop = StopRequest()
+    watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
     refuse_without_gpu()
     set_environment(run, rank)
     try:
@@ -58,7 +60,14 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     # --- NeMo -------------------------------------------------------------------------------------------------
     task = fiddle.build(recipe(run, steps - done))
     record = Record(
-        run=run, directory=directory, rank=rank, data=micro_batches, dataset=dataset, recorder=recorder, stop=stop
+        run=run,
+        directory=directory,
+        rank=rank,
+        data=micro_batches,
+        dataset=dataset,
+        recorder=recorder,
+        stop=stop,
+        watchdog=watchdog,
     )
     # Not in the recipe: NeMo's trainer keeps a deep copy of its arguments, and this one holds the run's files.
     task.keywords["trainer"].callbacks.append(record)
@@ -67,6 +76,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             data=DataModule(run, micro_batches),
             log=nl.NeMoLogger(explicit_log_dir=str(directory.path / "nemo"), ckpt=None, use_datetime_version=False),
         )
+    watchdog.stop()
     dist.destroy_process_group()
 
 
@@ -89,7 +99,7 @@ def set_environment(run: Run, rank: Rank) -> None:
         "MASTER_ADDR": rank.master_addr,
         "MASTER_PORT": str(rank.master_port),
         # NeMo's timeout of a collective, in spite of the name.
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(run.engine.collective_timeout_s),
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(2 * run.engine.hang_timeout_s),
         # Megatron's kernels must be queued in the order of its calls, to overlap with TP's communication.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import yaml
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
@@ -34,7 +35,8 @@ def save(run: Run, final: Path, strategy: MegatronStrategy) -> None:
             strategy.checkpoint_io.save_checkpoint(state, writing, storage_options={"content_metadata": metadata})
     except (CheckpointingException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {final} could not be written ({error}). The last good one stays.") from error
-    keep_newest(final.parent, run.job.keep_checkpoints)
+    if dist.get_rank() == 0:
+        keep_newest(final.parent, run.job.keep_checkpoints)
 
 
 def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,24 +12,20 @@ import torch
 import torch.distributed as dist
 from typing_extensions import override
 
-from jobs.checkpoint_directory import complete
+from jobs.causes import STOPS
+from jobs.checkpoint_directory import Saved, complete, size_bytes
 from jobs.data import Dataset
 from jobs.engines.nemo import checkpoint
 from jobs.engines.nemo.data import MicroBatches
+from jobs.errors import CheckpointError
 from jobs.layout import layout_of
 from jobs.ranks import Rank, slurm_job_id
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.workloads.machine import (
-    STOP_SIGNALS,
-    StopRequest,
-    device_name,
-    memory_peak_bytes,
-    nodes_of_run,
-    synchronize,
-)
+from jobs.workloads.machine import StopRequest, device_name, memory_peak_bytes, nodes_of_run, synchronize
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.steps import learning_rate
+from jobs.workloads.watchdog import Watchdog
 
 
 class Record(pl.Callback):
@@ -46,6 +41,7 @@ class Record(pl.Callback):
         dataset: Dataset,
         recorder: Recorder,
         stop: StopRequest,
+        watchdog: Watchdog,
     ) -> None:
         self.run = run
         self.directory = directory
@@ -54,7 +50,9 @@ class Record(pl.Callback):
         self.dataset = dataset
         self.recorder = recorder
         self.stop = stop
+        self.watchdog = watchdog
         self.fence = 0.0
+        self.stopping = 0
 
     @override
     def on_fit_start(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -82,7 +80,7 @@ class Record(pl.Callback):
     @override
     def on_train_start(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the signals back: Lightning's handler ends a rank inside its step, without the others."""
-        for number in STOP_SIGNALS:
+        for number in STOPS:
             signal.signal(number, self.stop.ask)
 
     @override
@@ -100,6 +98,7 @@ class Record(pl.Callback):
         # one TP group draw the same, and data-parallel ranks do not.
         layout = layout_of(self.run)
         torch.manual_seed((self.run.job.seed << 32) + step * layout.dp + layout.dp_rank(self.rank.rank))
+        self.watchdog.begins(f"in step {step}")
         synchronize(self.device)
         self.fence = time.perf_counter()
 
@@ -112,10 +111,9 @@ class Record(pl.Callback):
         seconds = time.perf_counter() - self.fence
         step, last = self.recorder.last_step + 1, self.recorder.steps
 
-        # One small all-reduce: the slowest rank's time, the fullest rank's memory, and whether any must stop.
-        step_time_s, memory_bytes, stopping = self.slowest(
-            seconds, memory_peak_bytes(self.device), float(self.stop.asked)
-        )
+        # One small all-reduce: the slowest rank's time, the fullest rank's memory, and what asked any to stop.
+        step_time_s, memory_bytes, stopping = self.slowest(seconds, memory_peak_bytes(self.device), self.stop.signal)
+        self.stopping = int(stopping)
 
         save_time_s = None
         every = self.run.job.checkpoint_every_steps
@@ -138,12 +136,13 @@ class Record(pl.Callback):
     @override
     def on_train_end(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the end while the ranks still hold the model."""
+        self.watchdog.begins("finishing")
         self.close(trainer.strategy)
 
     def close(self, strategy: nl.MegatronStrategy) -> None:
         """Export what was asked for, and record the end."""
         if self.recorder.last_step < self.recorder.steps:
-            self.recorder.stopped(self.stop.reason)
+            self.recorder.stopped(self.stopping)
             return
         if self.run.job.export:
             checkpoint.export(self.run, self.directory.export, strategy, self.dataset.tokenizer_files)
@@ -152,10 +151,15 @@ class Record(pl.Callback):
     def saved(self, step: int, strategy: nl.MegatronStrategy) -> float:
         """Save a checkpoint and return how long the slowest rank was held up."""
         fence = time.perf_counter()
-        path: Path = self.directory.checkpoints / f"step-{step:08d}"
-        checkpoint.save(self.run, path, strategy)
+        path = self.directory.checkpoints / f"step-{step:08d}"
+        try:
+            checkpoint.save(self.run, path, strategy)
+            error = None
+        except CheckpointError as failure:
+            error = str(failure)
         (held_s,) = self.slowest(time.perf_counter() - fence)
-        self.recorder.checkpoint(step, held_s, path)
+        if self.recorder.writes:
+            self.recorder.checkpoints([Saved(step, held_s, 0 if error else size_bytes(path), error)])
         return held_s
 
     def slowest(self, *values: float) -> list[float]:

@@ -1,0 +1,78 @@
+"""Why an attempt of a run did not reach its end, in one word, and whether another attempt may fare better.
+
+A rank that raises names its own cause; what no rank could say (it was killed, it hung) the batch script adds.
+Needs no torch: a rank that cannot import it fails for a reason too.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from jobs.errors import SuiteError
+
+
+class Cause(Enum):
+    """What ended an attempt."""
+
+    time_limit = "time_limit"
+    """Stopped at a step boundary because its time was nearly over."""
+    lost_peer = "lost_peer"
+    """A collective failed: another rank is gone, or the network between them."""
+    killed = "killed"
+    """A signal from outside ended a rank."""
+    hung = "hung"
+    """A rank made no progress."""
+    hardware = "hardware"
+    """The accelerator reported a fault of its own."""
+    out_of_memory = "out_of_memory"
+    refused = "refused"
+    """A configuration, data file, checkpoint or directory that cannot be used."""
+    code = "code"
+    """Any other exception: the program's own."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same run may succeed when it is started again."""
+        return self not in {Cause.out_of_memory, Cause.refused, Cause.code}
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a run was asked to stop at a step boundary."""
+
+    reason: str
+    cause: Cause | None
+    """None: whoever asked decides what comes after."""
+
+
+# What Slurm and people send before they kill; the batch script asks for the second one ahead of the time limit.
+STOPS = {
+    signal.SIGTERM: Stop("asked to end (SIGTERM)", None),
+    signal.SIGUSR2: Stop("time limit near, or preempted (SIGUSR2)", Cause.time_limit),
+}
+
+# By name, since torch may not be importable: c10d's exceptions, and torch's and NumPy's out of memory.
+LOST_PEER_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError"}
+OUT_OF_MEMORY_TYPES = {"OutOfMemoryError", "MemoryError"}
+# gloo raises plain RuntimeErrors, which name its own files and nothing else in common.
+LOST_PEER_TEXT = re.compile(r"gloo/|Connection (closed|reset) by peer")
+# CUDA errors that NVIDIA's documentation of Xid messages ascribes to the device and not to the program.
+HARDWARE_TEXT = re.compile(r"uncorrectable (NVLink|ECC) error|fallen off the bus|CUDA-capable device\(s\) is/are busy")
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause that an exception of a rank stands for."""
+    types = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error)
+    if isinstance(error, SuiteError):
+        return Cause.refused
+    if types & OUT_OF_MEMORY_TYPES:
+        return Cause.out_of_memory
+    if HARDWARE_TEXT.search(text):
+        return Cause.hardware
+    if types & LOST_PEER_TYPES or LOST_PEER_TEXT.search(text):
+        return Cause.lost_peer
+    return Cause.code

@@ -1,0 +1,165 @@
+"""What happens once the ranks of a run have ended: say why if they could not, and let the run go on where that helps.
+
+The batch script calls this on its way out (`python -m jobs.submit.after_ranks SWEEP`), on the node where it runs, and
+jobs.submit.local_queue does the same without Slurm. A run goes on in its own job, by `scontrol requeue`, so that its
+id, what depends on it and its accounting stay.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from submitit.core.utils import JobPaths
+
+from jobs.causes import Cause
+from jobs.errors import RunDirError, SubmitError
+from jobs.ranks import node_name, restart_count, slurm_job_id
+from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_records
+from jobs.submit import slurm
+from jobs.submit.script import STARTED
+from jobs.submit.states import Submission, events_since, latest_submissions, own_end
+
+# A job may end before the shell that submitted it has written its record.
+RECORD_WAIT_S = 20.0
+LONGEST_PAUSE_S = 1800
+# A node is avoided from its second fault on, by all runs of the sweep.
+FAULTS_OF_A_BAD_NODE = 2
+FAULTS = {Cause.killed.name, Cause.hung.name, Cause.hardware.name}
+TAIL_BYTES = 65536
+# srun on tasks that ended badly, the first one first: "srun: error: node02: task 1: Killed", "... tasks 0-3: Exited
+# with exit code 1".
+DEATH = re.compile(r"^srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
+CAUSES = {"Out Of Memory": Cause.out_of_memory, "Segmentation fault": Cause.code, "Aborted": Cause.code}
+
+
+@dataclass(frozen=True)
+class Again:
+    """A run goes on by itself."""
+
+    cause: Cause
+    pause_s: int
+    """Before it may start, so that what was wrong may pass."""
+    avoided: list[str]
+    """Nodes that have failed too often."""
+
+    def words(self) -> str:
+        """The same for a person."""
+        pause = f", in {self.pause_s} s at the earliest" if self.pause_s else ""
+        return f"the run goes on by itself after {self.cause.name}{pause}"
+
+    def record(self, run: RunDir) -> None:
+        """Tell the run's record."""
+        append_event(run, "requeued", cause=self.cause.name, pause_s=self.pause_s, avoided=self.avoided or None)
+
+
+def again(run: RunDir, submission: Submission, sweep: SweepDir) -> Again | None:
+    """Whether and how a run whose ranks have ended goes on by itself; None when it does not."""
+    events = events_since(run, submission)
+    end = own_end(run, submission)
+    requeues = [event for event in events if event["event"] == "requeued"]
+    if end is None or end["event"] == "finished" or submission.cancelled:
+        return None
+    launcher = load_run(run.config).launcher
+    if len(requeues) >= launcher.requeues:
+        return None
+    cause = Cause[end["cause"]] if end.get("cause") in Cause.__members__ else None
+    if cause is None or not cause.may_pass:
+        return None
+    if cause is Cause.time_limit:
+        # From nothing but its beginning a run would reach the same limit again.
+        return Again(cause, 0, []) if has_advanced(events) else None
+    faults = 1 + sum(event["cause"] != Cause.time_limit.name for event in requeues)
+    return Again(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))
+
+
+def has_advanced(events: list[dict[str, Any]]) -> bool:
+    """Whether the latest attempt left a checkpoint."""
+    attempts = [i for i, event in enumerate(events) if event["event"] == "started"]
+    return bool(attempts) and any(event["event"] == "checkpoint" for event in events[attempts[-1] :])
+
+
+def bad_nodes(sweep: SweepDir) -> list[str]:
+    """Nodes on which runs of this sweep have failed twice or more, by what the nodes did and not the program."""
+    counts = Counter(
+        str(event["node"])
+        for run in sweep.runs()
+        for event in read_records(run.status)
+        if event["event"] == "failed" and event.get("cause") in FAULTS
+    )
+    return sorted(node for node, faults in counts.items() if faults >= FAULTS_OF_A_BAD_NODE)
+
+
+def record_silent_end(run: RunDir, submission: Submission, printed: str) -> None:
+    """Add to a run's record what its ranks could not say: which of them was killed, or ended before it could write."""
+    end = own_end(run, submission)
+    if end is not None and end.get("cause") != Cause.lost_peer.name:
+        return
+    death = DEATH.search(printed)
+    if death is None:
+        return
+    node, rank, how = death.groups()
+    cause = Cause.code if how.startswith("Exited") else CAUSES.get(how, Cause.killed)
+    error = f"rank {rank} ended without a word of its own; srun says: {how}"
+    append_event(run, "failed", restart=restart_count(), cause=cause.name, rank=int(rank), node=node, error=error)
+
+
+def main(sweep_path: str) -> None:
+    """What the batch script calls."""
+    job_id = slurm_job_id()
+    if job_id is None:
+        raise RunDirError("jobs.submit.after_ranks is called by a batch script, inside a Slurm job.")
+    sweep = SweepDir(Path(sweep_path))
+    submission = its_submission(sweep, job_id)
+    if submission is None:
+        raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot go on by itself.")
+    run = sweep.run(submission.run)
+    state = slurm.state_of(job_id)
+    # What is cancelled stays so, and Slurm itself starts preempted jobs and those of lost nodes again.
+    if state not in {"RUNNING", "TIMEOUT"}:
+        return
+    if state == "TIMEOUT" and own_end(run, submission) is None:
+        append_event(run, "failed", restart=restart_count(), cause=Cause.time_limit.name, rank=0, node=node_name(),
+                     error="reached its time limit before the ranks came to a step boundary")  # fmt: skip
+    record_silent_end(run, submission, printed_since_start(Path(JobPaths(sweep.logs, job_id, 0).stdout)))
+    found = again(run, submission, sweep)
+    if found is None:
+        return
+    # Requeueing ends this very script.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(f"slurmscale: {found.words()}", flush=True)
+    found.record(run)
+    slurm.requeue(job_id, pause_s=found.pause_s, avoid=found.avoided)
+
+
+def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:
+    """The submission that has this job id; waits for it to be on record."""
+    deadline = time.monotonic() + RECORD_WAIT_S
+    while True:
+        found = [each for each in latest_submissions(sweep).values() if each.job_id == job_id]
+        if found or time.monotonic() > deadline:
+            return found[0] if found else None
+        time.sleep(1)
+
+
+def printed_since_start(file: Path) -> str:
+    """What the batch script printed since it was last started."""
+    try:
+        with file.open("rb") as output:
+            output.seek(max(0, file.stat().st_size - TAIL_BYTES))
+            return output.read().decode(errors="replace").rpartition(STARTED)[2]
+    except FileNotFoundError:
+        return ""
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except (RunDirError, SubmitError) as error:
+        sys.exit(f"slurmscale: {error}")
