@@ -19,6 +19,8 @@ class Cause(Enum):
 
     time_limit = "time_limit"
     """Stopped at a step boundary because its time was nearly over."""
+    preempted = "preempted"
+    """Stopped because a job of higher priority wanted the nodes."""
     lost_peer = "lost_peer"
     """A collective failed: another rank is gone, or the network between them."""
     killed = "killed"

@@ -17,6 +17,7 @@ from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.states import State, states
 from tests.real_run import SMALL, events, losses, make_run, train
+from tests.slurm.cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("slurm")]
 
@@ -93,28 +94,39 @@ def finished(run: RunDir) -> None:
 # --- it goes on ----------------------------------------------------------------------------------------------
 
 
-def kill_a_rank(run: RunDir) -> None:
+def kill_a_rank(run: RunDir, _slurm: SlurmCluster) -> None:
     process_of(run, 1).send_signal(signal.SIGKILL)
 
 
-def stop_a_rank(run: RunDir) -> None:
+def stop_a_rank(run: RunDir, _slurm: SlurmCluster) -> None:
     process_of(run, 1).send_signal(signal.SIGSTOP)
 
 
-def warn_of_the_limit(run: RunDir) -> None:
+def warn_of_the_limit(run: RunDir, _slurm: SlurmCluster) -> None:
     shell("scancel", "--signal=USR2", job_id(run))
 
 
-def requeue_by_hand(run: RunDir) -> None:
+def requeue_by_hand(run: RunDir, _slurm: SlurmCluster) -> None:
     shell("scontrol", "requeue", job_id(run))
 
 
-def take_a_node_down(run: RunDir) -> None:
-    node = str(events(run, "started")[-1]["nodes"][1])  # type: ignore[index]
-    shell("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=a test")
+def preempt(run: RunDir, _slurm: SlurmCluster) -> None:
+    shell("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 2")
     wait_until(lambda: state(run) is State.queued)
-    # Its slurmd lives, and may have told Slurm so already.
-    subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], capture_output=True, check=False)
+
+
+def crash_a_node(run: RunDir, slurm: SlurmCluster) -> None:
+    node = second_node(run)
+    slurm.crash(node)
+    wait_until(lambda: state(run) is State.queued)
+    slurm.start_again(node)
+    wait_until(lambda: "State=IDLE " in shell("scontrol", "show", "node", node))
+
+
+def second_node(run: RunDir) -> str:
+    nodes = events(run, "started")[-1]["nodes"]
+    assert isinstance(nodes, list)
+    return str(nodes[1])
 
 
 @pytest.mark.parametrize(
@@ -123,18 +135,19 @@ def take_a_node_down(run: RunDir) -> None:
         (kill_a_rank, [], [("killed", "rank 1 ended without a word of its own; srun says: Killed")]),
         (stop_a_rank, ["engine.hang_timeout_s=8"], [("hung", "gave no sign of life for")]),
         (warn_of_the_limit, [], [("time_limit", None)]),
+        (preempt, ["cluster.partition=spare"], [("preempted", None)]),
         # Slurm itself starts these again.
         (requeue_by_hand, [], []),
-        (take_a_node_down, [], []),
+        (crash_a_node, [], []),
     ],
-    ids=["kill_a_rank", "stop_a_rank", "warn_of_the_limit", "requeue_by_hand", "take_a_node_down"],
+    ids=["kill_a_rank", "stop_a_rank", "warn_of_the_limit", "preempt", "requeue_by_hand", "crash_a_node"],
 )
 def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one(
-    fault: Callable[[RunDir], None], overrides: list[str], requeued: list[tuple[str, str | None]],
-    undisturbed: list[float], tmp_path: Path,
+    fault: Callable[[RunDir, SlurmCluster], None], overrides: list[str], requeued: list[tuple[str, str | None]],
+    undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path,
 ) -> None:  # fmt: skip
     run = under_way(tmp_path, *overrides)
-    fault(run)
+    fault(run, slurm)
     finished(run)
     assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
     assert [event["cause"] for event in events(run, "requeued")] == [cause for cause, _ in requeued]
@@ -156,6 +169,25 @@ def ours(process: psutil.Process, run: RunDir) -> bool:
         return False
 
 
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd"])
+def test_a_run_does_not_notice_that_a_daemon_of_slurm_was_away(
+    daemon: str, undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    run = under_way(tmp_path)
+    slurm.kill(daemon)
+    try:
+        # Without its controller Slurm knows nothing; without accounting the queue still answers.
+        assert state(run) is State.running
+        wait_until(lambda: events(run, "finished"))
+        assert state(run) is State.finished
+    finally:
+        slurm.start_again(daemon)
+    wait_until(lambda: subprocess.run(["sacctmgr", "-n", "show", "cluster"], check=False).returncode == 0)
+    wait_until(lambda: subprocess.run(["scontrol", "ping"], check=False, capture_output=True).returncode == 0)
+    assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+    assert len(events(run, "started")) == 1
+
+
 # --- it does not ---------------------------------------------------------------------------------------------
 
 
@@ -169,7 +201,7 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
 
 def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     run = under_way(tmp_path, "launcher.requeues=0")
-    kill_a_rank(run)
+    process_of(run, 1).kill()
     wait_until(lambda: state(run) is State.failed, 60)
     assert detail(run).startswith("rank 1 on node")
     assert "srun says: Killed" in detail(run)

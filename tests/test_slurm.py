@@ -265,7 +265,7 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; there are debug, gpu."),
+        (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; there are debug, gpu, spare."),
         (["cluster.account=nosuch"], "Invalid account or account/partition combination specified"),
         (["cluster.qos=nosuch"], "(cluster.qos=nosuch, nodes=1, ranks_per_node=1, wall_time_min=60): "
          "allocation failure: Invalid qos specification. Nothing was submitted."),

@@ -80,6 +80,7 @@ def test_all_nodes_are_idle_and_in_their_partitions(slurm: SlurmCluster) -> None
     partitions = output("sinfo", "-h", "-o", "%P %N %l %c %m %G").splitlines()
     assert partitions == [
         "gpu* node[01-04] 2:00:00 32 256000 gpu:8",
+        "spare node[01-04] 2:00:00 32 256000 gpu:8",
         "debug node[05-06] 30:00 32 256000 gpu:8",
     ]
 

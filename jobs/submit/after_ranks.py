@@ -59,14 +59,17 @@ class Again:
         append_event(run, "requeued", cause=self.cause.name, pause_s=self.pause_s, avoided=self.avoided or None)
 
 
-def again(run: RunDir, submission: Submission, sweep: SweepDir) -> Again | None:
+def again(run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bool = False) -> Again | None:
     """Whether and how a run whose ranks have ended goes on by itself; None when it does not."""
     events = events_since(run, submission)
     end = own_end(run, submission)
-    requeues = [event for event in events if event["event"] == "requeued"]
+    # As Slurm itself does with preempted jobs, without counting.
+    requeues = [e for e in events if e["event"] == "requeued" and e["cause"] != Cause.preempted.name]
     if end is None or end["event"] == "finished" or submission.cancelled:
         return None
     launcher = load_run(run.config).launcher
+    if preempted and end["event"] == "stopped" and launcher.requeues:
+        return Again(Cause.preempted, 0, [])
     if len(requeues) >= launcher.requeues:
         return None
     cause = Cause[end["cause"]] if end.get("cause") in Cause.__members__ else None
@@ -120,15 +123,16 @@ def main(sweep_path: str) -> None:
     if submission is None:
         raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot go on by itself.")
     run = sweep.run(submission.run)
-    state = slurm.state_of(job_id)
-    # What is cancelled stays so, and Slurm itself starts preempted jobs and those of lost nodes again.
-    if state not in {"RUNNING", "TIMEOUT"}:
+    job = slurm.shown_job(job_id)
+    # What is cancelled stays so, and Slurm itself starts again what somebody requeued and what lost a node.
+    if job["JobState"] not in {"RUNNING", "TIMEOUT"}:
         return
-    if state == "TIMEOUT" and own_end(run, submission) is None:
+    if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
         append_event(run, "failed", restart=restart_count(), cause=Cause.time_limit.name, rank=0, node=node_name(),
                      error="reached its time limit before the ranks came to a step boundary")  # fmt: skip
     record_silent_end(run, submission, printed_since_start(Path(JobPaths(sweep.logs, job_id, 0).stdout)))
-    found = again(run, submission, sweep)
+    # A preempted job that ends within its time of grace, as ours do, is over for Slurm.
+    found = again(run, submission, sweep, preempted=job.get("PreemptTime", "None") != "None")
     if found is None:
         return
     # Requeueing ends this very script.

@@ -142,13 +142,9 @@ def states(job_ids: list[str]) -> dict[str, JobState]:
     return known
 
 
-def state_of(job_id: str) -> str:
-    """Slurm's word for the state of a job that it still knows."""
-    shown = ask("scontrol", "--oneliner", "show", "job", job_id)
-    found = re.search(r"JobState=(\S+)", shown)
-    if found is None:
-        raise SubmitError(f"scontrol show job {job_id} names no JobState: {shown.strip()}")
-    return found[1]
+def shown_job(job_id: str) -> dict[str, str]:
+    """What `scontrol show job` says of a job that Slurm still knows: JobState, PreemptTime, ..."""
+    return dict(re.findall(r"(\S+?)=(\S*)", ask("scontrol", "--oneliner", "show", "job", job_id)))
 
 
 def requeue(job_id: str, *, pause_s: int, avoid: list[str]) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,11 +40,12 @@ class SlurmUnavailable(Exception):  # noqa: N818 - a state of the machine, not a
 
 
 class SlurmCluster:
-    """Context manager: a Slurm with partitions `gpu` (the default) and `debug`, account `research`, three QOS.
+    """Context manager: a Slurm with partitions `gpu` (the default), `spare` and `debug`, account `research`, three QOS.
 
-    Each partition needs a node. `env` is what sbatch and its kin need in their environment, `nodes` the node names,
-    `root` the directory of all files, `names_resolve` whether programs run with `env` can resolve node names.
-    `extra_conf` is appended to slurm.conf, where the last value of a key counts.
+    Jobs in `gpu` preempt those in `spare`, which has the same nodes. Each partition needs a node. `env` is what sbatch
+    and its kin need in their environment, `nodes` the node names, `root` the directory of all files, `names_resolve`
+    whether programs run with `env` can resolve node names. `extra_conf` is appended to slurm.conf, where the last value
+    of a key counts.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class SlurmCluster:
         self._gpu_nodes = gpu_nodes
         self._extra_conf = extra_conf
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, tuple[str, ...]] = {}
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -92,6 +96,22 @@ class SlurmCluster:
         if self._guard is not None:
             self._guard.kill()
             self._guard.communicate()
+
+    def kill(self, name: str) -> None:
+        """End a daemon (slurmctld, slurmdbd, a node's name for its slurmd) without a warning."""
+        self._daemons[name].kill()
+        self._daemons[name].wait()
+
+    def start_again(self, name: str) -> None:
+        """Start a daemon that was killed, as it was started before."""
+        self._daemon(name, *self._commands[name])
+
+    def crash(self, node: str) -> None:
+        """End all that runs on a node at once, as a loss of power does."""
+        self.kill(node)
+        for pid in host.processes_of_node(self.root, node):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _start(self) -> None:
         self.root.mkdir(exist_ok=True)
@@ -155,7 +175,8 @@ class SlurmCluster:
         self.names_resolve = True
 
     def _daemon(self, name: str, program: str, *arguments: str) -> None:
-        with (self.root / "log" / f"{name}.out").open("wb") as log:
+        self._commands[name] = (program, *arguments)
+        with (self.root / "log" / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
                 [program, *arguments],
                 env=self._environ() | {host.DAEMON_MARK: str(self.root), "MYSQL_UNIX_PORT": f"{self.root}/db/sock"},

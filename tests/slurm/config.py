@@ -45,6 +45,8 @@ SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=1000
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PriorityType=priority/multifactor
 PriorityWeightQOS=1000
 MaxArraySize=1001
@@ -57,7 +59,9 @@ AccountingStorageTRES=gres/gpu
 GresTypes=gpu
 NodeName=DEFAULT CPUs=32 RealMemory=256000 Gres=gpu:{gpus} State=UNKNOWN
 {nodes}
-PartitionName=gpu Nodes={gpu_nodes} Default=YES MaxTime=2:00:00 State=UP
+PartitionName=gpu Nodes={gpu_nodes} Default=YES MaxTime=2:00:00 State=UP PriorityTier=10
+# Its jobs are requeued when gpu's want their nodes; on many sites such cycles are free.
+PartitionName=spare Nodes={gpu_nodes} MaxTime=2:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 PartitionName=debug Nodes={debug_nodes} MaxTime=00:30:00 MaxNodes=1 State=UP
 {extra}
 """

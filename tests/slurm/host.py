@@ -114,6 +114,18 @@ def read_state(root: Path) -> State | None:
     return State(content["env"], set(content["daemons"])) if content else None
 
 
+def processes_of_node(root: Path, node: str) -> list[int]:
+    """Live processes of jobs on a node of the cluster in `root`, and the slurmstepds that started them."""
+    found = []
+    for pid in processes(root):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if f"SLURMD_NODENAME={node}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+                stepd = Path(f"/proc/{parent}/comm").read_text().strip() == "slurmstepd"
+                found += [pid, *([int(parent)] if stepd else [])]
+    return found
+
+
 def processes(root: Path) -> list[int]:
     """Live processes of the cluster in `root`: daemons, job steps, jobs, and whatever those started."""
     daemon = f"{DAEMON_MARK}={root}".encode()
