@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 # The command, for a machine that has everything but .venv: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
 SLURMSCALE ?= $(BIN)/slurmscale
 
-.PHONY: help demo test test-fast test-layouts check benchmark figure gpu-table slurm browser clean
+.PHONY: help demo test test-fast test-layouts check benchmark figure fault-table gpu-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -19,6 +19,7 @@ help:
 	echo "make test-layouts  every legal product of parallelisms up to 8 ranks"
 	echo "make check      ruff, mypy --strict, shellcheck"
 	echo "make benchmark  time what the README's numbers table quotes"
+	echo "make fault-table  make every fault on the emulated Slurm and time the recovery"
 	echo "make gpu-table  step time on one GPU by arithmetic, activation checkpointing and compilation"
 
 $(VENV)/train.done: pyproject.toml
@@ -74,6 +75,11 @@ figure: demo browser
 	    --user-data-dir=$$(mktemp -d) --virtual-time-budget=8000 --window-size=1180,1240 \
 	    --screenshot=.github/demo-report.png file://$(CURDIR)/runs/demo/report.html
 	sed 's#$(CURDIR)/##' runs/demo/runs.csv > .github/demo-runs.csv
+
+# What the README says of each fault: seconds until the ranks have met again, and the steps computed twice.
+fault-table: $(VENV)/dev.done slurm
+	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
+	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/test_faults.py -k disturbed
 
 # Under ten minutes on an H100 or H200; on a machine without a GPU it would take a day.
 gpu-table:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,8 @@ from tests.slurm.cluster import SlurmCluster
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("slurm")]
 
 EVERY = 20
+# `make fault-table` sets it: a file that gets a line a fault.
+TABLE = "SLURMSCALE_FAULT_TABLE"
 TRAINING = [*SMALL, "job.steps=200", f"job.checkpoint_every_steps={EVERY}"]
 
 
@@ -147,6 +150,7 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
     undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path,
 ) -> None:  # fmt: skip
     run = under_way(tmp_path, *overrides)
+    made = datetime.now(UTC)
     fault(run, slurm)
     finished(run)
     assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
@@ -155,9 +159,14 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
         assert words is None or words in "".join(str(event["error"]) for event in events(run, "failed"))
     first, second = events(run, "started")
     assert (first["restart"], second["restart"]) == (0, 1)
-    # At most what came after the last checkpoint is computed again.
+    # At most what came after the last checkpoint that was written is computed again.
     rows = [row["step"] for row in read_records(run.metrics) if "step" in row]
-    assert len(rows) - len(set(rows)) < 2 * EVERY
+    lost_steps = len(rows) - len(set(rows))
+    assert lost_steps < 2 * EVERY
+    if TABLE in os.environ:
+        back_s = (datetime.fromisoformat(str(second["time"])) - made).total_seconds()
+        with Path(os.environ[TABLE]).open("a") as table:
+            table.write(f"{fault.__name__},{back_s:.1f},{lost_steps},{EVERY}\n")
     assert not list(run.checkpoints.glob(".*"))
     wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()), 30)
 
