@@ -20,7 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return dispatch(options)
     except SuiteError as error:
-        print(f"slurmscale {options.command}: {error}", file=sys.stderr)
+        from jobs.secrets import redact
+
+        print(redact(f"slurmscale {options.command}: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"slurmscale {options.command}: interrupted", file=sys.stderr)

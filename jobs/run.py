@@ -19,6 +19,7 @@ from jobs.errors import RunDirError
 from jobs.ranks import Rank, node_name, restart_count, this_rank
 from jobs.rundir import RunDir, append_event, load_run
 from jobs.schema import EngineKind, Run
+from jobs.secrets import redact_exception
 
 
 def main(run_directory: str) -> None:
@@ -33,6 +34,7 @@ def main(run_directory: str) -> None:
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         workload(run)(run, directory, rank)
     except BaseException as error:
+        redact_exception(error)
         append_event(
             directory,
             "failed",

@@ -39,6 +39,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError, RunDirError
 from jobs.schema import Run
+from jobs.secrets import redacted
 
 SCHEMA_VERSION = 1
 
@@ -154,7 +155,7 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
     A torn line left by a killed writer is closed first, so that it costs only itself.
     """
-    line = json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+    line = json.dumps(redacted(record), allow_nan=False, separators=(",", ":")) + "\n"
     with path.open("ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobs.plan.words import Rule, divisors, either
 from jobs.schema import LauncherKind, Run, ScalingMode
+from jobs.secrets import config_holds_no_secret
 
 # --- single values -------------------------------------------------------------------------------------------
 
@@ -185,6 +186,7 @@ def no_bfloat16_units(run: Run) -> str | None:
 
 
 VALUES: tuple[Rule, ...] = (
+    config_holds_no_secret,
     counts_are_positive,
     hyperparameters_are_in_range,
     names_are_file_names,

@@ -23,6 +23,7 @@ from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run
 from jobs.schema import LauncherKind, Run, Source
+from jobs.secrets import redacted
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.workloads.steps import batches_of, steps_of
 
@@ -156,4 +157,4 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write JSON for people and programs."""
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    path.write_text(json.dumps(redacted(value), indent=1) + "\n")

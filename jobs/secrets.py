@@ -1,0 +1,119 @@
+"""What a password, token or key looks like, and how it is kept out of everything that we write.
+
+Configuration that holds one is refused, because it would stand in config.yaml and in the batch script. What comes
+from elsewhere (command lines, error texts) is written with REDACTED in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from jobs.schema import Run
+
+REDACTED = "[redacted]"
+# HF_TOKEN and hf.token, but not tokenizer; API_KEY, but not sort_key; HF_TOKEN_PATH says where one is, and is none.
+NAME = (
+    r"[\w.-]*(?i:token|secret|passwo?r?d|passphrase|credentials?"
+    r"|(?:api|access|auth|private|secret|account|signing|encryption)[_-]?key|(?-i:_KEY))"
+    r"(?![A-Za-z]|[\w-]*(?i:path|file|dir)\b)[\w-]*"
+)
+SECRET_NAME = re.compile(NAME)
+# What a shell computes ($TOKEN, $(cat file)) stays; so does a path to credentials.
+ASSIGNED = re.compile(
+    rf"""(?<![\w.-])(?P<before>--{NAME}[ ]+|{NAME}\\?["']?\s*[=:]\s*)"""
+    r"""(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\]|\[redacted)[^\s"',;}\]\\]+)"""
+)
+SHAPES = re.compile(
+    r"""hf_[A-Za-z0-9]{16,}                                # Hugging Face
+    | \bsk-[A-Za-z0-9_-]{16,}                              # OpenAI, Anthropic
+    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b                        # AWS
+    | \bgh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{16,}    # GitHub
+    | \bglpat-[\w-]{16,}                                   # GitLab
+    | \bxox[abeprs]-[\w-]{10,}                             # Slack
+    | \bnvapi-[\w-]{16,}                                   # NVIDIA
+    | \bAIza[\w-]{35}                                      # Google
+    | \beyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?            # JSON web tokens
+    | (?i:\bbearer[ ]+)[\w.~+/-]{12,}=*                    # HTTP
+    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----(?:[^-]*-----END[ ][A-Z ]*PRIVATE[ ]KEY-----)?
+    | (?<=://)[^\s/:@]*:[^\s/@]+(?=@)                      # user:password in a URL
+    """,
+    re.VERBOSE,
+)
+# A shorter one would be found in ordinary words.
+SHORTEST_KNOWN = 8
+
+
+def redact(text: str) -> str:
+    """The text with every secret in it replaced."""
+    for value in known_values():
+        text = text.replace(value, REDACTED)
+    text = SHAPES.sub(REDACTED, text)
+    return ASSIGNED.sub(lambda found: found[0] if is_a_place(found["value"], found["before"]) else
+                        found["before"] + REDACTED, text)  # fmt: skip
+
+
+def redacted(value: Any) -> Any:
+    """Data as JSON holds it, with every secret in it replaced."""
+    match value:
+        case str():
+            return redact(value)
+        case dict():
+            return {
+                key: REDACTED if isinstance(item, str) and names_secret(key, item) else redacted(item)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return [redacted(item) for item in value]
+    return value
+
+
+def redact_exception(error: BaseException) -> None:
+    """Replace the secrets in an exception and in those that led to it, before a traceback shows them."""
+    chain: BaseException | None = error
+    while chain is not None:
+        chain.args = tuple(redact(arg) if isinstance(arg, str) else arg for arg in chain.args)
+        chain = chain.__cause__ or chain.__context__
+
+
+def config_holds_no_secret(run: Run) -> str | None:
+    """What a run is configured with can be read by many, and is kept."""
+    for key, value in strings(asdict(run)):
+        if names_secret(key, value) or redact(value) != value:
+            return (
+                f"{key} holds a password, token or key, and would be written to config.yaml and the batch script. "
+                "Leave it out: jobs inherit the environment of the shell that submits. Or keep it in a file that only "
+                "you can read, and type cluster.setup='[source ~/.secrets]'."
+            )
+    return None
+
+
+def names_secret(key: str, value: str) -> bool:
+    """Whether a key with this value is one whose value must not be shown."""
+    return bool(value) and bool(SECRET_NAME.fullmatch(key)) and not is_a_place(value, key)
+
+
+def is_a_place(value: str, name: str) -> bool:
+    """Whether the value of CREDENTIALS says where they are."""
+    return "CREDENTIAL" in name.upper() and value.strip("\"'").startswith(("/", "~"))
+
+
+def known_values() -> list[str]:
+    """The secrets in this process's environment, which an error text may quote."""
+    return [value for key, value in os.environ.items() if len(value) >= SHORTEST_KNOWN and names_secret(key, value)]
+
+
+def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every string below a value, with its dotted key."""
+    match value:
+        case str():
+            yield key, value
+        case dict():
+            for name, item in value.items():
+                yield from strings(item, f"{key}.{name}" if key else str(name))
+        case list():
+            for item in value:
+                yield from strings(item, key)
