@@ -20,6 +20,7 @@ from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, now, read_records
 from jobs.schema import EngineKind, LauncherKind, Run
 from jobs.submit import slurm
+from jobs.submit.private import refuse_shared
 from jobs.submit.script import code_environment, executor, resources, script_text
 
 
@@ -42,9 +43,11 @@ def check(runs: list[Run]) -> None:
 def launch(sweep: SweepDir, runs: list[tuple[Run, RunDir]], kind: LauncherKind) -> list[str]:
     """Start the runs with this launcher and return sentences for the user.
 
-    Raises SubmitError when the launcher refuses any of them: then none of them is left queued.
+    Raises SubmitError when the launcher refuses any of them, RunDirError when others could change what they execute:
+    then none of them is left queued.
     """
     try:
+        refuse_shared(sweep.path)
         match kind:
             case LauncherKind.slurm:
                 return launch_slurm(sweep, runs)

@@ -22,6 +22,7 @@ from jobs import run as entry
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
 from jobs.submit.after_ranks import again
+from jobs.submit.private import refuse_shared
 from jobs.submit.script import code_environment, stop_before_limit_s
 from jobs.submit.states import latest_submissions
 
@@ -53,6 +54,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
 
 def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
     """One run as a submitit local job; returns when all its ranks have ended."""
+    refuse_shared(sweep.path)
     run = load_run(directory.config)
     os.environ |= code_environment(directory.code.resolve())
     os.environ["MASTER_PORT"] = str(free_port())

@@ -24,6 +24,7 @@ from jobs.plan.legality import warnings
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run
 from jobs.schema import LauncherKind, Run, Source
 from jobs.secrets import redacted
+from jobs.submit.private import make_private
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.workloads.steps import batches_of, steps_of
 
@@ -65,7 +66,8 @@ def prepare(points: list[Point]) -> Prepared:
     samples = prepare_samples(runs)
     prepared = Prepared(sweep, [(run, sweep.run(str(run.name))) for run in runs], not sweep.path.exists())
     try:
-        sweep.logs.mkdir(parents=True, exist_ok=True)
+        make_private(sweep.path)
+        sweep.logs.mkdir(exist_ok=True, mode=0o700)
         code = snapshot_code(sweep)
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:

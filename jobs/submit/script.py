@@ -51,7 +51,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
     for key, value in (wanted | {f"cluster.sbatch.{k}": f"{k}{v}" for k, v in cluster.sbatch.items()}).items():
         if isinstance(value, str):
             refuse_unquotable(value, key)
-    refuse_unquotable(str(Path(run.runs_dir) / str(run.sweep)), "runs_dir and sweep", and_percent=True)
+    refuse_unquotable(sweep_path(run), "runs_dir and sweep", and_percent=True)
     # wckey=None: submitit's default of "submitit" is refused where a site tracks wckeys.
     return {key: value for key, value in wanted.items() if value is not None} | {"wckey": None}
 
@@ -86,12 +86,18 @@ def setup_lines(run: Run, code: Path) -> list[str]:
         f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
         # Else the directory that sbatch was typed in comes first, where another jobs/ may lie.
         "export PYTHONSAFEPATH=1",
+        f"{shlex.join([sys.executable, '-m', 'jobs.submit.private', sweep_path(run)])} || exit",
     ]
+
+
+def sweep_path(run: Run) -> str:
+    """The sweep directory of a run."""
+    return str(Path(run.runs_dir) / str(run.sweep))
 
 
 def after_ranks_lines(run: Run) -> list[str]:
     """Shell lines that let a run go on by itself. This Python, not cluster.python: that one may be in a container."""
-    command = [sys.executable, "-m", "jobs.submit.after_ranks", str(Path(run.runs_dir) / str(run.sweep))]
+    command = [sys.executable, "-m", "jobs.submit.after_ranks", sweep_path(run)]
     return [
         f'echo "{STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"',
         f"after_ranks() {{ {shlex.join(command)}; }}",
