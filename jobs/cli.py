@@ -63,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("sweep", type=Path, help="sweep directory")
     sub = command("resume", "submit again what has not finished; finished runs are skipped")
     sub.add_argument("sweep", type=Path, help="sweep directory")
-    sub.add_argument("--launcher", choices=["slurm", "local", "script"], help="another launcher than prepared for")
+    sub.add_argument(
+        "--launcher", choices=["slurm", "local", "script", "pbs_script"], help="another launcher than prepared for"
+    )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
     sub = command("report", "make report.html, runs.csv and runs.md from run directories")
     sub.add_argument("paths", type=Path, nargs="+", metavar="DIR", help="sweep or run directories")

@@ -115,6 +115,11 @@ class RunDir:
         """What launcher=script leaves for `sbatch`."""
         return self.path / "job.sbatch"
 
+    @property
+    def pbs_script(self) -> Path:
+        """What launcher=pbs_script leaves for `qsub`."""
+        return self.path / "job.pbs"
+
 
 @dataclass(frozen=True)
 class SweepDir:

@@ -8,7 +8,7 @@ Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -339,6 +339,10 @@ class Cluster:
     """Environment of the ranks."""
     sbatch: dict[str, str]
     """Any further sbatch options, without the dashes."""
+    pbs: dict[str, str] = field(default_factory=dict)
+    """Any further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
+    pbs_totals: bool = False
+    """Ask PBS for ncpus, ngpus and mem of the whole job, where a site does not take `select`."""
     python: str | None = None
     """Python command on the nodes (in the container, if any); None: the one that submits."""
 
@@ -350,6 +354,7 @@ class LauncherKind(Enum):
     local = "local"
     dry = "dry"
     script = "script"
+    pbs_script = "pbs_script"
 
 
 @dataclass(kw_only=True)

@@ -19,7 +19,7 @@ from jobs import run as entry
 from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, now, read_records
 from jobs.schema import EngineKind, LauncherKind, Run
-from jobs.submit import slurm
+from jobs.submit import pbs, slurm
 from jobs.submit.private import refuse_shared
 from jobs.submit.script import code_environment, executor, resources, script_text
 
@@ -34,6 +34,9 @@ def check(runs: list[Run]) -> None:
             "pip install torch==2.13.0, then pip install --editable "
             f"'.[{'train' if native else 'train,nemo'}]' in the checkout."
         )
+    if runs[0].launcher.kind is LauncherKind.pbs_script:
+        for run in runs:
+            pbs.options(run)
     if runs[0].launcher.kind is LauncherKind.slurm:
         slurm.require()
         for partition, nodes, wall_time_min in {(r.cluster.partition, r.nodes, r.wall_time_min) for r in runs}:
@@ -55,6 +58,8 @@ def launch(sweep: SweepDir, runs: list[tuple[Run, RunDir]], kind: LauncherKind) 
                 return launch_local(sweep, [directory for _, directory in runs])
             case LauncherKind.script:
                 return write_scripts(sweep, runs)
+            case LauncherKind.pbs_script:
+                return write_pbs_scripts(sweep, runs)
             case LauncherKind.dry:
                 return show_scripts(sweep, runs)
     except OSError as error:
@@ -220,6 +225,16 @@ def write_scripts(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     return [
         f"wrote the batch script of {counted(len(runs))}; submit with",
         *(f"    sbatch {shlex.quote(str(directory.batch_script))}" for _, directory in runs),
+    ]
+
+
+def write_pbs_scripts(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
+    """Leave job.pbs in every run directory."""
+    for run, directory in runs:
+        directory.pbs_script.write_text(pbs.script_text(run, directory, sweep))
+    return [
+        f"wrote the PBS job script of {counted(len(runs))}; submit with",
+        *(f"    qsub {shlex.quote(str(directory.pbs_script))}" for _, directory in runs),
     ]
 
 

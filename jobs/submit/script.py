@@ -77,17 +77,29 @@ def srun_arguments(run: Run) -> list[str]:
 
 
 def setup_lines(run: Run, code: Path) -> list[str]:
-    """Shell lines before srun: modules, the site's own, and the submitted code ahead of any other."""
+    """Shell lines before srun."""
+    return [
+        *environment_lines(run, code),
+        *after_ranks_lines(run),
+        f"{shlex.join([sys.executable, '-m', 'jobs.submit.private', sweep_path(run)])} || exit",
+    ]
+
+
+def environment_lines(run: Run, code: Path) -> list[str]:
+    """Shell lines that a rank needs: modules, the site's own, and the submitted code ahead of any other."""
     return [
         *(f"module load {shlex.quote(module)}" for module in run.cluster.modules),
         *run.cluster.setup,
         *(f"export {name}={shlex.quote(value)}" for name, value in run.cluster.env.items()),
-        *after_ranks_lines(run),
         f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
         # Else the directory that sbatch was typed in comes first, where another jobs/ may lie.
         "export PYTHONSAFEPATH=1",
-        f"{shlex.join([sys.executable, '-m', 'jobs.submit.private', sweep_path(run)])} || exit",
     ]
+
+
+def rank_python(run: Run) -> str:
+    """The command that is Python for a rank, as a shell reads it."""
+    return run.cluster.python or shlex.quote(sys.executable)
 
 
 def sweep_path(run: Run) -> str:
@@ -113,7 +125,7 @@ def code_environment(code: Path) -> dict[str, str]:
 
 def executor(run: Run, sweep: SweepDir, parameters: dict[str, Any]) -> SlurmExecutor:
     """A submitit executor for runs with these parameters."""
-    made = SlurmExecutor(sweep.logs, max_num_timeout=0, python=run.cluster.python)
+    made = SlurmExecutor(sweep.logs, max_num_timeout=0, python=rank_python(run))
     made.update_parameters(**parameters)
     return made
 
@@ -129,8 +141,7 @@ def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> No
 
 def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
     """The batch script of one run, complete: given to sbatch by hand it runs the same entry as launcher=slurm."""
-    python = run.cluster.python or shlex.quote(sys.executable)
-    command = f"{python} -u -m jobs.run {shlex.quote(str(directory.path))}"
+    command = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
     # Private, and pinned for it: submitit has no public call that returns a script, and none that works where
     # Slurm is not installed.
     text = _make_sbatch_string(command=command, folder=sweep.logs, **resources(run, directory.code.resolve()))

@@ -1,0 +1,118 @@
+"""launcher=pbs_script: a PBS Pro job script for each run, to be given to qsub by hand.
+
+Ranks start without MPI: pbsdsh starts one shell a node, which starts that node's ranks with the variables that
+torchrun would set.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from jobs.errors import SubmitError
+from jobs.ranks import RENDEZVOUS_PORTS
+from jobs.rundir import RunDir, SweepDir
+from jobs.schema import Run
+from jobs.submit.script import environment_lines, rank_python, stop_before_limit_s, sweep_path
+
+# PBS reads a directive neither as a shell does nor as Slurm does; a site's names and paths need no more than this.
+SAFE = re.compile(r"[\w.+=@:/,-]+", re.ASCII)
+SAFE_PATH = re.compile(r"[\w.+=@/-]+", re.ASCII)
+RESOURCE = re.compile(r"[A-Za-z]\w*", re.ASCII)
+TAKEN = {"N", "q", "P", "j", "o", "e", "r", "J", "select", "place", "walltime", "ncpus", "ngpus", "mem", "mpiprocs"}
+
+
+def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
+    """The job script of one run, complete."""
+    templates = Environment(
+        loader=PackageLoader("jobs.submit", ""),
+        autoescape=False,  # noqa: S701 (a shell script is no HTML)
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return templates.get_template("job.pbs.j2").render(
+        options=options(run),
+        setup=environment_lines(run, directory.code.resolve()),
+        check=shlex.join([sys.executable, "-m", "jobs.submit.private", sweep_path(run)]),
+        script=shlex.quote(str(directory.pbs_script)),
+        logs=shlex.quote(str(sweep.logs)),
+        command=f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}",
+        nodes=run.nodes,
+        ranks_per_node=run.ranks_per_node,
+        ports=RENDEZVOUS_PORTS,
+        stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run),
+    )
+
+
+def options(run: Run) -> list[str]:
+    """What qsub is told; raises SubmitError for what PBS has no word for or a directive cannot carry."""
+    cluster = run.cluster
+    for key in ("qos", "constraint", "sbatch"):
+        if getattr(cluster, key):
+            raise SubmitError(
+                f"cluster.{key} is Slurm's, and launcher=pbs_script writes for PBS. Type cluster.pbs={{NAME: VALUE}} "
+                "instead: a resource of `qsub -l`, or one letter of qsub's options."
+            )
+    path = str(SweepDir(Path(sweep_path(run))).logs)
+    if not SAFE_PATH.fullmatch(path):
+        raise SubmitError(
+            f"{path!r}: {NO_DIRECTIVE} Type another runs_dir or sweep, of letters, digits and . _ + = @ -."
+        )
+    lines = [
+        f"-N {job_name(run)}",
+        *resources(run),
+        f"-l walltime={run.wall_time_min // 60:02d}:{run.wall_time_min % 60:02d}:00",
+        *given("cluster.partition", "-q ", cluster.partition),
+        *given("cluster.account", "-P ", cluster.account),
+        "-j oe",
+        f"-o {path}/",
+        f"-r {'y' if run.launcher.requeues else 'n'}",
+    ]
+    for name, value in cluster.pbs.items():
+        if name in TAKEN or not RESOURCE.fullmatch(name):
+            raise SubmitError(
+                f"cluster.pbs.{name} is not one to give here: a resource of `qsub -l` or one letter of qsub's options, "
+                f"and none of {', '.join(sorted(TAKEN))}, which come from the run."
+            )
+        lines += given(f"cluster.pbs.{name}", f"-{name} " if len(name) == 1 else f"-l {name}=", value)
+    return lines
+
+
+NO_DIRECTIVE = "a #PBS line cannot carry all of this."
+
+
+def given(key: str, before: str, value: str | None) -> list[str]:
+    """The option with its value, if there is one."""
+    if value is None:
+        return []
+    if not SAFE.fullmatch(value):
+        raise SubmitError(f"{key}={value!r}: {NO_DIRECTIVE} Use letters, digits and . _ + = @ : / , - only.")
+    return [before + value]
+
+
+def resources(run: Run) -> list[str]:
+    """The nodes, as chunks or, where the site wants it, as totals of the job; the cluster may leave some open."""
+    cluster = run.cluster
+    node = {
+        "ncpus": cluster.cpus_per_rank and cluster.cpus_per_rank * run.ranks_per_node,
+        "ngpus": run.ranks_per_node if cluster.gpus else None,
+        "mem": cluster.memory_gb_per_node,
+    }
+    units = {"mem": "gb"}
+    known = {name: amount for name, amount in node.items() if amount is not None}
+    if cluster.pbs_totals:
+        return [f"-l {name}={amount * run.nodes}{units.get(name, '')}" for name, amount in known.items()]
+    # One process for PBS: the shell that starts a node's ranks.
+    chunk = "".join(f":{name}={amount}{units.get(name, '')}" for name, amount in known.items())
+    return [f"-l select={run.nodes}{chunk}:mpiprocs=1", f"-l place=scatter{':excl' if cluster.exclusive else ''}"]
+
+
+def job_name(run: Run) -> str:
+    """The run's name as PBS takes it: it begins with a letter and has no odd characters."""
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(run.name))
+    return name if name[0].isalpha() else f"r{name}"
