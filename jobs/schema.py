@@ -309,6 +309,15 @@ class Gpu:
     peak_fp32_tflops: float | None = None
 
 
+class ContainerRuntime(Enum):
+    """What starts the ranks inside the cluster's container."""
+
+    pyxis = "pyxis"
+    """The plugin that gives srun --container-image."""
+    apptainer = "apptainer"
+    """`apptainer exec` in front of every rank; also Singularity's, where it has that name."""
+
+
 @dataclass(kw_only=True)
 class Cluster:
     """A machine: what a node has, what the scheduler wants, how a job sets itself up there."""
@@ -331,8 +340,10 @@ class Cluster:
     modules: list[str]
     """Environment modules loaded before the ranks start."""
     container: str | None
-    """Image for pyxis (`srun --container-image`)."""
+    """Image that the ranks run in, as `container_runtime` names it."""
+    container_runtime: ContainerRuntime = ContainerRuntime.pyxis
     container_mounts: list[str]
+    """HOST_PATH:PATH each; apptainer sees runs_dir, data.cache_dir and job.init_from besides."""
     setup: list[str]
     """Shell lines run in the batch script before the ranks start."""
     env: dict[str, str]

@@ -188,7 +188,7 @@ def test_what_a_batch_script_cannot_carry_is_refused(tmp_path: Path, capsys: pyt
 
 def script_of(tmp_path: Path, *overrides: str) -> str:
     assert main(["submit", "launcher=script", *small(tmp_path), *overrides, "name=r"]) == 0
-    (script,) = tmp_path.glob("*/r/job.sbatch")
+    (script,) = tmp_path.glob("*/r/job.*")
     text = script.read_text()
     shutil.rmtree(script.parent)
     return text

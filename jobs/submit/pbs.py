@@ -17,6 +17,7 @@ from jobs.errors import SubmitError
 from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
+from jobs.submit.container import refuse_pyxis
 from jobs.submit.script import environment_lines, rank_python, stop_before_limit_s, sweep_path
 
 # PBS reads a directive neither as a shell does nor as Slurm does; a site's names and paths need no more than this.
@@ -51,6 +52,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
 
 def options(run: Run) -> list[str]:
     """What qsub is told; raises SubmitError for what PBS has no word for or a directive cannot carry."""
+    refuse_pyxis(run)
     cluster = run.cluster
     for key in ("qos", "constraint", "sbatch"):
         if getattr(cluster, key):

@@ -17,6 +17,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
+from jobs.submit import container
 
 STOP_BEFORE_LIMIT_S = 90
 # First line of each start of a batch script.
@@ -69,11 +70,7 @@ def srun_arguments(run: Run) -> list[str]:
     if run.cluster.cpus_per_rank is not None:
         # Since Slurm 22.05 srun no longer inherits this from sbatch.
         arguments.append(f"--cpus-per-task={run.cluster.cpus_per_rank}")
-    if run.cluster.container is not None:
-        arguments.append(f"--container-image={run.cluster.container}")
-    if run.cluster.container_mounts:
-        arguments.append(f"--container-mounts={','.join(run.cluster.container_mounts)}")
-    return arguments
+    return [*arguments, *container.srun_arguments(run)]
 
 
 def setup_lines(run: Run, code: Path) -> list[str]:
@@ -99,7 +96,7 @@ def environment_lines(run: Run, code: Path) -> list[str]:
 
 def rank_python(run: Run) -> str:
     """The command that is Python for a rank, as a shell reads it."""
-    return run.cluster.python or shlex.quote(sys.executable)
+    return " ".join([*container.command(run), run.cluster.python or shlex.quote(sys.executable)])
 
 
 def sweep_path(run: Run) -> str:
