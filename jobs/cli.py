@@ -55,6 +55,8 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
     sub = command("status", "show where every run of a sweep stands")
     sub.add_argument("sweep", type=Path, help="sweep directory, such as runs/demo")
+    sub = command("watch", "show a sweep as it goes on, until nothing of it waits or runs")
+    sub.add_argument("sweep", type=Path, help="sweep directory")
     sub = command("logs", "show what a run printed")
     sub.add_argument("run", type=Path, help="run directory")
     sub.add_argument("--rank", type=int, default=0, help="which rank (default 0)")
@@ -84,6 +86,10 @@ def dispatch(options: argparse.Namespace) -> int:
 
         print(report(options.paths, options.output))
         return 0
+    if options.command == "watch":
+        from jobs.submit.watch import watch
+
+        return watch(options.sweep)
     from jobs.submit import commands
 
     match options.command:

@@ -82,12 +82,18 @@ def status(path: Path) -> int:
     table.add_column("", overflow="fold")
     for item in found:
         total = read_plan(item.run).get("steps")
-        step = "-" if item.step is None else f"{item.step}/{total}" if total else str(item.step)
-        table.add_row(Text(item.run.name), item.state.value, step, item.job_id or "-", Text(item.detail))
+        table.add_row(
+            Text(item.run.name), item.state.value, step_of(item.step, total), item.job_id or "-", Text(item.detail)
+        )
     out = console()
     out.print(table)
     out.print(summary(found), markup=False)
     return 0
+
+
+def step_of(step: int | None, total: int | None) -> str:
+    """How far, of how much where that is known."""
+    return "-" if step is None else f"{step}/{total}" if total else str(step)
 
 
 def summary(found: list[RunState]) -> str:
@@ -206,4 +212,9 @@ def wait_for(sweep: SweepDir) -> int:
     except KeyboardInterrupt:
         print(f"No longer waiting; the runs go on. Type `slurmscale status {sweep.path}` to see them.")
         return 130
+    return exit_code(found)
+
+
+def exit_code(found: list[RunState]) -> int:
+    """What a command that waited returns: 0 when every run finished."""
     return 0 if all(item.state is State.finished for item in found) else 1

@@ -24,6 +24,8 @@ class JobState:
     """Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ..."""
     reason: str | None = None
     """Why a pending job waits."""
+    expected_start: str | None = None
+    """When Slurm expects a pending job to start, where it has computed that."""
 
 
 ELSEWHERE = (
@@ -135,10 +137,11 @@ def states(job_ids: list[str]) -> dict[str, JobState]:
                 known[job_id] = JobState(word)
     except SubmitError:
         known = {}
-    for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%r").splitlines():
-        job_id, state, reason = line.split("|", 2)
+    for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%S|%r").splitlines():
+        job_id, state, start, reason = line.split("|", 3)
         if job_id in wanted:
-            known[job_id] = JobState(state, reason if state == "PENDING" else None)
+            waits = state == "PENDING"
+            known[job_id] = JobState(state, reason if waits else None, start if waits and start != "N/A" else None)
     return known
 
 

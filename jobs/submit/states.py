@@ -7,8 +7,6 @@ shell, any day, sees the same.
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 from dataclasses import dataclass
 from enum import Enum
@@ -17,14 +15,12 @@ from typing import Any
 
 import psutil
 
-from jobs import metrics as m
 from jobs.causes import Cause
 from jobs.errors import RunDirError, SubmitError
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit import slurm
+from jobs.submit.progress import last_step
 
-# A few lines of metrics.jsonl.
-TAIL_BYTES = 4096
 # Our word beside Slurm's for a job whose scheduler cannot be asked.
 UNKNOWN = "UNKNOWN"
 
@@ -62,6 +58,8 @@ class RunState:
     job_id: str | None = None
     launcher: str | None = None
     host: str | None = None
+    expected_start: str | None = None
+    """When Slurm expects a waiting job to start, in its local time."""
 
 
 def open_sweep(path: Path) -> SweepDir:
@@ -143,9 +141,19 @@ def states(sweep: SweepDir) -> list[RunState]:
         if submission is None:
             found.append(RunState(run, State.prepared))
             continue
-        state, detail = decide(run, submission, ends[run.name], known.get(run.name))
+        job = known.get(run.name)
+        state, detail = decide(run, submission, ends[run.name], job)
         found.append(
-            RunState(run, state, detail, last_step(run), submission.job_id, submission.launcher, submission.host)
+            RunState(
+                run,
+                state,
+                detail,
+                last_step(run),
+                submission.job_id,
+                submission.launcher,
+                submission.host,
+                job.expected_start if job and state is State.queued else None,
+            )
         )
     return found
 
@@ -208,22 +216,6 @@ def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
     # A rank that lost another one is a witness, whoever wrote first.
     causes = [event for event in failures if event.get("cause") != Cause.lost_peer.name]
     return next(iter(causes or failures or ends[-1:]), None)
-
-
-def last_step(run: RunDir) -> int | None:
-    """The last step on record; only the end of the file is read."""
-    try:
-        with run.metrics.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            tail = file.read()
-    except FileNotFoundError:
-        return None
-    for line in reversed(tail.splitlines()):
-        try:
-            return int(json.loads(line)[m.STEP.name])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return None
 
 
 def scheduler_states(submissions: list[Submission]) -> dict[str, slurm.JobState]:

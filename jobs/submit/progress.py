@@ -1,0 +1,91 @@
+"""How far a run is and how fast, from the last lines of its own records; a running job is not disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jobs import metrics as m
+from jobs.rundir import RunDir, load_run, read_plan, read_records
+
+# Some twenty steps of metrics.jsonl.
+TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a person wants to know of a run that is under way; None where the records do not tell."""
+
+    step: int | None
+    total: int | None
+    tokens_per_s: float | None
+    """Of the last steady steps of the current attempt."""
+    left_s: float | None
+    """Wall time to the last step at that pace, checkpoints included."""
+    attempt: int
+    """How often the ranks have met."""
+    restarts: int
+    """How often its current job was started again."""
+    last_error: str | None
+
+
+def progress_of(run: RunDir) -> Progress:
+    """Where a run is."""
+    events = list(read_records(run.status))
+    starts = [event for event in events if event["event"] == "started"]
+    errors = [str(event["error"]) for event in events if event["event"] == "failed"]
+    rows = last_rows(run)
+    step = int(rows[-1][m.STEP.name]) if rows else None
+    total = read_plan(run).get("steps")
+    steady = steady_rows(run, rows, starts[-1]) if starts else []
+    step_s = sum(row[m.STEP_TIME.name] for row in steady)
+    held_up_s = sum(row.get(m.CHECKPOINT_TIME.name, 0.0) for row in steady)
+    return Progress(
+        step,
+        total,
+        sum(row[m.TOKENS.name] for row in steady) / step_s if steady else None,
+        (total - step) * (step_s + held_up_s) / len(steady) if total and step and steady else None,
+        len(starts),
+        starts[-1].get("restart", 0) if starts else 0,
+        errors[-1].partition("\n")[0] if errors else None,
+    )
+
+
+def steady_rows(run: RunDir, rows: list[dict[str, Any]], start: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of the attempt that began so, without its first, unmeasured steps."""
+    first = start["from_step"] + unmeasured_steps(run)
+    return [row for row in rows if row.get(m.ATTEMPT.name) == start["attempt"] and row[m.STEP.name] > first]
+
+
+@cache
+def unmeasured_steps(run: RunDir) -> int:
+    """How many steps of an attempt are not steady yet; a run's configuration is frozen."""
+    return load_run(run.config).job.unmeasured_steps
+
+
+def last_step(run: RunDir) -> int | None:
+    """The last step on record."""
+    rows = last_rows(run)
+    return int(rows[-1][m.STEP.name]) if rows else None
+
+
+def last_rows(run: RunDir) -> list[dict[str, Any]]:
+    """The last steps on record; only the end of the file is read, and lines that are not whole are passed over."""
+    try:
+        with run.metrics.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            tail = file.read()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in tail.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and m.STEP.name in row:
+            rows.append(row)
+    return rows

@@ -1,0 +1,147 @@
+"""`slurmscale watch`: a sweep as it goes on, in a table that fits the terminal, or in lines where there is none.
+
+It only reads, as `status` does, and at the same pace as `--wait`; ending it ends no run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import timedelta
+from itertools import zip_longest
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from jobs.plan.table import console
+from jobs.rundir import SweepDir
+from jobs.submit.commands import exit_code, pause_s, step_of, summary
+from jobs.submit.progress import Progress, progress_of
+from jobs.submit.states import RunState, State, open_sweep, states
+
+TROUBLE = (State.failed, State.lost, State.stopped)
+# Header, the line of what is not shown, the summary, and the line that the terminal's cursor is on.
+LINES_BESIDE_ROWS = 4
+BAR_WIDTH = 12
+# A narrower terminal needs its columns for words.
+WIDTH_WITH_BARS = 110
+COLOURS = {State.running: "cyan", State.finished: "green", State.failed: "red", State.lost: "red"}
+
+
+def watch(path: Path) -> int:
+    """Show a sweep until nothing of it is alive; returns 1 when a run did not finish, 130 when the user leaves."""
+    sweep = open_sweep(path)
+    out = console()
+    try:
+        return exit_code(in_a_table(sweep, out) if out.is_terminal else in_lines(sweep))
+    except KeyboardInterrupt:
+        out.print(
+            f"No longer watching; the runs go on. Type `slurmscale watch {sweep.path}` to see them again, "
+            f"`slurmscale cancel {sweep.path}` to end them.",
+            markup=False,
+            soft_wrap=True,
+        )
+        return 130
+
+
+def in_a_table(sweep: SweepDir, out: Console) -> list[RunState]:
+    """Redraw one table until nothing is alive."""
+    with Live(console=out, auto_refresh=False) as live:
+        while True:
+            found = states(sweep)
+            live.update(view(found, out), refresh=True)
+            if not pause_s(found):
+                return found
+            time.sleep(pause_s(found))
+
+
+def in_lines(sweep: SweepDir) -> list[RunState]:
+    """Print every change of a run's state or reason, and a summary after each look that had one."""
+    told: dict[str, tuple[State, str]] = {}
+    while True:
+        found = states(sweep)
+        changed = [item for item in found if told.get(item.run.name) != (item.state, item.detail)]
+        for item in changed:
+            told[item.run.name] = (item.state, item.detail)
+            step = "" if item.step is None else f"at step {item.step}"
+            words = [f"{time.strftime('%H:%M:%S')} {item.run.name}: {item.state.value}", step, item.detail]
+            print(" ".join(filter(None, words)), flush=True)
+        if changed:
+            print(summary(found), flush=True)
+        if not pause_s(found):
+            return found
+        time.sleep(pause_s(found))
+
+
+def view(found: list[RunState], out: Console) -> Group:
+    """The table of what matters most, as high as the terminal allows, and a count of everything."""
+    shown = fitting(found, out.height - LINES_BESIDE_ROWS)
+    bars = out.width >= WIDTH_WITH_BARS
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    # rich narrows the columns that may wrap; their texts do not.
+    table.add_column("run")
+    table.add_column("state", no_wrap=True)
+    for name in (*([""] if bars else []), "step", "tokens/s", "left", "attempt"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for item in shown:
+        now = progress_of(item.run)
+        bar = ProgressBar(total=now.total, completed=now.step or 0, width=BAR_WIDTH) if now.total else ""
+        table.add_row(
+            one_line(item.run.name),
+            Text(item.state.value, COLOURS.get(item.state, "")),
+            *([bar] if bars else []),
+            step_of(now.step, now.total),
+            *pace(now if item.state is State.running else None),
+            str(now.attempt or "-"),
+            one_line(remark(item, now)),
+        )
+    hidden = Counter(item.state for item in found) - Counter(item.state for item in shown)
+    return Group(table, one_line(not_shown(hidden)), one_line(summary(found)))
+
+
+def one_line(words: str) -> Text:
+    """Words that are cut, not wrapped, where there is no room; names and errors are no markup."""
+    return Text(" ".join(words.split()), no_wrap=True, overflow="ellipsis")
+
+
+def pace(now: Progress | None) -> tuple[str, str]:
+    """Tokens per second and the time left, of a run that runs."""
+    if now is None or now.tokens_per_s is None:
+        return "-", "-"
+    left = "-" if now.left_s is None else str(timedelta(seconds=round(now.left_s)))
+    return f"{now.tokens_per_s:,.0f}", left
+
+
+def fitting(found: list[RunState], room: int) -> list[RunState]:
+    """What runs, what went wrong and what waits next, in turn until the room is full; then what is over."""
+    running = [item for item in found if item.state is State.running]
+    trouble = [item for item in found if item.state in TROUBLE]
+    waiting = sorted((item for item in found if item.state is State.queued), key=when)
+    turns = [item for turn in zip_longest(running, trouble, waiting) for item in turn if item is not None]
+    others = [item for item in found if item not in turns]
+    chosen = {item.run for item in [*turns, *others][: max(room, 1)]}
+    return [item for item in [*running, *trouble, *waiting, *others] if item.run in chosen]
+
+
+def when(item: RunState) -> tuple[bool, str]:
+    """Sorts by the start that Slurm expects, those without one last."""
+    return (item.expected_start is None, item.expected_start or "")
+
+
+def remark(item: RunState, now: Progress) -> str:
+    """Why it waits and until when, what ended it, or what it survived."""
+    start = f"expected to start {item.expected_start.replace('T', ' ')}" if item.expected_start else ""
+    again = f"restarted {now.restarts} times" if now.restarts > 1 else "restarted once" if now.restarts else ""
+    earlier = f"earlier: {now.last_error}" if item.state.is_alive and now.last_error else ""
+    return "; ".join(filter(None, [item.detail, start, again, earlier]))
+
+
+def not_shown(hidden: Counter[State]) -> str:
+    """How many runs have no row, in words."""
+    counts = ", ".join(f"{hidden[state]} {state.value}" for state in State if hidden[state])
+    return f"not shown: {counts}" if counts else ""
