@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
     sub = command("status", "show where every run of a sweep stands")
     sub.add_argument("sweep", type=Path, help="sweep directory, such as runs/demo")
+    sub.add_argument("--all", action="store_true", help="every run of a long sweep, queued and finished ones too")
     sub = command("watch", "show a sweep as it goes on, until nothing of it waits or runs")
     sub.add_argument("sweep", type=Path, help="sweep directory")
     sub = command("logs", "show what a run printed")
@@ -96,7 +97,7 @@ def dispatch(options: argparse.Namespace) -> int:
         case "submit":
             return commands.submit(options.overrides, multirun=options.multirun, wait=options.wait)
         case "status":
-            return commands.status(options.sweep)
+            return commands.status(options.sweep, everything=options.all)
         case "logs":
             return commands.logs(options.run, rank=options.rank, follow=options.follow)
         case "cancel":

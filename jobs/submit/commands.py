@@ -25,10 +25,15 @@ from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm
 from jobs.submit.launch import check, counted, launch
 from jobs.submit.prepare import prepare
+from jobs.submit.progress import last_step
 from jobs.submit.states import RunState, State, latest_submissions, open_sweep, states
 
 POLL_S = 1.0
-SLURM_POLL_S = 5.0
+# With two questions a look, at most 12 Slurm calls a minute.
+SLURM_POLL_S = 10.0
+# A longer sweep's `status` shows only what a person may have to look after.
+MOST_ROWS = 50
+QUIET = {State.finished, State.queued, State.prepared}
 # What a rank may take to reach its next step boundary, before it is ended hard.
 GRACE_S = 20.0
 
@@ -70,25 +75,34 @@ def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
     return wait_for(sweep) if wait else 0
 
 
-def status(path: Path) -> int:
-    """Print one row a run."""
+def status(path: Path, *, everything: bool = False) -> int:
+    """Print one row a run; of a long sweep only those that run or went wrong, unless everything is asked for."""
     sweep = open_sweep(path)
     found = states(sweep)
+    shown = found if everything or len(found) <= MOST_ROWS else [item for item in found if item.state not in QUIET]
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("state", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("job", no_wrap=True)
     table.add_column("", overflow="fold")
-    for item in found:
+    for item in shown:
         total = read_plan(item.run).get("steps")
-        table.add_row(
-            Text(item.run.name), item.state.value, step_of(item.step, total), item.job_id or "-", Text(item.detail)
-        )
+        step = step_of(last_step(item.run), total)
+        table.add_row(Text(item.run.name), item.state.value, step, item.job_id or "-", Text(item.detail))
     out = console()
-    out.print(table)
+    if shown:
+        out.print(table)
+    if len(shown) < len(found):
+        print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.path}` shows every run")
     out.print(summary(found), markup=False)
     return 0
+
+
+def not_shown(found: list[RunState], shown: list[RunState]) -> str:
+    """How many runs have no row, in words; nothing where all have one."""
+    hidden = Counter(item.state for item in found) - Counter(item.state for item in shown)
+    return f"not shown: {per_state(hidden)}" if hidden else ""
 
 
 def step_of(step: int | None, total: int | None) -> str:
@@ -98,8 +112,12 @@ def step_of(step: int | None, total: int | None) -> str:
 
 def summary(found: list[RunState]) -> str:
     """How many runs stand where."""
-    counts = Counter(item.state for item in found)
-    return f"{counted(len(found))}: " + ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])
+    return f"{counted(len(found))}: {per_state(Counter(item.state for item in found))}"
+
+
+def per_state(counts: Counter[State]) -> str:
+    """Numbers of runs by state, in words."""
+    return ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])
 
 
 def logs(path: Path, *, rank: int, follow: bool) -> int:
@@ -125,7 +143,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
         while True:
             # Asked before reading, so that the last words of a run that ends meanwhile are read.
             found = states(sweep) if follow else []
-            goes_on = any(item.run == run and item.state.is_alive for item in found)
+            goes_on = any(item.run == run and item.state.is_open for item in found)
             sys.stdout.write(text.read())
             sys.stdout.flush()
             if not goes_on:
@@ -180,7 +198,7 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
     # Of two shells that resume at once, the second sees what the first has launched.
     with FileLock(sweep.path / ".lock"):
         found = states(sweep)
-        todo = [item.run for item in found if item.state is not State.finished and not item.state.is_alive]
+        todo = [item.run for item in found if item.state is not State.finished and not item.state.is_open]
         print(f"{summary(found)}; {len(todo)} to go on with")
         by_kind: dict[LauncherKind, list[tuple[Run, RunDir]]] = {}
         for directory in todo:
@@ -194,7 +212,7 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
 
 def pause_s(found: list[RunState]) -> float:
     """How long to wait before asking again; a controller that others need too is asked less often."""
-    alive = [item for item in found if item.state.is_alive]
+    alive = [item for item in found if item.state.is_open]
     return 0.0 if not alive else SLURM_POLL_S if any(item.launcher == "slurm" for item in alive) else POLL_S
 
 
@@ -204,7 +222,7 @@ def wait_for(sweep: SweepDir) -> int:
     try:
         while len(told) < len(found := states(sweep)):
             for item in found:
-                if not item.state.is_alive and item.run.name not in told:
+                if not item.state.is_open and item.run.name not in told:
                     told.add(item.run.name)
                     line = f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}"
                     print(line.rstrip(), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -37,8 +38,8 @@ def progress_of(run: RunDir) -> Progress:
     events = list(read_records(run.status))
     starts = [event for event in events if event["event"] == "started"]
     errors = [str(event["error"]) for event in events if event["event"] == "failed"]
-    rows = last_rows(run)
-    step = int(rows[-1][m.STEP.name]) if rows else None
+    rows = list(rows_backwards(run))
+    step = int(rows[0][m.STEP.name]) if rows else None
     total = read_plan(run).get("steps")
     steady = steady_rows(run, rows, starts[-1]) if starts else []
     step_s = sum(row[m.STEP_TIME.name] for row in steady)
@@ -68,24 +69,22 @@ def unmeasured_steps(run: RunDir) -> int:
 
 def last_step(run: RunDir) -> int | None:
     """The last step on record."""
-    rows = last_rows(run)
-    return int(rows[-1][m.STEP.name]) if rows else None
+    row = next(rows_backwards(run), None)
+    return None if row is None else int(row[m.STEP.name])
 
 
-def last_rows(run: RunDir) -> list[dict[str, Any]]:
-    """The last steps on record; only the end of the file is read, and lines that are not whole are passed over."""
+def rows_backwards(run: RunDir) -> Iterator[dict[str, Any]]:
+    """The last steps on record, latest first; only the end of the file is read, torn lines are passed over."""
     try:
         with run.metrics.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            tail = file.read()
+            tail = file.read().decode(errors="replace")
     except FileNotFoundError:
-        return []
-    rows = []
-    for line in tail.splitlines():
+        return
+    for line in reversed(tail.splitlines()):
         try:
             row = json.loads(line)
         except ValueError:
             continue
         if isinstance(row, dict) and m.STEP.name in row:
-            rows.append(row)
-    return rows
+            yield row

@@ -1,6 +1,6 @@
 """Slurm's commands, each asked once for many jobs: limits, test, states, cancel.
 
-Works without accounting: where sacct is missing or fails, its answer is simply empty.
+Works without accounting: what only sacct could tell is then GONE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from jobs.errors import SubmitError
 
 COMMAND_TIMEOUT_S = 60
+# Accounting only adds to what is known without it.
+SACCT_TIMEOUT_S = 10
 ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
+# Our word beside Slurm's for a job that is not in the queue and whose end accounting does not tell.
+GONE = "GONE"
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class JobState:
     state: str
     """Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ..."""
     reason: str | None = None
-    """Why a pending job waits."""
+    """Why a pending job waits, or why nothing is known of one that is gone."""
     expected_start: str | None = None
     """When Slurm expects a pending job to start, where it has computed that."""
 
@@ -44,17 +48,15 @@ def require() -> None:
         raise SubmitError(f"launcher=slurm: no Slurm controller answers here ({error}). {ELSEWHERE}") from error
 
 
-def ask(*command: str, text: str | None = None) -> str:
+def ask(*command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     """Output of a Slurm command; raises SubmitError with what it said when it fails."""
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, input=text, timeout=COMMAND_TIMEOUT_S, check=False
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, input=text, timeout=timeout_s, check=False)
     except FileNotFoundError as error:
         raise SubmitError(f"{command[0]} is not on this machine's PATH.") from error
     except subprocess.TimeoutExpired as error:
         raise SubmitError(
-            f"{command[0]} gave no answer in {COMMAND_TIMEOUT_S} s; is slurmctld up? (scontrol ping)"
+            f"{command[0]} gave no answer in {timeout_s:.0f} s; is slurmctld up? (scontrol ping)"
         ) from error
     if answer.returncode != 0:
         raise SubmitError(spoken(answer.stderr or answer.stdout))
@@ -122,27 +124,53 @@ def max_array_size() -> int:
     return int(match[1]) if match else 1001
 
 
-def states(job_ids: list[str]) -> dict[str, JobState]:
-    """State of every job that Slurm still knows, by id (array tasks as 12_3): one squeue, one sacct."""
-    known: dict[str, JobState] = {}
-    wanted = set(job_ids)
-    if not wanted:
-        return known
-    try:
-        for line in ask("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(sorted(wanted))).splitlines():
-            job_id, _, state = line.partition("|")
-            # sacct lags by seconds: what it calls alive is alive only if squeue, asked next, has it too.
-            word = state.partition(" ")[0]  # "CANCELLED by 0"
-            if job_id in wanted and word not in ALIVE:
-                known[job_id] = JobState(word)
-    except SubmitError:
-        known = {}
+def queue() -> dict[str, JobState]:
+    """Every job that Slurm holds for this user, by id (array tasks as 12_3): one squeue."""
+    held = {}
     for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%S|%r").splitlines():
         job_id, state, start, reason = line.split("|", 3)
-        if job_id in wanted:
-            waits = state == "PENDING"
-            known[job_id] = JobState(state, reason if waits else None, start if waits and start != "N/A" else None)
-    return known
+        waits = state == "PENDING"
+        held[job_id] = JobState(state, reason if waits else None, start if waits and start != "N/A" else None)
+    return held
+
+
+def accounted(job_ids: list[str]) -> dict[str, JobState]:
+    """How jobs that are not in the queue any more ended, GONE where accounting does not tell: one sacct."""
+    if not job_ids:
+        return {}
+    # Whole arrays: asked for single tasks, sacct leaves out those that were cancelled before they started.
+    arrays = sorted({job_id.partition("_")[0] for job_id in job_ids})
+    command = ("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(arrays))
+    words: dict[str, str] = {}
+    unknown = "accounting has no record of it"
+    try:
+        for line in ask(*command, timeout_s=SACCT_TIMEOUT_S).splitlines():
+            name, _, state = line.partition("|")
+            words |= dict.fromkeys(tasks_of(name), state.partition(" ")[0])  # "CANCELLED by 0"
+    except SubmitError as error:
+        unknown = f"accounting cannot be asked: {error}"
+    found = {}
+    for job_id in job_ids:
+        word = words.get(job_id)
+        if word is None:
+            found[job_id] = JobState(GONE, unknown)
+        elif word in ALIVE:  # sacct lags by seconds
+            found[job_id] = JobState(GONE, f"accounting still says {word}")
+        else:
+            found[job_id] = JobState(word)
+    return found
+
+
+def tasks_of(name: str) -> list[str]:
+    """The job ids that a row of sacct stands for: 12, 12_3, or 12_[0,2-5%4] for tasks that never started."""
+    match = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", name)
+    if match is None:
+        return [name]
+    tasks: list[str] = []
+    for part in match[2].split(","):
+        first, _, last = part.partition("-")
+        tasks += [f"{match[1]}_{task}" for task in range(int(first), int(last or first) + 1)]
+    return tasks
 
 
 def shown_job(job_id: str) -> dict[str, str]:

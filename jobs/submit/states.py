@@ -7,20 +7,25 @@ shell, any day, sees the same.
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import psutil
+from submitit.core.utils import JobPaths
 
 from jobs.causes import Cause
 from jobs.errors import RunDirError, SubmitError
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit import slurm
-from jobs.submit.progress import last_step
 
+# What a shared file system and accounting may take to show how a job ended.
+END_GRACE_S = 60.0
 # Our word beside Slurm's for a job whose scheduler cannot be asked.
 UNKNOWN = "UNKNOWN"
 
@@ -40,11 +45,18 @@ class State(Enum):
     cancelled = "cancelled"
     lost = "lost"
     """Submitted, not alive any more, and it left no end."""
+    ended = "ended"
+    """Not alive any more; how it ended may still come to be known."""
 
     @property
     def is_alive(self) -> bool:
         """Whether the scheduler still holds it."""
         return self in {State.queued, State.running}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may change without anybody's doing."""
+        return self.is_alive or self is State.ended
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,6 @@ class RunState:
     run: RunDir
     state: State
     detail: str = ""
-    step: int | None = None
     job_id: str | None = None
     launcher: str | None = None
     host: str | None = None
@@ -89,6 +100,7 @@ class Submission:
     """The id in the names of its log files."""
     ended: bool = False
     cancelled: bool = False
+    time: str | None = None
 
 
 def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
@@ -105,6 +117,7 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
                     record["host"],
                     record.get("process_started"),
                     record["job_id"] if record["launcher"] == "slurm" else None,
+                    time=record["time"],
                 )
             case "launched":
                 latest[record["run"]].log_id = record["log_id"]
@@ -134,7 +147,9 @@ def states(sweep: SweepDir) -> list[RunState]:
     latest = latest_submissions(sweep)
     ends = {name: own_end(sweep.run(name), submission) for name, submission in latest.items()}
     unfinished = [latest[name] for name, end in ends.items() if end is None or end["event"] != "finished"]
-    known = scheduler_states(unfinished)
+    known = scheduler_states(sweep, unfinished)
+    # A job that left the queue before it was asked has written its end by now.
+    ends |= {submission.run: own_end(sweep.run(submission.run), submission) for submission in unfinished}
     found = []
     for run in sweep.runs():
         submission = latest.get(run.name)
@@ -148,7 +163,6 @@ def states(sweep: SweepDir) -> list[RunState]:
                 run,
                 state,
                 detail,
-                last_step(run),
                 submission.job_id,
                 submission.launcher,
                 submission.host,
@@ -172,9 +186,27 @@ def decide(
         return State.cancelled if submission.cancelled else State.stopped, end["reason"]
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, ""
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING"}:
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm.GONE}:
         return State.failed, f"Slurm says {job.state}"
-    return State.lost, f"its job is gone and left no end; see `slurmscale logs {run.path}`"
+    return without_end(run, submission, job)
+
+
+def without_end(run: RunDir, submission: Submission, job: slurm.JobState | None) -> tuple[State, str]:
+    """The state of a run that is not alive and has no end on record, and how sure that is."""
+    said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
+    if submission.launcher == "slurm" and time.time() - last_sign(run, submission) < END_GRACE_S:
+        return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
+    return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {run.path}`"
+
+
+def last_sign(run: RunDir, submission: Submission) -> float:
+    """When a submission, its ranks or its batch script last wrote anything; seconds since the epoch."""
+    output = JobPaths(SweepDir(run.path.parent).logs, submission.job_id, 0).stdout
+    signs = [0.0 if submission.time is None else datetime.fromisoformat(submission.time).timestamp()]
+    for path in (run.status, run.metrics, run.heartbeats, Path(output)):
+        with contextlib.suppress(FileNotFoundError):
+            signs.append(path.stat().st_mtime)
+    return max(signs)
 
 
 def alive_state(
@@ -218,13 +250,22 @@ def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
     return next(iter(causes or failures or ends[-1:]), None)
 
 
-def scheduler_states(submissions: list[Submission]) -> dict[str, slurm.JobState]:
-    """What the schedulers say of these submissions, by run name; UNKNOWN where they cannot be asked from here."""
-    in_slurm = {submission.job_id: submission.run for submission in submissions if submission.launcher == "slurm"}
+def scheduler_states(sweep: SweepDir, submissions: list[Submission]) -> dict[str, slurm.JobState]:
+    """What the schedulers say of these submissions, by run name; UNKNOWN where they cannot be asked from here.
+
+    Asks Slurm twice at most, however many runs there are.
+    """
+    in_slurm = {submission.job_id: submission for submission in submissions if submission.launcher == "slurm"}
+    found: dict[str, slurm.JobState] = {}
     try:
-        found = {in_slurm[job_id]: state for job_id, state in slurm.states(list(in_slurm)).items()}
+        held = slurm.queue() if in_slurm else {}
+        silent = [job_id for job_id, each in in_slurm.items() if job_id not in held]
+        silent = [job_id for job_id in silent if own_end(sweep.run(in_slurm[job_id].run), in_slurm[job_id]) is None]
+        known = slurm.accounted(silent) | held
+        found = {each.run: known[job_id] for job_id, each in in_slurm.items() if job_id in known}
     except SubmitError as error:
-        found = {run: slurm.JobState(UNKNOWN, f"Slurm does not answer here: {error}") for run in in_slurm.values()}
+        unknown = slurm.JobState(UNKNOWN, f"Slurm does not answer here: {error}")
+        found = {submission.run: unknown for submission in in_slurm.values()}
     for submission in submissions:
         if submission.launcher != "local" or submission.ended:
             continue

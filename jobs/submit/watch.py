@@ -6,7 +6,6 @@ It only reads, as `status` does, and at the same pace as `--wait`; ending it end
 from __future__ import annotations
 
 import time
-from collections import Counter
 from datetime import timedelta
 from itertools import zip_longest
 from pathlib import Path
@@ -19,11 +18,11 @@ from rich.text import Text
 
 from jobs.plan.table import console
 from jobs.rundir import SweepDir
-from jobs.submit.commands import exit_code, pause_s, step_of, summary
-from jobs.submit.progress import Progress, progress_of
+from jobs.submit.commands import exit_code, not_shown, pause_s, step_of, summary
+from jobs.submit.progress import Progress, last_step, progress_of
 from jobs.submit.states import RunState, State, open_sweep, states
 
-TROUBLE = (State.failed, State.lost, State.stopped)
+TROUBLE = (State.failed, State.lost, State.ended, State.stopped)
 # Header, the line of what is not shown, the summary, and the line that the terminal's cursor is on.
 LINES_BESIDE_ROWS = 4
 BAR_WIDTH = 12
@@ -67,9 +66,10 @@ def in_lines(sweep: SweepDir) -> list[RunState]:
         changed = [item for item in found if told.get(item.run.name) != (item.state, item.detail)]
         for item in changed:
             told[item.run.name] = (item.state, item.detail)
-            step = "" if item.step is None else f"at step {item.step}"
-            words = [f"{time.strftime('%H:%M:%S')} {item.run.name}: {item.state.value}", step, item.detail]
-            print(" ".join(filter(None, words)), flush=True)
+            step = last_step(item.run)
+            at = "" if step is None else f"at step {step}"
+            line = f"{time.strftime('%H:%M:%S')} {item.run.name}: {item.state.value}"
+            print(" ".join(filter(None, [line, at, item.detail])), flush=True)
         if changed:
             print(summary(found), flush=True)
         if not pause_s(found):
@@ -100,8 +100,7 @@ def view(found: list[RunState], out: Console) -> Group:
             str(now.attempt or "-"),
             one_line(remark(item, now)),
         )
-    hidden = Counter(item.state for item in found) - Counter(item.state for item in shown)
-    return Group(table, one_line(not_shown(hidden)), one_line(summary(found)))
+    return Group(table, one_line(not_shown(found, shown)), one_line(summary(found)))
 
 
 def one_line(words: str) -> Text:
@@ -139,9 +138,3 @@ def remark(item: RunState, now: Progress) -> str:
     again = f"restarted {now.restarts} times" if now.restarts > 1 else "restarted once" if now.restarts else ""
     earlier = f"earlier: {now.last_error}" if item.state.is_alive and now.last_error else ""
     return "; ".join(filter(None, [item.detail, start, again, earlier]))
-
-
-def not_shown(hidden: Counter[State]) -> str:
-    """How many runs have no row, in words."""
-    counts = ", ".join(f"{hidden[state]} {state.value}" for state in State if hidden[state])
-    return f"not shown: {counts}" if counts else ""
