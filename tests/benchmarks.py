@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from jobs.rundir import SweepDir, append_record, now
+from tests.make_run import a_run, finished_run, prepared, step
 from tests.slurm.cluster import SlurmCluster, SlurmUnavailable
 
 REPEATS = 5
@@ -38,6 +40,27 @@ def median_s(*arguments: str) -> tuple[float, float, float]:
     return min(times), statistics.median(times), max(times)
 
 
+def sweep_of_1000(sweep: Path) -> None:
+    """Half of it finished, 400 runs waiting in the queue, 100 gone without an end."""
+    held = subprocess.run(
+        ["sbatch", "--parsable", "--array=0-399", "--begin=now+1hour", "--wrap", "true"],
+        check=True, capture_output=True, text=True, cwd=sweep.parent,
+    ).stdout.strip()  # fmt: skip
+    for number in range(1000):
+        run = a_run(f"run-{number:04d}", steps=40)
+        job_id = f"{held}_{number - 500}"
+        if number < 500:
+            finished_run(sweep, run)
+        else:
+            directory = prepared(sweep, run)
+        if number >= 900:
+            job_id = f"{90_000_000 + number}"
+            for done in range(1, 31):
+                step(directory, done)
+        record = {"time": now(), "event": "submitted", "run": run.name, "launcher": "slurm", "job_id": job_id}
+        append_record(SweepDir(sweep).submissions, record | {"events_before": 1, "host": "login"})
+
+
 def show(what: str, times: tuple[float, float, float]) -> None:
     """One row of the table."""
     print(f"| {what} | {times[1]:.2f} s | {times[0]:.2f} to {times[2]:.2f} s |", flush=True)
@@ -53,6 +76,11 @@ def main() -> None:
         with SlurmCluster() as cluster:
             os.environ |= cluster.env
             show("prepare and submit 100 points to the emulated Slurm", median_s("submit", *HUNDRED))
+            with tempfile.TemporaryDirectory() as where:
+                sweep = Path(where) / "sweep"
+                sweep_of_1000(sweep)
+                show("`slurmscale status` of 1,000 runs", median_s("status", str(sweep)))
+                show("`slurmscale status --all` of 1,000 runs", median_s("status", "--all", str(sweep)))
     except SlurmUnavailable as reason:
         print(f"| 100 points to the emulated Slurm | not measured: {reason} | |")
 
