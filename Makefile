@@ -8,13 +8,14 @@ TORCH := torch==2.13.0
 # The command, for a machine that has everything but .venv: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
 SLURMSCALE ?= $(BIN)/slurmscale
 
-.PHONY: help demo test test-fast test-layouts check benchmark figure fault-table gpu-table slurm browser clean
+.PHONY: help demo test test-faults test-fast test-layouts check benchmark figure fault-table gpu-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
 help:
 	echo "make demo       run a small scaling sweep on this machine and write runs/demo/report.html"
 	echo "make test       the whole test suite, with a real Slurm where it can be installed"
+	echo "make test-faults  make every fault on a real Slurm: killed ranks, crashed nodes, preemption, ..."
 	echo "make test-fast  the tests that take two minutes together"
 	echo "make test-layouts  every legal product of parallelisms up to 8 ranks"
 	echo "make check      ruff, mypy --strict, shellcheck"
@@ -52,7 +53,11 @@ slurm browser:
 # Tests of the one Slurm run by themselves: its jobs share the cores, and one queue.
 test: $(VENV)/nemo.done slurm browser
 	$(BIN)/python -m pytest -n 2 -m 'not slurm'
-	$(BIN)/python -m pytest -m slurm
+	$(BIN)/python -m pytest -m 'slurm and not faults'
+
+# Apart, because most of their time is waiting: for Slurm to find a node dead, for a rank to be silent long enough.
+test-faults: $(VENV)/dev.done slurm
+	$(BIN)/python -m pytest -m faults
 
 test-fast: $(VENV)/dev.done
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not slurm'

@@ -20,7 +20,7 @@ from jobs.submit.states import State, states
 from tests.real_run import SMALL, events, losses, make_run, train
 from tests.slurm.cluster import SlurmCluster
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("slurm")]
 
 EVERY = 20
 # `make fault-table` sets it: a file that gets a line a fault.

@@ -56,7 +56,7 @@ def test_the_job_script_is_valid_shell_and_shellcheck_has_nothing_to_say(site: s
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def under_pbs(script: Path, nodes: list[str], timeout_s: float = 120) -> tuple[int, str, list[str]]:
+def under_pbs(script: Path, nodes: list[str], timeout_s: float = 300) -> tuple[int, str, list[str]]:
     """Run a job script as PBS would: with a file of nodes, a job id and a pbsdsh that hands on no environment.
 
     Returns its exit code, what it printed, and the processes it left for PBS to end.
