@@ -20,6 +20,7 @@ from jobs.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.launch import arrays
 from jobs.submit.slurm import max_array_size
+from jobs.submit.states import states
 from tests.nemo.real_nemo import shimmed_python
 from tests.real_run import SMALL, losses
 from tests.test_products import DEEP
@@ -252,6 +253,10 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
     assert main(["submit", *small(tmp_path), "nodes=2", f"job.init_from={tmp_path}/nowhere"]) == 0
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n2x1")
     wait_until(lambda: any(e["event"] == "failed" for e in read_records(run.status)))
+    assert states(SweepDir(run.path.parent))[0].detail != "starting", (
+        "a job that winds up after its ranks failed is not starting"
+    )
+    wait_until(lambda: not queue())
     told(capsys)
     main(["status", str(tmp_path / "s")])
     shown = told(capsys)

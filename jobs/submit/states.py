@@ -222,7 +222,9 @@ def alive_state(
         words = [f"goes on after {again[-1]['cause']}"] if again else []
         return State.queued, "; ".join([*words, *filter(None, [job.reason])])
     if job.state in {"RUNNING", "STAGE_OUT"} or (job.state == "COMPLETING" and end is None):
-        return (State.running, "" if end is None else "ending") if started else (State.queued, "starting")
+        if end is not None:
+            return State.running, "ending"
+        return (State.running, "") if started else (State.queued, "starting")
     return None
 
 
