@@ -6,6 +6,7 @@ submitit renders the header and the srun line from these parameters, for launche
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from jobs.schema import Run
 from jobs.submit import container
 
 STOP_BEFORE_LIMIT_S = 90
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+OPTION = re.compile(r"[a-z][a-z0-9_-]*")
 # First line of each start of a batch script.
 STARTED = "slurmscale: started"
 
@@ -84,6 +87,7 @@ def setup_lines(run: Run, code: Path) -> list[str]:
 
 def environment_lines(run: Run, code: Path) -> list[str]:
     """Shell lines that a rank needs: modules, the site's own, and the submitted code ahead of any other."""
+    refuse_unscriptable(run)
     return [
         *(f"module load {shlex.quote(module)}" for module in run.cluster.modules),
         *run.cluster.setup,
@@ -127,12 +131,29 @@ def executor(run: Run, sweep: SweepDir, parameters: dict[str, Any]) -> SlurmExec
     return made
 
 
+def refuse_unscriptable(run: Run) -> None:
+    """Raise SubmitError for names that a shell or sbatch would read as something else, and for what no line holds."""
+    cluster = run.cluster
+    for key, names, pattern, what in (
+        ("env", cluster.env, VARIABLE, "a variable's name: letters, digits and _"),
+        ("sbatch", cluster.sbatch, OPTION, "an option of sbatch without its dashes, such as reservation"),
+    ):
+        wrong = [name for name in names if not pattern.fullmatch(name)]
+        if wrong:
+            raise SubmitError(f"cluster.{key}: {wrong[0]!r} is not {what}. Type another name.")
+    values = [*cluster.env.values(), *cluster.modules, *cluster.setup, *cluster.container_mounts]
+    for value in (*values, cluster.container, cluster.python, run.runs_dir):
+        if value is not None and "\0" in value:
+            raise SubmitError(f"{value!r} has a NUL character, which no script can carry. Leave it out.")
+
+
 def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> None:
-    """Raise SubmitError for what an #SBATCH line cannot carry; in a path Slurm also replaces %."""
-    if any(ord(character) < 32 for character in value) or (and_percent and "%" in value):
+    """Raise SubmitError for what an #SBATCH line cannot carry; in a path Slurm also reads % and backslash."""
+    if any(ord(character) < 32 for character in value) or (and_percent and ("%" in value or "\\" in value)):
+        more = ", a % or a backslash" if and_percent else ""
         raise SubmitError(
-            f"{what}: {value!r} has a control character{' or a %' if and_percent else ''}, which a Slurm batch script "
-            "cannot carry. Type another name."
+            f"{what}: {value!r} has a control character{more}, which a Slurm batch script cannot carry. "
+            "Type another name."
         )
 
 
