@@ -219,3 +219,16 @@ def test_a_waiting_job_shows_slurms_reason_and_start_and_outlives_the_watcher(
         assert states(SweepDir(tmp_path / "s")) == [replace(item)]
     finally:
         assert main(["cancel", str(tmp_path / "s")]) == 0
+
+
+@pytest.mark.slurm
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_a_real_sweep_is_watched_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "-m", *SMALL, "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=s", "name=a,b",
+                 f"data.cache_dir={tmp_path}/cache"]) == 0  # fmt: skip
+    assert main(["watch", str(tmp_path / "s")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "2 runs: 2 finished"
+    for name in ("a", "b"):
+        assert [line for line in lines if line.endswith(f" {name}: finished at step 6")]
