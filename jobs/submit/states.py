@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -106,6 +107,7 @@ class Submission:
 def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
     """The latest submission of each run, by run name."""
     latest: dict[str, Submission] = {}
+    of_job: dict[str, list[Submission]] = defaultdict(list)
     for record in read_records(sweep.submissions):
         match record["event"]:
             case "submitted":
@@ -119,13 +121,14 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
                     record["job_id"] if record["launcher"] == "slurm" else None,
                     time=record["time"],
                 )
+                of_job[record["job_id"]].append(latest[record["run"]])
             case "launched":
                 latest[record["run"]].log_id = record["log_id"]
             case "ended":
                 latest[record["run"]].ended = True
             case "cancelled":
-                for submission in latest.values():
-                    submission.cancelled |= submission.job_id == record["job_id"]
+                for submission in of_job[record["job_id"]]:
+                    submission.cancelled = True
     for run in sweep.runs():
         if run.name not in latest and (by_hand := submission_by_hand(run)):
             latest[run.name] = by_hand
