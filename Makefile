@@ -73,6 +73,7 @@ check: $(VENV)/dev.done
 
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.checkpoint_benchmark
 
 # The README's picture and its numbers, from runs/demo.
 figure: demo browser

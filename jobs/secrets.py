@@ -85,8 +85,8 @@ def config_holds_no_secret(run: Run) -> str | None:
         if names_secret(key, value) or redact(value) != value:
             return (
                 f"{key} holds a password, token or key, and would be written to config.yaml and the batch script. "
-                "Leave it out: jobs inherit the environment of the shell that submits. Or keep it in a file that only "
-                "you can read, and type cluster.setup='[source ~/.secrets]'."
+                "Leave it out: Slurm's jobs inherit the environment of the shell that submits. Or keep it in a file "
+                "that only you can read, and type cluster.setup='[source ~/.secrets]'."
             )
     return None
 
