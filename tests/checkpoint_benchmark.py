@@ -22,6 +22,8 @@ MODEL = (
     "model.vocab_size=8192",
     "job.sequence_length=32",
     "job.micro_batch_size=1",
+    # As little arithmetic as can be beside so much state.
+    "scaling.global_batch_size=2",
     "job.steps=24",
     "job.checkpoint_every_steps=8",
     "job.keep_checkpoints=1",

@@ -122,7 +122,9 @@ def test_a_small_sweep_is_shown_whole_with_slurms_expected_start(tmp_path: Path)
 
 
 def watching(sweep: Path, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "jobs.cli", "watch", str(sweep)], cwd=ROOT, text=True, **options)
+    # A shell that starts the suite in the background has it and its children ignore Ctrl-C.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "jobs.cli", "watch", str(sweep)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, **options)
 
 
 def submitted(run: RunDir, pid: int) -> None:

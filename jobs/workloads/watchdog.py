@@ -56,7 +56,6 @@ class Watchdog:
     def __init__(self, directory: RunDir, rank: Rank, limit_s: float) -> None:
         # Before any process group is made: what torch's flight recorder reads then.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(COLLECTIVES_KEPT))
-        os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", str(COLLECTIVES_KEPT))
         self.directory = directory
         self.rank = rank
         self.limit_s = limit_s
