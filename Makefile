@@ -16,7 +16,7 @@ help:
 	echo "make demo       run a small scaling sweep on this machine and write runs/demo/report.html"
 	echo "make test       the whole test suite, with a real Slurm where it can be installed"
 	echo "make test-faults  make every fault on a real Slurm: killed ranks, crashed nodes, preemption, ..."
-	echo "make test-fast  the tests that take two minutes together"
+	echo "make test-fast  the tests that take four minutes together"
 	echo "make test-layouts  every legal product of parallelisms up to 8 ranks"
 	echo "make check      ruff, mypy --strict, shellcheck"
 	echo "make benchmark  time what the README's numbers table quotes"
@@ -50,10 +50,11 @@ demo: $(VENV)/train.done
 slurm browser:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
-# Tests of the one Slurm run by themselves: its jobs share the cores, and one queue.
+# Tests of Slurm run by themselves, for its jobs need the cores. Each worker has a Slurm of its own, so a file's tests,
+# which share one queue, stay together.
 test: $(VENV)/nemo.done slurm browser
 	$(BIN)/python -m pytest -n 2 -m 'not slurm'
-	$(BIN)/python -m pytest -m 'slurm and not faults'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'slurm and not faults'
 
 # Apart, because most of their time is waiting: for Slurm to find a node dead, for a rank to be silent long enough.
 test-faults: $(VENV)/dev.done slurm
@@ -74,6 +75,7 @@ check: $(VENV)/dev.done
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.checkpoint_benchmark
+	$(BIN)/python -m tests.parsing_benchmark
 
 # The README's picture and its numbers, from runs/demo.
 figure: demo browser
@@ -85,7 +87,7 @@ figure: demo browser
 # What the README says of each fault: seconds until the ranks have met again, and the steps computed twice.
 fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
-	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/test_faults.py -k disturbed
+	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/test_faults.py -k 'disturbed or cut_off'
 
 # Under ten minutes on an H100 or H200; on a machine without a GPU it would take a day.
 gpu-table:

@@ -1,7 +1,7 @@
 """The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
 
-Lines over ranks are drawn by analysis.lines, layouts by analysis.side_by_side; where the time went and the losses are
-drawn here. No file is written: analysis.report does.
+Lines over ranks are drawn by analysis.lines, layouts by analysis.side_by_side, goodput by analysis.goodput_page; where
+the time went and the losses are drawn here. No file is written: analysis.report does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go
 
+from analysis.bars import MOST_BARS, stacked
 from analysis.formats import plot_text, shown, title
+from analysis.goodput_page import goodput_bars
 from analysis.lines import of, over_ranks
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, plural
@@ -19,7 +21,6 @@ from analysis.side_by_side import side_by_side
 from analysis.style import Figure, Look, empty_plot, legend, looks_of, word
 from jobs import metrics as m
 
-MOST_BARS = 40
 MOST_CURVE_POINTS = 100_000
 
 
@@ -35,6 +36,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
         *side_by_side(groups),
         time_split(groups),
+        *goodput_bars(groups),
         loss_curves(groups, looks),
         over_ranks("Memory per rank", m.MEMORY_PEAK, groups, looks, of(m.MEMORY_PEAK)),
     ]
@@ -59,28 +61,9 @@ def time_split(groups: Sequence[Group]) -> Figure:
         return Figure(name, heading, f"{word(groups)}: no run recorded where its time went.", None)
     bars = sorted(timed, key=lambda item: -item[1].throughput.median)[:MOST_BARS]
     bars.sort(key=lambda item: (item[0].label, item[1].ranks, item[1].nodes), reverse=True)
-    plot = empty_plot()
-    for metric, part, colour in PARTS:
-        times_s = [run.values.get(metric, 0.0) for _, _, run in bars]
-        plot.add_trace(
-            go.Bar(
-                name=part,
-                orientation="h",
-                y=list(range(len(bars))),
-                x=times_s,
-                marker={"color": colour},
-                hoverinfo="text",
-                hovertext=[
-                    f"{plot_text(run.name)}<br>{part}: {shown(metric, run.values.get(metric))} s" for _, _, run in bars
-                ],
-            )
-        )
-    labels = [f"{plot_text(group.label)}, {plural(point.ranks, 'rank')}" for group, point, _ in bars]
-    plot.update_layout(
-        barmode="stack", bargap=0.35, height=150 + 30 * max(4, len(bars)), legend={"traceorder": "normal"}
-    )
-    plot.update_yaxes(tickvals=list(range(len(bars))), ticktext=labels, showgrid=False, ticks="", automargin=True)
-    plot.update_xaxes(title_text="Wall time of a run (s)", rangemode="tozero", showgrid=True)
+    labels = [f"{group.label}, {plural(point.ranks, 'rank')}" for group, point, _ in bars]
+    plot = stacked([run for *_, run in bars], labels, PARTS)
+    plot.update_xaxes(title_text="Wall time of a run (s)")
     caption = (
         f"{word(groups)}: from the start of rank 0's process to its recorded end, by the definitions below. One bar a "
         "point: the run with the median throughput of its repeats, summed over attempts "

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from analysis.records import FILES, RunResult, read_run
 from jobs.errors import ReportError
+from jobs.rundir import SweepDir, read_records
 
 
 def read_runs(paths: Iterable[Path]) -> list[RunResult]:
@@ -29,7 +33,18 @@ def read_runs(paths: Iterable[Path]) -> list[RunResult]:
             f"{given}: no run in it. A run is a directory with {', '.join(FILES)}, or some of them. "
             "Give a sweep, a run or a directory of sweeps, for instance: slurmscale report runs/demo"
         )
-    return without_copies([read_run(path) for path in sorted(found)])
+    ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in found}}
+    return without_copies([read_run(path, ledgers[path.parent].get(path.name, [])) for path in sorted(found)])
+
+
+def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
+    """When the runs of a sweep were submitted, by run name; nothing where its ledger is missing or cannot be read."""
+    records: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    with suppress(OSError):
+        for record in read_records(SweepDir(sweep).submissions):
+            if record.get("event") == "submitted":
+                records[str(record.get("run"))].append(record)
+    return records
 
 
 def run_directories(path: Path) -> list[Path]:
@@ -38,7 +53,11 @@ def run_directories(path: Path) -> list[Path]:
         what = "is not a directory" if path.exists() else "does not exist"
         raise ReportError(f"{path} {what}. Give sweep or run directories, for instance: slurmscale report runs/demo")
     runs: list[Path] = []
-    unreadable = lambda error: runs.append(Path(error.filename))  # noqa: E731 (read_run will say why)
+
+    def unreadable(error: OSError) -> None:
+        # read_run will say why.
+        runs.append(Path(error.filename))
+
     for directory, below, files in os.walk(path, onerror=unreadable):
         # One file alone may be anyone's: conf/config.yaml of a checkout is not a run.
         if len(set(FILES).intersection(files)) > 1:

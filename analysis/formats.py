@@ -20,6 +20,10 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.MEMORY_PEAK: ("GiB", 2.0**30),
     m.COLLECTIVE_BYTES: ("MiB", 2.0**20),
     m.EFFICIENCY: ("%", 0.01),
+    m.GOODPUT: ("%", 0.01),
+    m.CHECKPOINT_SIZE: ("MiB", 2.0**20),
+    m.CHECKPOINT_STALL_SHARE: ("%", 0.01),
+    m.CHECKPOINT_BANDWIDTH: ("GB/s", 1e9),
 }
 
 
@@ -58,9 +62,9 @@ def unit(metric: Metric) -> str:
 def title(metric: Metric) -> str:
     """A metric's name as a heading: `Step time median (s)`."""
     name = metric.name
-    bare = name.removesuffix("_s").removesuffix("_bytes")
+    bare = name.removesuffix("_bytes_per_s").removesuffix("_s").removesuffix("_bytes")
     # The unit is said once, unless too little is left: `Collective` alone is no quantity.
-    if metric.unit in {"s", "B"} and "_" in bare:
+    if metric.unit in {"s", "B", "B/s"} and "_" in bare:
         name = bare
     words = name.replace("_per_", "/").replace("_", " ")
     return f"{words[0].upper()}{words[1:]}" + (f" ({unit(metric)})" if unit(metric) else "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,7 +19,9 @@ from typing import Any, get_type_hints
 import numpy as np
 import yaml
 
+from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, read_collectives, sums
+from analysis.goodput import Loss, account, starts_of
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -70,6 +72,8 @@ class RunResult:
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
+    lost_to: Sequence[Loss] = ()
+    """What ended its starts but the last, and what that cost."""
 
     @property
     def used(self) -> bool:
@@ -119,8 +123,8 @@ def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str,
 # --- reading one -----------------------------------------------------------------------------------------------
 
 
-def read_run(path: Path) -> RunResult:
-    """One run directory; what cannot be used says why in `reason`."""
+def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
+    """One run directory, with what its sweep's ledger has on it; what cannot be used says why in `reason`."""
     directory = RunDir(path)
     config: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
@@ -145,15 +149,25 @@ def read_run(path: Path) -> RunResult:
         reason = f"{error.filename or path} cannot be read: {error.strerror or error}"
         return RunResult(path, config, plan, provenance, events, "unreadable", reason)
     ranks = config["nodes"] * config["ranks_per_node"]
+    starts = starts_of(events, records, submissions)
+    spent = account(starts) if starts else None
     return RunResult(
         path,
         config,
         plan,
         provenance,
         events,
-        values=measured(steps, steady, ranks) | attempt_times(events) | held_and_sent(events),
+        values={
+            **measured(steps, steady, ranks),
+            **attempt_times(events),
+            **held_and_sent(events),
+            **evaluated(events),
+            **checkpoint_values(events, records),
+            **(spent.values if spent else {}),
+        },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
         steady_steps=len(steady),
+        lost_to=spent.losses if spent else (),
     )
 
 
@@ -238,7 +252,7 @@ def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str
     failed = next((event for event in latest if event["event"] == "failed"), None)
     if failed is not None:
         when = reached if "started" in kinds else "before its first step"
-        who = f"rank {failed.get('rank', '?')} on {failed.get('node', 'an unnamed node')}"
+        who = failed.get("stage") or f"rank {failed.get('rank', '?')} on {failed.get('node', 'an unnamed node')}"
         raise UnusableError("failed", f"failed {when}: {who}: {failed.get('error', 'no error text')}")
     if "started" not in kinds:
         raise UnusableError("not started", "never started")
@@ -301,6 +315,12 @@ def attempt_times(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
         if values:
             sums[metric] = math.fsum(values)
     return sums
+
+
+def evaluated(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
+    """What the latest evaluation found."""
+    event = last_event(events, "evaluated")
+    return {metric: value for metric in m.EVALUATION_METRICS if (value := number(event, metric)) is not None}
 
 
 def held_and_sent(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:

@@ -20,15 +20,17 @@ import plotly.offline
 from markupsafe import Markup
 
 from analysis.answer import answers, hardware
+from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
 from analysis.figures import figures
 from analysis.find import read_runs
 from analysis.formats import markdown_cell as escaped
 from analysis.formats import one_line, shown_spread, title
+from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, plural, scaling_groups
-from analysis.style import Figure
+from analysis.style import Figure, Section
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
@@ -48,6 +50,7 @@ class Report:
     groups: Sequence[Group]
     rows: Sequence[Row]
     figures: Sequence[Figure]
+    sections: Sequence[Section]
     facts: Sequence[tuple[str, Sequence[str]]]
 
     @property
@@ -97,6 +100,7 @@ def build(runs: Sequence[RunResult]) -> Report:
         groups=groups,
         rows=rows_of(runs, groups, doubts),
         figures=figures(groups),
+        sections=[each for each in (goodput_section(used), checkpoint_section(used)) if each],
         facts=facts(used or runs),
     )
 
@@ -234,6 +238,8 @@ def markdown(content: Report) -> str:
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
             parts.append("\n## What a rank holds and sends\n\n" + markdown_table(held_headings, cells))
+        for section in content.sections:
+            parts.append(f"\n## {section.heading}\n\n" + markdown_table(section.headings, section.rows))
         parts.append("\n## Runs\n\n" + markdown_table([column.heading or "" for column in columns], runs))
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
@@ -265,6 +271,6 @@ def page(content: Report) -> str:
         metrics=m.REGISTRY.values(),
         unmeasured=listed([str(count) for count in unmeasured]),
         plots=plots,
-        # Plotly's own file: no text of a run is in it, and it holds no closing script tag.
-        plotly_js=Markup(plotly.offline.get_plotlyjs()) if plots else None,  # noqa: S704
+        # It holds no closing script tag.
+        plotly_js=Markup(plotly.offline.get_plotlyjs()) if plots else None,  # noqa: S704 (no text of a run is in it)
     )

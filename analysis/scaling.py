@@ -34,6 +34,8 @@ NOT_COMPARED = {
     "engine.hang_timeout_s",
     "launcher.kind",
     "launcher.max_running",
+    "launcher.pilot_nodes",
+    "launcher.pilot_wall_time_min",
 }
 # The setting of a section that stands for the others in it.
 NAMING = {"name", "mode", "kind"}

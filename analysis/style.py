@@ -1,4 +1,4 @@
-"""How every figure of a report looks, and what a figure is: plot, heading, caption.
+"""How every figure of a report looks, and what figures and sections are: heading, words, plot or table.
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart (https://jfly.uni-koeln.de/color); the marker's shape
 is the parallelism, so that a print without colour still reads. Used by analysis.lines and analysis.figures.
@@ -42,6 +42,16 @@ class Figure:
     plot: go.Figure | None
     wide: bool = False
     """Takes the page's whole width."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the page with a row a run: the first cell is its name, the last one words, those between numbers."""
+
+    heading: str
+    note: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)

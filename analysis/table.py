@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order, degrees
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
+from analysis.goodput_page import lost_words
 from analysis.records import RunResult
 from analysis.scaling import Group, Point
 from analysis.untrusted import lookup
@@ -150,6 +152,10 @@ COLUMNS: Sequence[Column] = (
     measured(m.COLLECTIVE_BYTES, on_page=True),
     measured(m.COLLECTIVE_CALLS),
     measured(m.FINAL_LOSS, on_page=True),
+    measured(m.EVALUATION_LOSS, on_page=True),
+    measured(m.EVALUATION_PERPLEXITY, on_page=True),
+    measured(m.EVALUATION_LABELS),
+    measured(m.EVALUATION_SAMPLES),
     measured(m.STARTUP_TIME),
     measured(m.FIRST_STEP_TIME),
     measured(m.WARMUP_TIME),
@@ -157,6 +163,18 @@ COLUMNS: Sequence[Column] = (
     measured(m.CHECKPOINT_TOTAL_TIME),
     measured(m.OTHER_TIME),
     measured(m.TOTAL_TIME),
+    Column("checkpoints", lambda row: written(row.run)),
+    Column("checkpoints_failed", lambda row: len(failures(row.run))),
+    measured(m.CHECKPOINT_SIZE),
+    measured(m.CHECKPOINT_STALL),
+    measured(m.CHECKPOINT_STALL_SHARE),
+    measured(m.CHECKPOINT_BANDWIDTH),
+    measured(m.CHECKPOINT_BANDWIDTH_LOW),
+    measured(m.CHECKPOINT_BANDWIDTH_HIGH),
+    measured(m.GOODPUT, on_page=True),
+    measured(m.RUN_TIME),
+    *(measured(part) for part in m.GOODPUT_PARTS),
+    Column("lost_to", lambda row: lost_words(row.run.lost_to) or None),
     Column("attempts", lambda row: row.run.attempts, "Attempts"),
     Column("state", lambda row: row.run.state),
     Column("not_used_because", lambda row: row.run.reason),

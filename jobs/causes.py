@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jobs.errors import SuiteError
+from jobs.ranks import restart_count
+from jobs.rundir import RunDir, append_event
 
 
 class Cause(Enum):
@@ -78,3 +80,9 @@ def cause_of(error: BaseException) -> Cause:
     if types & LOST_PEER_TYPES or LOST_PEER_TEXT.search(text):
         return Cause.lost_peer
     return Cause.code
+
+
+def record_failure(run: RunDir, cause: Cause, *, rank: int, node: str, error: str, restart: int | None = None) -> None:
+    """Tell a run's record which rank ended this start of it, and why."""
+    start = restart_count() if restart is None else restart
+    append_event(run, "failed", restart=start, cause=cause.name, rank=rank, node=node, error=error)

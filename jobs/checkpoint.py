@@ -113,10 +113,7 @@ def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
     weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
     # What is read replaces every value, so only the cuts of these tensors matter and not the order of their rows.
     state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": torch.tensor(0)}
-    try:
-        load_sharded(state, checkpoint_id=path)
-    except (CheckpointException, OSError, RuntimeError) as error:
-        raise CheckpointError(f"Checkpoint {path} cannot be read: {error}") from error
+    read_into(state, path)
     set_state_dict(
         gpt,
         optimizer,
@@ -125,6 +122,22 @@ def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
         options=FLAT,
     )
     return int(state["step"])
+
+
+def load_weights(gpt: GPT, path: Path) -> int:
+    """Restore the weights alone of a model that is not cut, and return the step they were saved after."""
+    # These tensors are the model's own, and are read into in place.
+    state: dict[str, Any] = {"model": get_model_state_dict(gpt), "step": torch.tensor(0)}
+    read_into(state, path)
+    return int(state["step"])
+
+
+def read_into(state: dict[str, Any], path: Path) -> None:
+    """Read the parts of a checkpoint that a state has into it, in place; every rank calls it."""
+    try:
+        load_sharded(state, checkpoint_id=path)
+    except (CheckpointException, OSError, RuntimeError) as error:
+        raise CheckpointError(f"Checkpoint {path} cannot be read: {error}") from error
 
 
 def in_litgpt_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:

@@ -53,6 +53,12 @@ def parser() -> argparse.ArgumentParser:
         if name == "submit":
             sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
+    sub = command("doctor", "look at a Slurm cluster, and whether the overrides fit it, before a run is sent there")
+    where = sub.add_mutually_exclusive_group()
+    where.add_argument("--nodes", type=int, metavar="N", help="how many nodes the test job looks at (default 2)")
+    where.add_argument("--nodelist", metavar="LIST", help="which nodes, such as node[01-04]")
+    where.add_argument("--no-job", action="store_true", help="only ask Slurm; send no test job")
+    sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
     sub = command("status", "show where every run of a sweep stands")
     sub.add_argument("sweep", type=Path, help="sweep directory, such as runs/demo")
     sub.add_argument("--all", action="store_true", help="every run of a long sweep, queued and finished ones too")
@@ -82,6 +88,10 @@ def dispatch(options: argparse.Namespace) -> int:
         from jobs.plan.show import show
 
         return show(options.overrides, multirun=options.multirun)
+    if options.command == "doctor":
+        from jobs.doctor.examine import doctor
+
+        return doctor(options.overrides, nodes=options.nodes, node_list=options.nodelist, with_job=not options.no_job)
     if options.command == "report":
         from analysis.report import report
 

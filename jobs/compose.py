@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
 from jobs.errors import ConfigError
 from jobs.plan.legality import problems, product_is_illegal
@@ -48,6 +48,7 @@ GROUPS = {
     "gpu",
     "cluster",
     "launcher",
+    "stages",
     "experiment",
 }
 
@@ -61,8 +62,8 @@ class Point:
     """What the user would type to get this very point."""
 
 
-def compose(overrides: list[str], *, multirun: bool) -> list[Point]:
-    """Compose and check every point.
+def compose(overrides: list[str], *, multirun: bool, judge: Callable[[Run], list[str]] = problems) -> list[Point]:
+    """Compose and check every point; `judge` says why one cannot be.
 
     Raises ConfigError for what Hydra refuses (unknown key, option or type, missing value) and, once all points
     are composed, one that lists every illegal point with its reasons.
@@ -77,7 +78,7 @@ def compose(overrides: list[str], *, multirun: bool) -> list[Point]:
     sweep = f"{points[0].run.model.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     for point in points:
         point.run.sweep = point.run.sweep or sweep
-    refuse_illegal(points)
+    refuse_illegal(points, judge)
     refuse_equal_names(points)
     return points
 
@@ -127,18 +128,18 @@ def composed(axes: list[list[Override]]) -> Iterator[tuple[tuple[Override, ...],
     Points that differ only in plain values share one Hydra composition, which is where the time goes: Hydra
     itself applies such overrides last, by this same OmegaConf.update.
     """
-    bases: dict[tuple[str, ...], DictConfig] = {}
+    bases: dict[tuple[str, ...], bytes] = {}
     for point in itertools.product(*axes):
         values = [override for override in point if is_plain_value(override)]
         choices = tuple(typed(o) for o in point if o not in values)
         if choices not in bases:
-            bases[choices] = composed_base(list(choices))
-        config = deepcopy(bases[choices])
+            # As bytes, which become a copy four times as fast as deepcopy makes one.
+            bases[choices] = pickle.dumps(composed_base(list(choices)))
+        config = pickle.loads(bases[choices])  # noqa: S301 (our own)
         for override in values:
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
-        refuse_missing(config)
         swept = [override for override, axis in zip(point, axes, strict=True) if len(axis) > 1]
-        yield point, cast(Run, OmegaConf.to_object(config)), swept
+        yield point, frozen(config), swept
 
 
 def composed_base(overrides: list[str]) -> DictConfig:
@@ -152,14 +153,17 @@ def composed_base(overrides: list[str]) -> DictConfig:
     return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Run), config))
 
 
-def refuse_missing(config: DictConfig) -> None:
-    """Raise ConfigError when a choice needs a value that nobody gave."""
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
+def frozen(config: DictConfig) -> Run:
+    """The Run of a configuration; raises ConfigError when a choice needs values that nobody gave."""
+    try:
+        return cast(Run, OmegaConf.to_object(config))
+    except (MissingMandatoryValue, InterpolationToMissingValueError):
+        # Names only the first one.
+        missing = sorted(OmegaConf.missing_keys(config))
         raise ConfigError(
             f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no value, and this choice needs one. "
             f"Type {' '.join(f'{key}=VALUE' for key in missing)}, or set it in a file of your own (SLURMSCALE_SITE)."
-        )
+        ) from None
 
 
 def is_plain_value(override: Override) -> bool:
@@ -196,9 +200,9 @@ def named(run: Run, swept: Iterable[Override]) -> Run:
     return run
 
 
-def refuse_illegal(points: list[Point]) -> None:
+def refuse_illegal(points: list[Point], judge: Callable[[Run], list[str]]) -> None:
     """Raise one ConfigError that names every illegal point, and of the first ones all reasons."""
-    found = [(point.run, problems(point.run)) for point in points]
+    found = [(point.run, judge(point.run)) for point in points]
     illegal = [(run, reasons) for run, reasons in found if reasons]
     if illegal:
         explained, others = illegal[:MOST_EXPLAINED], illegal[MOST_EXPLAINED:]

@@ -19,7 +19,8 @@ class Better(Enum):
     neither = "neither"
 
 
-@dataclass(frozen=True)
+# Each is itself alone, which also makes it a fast key of a dictionary.
+@dataclass(frozen=True, eq=False)
 class Metric:
     """One measured or counted quantity."""
 
@@ -62,14 +63,12 @@ CHECKPOINT_TIME = Metric(
     Better.low,
     3,
 )
-CHECKPOINT_WRITE_TIME = Metric(
-    "checkpoint_write_time_s",
+ELAPSED = Metric(
+    "elapsed_s",
     "s",
-    "From the first byte of a checkpoint to its directory having its name, while training may go on.",
-    Better.low,
-    3,
+    "From the start of the attempt's first step until this step was recorded: steps, checkpoints and all between them.",
+    digits=4,
 )
-CHECKPOINT_SIZE = Metric("checkpoint_size_bytes", "B", "Bytes of a checkpoint on disk, all ranks together.", digits=4)
 MEMORY_PEAK = Metric(
     "memory_peak_bytes",
     "B",
@@ -79,7 +78,7 @@ MEMORY_PEAK = Metric(
     4,
 )
 
-# --- one value per attempt (status.jsonl, `finished` and `stopped` events) ------------------------------------
+# --- one value per attempt (status.jsonl, `finished` and `stopped` events; start-up: `started` too) -----------
 STARTUP_TIME = Metric(
     "startup_time_s",
     "s",
@@ -97,6 +96,16 @@ OTHER_TIME = Metric(
     "other_time_s", "s", "total_time_s less start-up, steps and checkpoints: logging, export, closing.", Better.low, 3
 )
 TOTAL_TIME = Metric("total_time_s", "s", "From the start of rank 0's process to its recorded end.", Better.low, 4)
+
+# --- one value per checkpoint (status.jsonl, `checkpoint` event) --------------------------------------------------
+CHECKPOINT_WRITE_TIME = Metric(
+    "checkpoint_write_time_s",
+    "s",
+    "From the first byte of a checkpoint to its directory having its name, while training may go on.",
+    Better.low,
+    3,
+)
+CHECKPOINT_SIZE = Metric("checkpoint_size_bytes", "B", "Bytes of a checkpoint on disk, all ranks together.", digits=4)
 
 # --- one value per attempt, or per attempt, axis and collective (status.jsonl, `layout` event) -------------------
 PARAMETERS_HELD = Metric(
@@ -120,6 +129,19 @@ COLLECTIVE_BYTES = Metric(
     Better.low,
     4,
 )
+
+# --- one value per evaluation (status.jsonl, `evaluated` event) ---------------------------------------------------
+EVALUATION_LOSS = Metric(
+    "evaluation_loss",
+    "nat",
+    "Cross-entropy summed over the labels of the held-out samples, divided by their number; the weights after "
+    "training, dropout off.",
+    Better.low,
+    5,
+)
+EVALUATION_PERPLEXITY = Metric("evaluation_perplexity", "1", "exp(evaluation_loss).", Better.low, 5)
+EVALUATION_LABELS = Metric("evaluation_labels", "1", "Labels of the held-out samples.", digits=9)
+EVALUATION_SAMPLES = Metric("evaluation_samples", "1", "Samples held out of training.", digits=9)
 
 # --- derived per run by analysis ------------------------------------------------------------------------------
 TOKENS_PER_S = Metric(
@@ -149,6 +171,85 @@ EFFICIENCY = Metric(
 )
 FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
 
+# --- checkpoints of a run, derived by analysis; steps and checkpoints of all starts, also those done again ------------
+CHECKPOINT_STALL = Metric(
+    "checkpoint_stall_s", "s", "Median of checkpoint_time_s: how long a checkpoint held up training.", Better.low, 3
+)
+CHECKPOINT_STALL_SHARE = Metric(
+    "checkpoint_stall_share",
+    "1",
+    "Sum of checkpoint_time_s divided by the sum of step_time_s: what saving so often adds to the steps.",
+    Better.low,
+    3,
+)
+CHECKPOINT_BANDWIDTH = Metric(
+    "checkpoint_bandwidth_bytes_per_s",
+    "B/s",
+    "Median over checkpoints of checkpoint_size_bytes divided by checkpoint_write_time_s, all ranks together; the "
+    "native engine's files are synced to the disk in that time.",
+    Better.high,
+    3,
+)
+CHECKPOINT_BANDWIDTH_LOW = Metric(
+    "checkpoint_bandwidth_low_bytes_per_s", "B/s", "The same of the slowest checkpoint.", Better.high, 3
+)
+CHECKPOINT_BANDWIDTH_HIGH = Metric(
+    "checkpoint_bandwidth_high_bytes_per_s", "B/s", "The same of the fastest checkpoint.", Better.high, 3
+)
+
+# --- where a finished run's wall time went over all of its starts, derived by analysis; the parts sum to run_time_s ---
+GOODPUT = Metric(
+    "goodput",
+    "1",
+    "useful_time_s divided by run_time_s: the share of the wall time that went into steps that the final model is made "
+    "of. It counts time, not how well the hardware was used (that is MFU).",
+    Better.high,
+    3,
+)
+RUN_TIME = Metric(
+    "run_time_s",
+    "s",
+    "From the submission that led to the first start to the recorded end; without a queue (launcher=local, by hand) "
+    "from the start of rank 0's process. The submitting host's clock is compared with that of rank 0's node.",
+    Better.low,
+    4,
+)
+QUEUE_TIME = Metric(
+    "queue_time_s",
+    "s",
+    "From a submission to the start of rank 0's process, of the first start whose ranks met: Slurm's queue, of a pilot "
+    "also the turn in its job, prologue, container, srun. Absent without a queue, and where the two clocks would make "
+    "it negative.",
+    Better.low,
+    3,
+)
+STARTUPS_TIME = Metric("startups_time_s", "s", "startup_time_s, summed over all starts.", Better.low, 3)
+USEFUL_TIME = Metric("useful_time_s", "s", "Sum of the step times of steps that the final model is made of.", digits=4)
+LOST_TIME = Metric(
+    "lost_time_s",
+    "s",
+    "Steps that a later start did again, and the time from the last recorded step of a start to its death.",
+    Better.low,
+    3,
+)
+CHECKPOINTS_TIME = Metric("checkpoints_time_s", "s", "Sum of checkpoint_time_s over all starts.", Better.low, 3)
+REQUEUE_TIME = Metric(
+    "requeue_time_s",
+    "s",
+    "From the recorded end of a start (its last recorded step where there is none) to the start of rank 0's process of "
+    "the next one, where nobody submitted it again: noticing, pause, queue, starts whose ranks never met.",
+    Better.low,
+    3,
+)
+UNSUBMITTED_TIME = Metric(
+    "unsubmitted_time_s",
+    "s",
+    "From the end of a start until somebody submitted the run again (launcher=local: until it started).",
+    Better.low,
+    3,
+)
+REST_TIME = Metric("rest_time_s", "s", "What is left of run_time_s: logging, export, closing.", Better.low, 3)
+
 REGISTRY: dict[str, Metric] = {m.name: m for m in list(globals().values()) if isinstance(m, Metric)}
 
 STEP_METRICS = (
@@ -161,7 +262,18 @@ STEP_METRICS = (
     TOKENS,
     PADDED_TOKENS,
     CHECKPOINT_TIME,
+    ELAPSED,
     MEMORY_PEAK,
+)
+GOODPUT_PARTS = (
+    QUEUE_TIME,
+    STARTUPS_TIME,
+    USEFUL_TIME,
+    LOST_TIME,
+    CHECKPOINTS_TIME,
+    REQUEUE_TIME,
+    UNSUBMITTED_TIME,
+    REST_TIME,
 )
 ATTEMPT_METRICS = (
     STARTUP_TIME,
@@ -172,3 +284,4 @@ ATTEMPT_METRICS = (
     OTHER_TIME,
     TOTAL_TIME,
 )
+EVALUATION_METRICS = (EVALUATION_LOSS, EVALUATION_PERPLEXITY, EVALUATION_LABELS, EVALUATION_SAMPLES)

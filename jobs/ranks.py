@@ -17,7 +17,9 @@ from jobs.errors import SubmitError
 
 # Below Linux' ephemeral ports (32768), so that an outgoing connection cannot take the port first.
 RENDEZVOUS_PORTS = range(10000, 30000)
-# Slurm's SLURM_RESTART_COUNT, where the local queue starts a run again.
+# Steps of one job meet as far apart as makes no two of 20,000 equal; the first step, at the job's own port.
+PORTS_BETWEEN_STEPS = 1009
+# Slurm's SLURM_RESTART_COUNT, where not Slurm but the local queue or a pilot starts a run again.
 LOCAL_RESTART_COUNT = "SLURMSCALE_RESTART_COUNT"
 
 
@@ -51,8 +53,9 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
         rank, world_size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
         local_rank = int(environment["SLURM_LOCALID"])
         # Array tasks have job ids of their own, so jobs that share a node meet at different ports.
-        port = RENDEZVOUS_PORTS[int(environment["SLURM_JOB_ID"]) % len(RENDEZVOUS_PORTS)]
-        address = first_host(environment["SLURM_JOB_NODELIST"])
+        number = int(environment["SLURM_JOB_ID"]) + PORTS_BETWEEN_STEPS * int(environment["SLURM_STEP_ID"])
+        port = RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
+        address = hosts(environment["SLURM_STEP_NODELIST"])[0]
     else:
         raise SubmitError(
             "This process was not started as a rank: srun, submitit and torchrun each set variables that are missing "
@@ -61,9 +64,9 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
     return Rank(rank, world_size, local_rank, address, port)
 
 
-def first_host(node_list: str) -> str:
-    """First node of Slurm's compressed list, such as node[01-04,07]; scontrol would need Slurm inside containers."""
-    return str(_parse_node_list(node_list)[0])
+def hosts(node_list: str) -> list[str]:
+    """The nodes of Slurm's compressed list, such as node[01-04,07]; scontrol would need Slurm inside containers."""
+    return [str(node) for node in _parse_node_list(node_list)]
 
 
 def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -74,8 +77,9 @@ def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def restart_count(environment: Mapping[str, str] = os.environ) -> int:
-    """How often Slurm, or the local queue, has started this job again."""
-    return int(environment.get("SLURM_RESTART_COUNT", environment.get(LOCAL_RESTART_COUNT, "0")))
+    """How often Slurm, the local queue or a pilot has started this run again."""
+    # A queue of ours may itself be inside a Slurm job that was started again.
+    return int(environment.get(LOCAL_RESTART_COUNT, environment.get("SLURM_RESTART_COUNT", "0")))
 
 
 def node_name(environment: Mapping[str, str] = os.environ) -> str:

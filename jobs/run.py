@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jobs
-from jobs.causes import cause_of
+from jobs.causes import cause_of, record_failure
 from jobs.errors import RunDirError
-from jobs.ranks import Rank, node_name, restart_count, this_rank
-from jobs.rundir import RunDir, append_event, load_run
+from jobs.ranks import Rank, node_name, this_rank
+from jobs.rundir import RunDir, load_run
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redact_exception
 
@@ -35,15 +35,8 @@ def main(run_directory: str) -> None:
         workload(run)(run, directory, rank)
     except BaseException as error:
         redact_exception(error)
-        append_event(
-            directory,
-            "failed",
-            restart=restart_count(),
-            cause=cause_of(error).name,
-            rank=rank.rank,
-            node=node_name(),
-            error="".join(traceback.format_exception_only(error)).strip(),
-        )
+        text = "".join(traceback.format_exception_only(error)).strip()
+        record_failure(directory, cause_of(error), rank=rank.rank, node=node_name(), error=text)
         raise
 
 

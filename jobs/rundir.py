@@ -1,7 +1,8 @@
 """The run directory and the sweep directory: every file name in one place, and how a record is written.
 
     runs/demo/                          a sweep
-        submissions.jsonl               which run went where, one line a submission or cancellation
+        submissions.jsonl               which run or stage went where, one line a submission or cancellation
+        stages.jsonl                    events of the stages that are no run's: prepare_started, prepared, reported, ...
         code-3f9c.../                   the code as it was when submitted, shared by runs of the same code
         logs/                           what the launcher and the ranks printed, and submitit's files
                                         (flat: Slurm does not make a directory for a job's output)
@@ -11,7 +12,8 @@
             plan.json                   layout and predictions, written before the run
             provenance.json             git state, versions, host, command
             code -> ../code-3f9c...
-            status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed, ...
+            status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed,
+                                        evaluated, ...
             metrics.jsonl               a header line, then one line a step
             heartbeats/                 what each rank is doing, while it does
             hangs/                      stacks and collectives of ranks that hung
@@ -133,6 +135,16 @@ class SweepDir:
         return self.path / "submissions.jsonl"
 
     @property
+    def lock(self) -> Path:
+        """Held by the shell or job that submits, so that of two at once the second sees what the first has done."""
+        return self.path / ".lock"
+
+    @property
+    def stages(self) -> Path:
+        """Events of the stages before and after the runs."""
+        return self.path / "stages.jsonl"
+
+    @property
     def logs(self) -> Path:
         """What ranks and launcher printed."""
         return self.path / "logs"
@@ -195,6 +207,13 @@ def read_plan(run: RunDir) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON for people and programs; who reads meanwhile finds the old text or the new."""
+    writing = path.with_name(f".{path.name}.writing")
+    writing.write_text(json.dumps(redacted(value), indent=1) + "\n")
+    writing.rename(path)
+
+
 def event_record(event: str, **fields: Any) -> dict[str, Any]:
     """An event with the time of day; fields that are None are left out."""
     return {"time": now(), "event": event, **{key: value for key, value in fields.items() if value is not None}}
@@ -225,4 +244,6 @@ def dump_run(run: Run) -> str:
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value.name if isinstance(value, Enum) else value for key, value in items}
 
-    return yaml.safe_dump(asdict(run, dict_factory=plain), sort_keys=False, allow_unicode=True)
+    # libyaml, where PyYAML was built with it, is ten times as fast: a sweep has hundreds.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(asdict(run, dict_factory=plain), Dumper=dumper, sort_keys=False, allow_unicode=True)

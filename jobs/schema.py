@@ -8,6 +8,7 @@ Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so noth
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -269,11 +270,14 @@ class Data:
     """Size of that BPE; no larger than `model.vocab_size`."""
     max_samples: int | None = None
     """Use only the first so many samples."""
+    held_out_samples: int = 0
+    """Of those, the last so many are never trained on; `stages.evaluate` computes the loss on them."""
     mask_prompt: bool = False
     """Instruction data: no loss on the prompt (LitGPT's default is False)."""
     too_long: TooLong = TooLong.refuse
-    cache_dir: str = "${oc.env:XDG_CACHE_HOME,${oc.env:HOME,/tmp}/.cache}/slurmscale/data"
-    """Tokenized data, by content; must be visible on the nodes."""
+    # Not an interpolation, which OmegaConf would parse anew for every point of a sweep.
+    cache_dir: str = field(default_factory=lambda: f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/slurmscale/data")
+    """Tokenized data, by content; must be visible on the nodes. By default below $XDG_CACHE_HOME, else ~/.cache."""
 
 
 class ScalingMode(Enum):
@@ -332,6 +336,8 @@ class Cluster:
     memory_gb_per_node: int | None = None
     gpus: bool
     """Ask the scheduler for GPUs; False for CPU nodes."""
+    network_gb_per_s: float | None = None
+    """GB/s in one direction that two nodes, or a GPU of each, reach by the data sheet; the doctor compares with it."""
     exclusive: bool = False
     partition: str | None
     account: str | None
@@ -366,6 +372,8 @@ class LauncherKind(Enum):
     dry = "dry"
     script = "script"
     pbs_script = "pbs_script"
+    pilot = "pilot"
+    """One Slurm job for all points of a submission, which gives its nodes to them as they get free."""
 
 
 @dataclass(kw_only=True)
@@ -374,11 +382,41 @@ class Launcher:
 
     kind: LauncherKind
     max_running: int | None = None
-    """Slurm array tasks that run at once; None: as many as Slurm lets."""
+    """Slurm array tasks, or points of a pilot, that run at once; None: as many as Slurm lets, or as fit."""
     requeues: int = 3
     """Times a run goes on by itself after a fault of the machine, or at its time limit from a checkpoint; 0: never."""
     requeue_pause_s: int = 30
     """Least pause before it goes on after a fault; doubles with each further one, up to half an hour."""
+    pilot_nodes: int | None = None
+    """Whole nodes of the one job of launcher=pilot."""
+    pilot_wall_time_min: int | None = None
+    """Its time limit; `wall_time_min` is that of a point inside it."""
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """What a stage beside training asks of the scheduler: one process in a job of its own."""
+
+    partition: str | None = None
+    """None: the cluster's, with its constraint and further sbatch options."""
+    cpus: int
+    memory_gb: int | None = None
+    """None: what the partition gives."""
+    gpus: int | None = None
+    """None: one to evaluate where the cluster has GPUs; to prepare and report need none."""
+    wall_time_min: int
+
+
+@dataclass(kw_only=True)
+class Stages:
+    """What goes before and after training, in a chain of jobs; None: not a stage."""
+
+    prepare: Stage | None = None
+    """One job that tokenizes the data of all runs before any trains; None: at submission."""
+    evaluate: Stage | None = None
+    """After each run, the loss on the samples held out (`data.held_out_samples`)."""
+    report: Stage | None = None
+    """`slurmscale report`, after all others."""
 
 
 @dataclass(kw_only=True)
@@ -406,6 +444,7 @@ class Run:
     gpu: Gpu
     cluster: Cluster
     launcher: Launcher
+    stages: Stages = field(default_factory=Stages)
 
     @property
     def ranks(self) -> int:

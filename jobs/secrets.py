@@ -47,27 +47,28 @@ SHAPES = re.compile(
 SHORTEST_KNOWN = 8
 
 
-def redact(text: str) -> str:
-    """The text with every secret in it replaced."""
-    for value in known_values():
+def redact(text: str, known: list[str] | None = None) -> str:
+    """The text with every secret in it replaced; `known` spares looking for those of the environment again."""
+    for value in known_values() if known is None else known:
         text = text.replace(value, REDACTED)
     text = SHAPES.sub(REDACTED, text)
     return ASSIGNED.sub(lambda found: found[0] if is_a_place(found["value"], found["before"]) else
                         found["before"] + REDACTED, text)  # fmt: skip
 
 
-def redacted(value: Any) -> Any:
-    """Data as JSON holds it, with every secret in it replaced."""
+def redacted(value: Any, known: list[str] | None = None) -> Any:
+    """Data as JSON holds it, with every secret in it replaced; `known` as for redact."""
+    known = known_values() if known is None else known
     match value:
         case str():
-            return redact(value)
+            return redact(value, known)
         case dict():
             return {
-                key: REDACTED if isinstance(item, str) and names_secret(key, item) else redacted(item)
+                key: REDACTED if isinstance(item, str) and names_secret(key, item) else redacted(item, known)
                 for key, item in value.items()
             }
         case list() | tuple():
-            return [redacted(item) for item in value]
+            return [redacted(item, known) for item in value]
     return value
 
 
@@ -81,8 +82,9 @@ def redact_exception(error: BaseException) -> None:
 
 def config_holds_no_secret(run: Run) -> str | None:
     """What a run is configured with can be read by many, and is kept."""
+    known = known_values()
     for key, value in strings(asdict(run)):
-        if names_secret(key, value) or redact(value) != value:
+        if names_secret(key, value) or redact(value, known) != value:
             return (
                 f"{key} holds a password, token or key, and would be written to config.yaml and the batch script. "
                 "Leave it out: Slurm's jobs inherit the environment of the shell that submits. Or keep it in a file "

@@ -27,6 +27,10 @@ HUNDRED = [
 ]
 
 
+THOUSAND = ["-m", "cluster=generic_slurm", "job.micro_batch_size=1", "cluster.sbatch={begin: now+1hour}",
+            "nodes=1,2,4", "job.seed=range(0,334)"]  # fmt: skip
+
+
 def median_s(*arguments: str) -> tuple[float, float, float]:
     """Smallest, median and largest wall time of a slurmscale command over fresh run directories."""
     times = []
@@ -37,6 +41,18 @@ def median_s(*arguments: str) -> tuple[float, float, float]:
             started = time.perf_counter()
             subprocess.run(command, check=True, capture_output=True)
             times.append(time.perf_counter() - started)
+    return min(times), statistics.median(times), max(times)
+
+
+def arrays_by_hand() -> tuple[float, float, float]:
+    """What sbatch itself takes for the three arrays of the 1,002 jobs."""
+    times = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        for nodes in (1, 2, 4):
+            command = ["sbatch", f"--nodes={nodes}", "--array=0-333", "--begin=now+1hour", "--wrap", "true"]
+            subprocess.run(command, check=True, capture_output=True)
+        times.append(time.perf_counter() - started)
     return min(times), statistics.median(times), max(times)
 
 
@@ -76,6 +92,11 @@ def main() -> None:
         with SlurmCluster() as cluster:
             os.environ |= cluster.env
             show("prepare and submit 100 points to the emulated Slurm", median_s("submit", *HUNDRED))
+            show("prepare and submit 1,002 points, 1, 2 and 4 nodes each", median_s("submit", *THOUSAND))
+            # A controller takes 10,000 jobs in all.
+            subprocess.run(["scancel", "--me"], check=True)
+            show("the same three arrays by `sbatch` alone", arrays_by_hand())
+            subprocess.run(["scancel", "--me"], check=True)
             with tempfile.TemporaryDirectory() as where:
                 sweep = Path(where) / "sweep"
                 sweep_of_1000(sweep)

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from tests.slurm.fixture import slurm
+from tests.slurm.fixture import empty_queue, slurm
 
-__all__ = ["slurm"]
+__all__ = ["empty_queue", "slurm"]
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ set -euo pipefail
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 case "${1:-}" in
 slurm)
-    PROGRAMS=(sbatch slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db)
+    PROGRAMS=(sbatch slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db iptables)
     # The -core packages are enough: the full servers would add users' databases, services and 200 MB.
-    PACKAGES=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server-core mariadb-client-core libnss-wrapper)
+    PACKAGES=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server-core mariadb-client-core libnss-wrapper iptables)
     ;;
 browser)
     PROGRAMS=(chromium)

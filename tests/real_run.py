@@ -19,6 +19,7 @@ from jobs.compose import compose
 from jobs.ranks import free_port
 from jobs.run import main
 from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
+from jobs.stages import evaluate as evaluation
 
 # A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.
 SMALL = (
@@ -64,14 +65,33 @@ def train(directory: RunDir, timeout_s: float = 120) -> list[int | None]:
     return [process.exitcode for process in ranks]
 
 
-def _rank(directory: Path, rank: int, world: int, port: int) -> None:
-    log = os.open(directory / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def evaluate(directory: RunDir, timeout_s: float = 120) -> int | None:
+    """Run the stage that evaluates a run; returns its exit code."""
+    process = multiprocessing.get_context("fork").Process(target=_evaluate, args=(directory.path,))
+    process.start()
+    process.join(timeout_s)
+    process.kill()
+    process.join()
+    return process.exitcode
+
+
+def _evaluate(directory: Path) -> None:
+    _print_to(directory / "rank0.log")
+    evaluation.main(str(directory))
+
+
+def _print_to(path: Path) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
     # pytest turns warnings into errors; a real rank does not.
     warnings.resetwarnings()
+
+
+def _rank(directory: Path, rank: int, world: int, port: int) -> None:
+    _print_to(directory / f"rank{rank}.log")
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     main(str(directory))
 

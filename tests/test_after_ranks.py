@@ -130,13 +130,15 @@ def test_with_no_requeues_allowed_nothing_goes_on(tmp_path: Path) -> None:
         ("srun: error: node02: task 3: Killed\nsrun: error: node01: task 0: Terminated\n", "killed", 3),
         ("x\nsrun: error: node02: tasks 2-3: Out Of Memory\n", "out_of_memory", 2),
         ("srun: error: node02: task 1: Exited with exit code 1\nsrun: error: node01: task 0: Killed\n", "code", 1),
+        ("srun: error: node01: task 0: Exited with exit code 1\nsrun: error: Node failure on node02\n", "hardware", 1),
+        ("srun: error: node02: task 1: User defined signal 2\n", "time_limit", 1),
     ],
 )
 def test_what_srun_says_first_is_recorded_for_a_rank_without_a_word(
     printed: str, cause: str, rank: int, tmp_path: Path
 ) -> None:
     run = a_run(tmp_path)
-    started(run)
+    append_event(run, "started", attempt=1, restart=0, ranks=2, nodes=["node01", "node02"])
     failed(run, Cause.lost_peer, rank=0, node="node01")
     record_silent_end(run, submission(run), printed)
     end = own_end(run, submission(run))

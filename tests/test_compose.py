@@ -47,6 +47,8 @@ NEEDS = {
     "tp_pp_fsdp": ("nodes=2",),
     "cp_fsdp": ("cluster=xe9680_h100",),
     "finetune_lora": ("engine=nemo",),
+    "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
+    "all": ("data.held_out_samples=8", "job.export=true"),
 }
 
 
@@ -185,10 +187,35 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("name=code-x", "is reserved in a sweep directory"),
         ("cluster.max_wall_time_min=30", "Type wall_time_min=30 or less."),
         ("cluster.gpus=true", "launcher=local starts processes on this machine"),
+        ("data.held_out_samples=-1", "data.held_out_samples=-1 is negative."),
+        ("stages=all", "none are held out. Type data.held_out_samples=NUMBER, or stages.evaluate=null."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_what_to_type(override: str, told: str) -> None:
     assert told in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.held_out_samples=8"], "this run keeps none. Type job.checkpoint_every_steps=NUMBER (the last step is "
+         "always saved then) or job.export=true, or stages.evaluate=null."),
+        (["data.held_out_samples=8", "engine=nemo", "job.export=true"], "Type stages.evaluate=null, or engine=native."),
+        (["launcher=script"], "sends no jobs that wait for each other, as stages do. Type stages=train"),
+        (["stages.evaluate.gpus=2"], "stages.evaluate.gpus=2: one process uses 1. Type stages.evaluate.gpus=1."),
+        (["stages.prepare.gpus=1"], "Type stages.prepare.gpus=0."),
+        (["stages.report.wall_time_min=0"], "Type stages.report.wall_time_min=1 or more."),
+    ],
+)  # fmt: skip
+def test_a_chain_that_cannot_be_is_told_with_what_to_type(overrides: list[str], told: str) -> None:
+    assert told in refusal("stages=all", *overrides)
+
+
+def test_a_stage_is_left_out_by_null() -> None:
+    stages = one("stages=all", "stages.evaluate=null").run.stages
+    assert stages.prepare is not None
+    assert stages.evaluate is None
+    assert one().run.stages.prepare is None
 
 
 def test_more_ranks_than_gpus_of_a_node_and_more_nodes_than_the_machine_are_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jobs.data import Batches, Dataset, StepBatch, open_dataset
+from jobs.data import Batches, Dataset, StepBatch, held_out_batches, open_dataset
 from jobs.data.dataset import IGNORED, META, SAMPLE_DTYPE, SAMPLES, TOKENS, write_tokens
 from jobs.errors import DataError
 
@@ -32,8 +32,12 @@ def stored(directory: Path, lengths: list[int], unlabelled: list[int] | None = N
     return open_dataset(directory)
 
 
-def batches(dataset: Dataset, gbs: int, mbs: int = 1, dp: int = 1, dp_rank: int = 0, seed: int = SEED) -> Batches:
-    return Batches(dataset, global_batch_size=gbs, micro_batch_size=mbs, dp=dp, dp_rank=dp_rank, seed=seed)
+def batches(
+    dataset: Dataset, gbs: int, mbs: int = 1, dp: int = 1, dp_rank: int = 0, seed: int = SEED, held_out: int = 0
+) -> Batches:
+    return Batches(
+        dataset, global_batch_size=gbs, micro_batch_size=mbs, dp=dp, dp_rank=dp_rank, seed=seed, held_out=held_out
+    )
 
 
 def rows(batch: StepBatch) -> list[tuple[list[int], list[int]]]:
@@ -104,6 +108,30 @@ def test_an_epoch_visits_samples_once_and_leaves_out_the_incomplete_batch(
     first = epoch * steps.steps_per_epoch + 1
     seen = [tuple(row[0]) for n in range(first, first + steps.steps_per_epoch) for row in rows(steps.step(n))]
     assert len(set(seen)) == len(seen) == count // gbs * gbs
+
+
+def test_the_last_samples_are_held_out_of_every_epoch_and_come_in_order_where_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    dataset = stored(tmp_path, [3, 1, 4, 1, 5, 9, 2, 6])
+    trained = batches(dataset, gbs=2, held_out=3)
+    assert trained.steps_per_epoch == 2
+    everything = [(inputs.tolist(), targets.tolist()) for inputs, targets in map(dataset.sample, range(8))]
+    seen = [row for n in range(1, 41) for row in rows(trained.step(n))]
+    assert {tuple(inputs) for inputs, _ in seen} == {tuple(inputs) for inputs, _ in everything[:5]}
+    held_out = [StepBatch([each], 0, 0, 0) for each in held_out_batches(dataset, 3, 2)]
+    assert [inputs.shape for batch in held_out for inputs, _ in batch.micro_batches] == [(2, 9), (1, 6)]
+    assert [row for batch in held_out for row in rows(batch)] == everything[5:]
+
+
+def test_data_that_is_too_small_for_what_is_held_out_is_refused(tmp_path: Path) -> None:
+    dataset = stored(tmp_path, [5] * 8, unlabelled=[0] * 6 + [5] * 2)
+    with pytest.raises(DataError, match=r"3 of them are held out .* Type scaling.global_batch_size=5 or less"):
+        batches(dataset, gbs=6, held_out=3)
+    with pytest.raises(DataError, match=r"Type a smaller data.held_out_samples"):
+        batches(dataset, gbs=6, held_out=8)
+    with pytest.raises(DataError, match=r"None of the 2 samples held out has a label"):
+        batches(dataset, gbs=2, held_out=2)
 
 
 def test_steps_can_be_asked_for_in_any_order(tmp_path: Path) -> None:

@@ -5,40 +5,37 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
 
+from analysis.find import read_runs
+from analysis.records import RunResult
+from jobs import metrics as m
+from jobs.causes import Cause, record_failure
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.states import State, states
+from jobs.submit.states import State, latest_submissions, states
 from tests.real_run import SMALL, events, losses, make_run, train
 from tests.slurm.cluster import SlurmCluster
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.faults,
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.usefixtures("slurm"),
+    pytest.mark.usefixtures("empty_queue"),
 ]
 
 EVERY = 20
 # `make fault-table` sets it: a file that gets a line a fault.
 TABLE = os.environ.get("SLURMSCALE_FAULT_TABLE")
 TRAINING = [*SMALL, "job.steps=200", f"job.checkpoint_every_steps={EVERY}"]
-
-
-@pytest.fixture(autouse=True)
-def _leaves_nothing_queued() -> Iterator[None]:
-    yield
-    subprocess.run(["scancel", "--me"], check=True)
-    wait_until(lambda: not shell("squeue", "-h", "-r"))
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +47,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 def shell(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
 
 
 def submitted(where: Path, *overrides: str) -> RunDir:
@@ -87,11 +77,15 @@ def detail(run: RunDir) -> str:
 
 
 def process_of(run: RunDir, rank: int) -> psutil.Process:
-    """The process of a rank of this run: Slurm told it its number, and its command line names the sweep."""
+    """The process of a rank of this run: Slurm told it its number and its job, and its command line names the sweep."""
+    job_id = latest_submissions(SweepDir(run.path.parent))[run.name].job_id
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            number = process.environ().get("SLURM_PROCID")
-            if ours(process, run) and number == str(rank) and "python" in process.name():
+            told = process.environ()
+            array_task = f"{told.get('SLURM_ARRAY_JOB_ID')}_{told.get('SLURM_ARRAY_TASK_ID')}"
+            of_this_job = job_id in {told.get("SLURM_JOB_ID"), array_task}
+            number = told.get("SLURM_PROCID")
+            if ours(process, run) and of_this_job and number == str(rank) and "python" in process.name():
                 return process
     raise AssertionError(f"no process of rank {rank}")
 
@@ -132,6 +126,28 @@ def crash_a_node(run: RunDir, slurm: SlurmCluster) -> None:
     wait_until(lambda: "State=IDLE " in shell("scontrol", "show", "node", node))
 
 
+@contextmanager
+def cut_off(pids: list[int]) -> Iterator[None]:
+    """Drop every packet to and from what these processes talk through now, while they live on."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can cut off a network")
+    ports = set()
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            ports |= {str(each.laddr.port) for each in psutil.Process(pid).net_connections("tcp")}
+    rules = [("OUTPUT", "-p", "tcp", f"--{side}", port, "-j", "DROP") for port in ports
+             for side in ("sport", "dport")]  # fmt: skip
+    done = []
+    try:
+        for rule in rules:
+            shell("iptables", "--wait", "--append", *rule)
+            done.append(rule)
+        yield
+    finally:
+        for rule in done:
+            shell("iptables", "--wait", "--delete", *rule)
+
+
 def second_node(run: RunDir) -> str:
     nodes = events(run, "started")[-1]["nodes"]
     assert isinstance(nodes, list)
@@ -149,7 +165,7 @@ def second_node(run: RunDir) -> str:
         (requeue_by_hand, [], []),
         (crash_a_node, [], []),
     ],
-    ids=["kill_a_rank", "stop_a_rank", "warn_of_the_limit", "preempt", "requeue_by_hand", "crash_a_node"],
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one(
     fault: Callable[[RunDir, SlurmCluster], None], overrides: list[str], requeued: list[tuple[str, str | None]],
@@ -165,16 +181,51 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
         assert words is None or words in "".join(str(event["error"]) for event in events(run, "failed"))
     first, second = events(run, "started")
     assert (first["restart"], second["restart"]) == (0, 1)
-    # At most what came after the last checkpoint that was written is computed again.
+    told = every_second_of(run)
+    assert told.lost_to[0].cause in ({cause for cause, _ in requeued} or {"stopped", "lost_peer", "no cause recorded"})
+    little_is_lost_and_nothing_left(fault.__name__, run, made)
+
+
+def test_a_run_goes_on_whose_node_was_cut_off_the_network(
+    undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    # With less than Slurm needs to find the node, our watchdog would find the silent ranks first.
+    run = under_way(tmp_path, "engine.hang_timeout_s=40")
+    made = datetime.now(UTC)
+    node = second_node(run)
+    with cut_off(slurm.processes_of(node)):
+        wait_until(lambda: state(run) is State.queued)
+    wait_until(lambda: "State=IDLE " in shell("scontrol", "show", "node", node))
+    finished(run)
+    assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+    # Slurm starts it again; a node that comes back may end its part of that start together with the old one.
+    assert {event["cause"] for event in events(run, "requeued")} <= {"killed", "lost_peer"}
+    little_is_lost_and_nothing_left("cut_a_node_off", run, made)
+
+
+def little_is_lost_and_nothing_left(fault: str, run: RunDir, made: datetime) -> None:
+    """At most what came after the last written checkpoint is computed again, and no process outlives its job."""
     rows = [row["step"] for row in read_records(run.metrics) if "step" in row]
     lost_steps = len(rows) - len(set(rows))
     assert lost_steps < 2 * EVERY
     if TABLE is not None:
-        back_s = (datetime.fromisoformat(str(second["time"])) - made).total_seconds()
+        back_s = (datetime.fromisoformat(str(events(run, "started")[-1]["time"])) - made).total_seconds()
         with Path(TABLE).open("a") as table:
-            table.write(f"{fault.__name__},{back_s:.1f},{lost_steps},{EVERY}\n")
+            table.write(f"{fault},{back_s:.1f},{lost_steps},{EVERY}\n")
     assert not list(run.checkpoints.glob(".*"))
     wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()), 30)
+
+
+def every_second_of(run: RunDir) -> RunResult:
+    """What a report reads of a run, of which it tells all time from its submission to its end."""
+    (result,) = read_runs([run.path])
+    (submitted,) = [r for r in read_records(SweepDir(run.path.parent).submissions) if r["event"] == "submitted"]
+    (end,) = events(run, "finished")
+    taken_s = (datetime.fromisoformat(str(end["time"])) - datetime.fromisoformat(submitted["time"])).total_seconds()
+    # A job may start before the shell that submitted it has written its record; it then had no queue.
+    assert taken_s - 0.01 < result.values[m.RUN_TIME] < taken_s + (0.01 if m.QUEUE_TIME in result.values else 1)
+    assert sum(result.values[part] for part in m.GOODPUT_PARTS) == pytest.approx(result.values[m.RUN_TIME])
+    return result
 
 
 def ours(process: psutil.Process, run: RunDir) -> bool:
@@ -182,6 +233,16 @@ def ours(process: psutil.Process, run: RunDir) -> bool:
         return str(run.path.parent) in " ".join(process.cmdline()) and process.pid != os.getpid()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
+
+
+def test_a_run_that_reaches_its_time_limit_has_saved_and_goes_on_from_there(tmp_path: Path) -> None:
+    run = under_way(tmp_path, "wall_time_min=1", "job.steps=1000000")
+    wait_until(lambda: len(events(run, "started")) == 2, 120)
+    (stopped,) = events(run, "stopped")
+    assert [event["cause"] for event in events(run, "requeued")] == ["time_limit"]
+    assert events(run, "started")[1]["from_step"] == stopped["step"], "no step is lost"
+    assert main(["cancel", str(run.path.parent)]) == 0
+    wait_until(lambda: state(run) is State.cancelled)
 
 
 @pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd"])
@@ -221,6 +282,26 @@ def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     assert detail(run).startswith("rank 1 on node")
     assert "srun says: Killed" in detail(run)
     assert not shell("squeue", "-h", "-r")
+
+
+def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path) -> None:
+    run = under_way(tmp_path)
+    shell("scontrol", "update", f"JobId={job_id(run)}", "Requeue=0")
+    process_of(run, 1).kill()
+    wait_until(lambda: not shell("squeue", "-h", "-r"))
+    assert state(run) is State.failed
+    assert "ended by killed, and Slurm does not requeue its job: " in "".join(
+        str(event["error"]) for event in events(run, "failed")
+    )
+
+
+def test_a_bad_node_that_a_run_cannot_do_without_is_not_avoided(tmp_path: Path) -> None:
+    run = under_way(tmp_path, "nodes=4", "scaling.global_batch_size=8")
+    for _ in range(2):
+        record_failure(run, Cause.killed, rank=0, node="node03", error="as if", restart=0)
+    process_of(run, 1).kill()
+    finished(run)
+    assert "node03" in events(run, "started")[-1]["nodes"]  # type: ignore[operator]
 
 
 def test_a_cancelled_run_is_not_brought_back(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from jobs.compose import Point, compose, refuse_illegal
 from jobs.errors import SubmitError, SuiteError
+from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit import pbs, script
@@ -138,7 +139,7 @@ def test_a_string_is_refused_with_words_or_reaches_its_place_unharmed(
     def check(value: str) -> None:
         run = with_value(value)
         try:
-            refuse_illegal([Point(run, [])])
+            refuse_illegal([Point(run, [])], problems)
             found = outcome(run, kind)
             refusal = ""
         except SuiteError as error:

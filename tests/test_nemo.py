@@ -18,12 +18,14 @@ import torch
 from litgpt.config import Config
 from litgpt.model import GPT
 
+from analysis.goodput import account, starts_of
+from jobs import metrics as m
 from jobs.compose import compose
 from jobs.engines.nemo.support import unsupported
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, layout_of
 from jobs.ranks import free_port
-from jobs.rundir import RunDir, load_run
+from jobs.rundir import RunDir, load_run, read_records
 from jobs.submit.commands import submit
 from tests.nemo.real_nemo import Nemo, shimmed_python
 from tests.real_run import events, losses, make_run, printed, steps, train
@@ -336,6 +338,12 @@ def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_pat
     (end,) = events(four, "finished")
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
+    starts = starts_of(list(read_records(four.status)), read_records(four.metrics), [])
+    assert starts is not None
+    told = account(starts).values
+    assert told[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
+    assert 0 < told[m.GOODPUT] < 1
+    assert told[m.LOST_TIME] == 0
 
 
 # --- where it cannot run -------------------------------------------------------------------------------------

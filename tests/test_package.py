@@ -46,7 +46,7 @@ def test_a_wheel_holds_the_four_packages_and_works_from_another_directory(tmp_pa
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["submit", "--help"], ["plan", "model=llama31_405b", "cluster=xe9680_h100", "job.micro_batch_size=1"],
-     ["status", "nowhere"], ["report", "nowhere"]],
+     ["doctor"], ["status", "nowhere"], ["report", "nowhere"]],
 )  # fmt: skip
 def test_light_commands_import_no_torch(arguments: list[str]) -> None:
     code = f"""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.errors import SubmitError
-from jobs.ranks import first_host, slurm_job_id, this_rank
+from jobs.ranks import RENDEZVOUS_PORTS, hosts, restart_count, slurm_job_id, this_rank
 
 SRUN = {
     "SLURM_PROCID": "5",
@@ -15,13 +15,14 @@ SRUN = {
     "SLURM_LOCALID": "1",
     "SLURM_STEP_ID": "0",
     "SLURM_JOB_ID": "123",
-    "SLURM_JOB_NODELIST": "gpu[003-004]",
+    "SLURM_JOB_NODELIST": "gpu[001-004]",
+    "SLURM_STEP_NODELIST": "gpu[003-004]",
 }
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "head", "MASTER_PORT": "29501"}
 LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "3", "SUBMITIT_LOCAL_NTASKS": "4", "MASTER_PORT": "12345"}
 
 
-def test_srun_tasks_meet_at_the_first_node_of_the_job() -> None:
+def test_srun_tasks_meet_at_the_first_node_of_their_step() -> None:
     rank = this_rank(4, SRUN)
     assert (rank.rank, rank.world_size, rank.local_rank, rank.master_addr) == (5, 8, 1, "gpu003")
 
@@ -45,17 +46,34 @@ def test_the_rendezvous_port_is_free_of_privileged_and_ephemeral_ports(job_id: i
     assert 1024 < this_rank(4, SRUN | {"SLURM_JOB_ID": str(job_id)}).master_port < 32768
 
 
+def test_steps_of_one_job_meet_at_ports_of_their_own() -> None:
+    ports = {this_rank(4, SRUN | {"SLURM_STEP_ID": str(step)}).master_port for step in range(500)}
+    assert len(ports) == 500
+    assert ports <= set(RENDEZVOUS_PORTS)
+
+
+def test_a_queue_of_ours_counts_its_own_restarts_inside_a_job_that_slurm_restarted() -> None:
+    assert restart_count({}) == 0
+    assert restart_count({"SLURM_RESTART_COUNT": "2"}) == 2
+    assert restart_count({"SLURM_RESTART_COUNT": "2", "SLURMSCALE_RESTART_COUNT": "0"}) == 0
+
+
 def test_a_process_that_no_launcher_started_is_told_how_to_start() -> None:
     with pytest.raises(SubmitError, match=r"was not started as a rank.*srun python -m jobs\.run RUN_DIR"):
         this_rank(1, {"SLURM_JOB_ID": "1"})
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"),
-    [("node7", "node7"), ("node[01-04]", "node01"), ("a[1,3],b2", "a1"), ("x-y[10-12,20]", "x-y10")],
+    ("compressed", "nodes"),
+    [
+        ("node7", ["node7"]),
+        ("node[01-03]", ["node01", "node02", "node03"]),
+        ("a[1,3],b2", ["a1", "a3", "b2"]),
+        ("x-y[10-11,20]", ["x-y10", "x-y11", "x-y20"]),
+    ],
 )
-def test_the_first_node_of_slurms_lists(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
+def test_the_nodes_of_slurms_lists(compressed: str, nodes: list[str]) -> None:
+    assert hosts(compressed) == nodes
 
 
 def test_the_job_id_is_the_one_squeue_shows() -> None:

@@ -42,6 +42,12 @@ def test_the_commands_for_people_without_a_cluster_run_as_printed(tmp_path: Path
     assert (tmp_path / "runs/try/report.html").stat().st_size > 100_000
 
 
+def as_anywhere(printed: str) -> list[list[str]]:
+    """The words of each line, whatever the job ids, the time of day and the width of columns."""
+    same = re.sub(r"\d+_\[", "N_[", re.sub(r"expected start [\d-]+ ?[\d:]* on", "expected start on", printed))
+    return [line.split() for line in same.splitlines()]
+
+
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("slurm")
@@ -51,13 +57,21 @@ def test_the_commands_for_people_with_a_cluster_run_as_printed(tmp_path: Path) -
     done = run(submit, tmp_path)
     assert done.returncode == 0, done.stderr
     (printed,) = [block for block in blocks("") if "sweep=first" not in block and "prepared 6 runs" in block]
-    sixth = [re.sub(r"\d+_\[", "N_[", line.replace(str(tmp_path), "/home/you")) for line in done.stdout.splitlines()]
-    expected = [re.sub(r"\d+_\[", "N_[", line) for line in printed.splitlines()]
-    assert [line.split() for line in sixth] == [line.split() for line in expected]
+    assert as_anywhere(done.stdout.replace(str(tmp_path), "/home/you")) == as_anywhere(printed)
     assert run(status, tmp_path).returncode == 0
     waited = run("slurmscale resume --wait runs/first", tmp_path)
     assert waited.returncode == 0, waited.stdout
     assert run(report, tmp_path).returncode == 0
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("slurm")
+def test_what_the_doctor_says_is_what_it_is_shown_to_say(tmp_path: Path) -> None:
+    (command,) = [line for block in COMMANDS for line in block if line.startswith("slurmscale doctor")]
+    (printed,) = [block for block in blocks("") if "sbatch --test-only" in block]
+    # Root has one account more than other users.
+    said = [line for line in as_anywhere(run(command, tmp_path).stdout) if line[1:3] != ["account", "root"]]
+    assert said[:-1] == as_anywhere(printed)[:-1]
 
 
 def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
@@ -97,7 +111,7 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["model", "parallelism", "engine", "job", "data", "scaling", "cluster", "launcher", "experiment"]
+    "group", ["model", "parallelism", "engine", "job", "data", "scaling", "cluster", "launcher", "stages", "experiment"]
 )
 def test_the_table_of_choices_names_every_file(group: str) -> None:
     (row,) = re.findall(rf"^\| `{group}` \| (.+) \|$", README, flags=re.MULTILINE)

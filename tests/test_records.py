@@ -72,7 +72,8 @@ def test_no_module_but_the_registry_spells_a_metric_as_a_string() -> None:
     # `step`, `attempt` and `tokens` are also plain words (of events, of batches, of text).
     names = REGISTRY.keys() - {"step", "attempt", "loss", "tokens", "learning_rate"}
     for file in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]:
-        if file.name == "metrics.py":
+        # What stands in other tools' files is spelt as those tools spell it: GenAI-Perf has a `goodput` too.
+        if file.name == "metrics.py" or file.parent.name == "parsers":
             continue
         spelt = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
         assert not names & {value for value in spelt if isinstance(value, str)}, file

@@ -37,6 +37,7 @@ from tests.make_run import (
     with_job,
 )
 from tests.required import skip_or_fail
+from tests.test_goodput import killed_once
 
 ALL_FIGURES = [
     "Throughput",
@@ -328,6 +329,11 @@ def a_hostile_sweep(path: Path) -> None:
         event(broken, "failed", rank=0, node=text, error=text)
 
 
+def a_disturbed_sweep(path: Path) -> None:
+    """A run that was killed once, and went on."""
+    killed_once(prepared(path, a_run("disturbed", steps=10)))
+
+
 def test_names_from_files_add_no_element_to_the_page(tmp_path: Path) -> None:
     a_sweep_of_layouts(tmp_path / "plain")
     a_hostile_sweep(tmp_path / "hostile")
@@ -394,7 +400,7 @@ def test_the_page_fetches_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sweep", [a_scaling_sweep, a_sweep_of_layouts, a_hostile_sweep])
+@pytest.mark.parametrize("sweep", [a_scaling_sweep, a_sweep_of_layouts, a_hostile_sweep, a_disturbed_sweep])
 def test_a_browser_without_network_draws_every_figure_without_an_error(tmp_path: Path, sweep: Any) -> None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:

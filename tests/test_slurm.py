@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,23 +17,16 @@ import pytest
 from jobs.cli import main
 from jobs.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.launch import arrays
 from jobs.submit.slurm import max_array_size
 from jobs.submit.states import states
+from jobs.submit.to_slurm import arrays
 from tests.nemo.real_nemo import shimmed_python
 from tests.real_run import SMALL, losses
 from tests.test_products import DEEP
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
-
-
-@pytest.fixture(autouse=True)
-def _leaves_nothing_queued() -> Iterator[None]:
-    """The tests share one Slurm in random order: what one leaves waiting would be found by another."""
-    yield
-    subprocess.run(["scancel", "--me"], check=True)
-    wait_until(lambda: not queue())
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
 
 def small(where: Path) -> list[str]:
@@ -63,13 +55,6 @@ def accounting(job_id: str, fields: str) -> list[list[str]]:
 
     wait_until(complete, 30)
     return rows
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
 
 
 def ended(run: RunDir) -> bool:
@@ -149,6 +134,19 @@ def test_the_demo_sweep_goes_through_slurm_as_it_is(tmp_path: Path) -> None:
     ids = job_ids(SweepDir(tmp_path / "demo"))
     assert len(ids) == len(queue()) == 8
     assert len({job_id.split("_")[0] for job_id in ids.values()}) == 2, "one array for each number of ranks"
+
+
+def test_submit_tells_when_and_where_each_distinct_script_would_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")  # a user's own taste, which must not confuse us
+    later = ["cluster.sbatch={begin: 2035-03-04T05:06:00}"]
+    assert main(["submit", "-m", *small(tmp_path), "nodes=2", "repeat=1,2", *later]) == 0
+    assert main(["submit", *small(tmp_path), "name=alone"]) == 0
+    shown = told(capsys)
+    assert "expected start 2035-03-04 05:06 on node[01-02]: tiny-ddp-n2x1-r1, the first of 2\n" in shown
+    assert re.search(r"^expected start \d\d:\d\d on node01: alone$", shown, flags=re.MULTILINE)
+    assert shown.count("expected start") == 2
 
 
 @pytest.mark.slow

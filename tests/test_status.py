@@ -19,6 +19,7 @@ from jobs.submit.slurm import tasks_of
 from jobs.submit.states import END_GRACE_S, RunState, State, states
 from tests.make_run import a_run, ended, event, finished_run, prepared, started
 from tests.slurm.cluster import SlurmCluster
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 LONG_AGO = "2026-01-02T03:04:05.000+00:00"
@@ -49,13 +50,6 @@ def command(where: Path, name: str, script: str) -> None:
     where.mkdir(exist_ok=True)
     (where / name).write_text(f"#!/bin/bash\n{script}\n")
     (where / name).chmod(0o755)
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
 
 
 # --- what it prints ------------------------------------------------------------------------------------------

@@ -7,15 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now, read_records
+from jobs.submit.states import State, states
 from tests.real_run import SMALL, losses
 from tests.required import skip_or_fail
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 
@@ -150,6 +151,28 @@ def test_a_full_or_read_only_disk_leaves_no_run(
     assert "choose another place with runs_dir=PATH" in message
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_sweep_on_a_disk_that_became_read_only_is_neither_resumed_nor_cancelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", disk], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a tmpfs")
+    try:
+        assert main(["submit", "launcher=dry", f"runs_dir={disk}", "sweep=s"]) == 0
+        (disk / "s/.lock").unlink(missing_ok=True)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        for command in ("resume", "cancel"):
+            capsys.readouterr()
+            assert main([command, str(disk / "s")]) == 2
+            assert "/s/.lock cannot be written: Read-only file system. Nothing was submitted or cancelled." in told(
+                capsys
+            )
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 def test_slurm_without_sbatch_says_where_to_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,14 +278,6 @@ def test_equal_resources_share_one_array_and_others_do_not(tmp_path: Path, capsy
 # --- this machine --------------------------------------------------------------------------------------------
 
 
-def wait_until(condition: object, seconds: float = 60) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_a_local_sweep_returns_at_once_runs_one_by_one_and_finishes(tmp_path: Path) -> None:
     where = tmp_path / 'odd "place" \n with $everything'
@@ -319,10 +334,10 @@ def test_cancel_stops_the_running_run_and_resume_continues_it_from_its_checkpoin
 
 
 @pytest.mark.slow
-def test_a_rank_killed_outright_is_seen_as_lost_and_the_next_run_still_runs(tmp_path: Path) -> None:
+def test_a_rank_killed_outright_is_named_and_the_next_run_still_runs(tmp_path: Path) -> None:
     import psutil
 
-    overrides = [*small(tmp_path), "job.steps=20000"]
+    overrides = [*small(tmp_path), "job.steps=20000", "launcher.requeues=0"]
     assert run_cli("submit", "-m", *overrides, "ranks_per_node=1", "name=a,b").returncode == 0
     sweep = SweepDir(tmp_path / "s")
     first, second = sweep.runs()
@@ -330,12 +345,23 @@ def test_a_rank_killed_outright_is_seen_as_lost_and_the_next_run_still_runs(tmp_
     for process in psutil.process_iter(["cmdline"]):
         if "submitit.core._submit" in (line := " ".join(process.info["cmdline"] or [])) and str(tmp_path) in line:
             process.kill()
-    wait_until(lambda: "lost" in run_cli("status", str(sweep.path)).stdout)
+    wait_until(lambda: "ended without a word" in run_cli("status", str(sweep.path)).stdout)
+    assert states(sweep)[0].state is State.failed
     wait_until(lambda: len(losses(second)) > 2)
     run_cli("cancel", str(sweep.path))
 
 
 # --- looking at sweeps ---------------------------------------------------------------------------------------
+
+
+def test_of_a_long_sweep_submit_shows_the_first_runs_and_how_many_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "-m", "launcher=dry", "repeat=range(1,61)", f"runs_dir={tmp_path}", "sweep=s"]) == 0
+    shown = told(capsys)
+    assert "tiny-ddp-n1x2-r50 " in shown
+    assert "tiny-ddp-n1x2-r51 " not in shown
+    assert "... and 10 runs more; `slurmscale plan` shows them all\n60 runs\n" in shown
 
 
 def test_a_folder_that_is_no_sweep_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

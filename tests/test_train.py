@@ -21,6 +21,7 @@ from litgpt.utils import check_valid_checkpoint_dir
 from jobs.data import Batches, open_dataset, prepare
 from jobs.metrics import ATTEMPT_METRICS, REGISTRY, STEP_METRICS
 from jobs.rundir import RunDir, load_run
+from jobs.workloads.machine import process_start
 from tests.real_run import events, losses, make_run, printed, steps, train
 
 PARALLEL = ("ddp", "fsdp_full", "fsdp_grad_op", "fsdp_no_shard", "fsdp_hybrid")
@@ -254,6 +255,31 @@ def test_the_time_split_of_a_run_sums_to_its_total(tmp_path: Path) -> None:
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
     assert end["checkpoint_total_time_s"] == pytest.approx(sum(r.get("checkpoint_time_s", 0) for r in steps(run)))
+
+
+def test_a_process_knows_when_it_began() -> None:
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    before = time.time()
+    process = context.Process(target=lambda: sender.send(process_start()))
+    process.start()
+    began = receiver.recv()
+    process.join()
+    # The kernel counts in hundredths of a second.
+    assert before - 0.02 < began < time.time()
+
+
+def test_a_run_that_could_be_killed_any_time_records_its_start_up_first_and_where_each_step_ended(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, "parallelism=ddp", "job.checkpoint_every_steps=2")
+    assert train(run) == [0, 0], printed(run)
+    (start,), (end,) = events(run, "started"), events(run, "finished")
+    assert start["startup_time_s"] == end["startup_time_s"]
+    elapsed_s = [row["elapsed_s"] for row in steps(run)]
+    assert elapsed_s == sorted(elapsed_s)
+    total_s, startup_s = (float(str(end[key])) for key in ("total_time_s", "startup_time_s"))
+    assert 0 < elapsed_s[0] < elapsed_s[-1] < total_s - startup_s
 
 
 def test_nodes_on_one_machine_are_recorded_as_emulated(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,10 +31,10 @@ from tests.real_run import SMALL
 ROOT = Path(__file__).parent.parent
 
 
-def rendered(found: list[RunState], *, width: int = 160, height: int = 24) -> list[str]:
+def rendered(found: list[RunState], *, width: int = 160, height: int = 24, stages: Sequence[str] = ()) -> list[str]:
     out = Console(width=width, height=height, force_terminal=True, color_system=None)
     with out.capture() as capture:
-        out.print(view(found, out))
+        out.print(view(found, list(stages), out))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -107,6 +107,10 @@ def test_a_large_sweep_fits_the_terminal_and_shows_what_matters(tmp_path: Path) 
         assert lines[-1].startswith("400 runs: 100 queued, 100 running, 100 finished, 100 failed")
     waits = [line for line in lines if " queued " in line]
     assert waits[0].startswith("run-399"), "the first that Slurm expects to start stands first"
+    stages = ["prepare: finished", "evaluate: 400 queued (Dependency)"]
+    with_stages = rendered(found, width=80, height=10, stages=stages)
+    assert len(with_stages) < 10
+    assert with_stages[-2:] == stages
 
 
 def test_a_small_sweep_is_shown_whole_with_slurms_expected_start(tmp_path: Path) -> None:

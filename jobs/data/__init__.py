@@ -11,8 +11,8 @@ numpy only: jobs/submit calls this on the login node, where torch may be missing
 
 from __future__ import annotations
 
-from jobs.data.batches import Batches, StepBatch
+from jobs.data.batches import Batches, StepBatch, held_out_batches
 from jobs.data.dataset import Dataset, open_dataset
-from jobs.data.prepare import prepare
+from jobs.data.prepare import prepare, refuse_unready
 
-__all__ = ["Batches", "Dataset", "StepBatch", "open_dataset", "prepare"]
+__all__ = ["Batches", "Dataset", "StepBatch", "held_out_batches", "open_dataset", "prepare", "refuse_unready"]

@@ -1,12 +1,14 @@
 """Batches: which samples a rank computes on in optimizer step n, as a function of n alone.
 
-Nothing is remembered from step to step, so resuming is asking for the next n. Epoch e visits the samples in a
-permutation drawn from (seed, e); an incomplete last global batch is left out. A global batch is the same samples
-whatever dp and micro_batch_size are: rank r takes its r-th contiguous slice and cuts that into micro-batches.
+Nothing is remembered from step to step, so resuming is asking for the next n. Epoch e visits the samples, less those
+held out at the end, in a permutation drawn from (seed, e); an incomplete last global batch is left out. A global
+batch is the same samples whatever dp and micro_batch_size are: rank r takes its r-th contiguous slice and cuts that
+into micro-batches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,14 +50,16 @@ class Batches:
         seed: int,
         pad_multiple: int = 1,
         pad_to: int | None = None,
+        held_out: int = 0,
     ) -> None:
         assert global_batch_size % (dp * micro_batch_size) == 0, (
             f"global_batch_size={global_batch_size} is not a multiple of dp={dp} x micro_batch_size={micro_batch_size}"
         )
         assert 0 <= dp_rank < dp, f"dp_rank={dp_rank} of dp={dp}"
-        refuse_small_data(dataset, global_batch_size)
-        refuse_unlabelled_batches(dataset, global_batch_size)
+        refuse_small_data(dataset, global_batch_size, held_out)
+        refuse_unlabelled_batches(dataset, global_batch_size, held_out)
         self._dataset = dataset
+        self._samples = len(dataset) - held_out
         self._global_batch_size = global_batch_size
         self._micro_batch_size = micro_batch_size
         self._micro_batches = global_batch_size // (dp * micro_batch_size)
@@ -68,7 +72,7 @@ class Batches:
     @property
     def steps_per_epoch(self) -> int:
         """Whole global batches of one pass over the data."""
-        return len(self._dataset) // self._global_batch_size
+        return self._samples // self._global_batch_size
 
     def step(self, n: int) -> StepBatch:
         """The batch of optimizer step n = 1, 2, ..."""
@@ -80,7 +84,10 @@ class Batches:
         lengths = self._dataset.lengths[micro_batches]
         first = self._dp_rank * self._micro_batches
         return StepBatch(
-            micro_batches=[self._padded(samples) for samples in micro_batches[first : first + self._micro_batches]],
+            micro_batches=[
+                side_by_side(self._dataset, samples, int(self._padded_lengths(lengths[row].max())))
+                for row, samples in enumerate(micro_batches[first : first + self._micro_batches], start=first)
+            ],
             labels=int(self._dataset.label_counts[chosen].sum()),
             tokens=int(lengths.sum(dtype=np.int64)),
             padded_tokens=int(self._padded_lengths(lengths.max(axis=1)).sum(dtype=np.int64)) * self._micro_batch_size,
@@ -90,7 +97,7 @@ class Batches:
         """The samples in the order of an epoch; the last one asked for is kept, it costs time linear in the data."""
         if self._epoch is None or self._epoch[0] != epoch:
             random = np.random.default_rng((self._seed, epoch))
-            self._epoch = (epoch, random.permutation(len(self._dataset)))
+            self._epoch = (epoch, random.permutation(self._samples))
         return self._epoch[1]
 
     def _padded_lengths(self, longest: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -99,32 +106,53 @@ class Batches:
             return np.full_like(longest, self._pad_to)
         return (longest + self._pad_multiple - 1) // self._pad_multiple * self._pad_multiple
 
-    def _padded(self, samples: npt.NDArray[np.intp]) -> tuple[Tokens, Tokens]:
-        """Samples side by side; inputs padded with 0, which no label looks at, and targets with IGNORED."""
-        shape = (len(samples), int(self._padded_lengths(self._dataset.lengths[samples].max())))
-        inputs, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
-        for row, sample in enumerate(samples.tolist()):
-            length = int(self._dataset.lengths[sample])
-            inputs[row, :length], targets[row, :length] = self._dataset.sample(sample)
-        return inputs, targets
+
+def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -> tuple[Tokens, Tokens]:
+    """Samples as rows of this length; inputs padded with 0, which no label looks at, and targets with IGNORED."""
+    shape = (len(samples), length)
+    inputs, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
+    for row, sample in enumerate(samples.tolist()):
+        used = int(dataset.lengths[sample])
+        inputs[row, :used], targets[row, :used] = dataset.sample(sample)
+    return inputs, targets
 
 
-def refuse_small_data(dataset: Dataset, global_batch_size: int) -> None:
+def held_out_batches(dataset: Dataset, held_out: int, size: int) -> Iterator[tuple[Tokens, Tokens]]:
+    """Inputs and targets of the samples that no step trains on, in their order, so many at once."""
+    chosen = np.arange(len(dataset) - held_out, len(dataset))
+    for start in range(0, held_out, size):
+        samples = chosen[start : start + size]
+        yield side_by_side(dataset, samples, int(dataset.lengths[samples].max()))
+
+
+def refuse_small_data(dataset: Dataset, global_batch_size: int, held_out: int) -> None:
     """Raise DataError when the data does not fill one global batch."""
-    if global_batch_size > len(dataset):
+    samples = len(dataset) - held_out
+    if global_batch_size > samples:
+        without = f" {held_out} of them are held out (data.held_out_samples)." if held_out else ""
+        smaller = (
+            f"scaling.global_batch_size={samples} or less (scaling.sequences_per_rank when mode=weak), or "
+            if samples > 0
+            else "a smaller data.held_out_samples, or "
+        )
         raise DataError(
-            f"A global batch takes {global_batch_size} samples and the data has {len(dataset)}: {dataset.description} "
-            f"Type scaling.global_batch_size={len(dataset)} or less (scaling.sequences_per_rank when mode=weak), or "
-            "give more data (data.path, data.max_samples, a smaller job.sequence_length)."
+            f"A global batch takes {global_batch_size} samples and the data has {len(dataset)}: {dataset.description}"
+            f"{without} Type {smaller}give more data (data.path, data.max_samples, a smaller job.sequence_length)."
         )
 
 
-def refuse_unlabelled_batches(dataset: Dataset, global_batch_size: int) -> None:
-    """Raise DataError when a global batch could be without any label: its mean loss would be 0 / 0."""
-    unlabelled = int(np.count_nonzero(dataset.label_counts == 0))
+def refuse_unlabelled_batches(dataset: Dataset, global_batch_size: int, held_out: int) -> None:
+    """Raise DataError when a global batch, or what is held out, could be without any label: its mean loss is 0 / 0."""
+    if held_out and not dataset.label_counts[-held_out:].any():
+        raise DataError(
+            f"None of the {held_out} samples held out has a label, because their prompt fills job.sequence_length. "
+            "Type a larger data.held_out_samples or job.sequence_length, or data.mask_prompt=false."
+        )
+    unlabelled = int(np.count_nonzero(dataset.label_counts[: len(dataset) - held_out] == 0))
     if unlabelled >= global_batch_size:
         raise DataError(
-            f"{unlabelled} of {len(dataset)} samples have no label, because their prompt fills job.sequence_length and "
-            f"data.mask_prompt=true takes no loss on it; a global batch of {global_batch_size} could be without any. "
+            f"{unlabelled} of {len(dataset) - held_out} samples have no label, because their prompt fills "
+            f"job.sequence_length and data.mask_prompt=true takes no loss on it; a global batch of "
+            f"{global_batch_size} could be without any. "
             "Type a larger job.sequence_length, data.too_long=refuse to see them, or data.mask_prompt=false."
         )

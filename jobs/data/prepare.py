@@ -92,13 +92,8 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
 
     Raises DataError for text, records or a tokenizer that cannot be used, and for a cache that cannot be written.
     """
-    tokenizer: dict[str, Path] = {}
-    if data.source is not Source.random:
-        if data.tokenizer is None:
-            refuse_bpe_size(data.bpe_vocab_size, vocab_size)
-        else:
-            tokenizer = tokenizer_files(Path(data.tokenizer))
-    recipe = Recipe(data, sequence_length, vocab_size, seed, source_files(data), tokenizer)
+    files, tokenizer = inputs(data, vocab_size)
+    recipe = Recipe(data, sequence_length, vocab_size, seed, files, tokenizer)
     cache = Path(data.cache_dir)
     digest = recipe.digest()
     target = cache / digest
@@ -110,6 +105,25 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
                     make(recipe, target)
     refuse_larger_tokenizer(recipe, read_meta(target)["tokenizer_size"])
     return target
+
+
+def inputs(data: Data, vocab_size: int) -> tuple[list[Path], dict[str, Path]]:
+    """The files of text and of the tokenizer, not read yet; raises DataError when one is not there."""
+    tokenizer: dict[str, Path] = {}
+    if data.source is not Source.random:
+        if data.tokenizer is None:
+            refuse_bpe_size(data.bpe_vocab_size, vocab_size)
+        else:
+            tokenizer = tokenizer_files(Path(data.tokenizer))
+    return source_files(data), tokenizer
+
+
+def refuse_unready(data: Data, vocab_size: int) -> None:
+    """Raise DataError for a file that is not there, or a cache that cannot be made, before a job waits for it."""
+    inputs(data, vocab_size)
+    cache = Path(data.cache_dir)
+    with writing(cache):
+        cache.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager

@@ -93,8 +93,9 @@ def group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):  # noqa: SLF001 (no public way)
             return dist.ProcessGroup.unbox(arg)
         if isinstance(arg, str):
-            # By its name, which torch types as a kind of string of its own; there is no public way.
-            return torch._C._distributed_c10d._resolve_process_group(arg)  # type: ignore[arg-type]  # noqa: SLF001
+            # By its name, which torch types as a kind of string of its own.
+            resolve = torch._C._distributed_c10d._resolve_process_group  # noqa: SLF001 (no public way)
+            return resolve(arg)  # type: ignore[arg-type]  # a GroupName, which is a string
     raise AssertionError(f"a collective without a process group: {args}")
 
 

@@ -21,9 +21,14 @@ def problems(run: Run) -> list[str]:
     return []
 
 
+def value_problems(run: Run) -> list[str]:
+    """Why values of this run cannot be, whatever its layout and its batch."""
+    return [sentence for rule in values.VALUES if (sentence := rule(run))]
+
+
 def product_is_illegal(run: Run) -> bool:
     """Whether it is the product of degrees that cannot run, and not a value or the size of the global batch."""
-    if any(rule(run) for rule in values.VALUES):
+    if value_problems(run):
         return False
     return any(rule(run) for rule in (*grid.GRID, batch.pipeline_is_filled, *engine_rules(run)))
 

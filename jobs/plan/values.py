@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.plan import chain
 from jobs.plan.words import Rule, divisors, either
 from jobs.schema import LauncherKind, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
@@ -32,6 +33,8 @@ def counts_are_positive(run: Run) -> str | None:
         "scaling.sequences_per_rank": run.scaling.sequences_per_rank,
         "data.max_samples": run.data.max_samples,
         "launcher.max_running": run.launcher.max_running,
+        "launcher.pilot_nodes": run.launcher.pilot_nodes,
+        "launcher.pilot_wall_time_min": run.launcher.pilot_wall_time_min,
         "engine.cpu_threads_per_rank": run.engine.cpu_threads_per_rank,
         "engine.hang_timeout_s": run.engine.hang_timeout_s,
     }
@@ -157,6 +160,32 @@ def fits_cluster(run: Run) -> str | None:
     return None
 
 
+def fits_pilot(run: Run) -> str | None:
+    """One job for all points has the nodes and the time of each, and the machine those of the job."""
+    nodes, minutes, c = run.launcher.pilot_nodes, run.launcher.pilot_wall_time_min, run.cluster
+    if run.launcher.kind is not LauncherKind.pilot:
+        return None
+    if nodes is None or minutes is None:
+        return (
+            "launcher=pilot needs the size of its one job. Type launcher.pilot_nodes=NODES "
+            "launcher.pilot_wall_time_min=MINUTES."
+        )
+    if run.nodes > nodes:
+        return f"nodes={run.nodes}, but launcher.pilot_nodes={nodes}. Type launcher.pilot_nodes={run.nodes} or more."
+    if run.wall_time_min >= minutes:
+        return (
+            f"wall_time_min={run.wall_time_min} leaves launcher.pilot_wall_time_min={minutes} no time to start. Type "
+            f"launcher.pilot_wall_time_min={run.wall_time_min + 1} or more, or wall_time_min={minutes - 1} or less."
+        )
+    for key, value, most in (("nodes", nodes, c.max_nodes), ("wall_time_min", minutes, c.max_wall_time_min)):
+        if most is not None and value > most:
+            return (
+                f"launcher.pilot_{key}={value}, but {c.name} allows {most} (cluster.max_{key}). "
+                f"Type launcher.pilot_{key}={most} or less."
+            )
+    return None
+
+
 # --- warnings ------------------------------------------------------------------------------------------------
 
 
@@ -195,5 +224,7 @@ VALUES: tuple[Rule, ...] = (
     sequence_fits_model,
     model_is_consistent,
     fits_cluster,
+    fits_pilot,
+    *chain.CHAIN,
 )
 WARNINGS: tuple[Rule, ...] = (nothing_is_steady, nodes_are_emulated, no_bfloat16_units)

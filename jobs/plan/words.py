@@ -27,3 +27,8 @@ def either(choices: Iterable[object]) -> str:
     """Choices as a sentence lists them: 1, 2 or 4."""
     *first, last = map(str, choices)
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def counted(runs: int) -> str:
+    """So many runs, in words."""
+    return f"{runs} run{'s' if runs != 1 else ''}"

@@ -7,27 +7,33 @@ id, what depends on it and its accounting stay.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from submitit.core.utils import JobPaths
+from submitit.helpers import clean_env
 
-from jobs.causes import Cause
+from jobs.causes import Cause, record_failure
 from jobs.errors import RunDirError, SubmitError
-from jobs.ranks import node_name, restart_count, slurm_job_id
+from jobs.ranks import hosts, node_name, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_records
 from jobs.submit import slurm
+from jobs.submit.own_queue import move_on
 from jobs.submit.script import STARTED
-from jobs.submit.states import Submission, events_since, latest_submissions, own_end
+from jobs.submit.states import Submission, events_since, latest_attempt, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has written its record.
 RECORD_WAIT_S = 20.0
+# What another shell may take to submit what waits.
+PATIENCE_S = 60.0
 LONGEST_PAUSE_S = 1800
 # A node is avoided from its second fault on, by all runs of the sweep.
 FAULTS_OF_A_BAD_NODE = 2
@@ -36,7 +42,15 @@ TAIL_BYTES = 65536
 # srun on tasks that ended badly, the first one first: "srun: error: node02: task 1: Killed", "... tasks 0-3: Exited
 # with exit code 1".
 DEATH = re.compile(r"^srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
-CAUSES = {"Out Of Memory": Cause.out_of_memory, "Segmentation fault": Cause.code, "Aborted": Cause.code}
+# On a node that stopped answering, where the job goes on without it.
+NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)$", re.MULTILINE)
+CAUSES = {
+    "Out Of Memory": Cause.out_of_memory,
+    "Segmentation fault": Cause.code,
+    "Aborted": Cause.code,
+    # The warning came before the rank listened.
+    "User defined signal 2": Cause.time_limit,
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ def again(run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bo
     """Whether and how a run whose ranks have ended goes on by itself; None when it does not."""
     events = events_since(run, submission)
     end = own_end(run, submission)
-    # As Slurm itself does with preempted jobs, without counting.
+    # Preemption does not count, as it does not for Slurm.
     requeues = [e for e in events if e["event"] == "requeued" and e["cause"] != Cause.preempted.name]
     if end is None or end["event"] == "finished" or submission.cancelled:
         return None
@@ -77,32 +91,33 @@ def again(run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bo
         return None
     if cause is Cause.time_limit:
         # From nothing but its beginning a run would reach the same limit again.
-        return Again(cause, 0, []) if has_advanced(events) else None
+        advanced = any(event["event"] == "checkpoint" for event in latest_attempt(run, submission))
+        return Again(cause, 0, []) if advanced else None
     faults = 1 + sum(event["cause"] != Cause.time_limit.name for event in requeues)
     return Again(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))
 
 
-def has_advanced(events: list[dict[str, Any]]) -> bool:
-    """Whether the latest attempt left a checkpoint."""
-    attempts = [i for i, event in enumerate(events) if event["event"] == "started"]
-    return bool(attempts) and any(event["event"] == "checkpoint" for event in events[attempts[-1] :])
-
-
 def bad_nodes(sweep: SweepDir) -> list[str]:
     """Nodes on which runs of this sweep have failed twice or more, by what the nodes did and not the program."""
-    counts = Counter(
-        str(event["node"])
-        for run in sweep.runs()
-        for event in read_records(run.status)
-        if event["event"] == "failed" and event.get("cause") in FAULTS
-    )
+    return failed_twice(event for run in sweep.runs() for event in read_records(run.status))
+
+
+def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
+    """Nodes with two or more faults of their own among these events."""
+    counts = Counter(str(e["node"]) for e in events if e["event"] == "failed" and e.get("cause") in FAULTS)
     return sorted(node for node, faults in counts.items() if faults >= FAULTS_OF_A_BAD_NODE)
 
 
-def record_silent_end(run: RunDir, submission: Submission, printed: str) -> None:
+def record_silent_end(run: RunDir, submission: Submission, printed: str, restart: int | None = None) -> None:
     """Add to a run's record what its ranks could not say: which of them was killed, or ended before it could write."""
     end = own_end(run, submission)
     if end is not None and end.get("cause") != Cause.lost_peer.name:
+        return
+    lost = NODE_FAILURE.search(printed)
+    if lost is not None:
+        node = hosts(lost[1])[0]
+        error = "srun says: Node failure"
+        record_failure(run, Cause.hardware, rank=first_rank_on(run, node), node=node, error=error, restart=restart)
         return
     death = DEATH.search(printed)
     if death is None:
@@ -110,7 +125,14 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str) -> None
     node, rank, how = death.groups()
     cause = Cause.code if how.startswith("Exited") else CAUSES.get(how, Cause.killed)
     error = f"rank {rank} ended without a word of its own; srun says: {how}"
-    append_event(run, "failed", restart=restart_count(), cause=cause.name, rank=int(rank), node=node, error=error)
+    record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
+
+
+def first_rank_on(run: RunDir, node: str) -> int:
+    """The first rank that was on a node when the ranks last met; 0 where that is not known."""
+    starts = [event for event in read_records(run.status) if event["event"] == "started"]
+    nodes = starts[-1]["nodes"] if starts else []
+    return nodes.index(node) * (starts[-1]["ranks"] // len(nodes)) if node in nodes else 0
 
 
 def main(sweep_path: str) -> None:
@@ -128,18 +150,39 @@ def main(sweep_path: str) -> None:
     if job["JobState"] not in {"RUNNING", "TIMEOUT"}:
         return
     if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
-        append_event(run, "failed", restart=restart_count(), cause=Cause.time_limit.name, rank=0, node=node_name(),
-                     error="reached its time limit before the ranks came to a step boundary")  # fmt: skip
+        error = "reached its time limit before the ranks came to a step boundary"
+        record_failure(run, Cause.time_limit, rank=0, node=node_name(), error=error)
     record_silent_end(run, submission, printed_since_start(Path(JobPaths(sweep.logs, job_id, 0).stdout)))
     # A preempted job that ends within its time of grace, as ours do, is over for Slurm.
     found = again(run, submission, sweep, preempted=job.get("PreemptTime", "None") != "None")
     if found is None:
+        if job["JobState"] == "RUNNING":
+            send_next(sweep)
         return
     # Requeueing ends this very script.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(f"slurmscale: {found.words()}", flush=True)
     found.record(run)
-    slurm.requeue(job_id, pause_s=found.pause_s, avoid=found.avoided)
+    try:
+        slurm.requeue(job_id)
+    except SubmitError as error:
+        said = f"ended by {found.cause.name}, and Slurm does not requeue its job: {error}"
+        record_failure(run, found.cause, rank=0, node=node_name(), error=said)
+        raise
+    # Avoiding more nodes than the job can spare would let it wait for ever.
+    spare = int(slurm.partitions()[job["Partition"]]["TotalNodes"]) - load_run(run.config).nodes
+    slurm.postpone(job_id, pause_s=found.pause_s, avoid=found.avoided if len(found.avoided) <= spare else [])
+
+
+def send_next(sweep: SweepDir) -> None:
+    """Let the sweep's own queue move on; the place of this very job is free only when it is over."""
+    configuration = os.environ.get("SLURM_CONF")
+    # A job submitted from a job would inherit its resources.
+    with clean_env():
+        if configuration is not None:
+            os.environ["SLURM_CONF"] = configuration
+        for line in move_on(sweep, patience_s=PATIENCE_S):
+            print(f"slurmscale: {line}", flush=True)
 
 
 def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:

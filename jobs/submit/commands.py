@@ -9,10 +9,10 @@ import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-from filelock import FileLock
 from rich.table import Table
 from rich.text import Text
 from submitit.core.utils import JobPaths
@@ -20,20 +20,24 @@ from submitit.core.utils import JobPaths
 from jobs.compose import compose
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.plan.table import console, plan_notes, plan_table
+from jobs.plan.words import counted
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
 from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm
-from jobs.submit.launch import check, counted, launch
-from jobs.submit.prepare import prepare
+from jobs.submit.launch import check, launch
+from jobs.submit.ledger import held
+from jobs.submit.own_queue import move_on, send
+from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step
-from jobs.submit.states import RunState, State, latest_submissions, open_sweep, states
+from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
+from jobs.submit.states import IN_SLURM, RunState, State, latest_submissions, open_sweep, states
 
 POLL_S = 1.0
 # With two questions a look, at most 12 Slurm calls a minute.
 SLURM_POLL_S = 10.0
-# A longer sweep's `status` shows only what a person may have to look after.
+# Of a longer sweep `submit` shows the first ones, `status` only those that a person may have to look after.
 MOST_ROWS = 50
-QUIET = {State.finished, State.queued, State.prepared}
+QUIET = {State.finished, State.queued, State.waiting, State.prepared}
 # What a rank may take to reach its next step boundary, before it is ended hard.
 GRACE_S = 20.0
 
@@ -43,34 +47,36 @@ def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
     points = compose(overrides, multirun=multirun)
     runs = [point.run for point in points]
     out = console()
-    out.print(plan_table(runs))
+    out.print(plan_table(runs[:MOST_ROWS]))
+    if len(runs) > MOST_ROWS:
+        out.print(f"... and {counted(len(runs) - MOST_ROWS)} more; `slurmscale plan` shows them all", markup=False)
     for note in plan_notes(runs):
         out.print(note, markup=False)
     kind = runs[0].launcher.kind
     check(runs)
-    prepared = prepare(points)
-    sweep = prepared.sweep
-    out.print(f"prepared {counted(len(runs))} in {sweep.path}", markup=False, soft_wrap=True)
-    try:
-        launched = launch(sweep, prepared.runs, kind)
-    except SuiteError:
-        # What Slurm did not let us take back keeps its directory and its record.
-        latest = latest_submissions(sweep)
-        if all(d.name not in latest or latest[d.name].cancelled for _, d in prepared.runs):
-            prepared.take_back()
-        raise
-    except KeyboardInterrupt:
-        submitted = sum(directory.name in latest_submissions(sweep) for _, directory in prepared.runs)
-        out.print(
-            f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Type `slurmscale "
-            f"resume {sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
-            markup=False,
-            soft_wrap=True,
-        )
-        return 130
+    with prepared(points) as made:
+        sweep = made.sweep
+        out.print(f"prepared {counted(len(runs))} in {sweep.path}", markup=False, soft_wrap=True)
+        try:
+            launched = launch(sweep, made.runs, kind)
+        except SuiteError:
+            # What Slurm did not let us take back keeps its directory and its record.
+            latest = latest_submissions(sweep)
+            if all(d.name not in latest or latest[d.name].cancelled for _, d in made.runs):
+                made.take_back()
+            raise
+        except KeyboardInterrupt:
+            submitted = sum(directory.name in latest_submissions(sweep) for _, directory in made.runs)
+            out.print(
+                f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Type `slurmscale "
+                f"resume {sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
+                markup=False,
+                soft_wrap=True,
+            )
+            return 130
     for line in launched:
         print(line)
-    if kind in {LauncherKind.slurm, LauncherKind.local}:
+    if kind in {LauncherKind.slurm, LauncherKind.pilot, LauncherKind.local}:
         print(f"look at it with: slurmscale status {sweep.path}")
     return wait_for(sweep) if wait else 0
 
@@ -78,7 +84,7 @@ def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
 def status(path: Path, *, everything: bool = False) -> int:
     """Print one row a run; of a long sweep only those that run or went wrong, unless everything is asked for."""
     sweep = open_sweep(path)
-    found = states(sweep)
+    found = look(sweep)
     shown = found if everything or len(found) <= MOST_ROWS else [item for item in found if item.state not in QUIET]
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("run", overflow="fold")
@@ -96,7 +102,24 @@ def status(path: Path, *, everything: bool = False) -> int:
     if len(shown) < len(found):
         print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.path}` shows every run")
     out.print(summary(found), markup=False)
+    for line in stage_lines(stage_states(sweep)):
+        out.print(line, markup=False, soft_wrap=True)
     return 0
+
+
+def look(sweep: SweepDir) -> list[RunState]:
+    """The states of a sweep, whose own queue moves on if it can."""
+    found = states(sweep)
+    if all(item.state is not State.waiting for item in found):
+        return found
+    try:
+        moved = move_on(sweep)
+    except SuiteError as error:
+        print(f"The sweep's own queue does not move on: {error}", file=sys.stderr)
+        return found
+    for line in moved:
+        print(line)
+    return states(sweep) if moved else found
 
 
 def not_shown(found: list[RunState], shown: list[RunState]) -> str:
@@ -142,7 +165,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
     with file.open(errors="replace") as text:
         while True:
             # Asked before reading, so that the last words of a run that ends meanwhile are read.
-            found = states(sweep) if follow else []
+            found = look(sweep) if follow else []
             goes_on = any(item.run == run and item.state.is_open for item in found)
             sys.stdout.write(text.read())
             sys.stdout.flush()
@@ -154,20 +177,38 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
 def cancel(path: Path) -> int:
     """End every run of the sweep that still waits or runs."""
     sweep = open_sweep(path)
-    alive = [item for item in states(sweep) if item.state.is_alive]
+    with held(sweep):
+        return cancel_all(sweep)
+
+
+def cancel_all(sweep: SweepDir) -> int:
+    """The same for a caller that holds the sweep's lock."""
+    found = states(sweep)
+    runs = [item for item in found if item.state.is_alive]
+    # Stages first: they may wait for nothing but the end of a run, however it ends.
+    stages = [item for item in stage_states(sweep) if item.state.is_alive]
+    alive: list[RunState | StageState] = [*reversed(stages), *runs]
     elsewhere = {str(item.host) for item in alive if item.launcher == "local"} - {socket.gethostname()}
     if elsewhere:
         raise SubmitError(
             f"{sweep.path} has runs that were started on {', '.join(sorted(elsewhere))} by launcher=local; their "
             f"processes can only be ended there. Type `slurmscale cancel {sweep.path}` on that machine."
         )
+    for item in found:
+        if item.state is State.waiting:
+            append_record(sweep.submissions, {"time": now(), "event": "cancelled", "run": item.run.name})
     # On record first: a run that stops in answer must already read as cancelled.
     for job_id in sorted({str(item.job_id) for item in alive}):
         append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
-    slurm.cancel([str(item.job_id) for item in alive if item.launcher == "slurm"])
+    slurm.cancel(sorted({str(item.job_id) for item in alive if item.launcher in IN_SLURM}))
     for queue in {int(str(item.job_id)) for item in alive if item.launcher == "local"}:
         end_session(queue)
-    print(f"cancelled {counted(len(alive))} of {sweep.path}" if alive else f"nothing of {sweep.path} waits or runs")
+    ended = len(runs) + sum(item.state is State.waiting for item in found)
+    if not ended and not stages:
+        print(f"nothing of {sweep.path} waits or runs")
+        return 0
+    also = f" and {len(stages)} stage{'s' if len(stages) != 1 else ''}" if stages else ""
+    print(f"cancelled {counted(ended)}{also} of {sweep.path}")
     return 0
 
 
@@ -196,43 +237,55 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
     """Launch again every run that has not finished and is not alive; they go on from their last checkpoint."""
     sweep = open_sweep(path)
     # Of two shells that resume at once, the second sees what the first has launched.
-    with FileLock(sweep.path / ".lock"):
+    with held(sweep):
+        moved = send(sweep)
         found = states(sweep)
         todo = [item.run for item in found if item.state is not State.finished and not item.state.is_open]
+        for line in moved:
+            print(line)
         print(f"{summary(found)}; {len(todo)} to go on with")
-        by_kind: dict[LauncherKind, list[tuple[Run, RunDir]]] = {}
-        for directory in todo:
-            run = load_run(directory.config)
-            by_kind.setdefault(LauncherKind[launcher] if launcher else run.launcher.kind, []).append((run, directory))
-        for kind, runs in by_kind.items():
-            for line in launch(sweep, runs, kind):
+        runs = [(load_run(directory.config), directory) for directory in todo]
+        missing = unevaluated(sweep, found)
+
+        def chain_of(run: Run) -> tuple[LauncherKind, str]:
+            return LauncherKind[launcher] if launcher else run.launcher.kind, str(run.stages)
+
+        # One launch has one launcher and one set of stages.
+        for chain in dict.fromkeys(map(chain_of, [*(run for run, _ in runs), *(each.run for each in missing)])):
+            its_runs = [(run, directory) for run, directory in runs if chain_of(run) == chain]
+            for line in launch(sweep, its_runs, chain[0], [each for each in missing if chain_of(each.run) == chain]):
                 print(line)
     return wait_for(sweep) if wait else 0
 
 
-def pause_s(found: list[RunState]) -> float:
+def pause_s(found: Sequence[RunState | StageState]) -> float:
     """How long to wait before asking again; a controller that others need too is asked less often."""
     alive = [item for item in found if item.state.is_open]
-    return 0.0 if not alive else SLURM_POLL_S if any(item.launcher == "slurm" for item in alive) else POLL_S
+    return 0.0 if not alive else SLURM_POLL_S if any(item.launcher in IN_SLURM for item in alive) else POLL_S
 
 
 def wait_for(sweep: SweepDir) -> int:
     """Tell of every run as it ends; returns 1 when one did not finish, 130 when the user stops waiting."""
     told: set[str] = set()
     try:
-        while len(told) < len(found := states(sweep)):
+        while True:
+            found, around = look(sweep), stage_states(sweep)
             for item in found:
                 if not item.state.is_open and item.run.name not in told:
                     told.add(item.run.name)
                     line = f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}"
                     print(line.rstrip(), flush=True)
-            time.sleep(pause_s(found))
+            if not pause_s([*found, *around]):
+                break
+            time.sleep(pause_s([*found, *around]))
     except KeyboardInterrupt:
         print(f"No longer waiting; the runs go on. Type `slurmscale status {sweep.path}` to see them.")
         return 130
-    return exit_code(found)
+    for line in stage_lines(around):
+        print(line)
+    return exit_code([*found, *around])
 
 
-def exit_code(found: list[RunState]) -> int:
-    """What a command that waited returns: 0 when every run finished."""
+def exit_code(found: Sequence[RunState | StageState]) -> int:
+    """What a command that waited returns: 0 when every run and stage finished."""
     return 0 if all(item.state is State.finished for item in found) else 1

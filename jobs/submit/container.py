@@ -37,13 +37,14 @@ def driver(run: Run) -> list[str]:
 
 def mounts(run: Run) -> list[str]:
     """What apptainer shows a rank of the file system: its own directories under both their names, then the user's."""
-    own = [Path(path) for path in (run.runs_dir, run.data.cache_dir, run.job.init_from) if path is not None]
+    read = (run.data.path, run.data.tokenizer) if run.stages.prepare is not None else ()
+    own = [Path(path) for path in (run.runs_dir, run.data.cache_dir, run.job.init_from, *read) if path is not None]
     paths = dict.fromkeys(str(name) for path in own for name in (path, path.resolve()))
     for path in paths:
         if "," in path or ":" in path:
             raise SubmitError(
                 f"{path!r} has a comma or a colon, which apptainer --bind cannot carry. Type another runs_dir, "
-                "data.cache_dir or job.init_from."
+                "data.cache_dir, job.init_from or data.path."
             )
     return [*paths, *run.cluster.container_mounts]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,12 +20,13 @@ from filelock import FileLock
 from submitit import LocalExecutor
 
 from jobs import run as entry
-from jobs.ranks import LOCAL_RESTART_COUNT, free_port
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
+from jobs.causes import Cause, record_failure
+from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
 from jobs.submit.after_ranks import again
 from jobs.submit.private import refuse_shared
 from jobs.submit.script import code_environment, stop_before_limit_s
-from jobs.submit.states import latest_submissions
+from jobs.submit.states import latest_submissions, own_end
 
 
 def main(sweep_path: str, names: list[str]) -> None:
@@ -32,9 +34,26 @@ def main(sweep_path: str, names: list[str]) -> None:
     sweep = SweepDir(Path(sweep_path))
     turn = FileLock(Path(tempfile.gettempdir()) / f"slurmscale-local-{os.getuid()}.lock")
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    stages = load_run(sweep.run(names[0]).config).stages
     for name in names:
         with turn:
-            run_to_its_end(sweep, sweep.run(name), visible_gpus)
+            if not finished(sweep.run(name)):
+                run_to_its_end(sweep, sweep.run(name), visible_gpus)
+            if stages.evaluate is not None:
+                do_stage("evaluate", sweep.run(name).path, sweep.run(name))
+    if stages.report is not None:
+        do_stage("report", sweep.path, sweep.run(names[-1]))
+
+
+def finished(directory: RunDir) -> bool:
+    """Whether a run needs nothing but its evaluation."""
+    return any(event["event"] == "finished" for event in read_records(directory.status))
+
+
+def do_stage(name: str, path: Path, directory: RunDir) -> None:
+    """Let a process of its own do a stage, with the code of this run; what came of it is on record."""
+    command = [sys.executable, "-m", f"jobs.stages.{name}", str(path)]
+    subprocess.run(command, env=code_environment(directory.code.resolve()), stdin=subprocess.DEVNULL, check=False)
 
 
 def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
@@ -42,7 +61,11 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     os.environ[LOCAL_RESTART_COUNT] = "0"
     while True:
         start_and_wait(sweep, directory, visible_gpus)
-        found = again(directory, latest_submissions(sweep)[directory.name], sweep)
+        submission = latest_submissions(sweep)[directory.name]
+        if own_end(directory, submission) is None:
+            error = "ended without a word of its own, as a process does that is killed (out of memory?)"
+            record_failure(directory, Cause.killed, rank=0, node=node_name(), error=error)
+        found = again(directory, submission, sweep)
         if found is None:
             break
         print(f"{directory.name}: {found.words()}", flush=True)
@@ -62,7 +85,7 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     executor.update_parameters(
         tasks_per_node=run.ranks,
         timeout_min=run.wall_time_min,
-        signal_delay_s=stop_before_limit_s(run),
+        signal_delay_s=stop_before_limit_s(run.wall_time_min),
         stderr_to_stdout=True,
     )
     job = executor.submit(rank_main, str(directory.path), visible_gpus)

@@ -46,7 +46,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
         nodes=run.nodes,
         ranks_per_node=run.ranks_per_node,
         ports=RENDEZVOUS_PORTS,
-        stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run),
+        stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run.wall_time_min),
     )
 
 

@@ -6,27 +6,28 @@ file system or Ctrl-C leaves nothing that looks like a run.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from jobs.compose import Point
-from jobs.data import open_dataset
-from jobs.data import prepare as prepare_data
+from jobs.data import refuse_unready
 from jobs.errors import ConfigError, RunDirError
 from jobs.layout import accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
-from jobs.rundir import RunDir, SweepDir, append_event, dump_run
-from jobs.schema import LauncherKind, Run, Source
-from jobs.secrets import redacted
+from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
+from jobs.schema import LauncherKind, Run
 from jobs.submit.private import make_private
 from jobs.submit.provenance import provenance, snapshot_code
-from jobs.workloads.steps import batches_of, steps_of
+from jobs.workloads.steps import Samples, samples_of
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,9 @@ class Prepared:
             shutil.rmtree(self.sweep.path, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Samples:
-    """The tokenized samples of a run and how long they make it."""
-
-    directory: Path
-    steps: int
-
-
-def prepare(points: list[Point]) -> Prepared:
-    """Make the run directories of all points.
+@contextmanager
+def prepared(points: list[Point]) -> Iterator[Prepared]:
+    """The run directories of all points, which no other shell resumes or cancels while the block goes on.
 
     Raises DataError when its data cannot be used, RunDirError when a
     directory exists or cannot be written; then no run directory was made.
@@ -64,8 +58,36 @@ def prepare(points: list[Point]) -> Prepared:
     sweep = sweep_directory(runs)
     refuse_taken(sweep, runs)
     samples = prepare_samples(runs)
-    prepared = Prepared(sweep, [(run, sweep.run(str(run.name))) for run in runs], not sweep.path.exists())
+    lock = FileLock(sweep.lock)
+    made = Prepared(sweep, [], new_sweep=not sweep.path.exists())
     try:
+        with disk_errors_told(sweep):
+            make_private(sweep.path)
+            lock.acquire()
+            write_runs(made, points, samples)
+        yield made
+    finally:
+        lock.release()
+
+
+@contextmanager
+def disk_errors_told(sweep: SweepDir) -> Iterator[None]:
+    """Turn what the file system refuses into a RunDirError with what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirError(
+            f"{sweep.path} could not be prepared: {error.strerror or error} ({error.filename or sweep.path}). "
+            "No run was made. Make room or choose another place with runs_dir=PATH."
+        ) from error
+
+
+def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None]) -> None:
+    """Make all run directories, or none."""
+    sweep = made.sweep
+    try:
+        # While this shell waited for its turn, another may have made them, or taken back the whole sweep.
+        refuse_taken(sweep, [point.run for point in points])
         make_private(sweep.path)
         sweep.logs.mkdir(exist_ok=True, mode=0o700)
         code = snapshot_code(sweep)
@@ -73,18 +95,13 @@ def prepare(points: list[Point]) -> Prepared:
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, samples, strict=True):
                 write_run(RunDir(Path(staging) / str(point.run.name)), point, code, found, facts)
-            for _, directory in prepared.runs:
+            for point in points:
+                directory = sweep.run(str(point.run.name))
                 (Path(staging) / directory.name).rename(directory.path)
-    except OSError as error:
-        prepared.take_back()
-        raise RunDirError(
-            f"{sweep.path} could not be prepared: {error.strerror or error} ({error.filename or sweep.path}). "
-            "No run was made. Make room or choose another place with runs_dir=PATH."
-        ) from error
+                made.runs.append((point.run, directory))
     except BaseException:
-        prepared.take_back()
+        made.take_back()
         raise
-    return prepared
 
 
 def sweep_directory(runs: list[Run]) -> SweepDir:
@@ -94,6 +111,8 @@ def sweep_directory(runs: list[Run]) -> SweepDir:
         raise ConfigError("runs_dir and sweep cannot be swept over: one submission is one sweep directory.")
     if len({run.launcher.kind for run in runs}) > 1:
         raise ConfigError("launcher cannot be swept over, nor follow a swept cluster: one submission has one launcher.")
+    if any(run.stages != runs[0].stages for run in runs):
+        raise ConfigError("stages cannot be swept over: one submission is one chain of stages.")
     return SweepDir(paths.pop())
 
 
@@ -109,24 +128,22 @@ def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
 
 
 def prepare_samples(runs: list[Run]) -> list[Samples | None]:
-    """The tokenized samples of each run, made now so that bad data is found now; None for launcher=dry.
+    """The tokenized samples of each run, made now so that bad data is found now.
 
-    Raises DataError for text that cannot be used or holds less than a global batch.
+    None for launcher=dry, and where a stage makes them later: then only files that are not there are found. Raises
+    DataError for text that cannot be used or holds less than a global batch.
     """
     made: dict[str, Path] = {}
-    return [None if run.launcher.kind is LauncherKind.dry else samples_of(run, made) for run in runs]
+    for run in runs:
+        if run.launcher.kind is not LauncherKind.dry and makes_samples_later(run):
+            refuse_unready(run.data, run.model.vocab_size)
+    return [None if makes_samples_later(run) else samples_of(run, made) for run in runs]
 
 
-def samples_of(run: Run, made: dict[str, Path]) -> Samples:
-    """The samples of one run; `made` holds those of earlier runs of the same text."""
-    # Only random tokens depend on the seed.
-    seed = run.job.seed if run.data.source is Source.random else None
-    key = f"{run.data} {run.job.sequence_length} {run.model.vocab_size} {seed}"
-    if key not in made:
-        made[key] = prepare_data(
-            run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
-        )
-    return Samples(made[key], steps_of(run.job, batches_of(run, open_dataset(made[key]), rank=0)))
+def makes_samples_later(run: Run) -> bool:
+    """Whether the samples are not there when the run is submitted; launcher=local trains where it prepares."""
+    kind = run.launcher.kind
+    return kind is LauncherKind.dry or (run.stages.prepare is not None and kind is not LauncherKind.local)
 
 
 def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:
@@ -155,8 +172,3 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
         "warnings": warnings(run),
     }
     return {key: value for key, value in plan.items() if value is not None}
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write JSON for people and programs."""
-    path.write_text(json.dumps(redacted(value), indent=1) + "\n")

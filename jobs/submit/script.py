@@ -16,6 +16,7 @@ from submitit import SlurmExecutor
 from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
+from jobs.plan.chain import stage_gpus, stages_of
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container
@@ -25,6 +26,7 @@ VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
 # First line of each start of a batch script.
 STARTED = "slurmscale: started"
+STARTED_LINE = f'echo "{STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
 
 
 def resources(run: Run, code: Path) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "qos": cluster.qos,
         "constraint": cluster.constraint,
         "time": run.wall_time_min,
-        "signal_delay_s": stop_before_limit_s(run),
+        "signal_delay_s": stop_before_limit_s(run.wall_time_min),
         "nodes": run.nodes,
         "ntasks_per_node": run.ranks_per_node,
         "gpus_per_node": run.ranks_per_node if cluster.gpus else None,
@@ -52,7 +54,53 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "setup": setup_lines(run, code),
         "stderr_to_stdout": True,
     }
-    for key, value in (wanted | {f"cluster.sbatch.{k}": f"{k}{v}" for k, v in cluster.sbatch.items()}).items():
+    return carried(run, wanted)
+
+
+def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
+    """Executor parameters of a stage beside training: one process."""
+    cluster, stage = run.cluster, stages_of(run)[name]
+    further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
+    if stage.memory_gb is not None:
+        further["mem"] = f"{stage.memory_gb}G"
+    # What was chosen for the nodes of one partition may not exist in another.
+    same = stage.partition is None
+    wanted = {
+        "job_name": f"{run.sweep}-{name}",
+        "partition": cluster.partition if same else stage.partition,
+        "account": cluster.account,
+        "qos": cluster.qos,
+        "constraint": cluster.constraint if same else None,
+        "time": stage.wall_time_min,
+        "signal_delay_s": stop_before_limit_s(stage.wall_time_min),
+        "nodes": 1,
+        "ntasks_per_node": 1,
+        "gpus_per_node": stage_gpus(run, name) or None,
+        "cpus_per_task": stage.cpus,
+        "additional_parameters": {**further, **(cluster.sbatch if same else {})},
+        "srun_args": [f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
+        "setup": [*environment_lines(run, code), private_line(run)],
+        "stderr_to_stdout": True,
+    }
+    return carried(run, wanted)
+
+
+def starting_after(parameters: dict[str, Any], after: str | None) -> dict[str, Any]:
+    """Executor parameters of a job that waits for others; None: for none.
+
+    Where they can never be what it waits for, Slurm cancels it, which would otherwise hold it for ever.
+    """
+    if after is None:
+        return parameters
+    further = parameters["additional_parameters"]
+    both = ",".join(filter(None, [further.get("dependency"), after]))
+    more = further | {"dependency": both, "kill-on-invalid-dep": "yes"}
+    return parameters | {"additional_parameters": more}
+
+
+def carried(run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Executor parameters without those that are not set; raises SubmitError for what no script can carry."""
+    for key, value in (wanted | {f"cluster.sbatch.{k}": f"{k}{v}" for k, v in run.cluster.sbatch.items()}).items():
         if isinstance(value, str):
             refuse_unquotable(value, key)
     refuse_unquotable(sweep_path(run), "runs_dir and sweep", and_percent=True)
@@ -60,9 +108,9 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if value is not None} | {"wckey": None}
 
 
-def stop_before_limit_s(run: Run) -> int:
-    """How long before its time limit a run is asked to reach a step boundary and save; a quarter of a short limit."""
-    return min(STOP_BEFORE_LIMIT_S, run.wall_time_min * 60 // 4)
+def stop_before_limit_s(wall_time_min: int) -> int:
+    """How long before its time limit a job is asked to reach a step boundary and save; a quarter of a short limit."""
+    return min(STOP_BEFORE_LIMIT_S, wall_time_min * 60 // 4)
 
 
 def srun_arguments(run: Run) -> list[str]:
@@ -81,8 +129,13 @@ def setup_lines(run: Run, code: Path) -> list[str]:
     return [
         *environment_lines(run, code),
         *after_ranks_lines(run),
-        f"{shlex.join([sys.executable, '-m', 'jobs.submit.private', sweep_path(run)])} || exit",
+        private_line(run),
     ]
+
+
+def private_line(run: Run) -> str:
+    """The shell line that ends a batch script where others could change what it executes."""
+    return f"{shlex.join([sys.executable, '-m', 'jobs.submit.private', sweep_path(run)])} || exit"
 
 
 def environment_lines(run: Run, code: Path) -> list[str]:
@@ -112,7 +165,7 @@ def after_ranks_lines(run: Run) -> list[str]:
     """Shell lines that let a run go on by itself. This Python, not cluster.python: that one may be in a container."""
     command = [sys.executable, "-m", "jobs.submit.after_ranks", sweep_path(run)]
     return [
-        f'echo "{STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"',
+        STARTED_LINE,
         f"after_ranks() {{ {shlex.join(command)}; }}",
         "trap after_ranks EXIT",
     ]
@@ -160,7 +213,11 @@ def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> No
 def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
     """The batch script of one run, complete: given to sbatch by hand it runs the same entry as launcher=slurm."""
     command = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
+    return batch_script(command, sweep.logs, resources(run, directory.code.resolve()))
+
+
+def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:
+    """The text of a batch script that starts this command once a rank."""
     # Private, and pinned for it: submitit has no public call that returns a script, and none that works where
     # Slurm is not installed.
-    text = _make_sbatch_string(command=command, folder=sweep.logs, **resources(run, directory.code.resolve()))
-    return f"{text}\n"
+    return f"{_make_sbatch_string(command=command, folder=logs, **parameters)}\n"

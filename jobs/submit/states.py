@@ -27,15 +27,21 @@ from jobs.submit import slurm
 
 # What a shared file system and accounting may take to show how a job ended.
 END_GRACE_S = 60.0
+# Launchers whose job ids are Slurm's.
+IN_SLURM = {"slurm", "pilot"}
 # Our word beside Slurm's for a job whose scheduler cannot be asked.
 UNKNOWN = "UNKNOWN"
+# In place of a job's id, where a run has none.
+NO_JOB = "-"
 
 
 class State(Enum):
     """Where a run stands."""
 
     prepared = "prepared"
-    """A directory, never submitted."""
+    """A directory, never submitted, or never started by the pilot that it was given to."""
+    waiting = "waiting"
+    """In the sweep's own queue, until Slurm takes more jobs."""
     queued = "queued"
     """Submitted; its ranks have not met yet."""
     running = "running"
@@ -57,7 +63,7 @@ class State(Enum):
     @property
     def is_open(self) -> bool:
         """Whether it may change without anybody's doing."""
-        return self.is_alive or self is State.ended
+        return self.is_alive or self in {State.waiting, State.ended}
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,19 @@ class Submission:
     process_started: float | None = None
     log_id: str | None = None
     """The id in the names of its log files."""
+    nodes: int | None = None
+    """How many it wants of its pilot."""
+    place: str | None = None
+    """The nodes of its pilot that it runs on; None while it waits for some."""
+    launches: int = 0
+    """How often its queue or pilot has started it."""
     ended: bool = False
     cancelled: bool = False
     time: str | None = None
+    waits_for: str | None = None
+    """In the sweep's own queue: the limit that Slurm named when it took no more jobs."""
+    after: str | None = None
+    """The job that prepares its data, where one does."""
 
 
 def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
@@ -119,16 +135,28 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
                     record["host"],
                     record.get("process_started"),
                     record["job_id"] if record["launcher"] == "slurm" else None,
+                    record.get("nodes"),
                     time=record["time"],
+                    after=record.get("after"),
                 )
                 of_job[record["job_id"]].append(latest[record["run"]])
+            case "waiting":
+                latest[record["run"]] = Submission(
+                    record["run"], "slurm", NO_JOB, record["events_before"], time=record["time"],
+                    waits_for=record["limit"],
+                )  # fmt: skip
             case "launched":
-                latest[record["run"]].log_id = record["log_id"]
+                launched = latest[record["run"]]
+                launched.log_id, launched.place = record["log_id"], record.get("place")
+                launched.launches += 1
+            case "nodes_returned":
+                latest[record["run"]].place = None
             case "ended":
                 latest[record["run"]].ended = True
             case "cancelled":
-                for submission in of_job[record["job_id"]]:
+                for submission in of_job[record["job_id"]] if "job_id" in record else [latest[record["run"]]]:
                     submission.cancelled = True
+                    submission.waits_for = None
     for run in sweep.runs():
         if run.name not in latest and (by_hand := submission_by_hand(run)):
             latest[run.name] = by_hand
@@ -142,7 +170,7 @@ def submission_by_hand(run: RunDir) -> Submission | None:
     if not started and not failed:
         return None
     job_id = started[-1].get("job_id") if started else None
-    return Submission(run.name, "slurm" if job_id else "hand", job_id or "-", 0, log_id=job_id)
+    return Submission(run.name, "slurm" if job_id else "hand", job_id or NO_JOB, 0, log_id=job_id)
 
 
 def states(sweep: SweepDir) -> list[RunState]:
@@ -150,9 +178,10 @@ def states(sweep: SweepDir) -> list[RunState]:
     latest = latest_submissions(sweep)
     ends = {name: own_end(sweep.run(name), submission) for name, submission in latest.items()}
     unfinished = [latest[name] for name, end in ends.items() if end is None or end["event"] != "finished"]
-    known = scheduler_states(sweep, unfinished)
+    known = held_by_schedulers(unfinished)
     # A job that left the queue before it was asked has written its end by now.
     ends |= {submission.run: own_end(sweep.run(submission.run), submission) for submission in unfinished}
+    known |= ended_in_slurm([each for each in unfinished if each.run not in known and ends[each.run] is None])
     found = []
     for run in sweep.runs():
         submission = latest.get(run.name)
@@ -181,14 +210,23 @@ def decide(
     """The state of a submitted run and a few words on it: finished is final, then what the scheduler still holds."""
     if end is not None and end["event"] == "finished":
         return State.finished, ""
+    if submission.waits_for is not None:
+        return State.waiting, f"Slurm takes no more jobs now ({submission.waits_for})"
     if job is not None and (alive := alive_state(run, submission, end, job)):
         return alive
     if end is not None and end["event"] == "failed":
-        return State.failed, f"rank {end['rank']} on {end['node']}: {end['error'].splitlines()[0]}"
+        who = f"rank {end['rank']} on {end['node']}: " if "rank" in end else ""
+        return State.failed, f"{who}{end['error'].splitlines()[0]}"
     if end is not None:
         return State.cancelled if submission.cancelled else State.stopped, end["reason"]
+    unprepared = submission.after is not None and not run.data.exists()
+    if unprepared and not submission.cancelled and job is not None and job.state == "CANCELLED":
+        return State.failed, f"its data could not be prepared: job {submission.after} ended without a word"
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, ""
+    if submission.launcher == "pilot" and submission.place is None:
+        state = State.prepared if submission.launches == 0 else State.stopped
+        return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` sends another"
     if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm.GONE}:
         return State.failed, f"Slurm says {job.state}"
     return without_end(run, submission, job)
@@ -197,14 +235,14 @@ def decide(
 def without_end(run: RunDir, submission: Submission, job: slurm.JobState | None) -> tuple[State, str]:
     """The state of a run that is not alive and has no end on record, and how sure that is."""
     said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
-    if submission.launcher == "slurm" and time.time() - last_sign(run, submission) < END_GRACE_S:
+    if submission.launcher in IN_SLURM and time.time() - last_sign(run, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
     return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {run.path}`"
 
 
 def last_sign(run: RunDir, submission: Submission) -> float:
     """When a submission, its ranks or its batch script last wrote anything; seconds since the epoch."""
-    output = JobPaths(SweepDir(run.path.parent).logs, submission.job_id, 0).stdout
+    output = JobPaths(SweepDir(run.path.parent).logs, submission.log_id or submission.job_id, 0).stdout
     signs = [0.0 if submission.time is None else datetime.fromisoformat(submission.time).timestamp()]
     for path in (run.status, run.metrics, run.heartbeats, Path(output)):
         with contextlib.suppress(FileNotFoundError):
@@ -223,11 +261,14 @@ def alive_state(
     if job.state in {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"}:
         again = [event for event in attempt if event["event"] == "requeued"]
         words = [f"goes on after {again[-1]['cause']}"] if again else []
+        if end is not None and "stage" in end:
+            words.append(end["error"].splitlines()[0])
         return State.queued, "; ".join([*words, *filter(None, [job.reason])])
     if job.state in {"RUNNING", "STAGE_OUT"} or (job.state == "COMPLETING" and end is None):
         if end is not None:
             return State.running, "ending"
-        return (State.running, "") if started else (State.queued, "starting")
+        words = [*([] if started else ["starting"]), *filter(None, [job.reason])]
+        return State.running if started else State.queued, " ".join(words)
     return None
 
 
@@ -255,22 +296,15 @@ def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
     return next(iter(causes or failures or ends[-1:]), None)
 
 
-def scheduler_states(sweep: SweepDir, submissions: list[Submission]) -> dict[str, slurm.JobState]:
-    """What the schedulers say of these submissions, by run name; UNKNOWN where they cannot be asked from here.
-
-    Asks Slurm twice at most, however many runs there are.
-    """
-    in_slurm = {submission.job_id: submission for submission in submissions if submission.launcher == "slurm"}
-    found: dict[str, slurm.JobState] = {}
+def held_by_schedulers(submissions: list[Submission]) -> dict[str, slurm.JobState]:
+    """What waits or runs of these submissions, by run name; UNKNOWN where that cannot be asked from here."""
+    in_slurm = [each for each in of_slurm(submissions) if not each.ended]
     try:
-        held = slurm.queue() if in_slurm else {}
-        silent = [job_id for job_id, each in in_slurm.items() if job_id not in held]
-        silent = [job_id for job_id in silent if own_end(sweep.run(in_slurm[job_id].run), in_slurm[job_id]) is None]
-        known = slurm.accounted(silent) | held
-        found = {each.run: known[job_id] for job_id, each in in_slurm.items() if job_id in known}
+        queue = slurm.queue() if in_slurm else {}
+        found = {each.run: its_turn(each, queue[each.job_id]) for each in in_slurm if each.job_id in queue}
     except SubmitError as error:
         unknown = slurm.JobState(UNKNOWN, f"Slurm does not answer here: {error}")
-        found = {submission.run: unknown for submission in in_slurm.values()}
+        found = dict.fromkeys((each.run for each in in_slurm), unknown)
     for submission in submissions:
         if submission.launcher != "local" or submission.ended:
             continue
@@ -280,6 +314,31 @@ def scheduler_states(sweep: SweepDir, submissions: list[Submission]) -> dict[str
             running = submission.log_id is not None
             found[submission.run] = slurm.JobState("RUNNING" if running else "PENDING", None if running else "its turn")
     return found
+
+
+def of_slurm(submissions: list[Submission]) -> list[Submission]:
+    """Those that went to Slurm."""
+    return [each for each in submissions if each.launcher in IN_SLURM and each.job_id != NO_JOB]
+
+
+def its_turn(submission: Submission, job: slurm.JobState) -> slurm.JobState:
+    """What the state of the job means for a run, which in a pilot may still wait for nodes."""
+    if submission.launcher != "pilot" or job.state not in {"RUNNING", "COMPLETING", "RESIZING"}:
+        return job
+    pilot = f"pilot {submission.job_id}"
+    if submission.place is not None:
+        return slurm.JobState("RUNNING", f"on {submission.place} of {pilot}")
+    if job.state == "COMPLETING":
+        return slurm.JobState("COMPLETED")
+    nodes = f"{submission.nodes} free node{'s' if submission.nodes != 1 else ''}"
+    return slurm.JobState("PENDING", f"waits for {nodes} of {pilot}")
+
+
+def ended_in_slurm(submissions: list[Submission]) -> dict[str, slurm.JobState]:
+    """What accounting says of those that went to Slurm and are not in its queue, by run name."""
+    in_slurm = of_slurm(submissions)
+    known = slurm.accounted(sorted({each.job_id for each in in_slurm}))
+    return {each.run: known[each.job_id] for each in in_slurm}
 
 
 def queue_is_alive(submission: Submission) -> bool:

@@ -1,6 +1,6 @@
 """`slurmscale watch`: a sweep as it goes on, in a table that fits the terminal, or in lines where there is none.
 
-It only reads, as `status` does, and at the same pace as `--wait`; ending it ends no run.
+It looks as `status` does, at the pace of `--wait`; ending it ends no run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from rich.text import Text
 
 from jobs.plan.table import console
 from jobs.rundir import SweepDir
-from jobs.submit.commands import exit_code, not_shown, pause_s, step_of, summary
+from jobs.submit.commands import exit_code, look, not_shown, pause_s, step_of, summary
 from jobs.submit.progress import Progress, last_step, progress_of
-from jobs.submit.states import RunState, State, open_sweep, states
+from jobs.submit.stage_states import StageState, stage_lines, stage_states
+from jobs.submit.states import RunState, State, open_sweep
 
 TROUBLE = (State.failed, State.lost, State.ended, State.stopped)
 # Header, the line of what is not shown, the summary, and the line that the terminal's cursor is on.
@@ -47,22 +48,23 @@ def watch(path: Path) -> int:
         return 130
 
 
-def in_a_table(sweep: SweepDir, out: Console) -> list[RunState]:
+def in_a_table(sweep: SweepDir, out: Console) -> list[RunState | StageState]:
     """Redraw one table until nothing is alive."""
     with Live(console=out, auto_refresh=False) as live:
         while True:
-            found = states(sweep)
-            live.update(view(found, out), refresh=True)
-            if not pause_s(found):
-                return found
-            time.sleep(pause_s(found))
+            found, around = look(sweep), stage_states(sweep)
+            live.update(view(found, stage_lines(around), out), refresh=True)
+            if not pause_s([*found, *around]):
+                return [*found, *around]
+            time.sleep(pause_s([*found, *around]))
 
 
-def in_lines(sweep: SweepDir) -> list[RunState]:
+def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
     """Print every change of a run's state or reason, and a summary after each look that had one."""
     told: dict[str, tuple[State, str]] = {}
+    told_stages: list[str] = []
     while True:
-        found = states(sweep)
+        found, around = look(sweep), stage_states(sweep)
         changed = [item for item in found if told.get(item.run.name) != (item.state, item.detail)]
         for item in changed:
             told[item.run.name] = (item.state, item.detail)
@@ -72,14 +74,19 @@ def in_lines(sweep: SweepDir) -> list[RunState]:
             print(" ".join(filter(None, [line, at, item.detail])), flush=True)
         if changed:
             print(summary(found), flush=True)
-        if not pause_s(found):
-            return found
-        time.sleep(pause_s(found))
+        lines = stage_lines(around)
+        for line in lines:
+            if line not in told_stages:
+                print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+        told_stages = lines
+        if not pause_s([*found, *around]):
+            return [*found, *around]
+        time.sleep(pause_s([*found, *around]))
 
 
-def view(found: list[RunState], out: Console) -> Group:
+def view(found: list[RunState], stages: list[str], out: Console) -> Group:
     """The table of what matters most, as high as the terminal allows, and a count of everything."""
-    shown = fitting(found, out.height - LINES_BESIDE_ROWS)
+    shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(stages))
     bars = out.width >= WIDTH_WITH_BARS
     table = Table(box=None, header_style="bold", pad_edge=False)
     # rich narrows the columns that may wrap; their texts do not.
@@ -100,7 +107,7 @@ def view(found: list[RunState], out: Console) -> Group:
             str(now.attempt or "-"),
             one_line(remark(item, now)),
         )
-    return Group(table, one_line(not_shown(found, shown)), one_line(summary(found)))
+    return Group(table, one_line(not_shown(found, shown)), one_line(summary(found)), *map(one_line, stages))
 
 
 def one_line(words: str) -> Text:
@@ -120,7 +127,7 @@ def fitting(found: list[RunState], room: int) -> list[RunState]:
     """What runs, what went wrong and what waits next, in turn until the room is full; then what is over."""
     running = [item for item in found if item.state is State.running]
     trouble = [item for item in found if item.state in TROUBLE]
-    waiting = sorted((item for item in found if item.state is State.queued), key=when)
+    waiting = sorted((item for item in found if item.state in {State.queued, State.waiting}), key=when)
     turns = [item for turn in zip_longest(running, trouble, waiting) for item in turn if item is not None]
     others = [item for item in found if item not in turns]
     chosen = {item.run for item in [*turns, *others][: max(room, 1)]}

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import resource
 import signal
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from jobs.causes import STOPS
 from jobs.ranks import Rank, node_name
 from jobs.schema import Run
+
+
+def process_start() -> float:
+    """When this process began, in seconds since the epoch."""
+    # psutil's own sum rests on a time of boot in whole seconds, and is early by up to one.
+    since_boot_s = psutil.Process().create_time() - psutil.boot_time()
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
 
 
 def join(run: Run, rank: Rank) -> torch.device:

@@ -58,8 +58,10 @@ class Recorder:
         if not self.directory.metrics.exists():
             units = {metric.name: metric.unit for metric in m.STEP_METRICS}
             self.append(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
-        restart = restart_count()
-        self.event("started", attempt=self.attempt, restart=restart, from_step=self.from_step, **fields)
+        place = {"attempt": self.attempt, "restart": restart_count(), "from_step": self.from_step}
+        # Here too, since an attempt that is killed records no end.
+        startup = {m.STARTUP_TIME.name: self.loop_started - self.process_started}
+        self.event("started", **place, **startup, **fields)
         print(
             f"{self.run.name}: {fields['ranks']} ranks on {', '.join(fields['nodes'])} ({fields['device_name']}), "
             f"steps {self.from_step + 1} to {self.steps}",
@@ -95,6 +97,7 @@ class Recorder:
             m.TOKENS: batch.tokens,
             m.PADDED_TOKENS: batch.padded_tokens,
             m.CHECKPOINT_TIME: save_time_s,
+            m.ELAPSED: time.time() - self.loop_started,
             m.MEMORY_PEAK: int(memory_bytes),
         }
         known = {k.name: v for k, v in values.items() if v is not None and math.isfinite(v)}

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.data import Batches, Dataset, prepare
+from jobs.data import Batches, Dataset, open_dataset, prepare
 from jobs.layout import layout_of, padding
 from jobs.rundir import RunDir
-from jobs.schema import Job, Run
+from jobs.schema import Job, Run, Source
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The tokenized samples of a run and how long they make it."""
+
+    directory: Path
+    steps: int
+
+
+def samples_of(run: Run, made: dict[str, Path]) -> Samples:
+    """The samples of one run of several, tokenized if need be; `made` holds those of earlier runs of the same text."""
+    # Only random tokens depend on the seed.
+    seed = run.job.seed if run.data.source is Source.random else None
+    key = f"{run.data} {run.job.sequence_length} {run.model.vocab_size} {seed}"
+    if key not in made:
+        made[key] = prepare(
+            run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
+        )
+    return Samples(made[key], steps_of(run.job, batches_of(run, open_dataset(made[key]), rank=0)))
 
 
 def samples(run: Run, directory: RunDir) -> Path:
@@ -33,6 +54,7 @@ def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:
         seed=run.job.seed,
         pad_multiple=multiple,
         pad_to=run.job.sequence_length if fixed else None,
+        held_out=run.data.held_out_samples,
     )
 
 

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -29,7 +28,15 @@ from jobs.layout import layout_of
 from jobs.ranks import Rank, slurm_job_id
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.workloads.machine import StopRequest, device_name, join, memory_peak_bytes, nodes_of_run, synchronize
+from jobs.workloads.machine import (
+    StopRequest,
+    device_name,
+    join,
+    memory_peak_bytes,
+    nodes_of_run,
+    process_start,
+    synchronize,
+)
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.steps import batches_of, learning_rate, samples, steps_of
 from jobs.workloads.watchdog import Watchdog
@@ -37,7 +44,7 @@ from jobs.workloads.watchdog import Watchdog
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
     """Train one run to its end, or to a step boundary when a signal asks."""
-    process_started = psutil.Process().create_time()
+    process_started = process_start()
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-import psutil
 import torch
 import torch.distributed as dist
 
@@ -17,7 +16,7 @@ from jobs.errors import ConfigError
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.workloads.machine import StopRequest
+from jobs.workloads.machine import StopRequest, process_start
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.steps import batches_of, samples, steps_of
 from jobs.workloads.watchdog import Watchdog
@@ -28,7 +27,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     Raises ConfigError on a machine without a GPU.
     """
-    process_started = psutil.Process().create_time()
+    process_started = process_start()
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
     refuse_without_gpu()

@@ -16,15 +16,16 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import torch
 from torch._C import _distributed_c10d
 
-from jobs.causes import Cause
+from jobs.causes import Cause, record_failure
 from jobs.ranks import Rank, node_name, restart_count
-from jobs.rundir import RunDir, append_event
+from jobs.rundir import RunDir
 
 BEAT_S = 5.0
 # A shared file system shows a beat later to another node than it was written.
@@ -99,17 +100,13 @@ class Watchdog:
 
     def end(self) -> None:
         """Leave what helps to find the cause, let one rank record who lagged, and end this process."""
-        try:
-            self.beat()
-            hang = self.directory.hangs / f"restart-{restart_count()}"
-            self.leave_traces(hang)
-            # Time for the others to come to the same conclusion.
-            time.sleep(2 * self.beat_s)
-            self.accuse(hang)
-        except Exception:  # noqa: BLE001 (the end comes whatever happens to its record)
-            traceback.print_exc()
-        finally:
-            os._exit(EXIT_CODE)
+        hang = self.directory.hangs / f"restart-{restart_count()}"
+        for duty in (self.beat, partial(self.leave_traces, hang), partial(self.accuse, hang)):
+            try:
+                duty()
+            except Exception:  # noqa: BLE001 (a full disk or another torch must not keep the others from theirs, nor the end)
+                traceback.print_exc()
+        os._exit(EXIT_CODE)
 
     def leave_traces(self, hang: Path) -> None:
         """Write the stacks of this process, and the last collectives it took part in."""
@@ -121,19 +118,14 @@ class Watchdog:
 
     def accuse(self, hang: Path) -> None:
         """Let the first rank that is awake record who lags; the others give it time to."""
+        # Time for the others to come to the same conclusion.
+        time.sleep(2 * self.beat_s)
         found = beats(self.directory)
         awake = [beat for beat in found if beat.silent_s < SILENT_BEATS * self.beat_s]
         if self.rank.rank == min((beat.rank for beat in awake), default=self.rank.rank):
             lagging, words = who_lags(found, awake)
-            append_event(
-                self.directory,
-                "failed",
-                restart=restart_count(),
-                cause=Cause.hung.name,
-                rank=lagging.rank,
-                node=lagging.node,
-                error=f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}",
-            )
+            error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}"
+            record_failure(self.directory, Cause.hung, rank=lagging.rank, node=lagging.node, error=error)
         else:
             time.sleep(2 * self.beat_s)
 

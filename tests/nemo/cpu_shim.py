@@ -81,7 +81,7 @@ def shim_torch() -> None:
     cuda.Stream = cuda.Event = NoStream
     cuda.stream = lambda _stream=None: contextlib.nullcontext()
     for kind in (torch.Tensor, torch.nn.Module):
-        setattr(kind, "cuda", lambda self, *_arguments, **_keywords: self)  # noqa: B010
+        setattr(kind, "cuda", lambda self, *_arguments, **_keywords: self)  # noqa: B010 (typed, a plain assignment is an error)
     mode: Any = OnCpu()
     mode.__enter__()
 
@@ -130,7 +130,7 @@ def shim_nemo() -> None:
     utils.HAVE_TE = False
     pl._fix_tensors_device = lambda checkpoint: checkpoint
     # A broadcast of every step, in which two ranks over gloo have been seen to hang.
-    setattr(_TrainingEpochLoop, "_broadcast_sigterm_tensor", lambda _: None)  # noqa: B010
+    setattr(_TrainingEpochLoop, "_broadcast_sigterm_tensor", lambda _: None)  # noqa: B010 (typed, as above)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     cpu_shim.install()
-    import jobs.engines.nemo.record  # noqa: F401
+    import jobs.engines.nemo.record  # noqa: F401 (once, for all forked ranks)
     from tests.real_run import _rank
 
     context = multiprocessing.get_context("fork")

@@ -113,6 +113,10 @@ class SlurmCluster:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def processes_of(self, node: str) -> list[int]:
+        """Process ids of a node's slurmd and of what its jobs run there."""
+        return [self._daemons[node].pid, *host.processes_of_node(self.root, node)]
+
     def _start(self) -> None:
         self.root.mkdir(exist_ok=True)
         if self.root.lstat().st_uid != os.getuid() or any(self.root.iterdir()):
@@ -143,8 +147,11 @@ class SlurmCluster:
         self._daemon("mariadbd", "mariadbd", defaults)
         self._wait("mariadbd's socket", (root / "db/sock").exists)
         self._wait("munged's socket", (root / "munge.sock").exists)
-        self._daemon("slurmdbd", "slurmdbd", "-D")
-        self._wait("slurmdbd", lambda: host.listens(port + 1))
+        try:
+            self._start_slurmdbd(port + 1)
+        except RuntimeError:
+            # A database that is a second old once gave it no answer ("We should have gotten a result").
+            self._start_slurmdbd(port + 1)
         self._run("sacctmgr", "-i", stdin=(root / "accounting").read_text())
         self._daemon("slurmctld", "slurmctld", "-D")
         # Slurm's own programs, slurmd included, try again only after a second where nobody listens yet.
@@ -152,6 +159,10 @@ class SlurmCluster:
         for node in self.nodes:
             self._daemon(node, "slurmd", "-D", "-N", node)
         self._wait("all nodes to be idle", self._all_idle)
+
+    def _start_slurmdbd(self, port: int) -> None:
+        self._daemon("slurmdbd", "slurmdbd", "-D")
+        self._wait("slurmdbd", lambda: host.listens(port))
 
     def _all_idle(self) -> bool:
         states = self._run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.split("\n")

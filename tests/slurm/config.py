@@ -15,6 +15,8 @@ SLURM_CONF = """\
 ClusterName=slurmscale
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ctld_port}
+# Ranks meet at a port made of the job id: those of two clusters at once must differ.
+FirstJobId={ctld_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -96,6 +98,8 @@ user={user}
 datadir={root}/db/data
 socket={root}/db/sock
 pid-file={root}/db/pid
+# In a directory that it shares it would remove, as left behind, the temporary tables of another one that starts.
+tmpdir={root}/db/tmp
 skip-networking
 # Small and forgetful: the data live for one test session, and slurmdbd asks for a large buffer pool in its log only.
 innodb-log-file-size=16M
@@ -117,7 +121,7 @@ modify user {user} set DefaultAccount=research
 
 def write_configs(root: Path, user: str, port: int, nodes: list[str], gpu_nodes: int, extra_conf: str) -> None:
     """Write all files below `root`; `port` is the first of `2 + len(nodes)` free ones."""
-    for directory in ("db", "log", "pid", "spool", "state"):
+    for directory in ("db", "db/tmp", "log", "pid", "spool", "state"):
         (root / directory).mkdir()
     (root / "db").chmod(0o700)
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The pytest fixture `slurm`: one real Slurm for the whole session, brought up by the first test that asks.
+"""The pytest fixture `slurm`, one real Slurm for the whole session, and `empty_queue`, which leaves it as it was.
 
 It does not decide what a test may do with it: jobs of earlier tests may still be queued. tests/conftest.py imports it.
 """
@@ -6,6 +6,7 @@ It does not decide what a test may do with it: jobs of earlier tests may still b
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -14,6 +15,7 @@ import pytest
 from tests.required import skip_or_fail
 from tests.slurm.cluster import SlurmCluster, SlurmUnavailable
 from tests.slurm.host import SLURM_PREFIXES
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +33,11 @@ def slurm() -> Iterator[SlurmCluster]:
         for name, value in cluster.env.items():
             patch.setenv(name, value)
         yield cluster
+
+
+@pytest.fixture
+def empty_queue(slurm: SlurmCluster) -> Iterator[None]:
+    """The tests share one Slurm in random order: what one leaves waiting would be found by another."""
+    yield
+    subprocess.run(["scancel", "--me"], check=True)
+    wait_until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)

@@ -1,0 +1,221 @@
+"""Goodput: how much of a run's wall time went into steps that its final model is made of, and what the rest went into.
+
+The definition is that of Google's ML Goodput ("productive, preserved training progress") and of Llama 3's effective
+training time (useful training over elapsed time; arXiv:2407.21783, section 3.3.4): wall time, whatever the hardware
+made of it. Pure functions of records; every second has one cause. Called by analysis.records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.untrusted import count, moment, number
+from jobs import metrics as m
+from jobs.causes import Cause
+from jobs.metrics import Metric
+from jobs.schema import LauncherKind
+
+ENDS = {"finished", "stopped", "failed"}
+# Slurm starts a run again that could not say what ended it, as on a node that crashed.
+NO_CAUSE = "no cause recorded"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that a start recorded."""
+
+    number: int
+    time_s: float
+    stall_s: float = 0.0
+    """Saving a checkpoint held up training for so long."""
+    elapsed_s: float | None = None
+    """Since the first step of the start; None in records of older versions."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run whose ranks met; moments are seconds since the epoch."""
+
+    met: float
+    startup_s: float
+    from_step: int = 0
+    steps: Sequence[Step] = ()
+    ended: float | None = None
+    """None: nothing tells, so that it ended with its last record."""
+    died: bool = False
+    """It did not end at a step boundary of its own accord."""
+    cause: str = NO_CAUSE
+    """What ended it."""
+    resubmitted: bool = False
+    """A person asked for it, not the program or Slurm."""
+    submitted: float | None = None
+    """When it came into Slurm's queue by hand; None without a queue."""
+
+    @property
+    def process_started(self) -> float:
+        """When the process of rank 0 began."""
+        return self.met - self.startup_s
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one cause cost: the work that was lost, and all until training went on."""
+
+    cause: str
+    starts: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where the wall time of a run went, over all of its starts."""
+
+    parts: Mapping[Metric, float]
+    losses: Sequence[Loss]
+
+    @property
+    def values(self) -> dict[Metric, float]:
+        """The metrics of the run."""
+        total_s = math.fsum(self.parts.values())
+        goodput = {m.GOODPUT: self.parts[m.USEFUL_TIME] / total_s} if total_s else {}
+        return {**goodput, m.RUN_TIME: total_s, **self.parts}
+
+
+class Clock:
+    """Spends a run's time from its beginning, each second on one part; it never goes back, whatever records say."""
+
+    def __init__(self, begin: float) -> None:
+        self.at = begin
+        self.spent = {part: 0.0 for part in m.GOODPUT_PARTS if part is not m.QUEUE_TIME}
+        self.lost: dict[str, float] = defaultdict(float)
+
+    def spend(self, part: Metric, until: float, *, lost_to: str | None = None) -> None:
+        """The time until a moment went into a part, and was lost to a cause."""
+        spent_s = max(0.0, until - self.at)
+        self.at += spent_s
+        self.spent[part] = self.spent.get(part, 0.0) + spent_s
+        if lost_to is not None:
+            self.lost[lost_to] += spent_s
+
+
+def account(starts: Sequence[Start]) -> Account:
+    """The account of a run that has finished, from at least one start in order."""
+    first = starts[0]
+    clock = Clock(first.process_started if first.submitted is None else first.submitted)
+    cause = None
+    for i, start in enumerate(starts):
+        if start.submitted is not None:
+            clock.spend(m.UNSUBMITTED_TIME, start.submitted, lost_to=cause)
+            clock.spend(m.QUEUE_TIME, start.process_started, lost_to=cause)
+        else:
+            gap = m.UNSUBMITTED_TIME if start.resubmitted else m.REQUEUE_TIME
+            clock.spend(gap, start.process_started, lost_to=cause)
+        clock.spend(m.STARTUPS_TIME, start.met, lost_to=cause)
+        cause = start.cause
+        spend_steps(clock, start, kept=min((later.from_step for later in starts[i + 1 :]), default=math.inf))
+    ended_by = Counter(start.cause for start in starts[:-1])
+    losses = [Loss(name, count, clock.lost[name]) for name, count in ended_by.items()]
+    return Account(clock.spent, sorted(losses, key=lambda loss: -loss.time_s))
+
+
+def spend_steps(clock: Clock, start: Start, *, kept: float) -> None:
+    """Spend the time of a start from its first step on; steps after `kept` were done again, or could have been."""
+    end = math.inf if start.ended is None else start.ended
+    for step in start.steps:
+        lost = step.number > kept
+        part = m.LOST_TIME if lost else m.USEFUL_TIME
+        clock.spend(part, min(clock.at + step.time_s, end), lost_to=start.cause if lost else None)
+        clock.spend(m.CHECKPOINTS_TIME, min(clock.at + step.stall_s, end))
+        if step.elapsed_s is not None:
+            clock.spend(m.REST_TIME, min(start.met + step.elapsed_s, end))
+    if start.ended is not None and start.died:
+        clock.spend(m.LOST_TIME, start.ended, lost_to=start.cause)
+    elif start.ended is not None:
+        clock.spend(m.REST_TIME, start.ended)
+
+
+# --- from records ----------------------------------------------------------------------------------------------
+
+
+def starts_of(
+    events: Sequence[Mapping[str, Any]], records: Iterable[Mapping[str, Any]], submissions: Sequence[Mapping[str, Any]]
+) -> list[Start] | None:
+    """The starts of a run up to its recorded end, from its events, steps and the ledger's records of it.
+
+    None when it has not finished, or when a start recorded too little to tell its parts from each other.
+    """
+    submitted = [(before, each) for each in submissions if (before := count(each, "events_before")) is not None]
+    finished = [i for i, event in enumerate(events) if event["event"] == "finished"]
+    begins = [i for i, event in enumerate(events) if event["event"] == "started" and i < max(finished, default=0)]
+    if not begins:
+        return None
+    steps = steps_by_attempt(records)
+    starts = []
+    for last, begin, until in zip([-1, *begins], begins, [*begins[1:], finished[-1] + 1], strict=False):
+        its = [each for before, each in submitted if last < before <= begin]
+        again = [before for before, _ in submitted if begin < before < until]
+        start = start_of(events[begin : min([until, *again])], steps, its[-1] if its else None)
+        if start is None:
+            return None
+        starts.append(start)
+    return starts
+
+
+def start_of(
+    events: Sequence[Mapping[str, Any]], steps: Mapping[float | None, list[Step]], submission: Mapping[str, Any] | None
+) -> Start | None:
+    """One start from its `started` event and what followed it; None when it did not record what is needed."""
+    started = events[0]
+    requeued = next((event for event in events if event["event"] == "requeued"), None)
+    of_ranks = events if requeued is None else events[: events.index(requeued)]
+    ends = [event for event in of_ranks if event["event"] in ENDS and same_restart(event, started)]
+    end: Mapping[str, Any] = ends[-1] if ends and ends[-1]["event"] == "finished" else next(iter(ends), {})
+    met, startup_s = moment(started), number(started, m.STARTUP_TIME)
+    # Older versions recorded it at the end only.
+    startup_s = number(end, m.STARTUP_TIME) if startup_s is None else startup_s
+    if met is None or startup_s is None or startup_s < 0:
+        return None
+    # launcher=local has a turn, and no queue that others wait in.
+    in_queue = submission is not None and submission.get("launcher") != LauncherKind.local.name
+    submitted = moment(submission) if submission is not None and in_queue else None
+    if submitted is not None and submitted > met - startup_s:
+        submitted = None  # By clocks that disagree a queue cannot be measured.
+    return Start(
+        met,
+        startup_s,
+        count(started, "from_step") or 0,
+        steps.get(number(started, m.ATTEMPT), []),
+        moment(end),
+        died=end.get("event") not in {"finished", "stopped"},
+        cause=cause_of(requeued, ends),
+        resubmitted=submission is not None,
+        submitted=submitted,
+    )
+
+
+def cause_of(requeued: Mapping[str, Any] | None, ends: Sequence[Mapping[str, Any]]) -> str:
+    """What ended a start, in one word where there is one."""
+    # A rank that lost another one is a witness, whoever wrote first.
+    own = [end for end in ends if end.get("cause") != Cause.lost_peer.name]
+    end = requeued or next(iter([*own, *ends]), {})
+    return str(end.get("cause") or end.get("event") or NO_CAUSE)
+
+
+def same_restart(event: Mapping[str, Any], started: Mapping[str, Any]) -> bool:
+    """Whether an end is of this start: a rank may outlive its own, and one whose ranks never met is another."""
+    return bool(event.get("restart", started.get("restart")) == started.get("restart"))
+
+
+def steps_by_attempt(records: Iterable[Mapping[str, Any]]) -> dict[float | None, list[Step]]:
+    """The timed steps of each attempt, in the order of their records."""
+    steps: dict[float | None, list[Step]] = defaultdict(list)
+    for record in records:
+        step, time_s = number(record, m.STEP), number(record, m.STEP_TIME)
+        if step is not None and time_s is not None:
+            stall_s = number(record, m.CHECKPOINT_TIME) or 0.0
+            steps[number(record, m.ATTEMPT)].append(Step(int(step), time_s, stall_s, number(record, m.ELAPSED)))
+    return steps

@@ -1,0 +1,81 @@
+"""ApacheBench (ab): a block of rows from `Concurrency Level:` to the percentiles, times in whole ms.
+
+`Time per request:` stands twice: the wall clock a request of one client takes, then that between two completions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record
+from analysis.untrusted import printed_number
+from jobs.metrics import Metric
+
+FIRST = "Concurrency Level:"
+LAST = "(longest request)"
+ROWS = {
+    FIRST: a.CONCURRENCY,
+    "Time taken for tests:": a.DURATION,
+    "Complete requests:": a.REQUESTS_COMPLETED,
+    "Failed requests:": a.REQUESTS_FAILED,
+    "Non-2xx responses:": a.ERROR_RESPONSES,
+    "Total transferred:": a.RECEIVED,
+    "Total body sent:": a.SENT,
+    "Requests per second:": a.REQUESTS_PER_S,
+}
+ROW = re.compile(rf"\s*({'|'.join(ROWS)})\s+([\d.]{{1,20}})(?: (?:seconds|bytes|\[#/sec\] \(mean\)))?\s*$")
+PER_REQUEST = re.compile(r"\s*Time per request:\s+([\d.]{1,20}) \[ms\] \(mean(, across all concurrent requests)?\)")
+# Without -S the spread and the median stand between.
+TOTAL = re.compile(r"\s*Total:\s+(\d+)\s+(\d+)(?:\s+[\d.]{1,20}\s+(\d+))?\s+(\d+)\s*$")
+PERCENTILE = re.compile(r"\s*(50|90|95|99|100)%\s+(\d+)(?: \(longest request\))?\s*$")
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """A summary for each block, at the line of its first row."""
+    first: Line | None = None
+    values: dict[Metric, float] = {}
+    for line in lines:
+        if FIRST in line.text:
+            yield from summary(first, values)
+            first, values = line, {}
+        values |= said(line.text)
+    yield from summary(first, values)
+
+
+def said(text: str) -> dict[Metric, float]:
+    """What a row says; a time of 0 ms is one that was too short to be printed."""
+    if found := ROW.match(text):
+        value = printed_number(found[2])
+        return {} if value is None else {ROWS[found[1]]: value}
+    times: dict[Metric, str | None] = {}
+    if found := PER_REQUEST.match(text):
+        times = {a.REQUEST_INTERVAL if found[2] else a.REQUEST_TIME_OF_CLIENT: found[1]}
+    elif found := TOTAL.match(text):
+        statistics = ("min", "mean", "median", "max")
+        times = {a.REQUEST_LATENCY[key]: time for key, time in zip(statistics, found.groups(), strict=True)}
+    elif found := PERCENTILE.match(text):
+        key = {"50": "median", "100": "max"}.get(found[1], f"p{found[1]}")
+        times = {a.REQUEST_LATENCY[key]: found[2]}
+    printed = {metric: printed_number(time) for metric, time in times.items() if time is not None}
+    return {metric: time_ms * 1e-3 for metric, time_ms in printed.items() if time_ms}
+
+
+def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
+    """What a block said, its rate with as many digits as it holds."""
+    duration, done, rate = (values.get(each) for each in (a.DURATION, a.REQUESTS_COMPLETED, a.REQUESTS_PER_S))
+    # The duration has three decimals, the rate two.
+    if duration and done and rate is not None and rate < 10 * duration:
+        values[a.REQUESTS_PER_S] = done / duration
+    if first is not None and values:
+        yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
+
+
+FORMAT = LineFormat(
+    "ApacheBench",
+    "https://github.com/apache/httpd/blob/2.4.62/support/ab.c (output_results)",
+    parse,
+    opens=(FIRST,),
+    closes=(LAST,),
+)

@@ -1,0 +1,110 @@
+"""DeepSpeed: reports of the engine every `steps_per_print` steps, and timers of its phases with `wall_clock_breakdown`.
+
+One step makes up to two lines, progress and throughput. The throughput is of the time that the engine's timer ran, and
+that may be far less than the step: one known log says 329 samples/s where Megatron-LM's line of the step says 27.5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import printed_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d [\d:]{8},\d{3})\] \[INFO\]")
+PROGRESS = re.compile(r"\[Rank (\d{1,6})\] step=(\d{1,12}), skipped=(\d{1,12}), lr=\[([^],]*)[],]")
+# Until 0.7.7 `epoch/micro step`, until 0.6 only the mean.
+THROUGHPUT = re.compile(
+    r"\b(?:epoch=(\d{1,9})/micro_step=\d+/global_step=(\d{1,12})|\d+/\d+), (?=\w*SamplesPerSec=)(.*)"
+)
+PIPELINE = re.compile(r"\bsteps: (\d{1,12}) (?=loss: )(.* samples/sec: \d+\.\d{3})\s*$")
+OVERFLOW = re.compile(r"OVERFLOW! (?:Rank (\d{1,6}) )?Skipping step\.(?: Attempted loss scale: ([\d.]+),)?")
+PHASES = re.compile(r"(?:\brank=|\[Rank )(\d{1,6})\]? time \(ms\) \| (.*)")
+# A torn line ends in half a number: one counts that something follows, or that has all or most of its digits.
+FIELD = re.compile(r"(\w+)=([\d.e+-]+)(?:GB|,|(?<=\d{9})$)")
+WORDS = re.compile(r"(loss|iter time \(s\)|samples/sec): (\S+)")
+PHASE = re.compile(r"(\w+): (\d{1,12}\.\d\d)(?!\d)")
+VALUES: dict[str, tuple[Metric, float]] = {
+    "SamplesPerSec": (a.SAMPLES_PER_S_TIMED_MEAN, 1),
+    "RunningAvgSamplesPerSec": (a.SAMPLES_PER_S_TIMED_MEAN, 1),
+    "CurrSamplesPerSec": (a.SAMPLES_PER_S_TIMED, 1),
+    # 2**30 bytes, though it says GB.
+    "MemAllocated": (a.MEMORY_ALLOCATED, 2**30),
+    "MaxMemAllocated": (m.MEMORY_PEAK, 2**30),
+    "loss": (m.LOSS, 1),
+    "iter time (s)": (m.STEP_TIME, 1),
+    "samples/sec": (a.SAMPLES_PER_S, 1),
+}
+# Names before 0.11, and since.
+PHASE_TIMES: dict[str, Metric] = {
+    "forward": a.FORWARD_TIME,
+    "fwd": a.FORWARD_TIME,
+    "backward": a.BACKWARD_TIME,
+    "bwd": a.BACKWARD_TIME,
+    "backward_allreduce": a.GRADIENT_REDUCTION_TIME,
+    "bwd_allreduce": a.GRADIENT_REDUCTION_TIME,
+    "step": a.OPTIMIZER_TIME,
+}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Steps, steps left out for an overflow, and how long the phases took."""
+    for line in lines:
+        stamp = STAMP.search(line.text)
+        texts = {Text.timestamp: stamp[1]} if stamp else {}
+        if found := PROGRESS.search(line.text):
+            values = {m.STEP: float(found[2]), a.SKIPPED_STEPS_SO_FAR: float(found[3])}
+            if (rate := printed_number(found[4])) is not None:
+                values[m.LEARNING_RATE] = rate
+            yield Record(Kind.step, line.number, values, texts, int(found[1]), line.host)
+        elif found := THROUGHPUT.search(line.text):
+            counted = {} if found[1] is None else {a.EPOCH: float(found[1]), m.STEP: float(found[2])}
+            values = counted | numbers(FIELD.findall(found[3]))
+            yield Record(Kind.step, line.number, values, texts, line.rank, line.host)
+        elif found := PIPELINE.search(line.text):
+            values = {m.STEP: float(found[1])} | numbers(WORDS.findall(found[2]))
+            yield Record(Kind.step, line.number, values, texts, line.rank, line.host)
+        elif found := OVERFLOW.search(line.text):
+            rank = line.rank if found[1] is None else int(found[1])
+            scale = printed_number(found[2] or "")
+            values = {} if scale is None else {a.LOSS_SCALE: scale}
+            yield Record(Kind.event, line.number, values, texts | {Text.event: "overflow"}, rank, line.host)
+        elif found := PHASES.search(line.text):
+            yield from phases(line, found, texts)
+
+
+def numbers(fields: list[tuple[str, str]]) -> dict[Metric, float]:
+    """What fields say, by metric; a rate of -inf or 0 was not measured."""
+    values = {}
+    for name, said in fields:
+        metric, unit = VALUES.get(name, (None, 1.0))
+        value = printed_number(said)
+        if metric is not None and value is not None and (value > 0 or metric is m.LOSS):
+            values[metric] = value * unit
+    return values
+
+
+def phases(line: Line, found: re.Match[str], texts: dict[Text, str]) -> Iterator[Record]:
+    """How long the phases of one micro-batch took, or those of a step; nothing where a line times something else."""
+    times = PHASE.findall(found[2])
+    micro = any(name.endswith("_microstep") for name, _ in times)
+    values = {
+        PHASE_TIMES[phase]: float(time) / 1000
+        for name, time in times
+        if (phase := name.removesuffix("_microstep")) in PHASE_TIMES
+    }
+    if values:
+        texts = texts | {Text.variant: "micro-batch" if micro else "step"}
+        yield Record(Kind.sample, line.number, values, texts, int(found[1]), line.host)
+
+
+FORMAT = LineFormat(
+    "DeepSpeed",
+    "https://github.com/deepspeedai/DeepSpeed/blob/v0.12.3/deepspeed/utils/timer.py",
+    parse,
+    needles=("SamplesPerSec=", ", skipped=", " iter time (s): ", "OVERFLOW! ", " time (ms) | "),
+)

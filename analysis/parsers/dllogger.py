@@ -1,0 +1,118 @@
+"""DLLogger of NVIDIA's DeepLearningExamples: `DLL time - Epoch: 0 Iteration: 19  train.loss : 6.95 train.ips : 1040 `.
+
+The step, written in three ways, stands before the fields; an epoch's or the run's summary has less of it or none. The
+file beside holds the same as `DLLL {json}`. Rates are of all ranks; `batch_size` is of one or of all, and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import as_list, as_number, printed_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+# Often behind a bar that has not ended its line.
+PRINTED = re.compile(r"\bDLL (\d{4}-\d\d-\d\d [\d:.]{8,15}) - (.*)")
+WRITTEN = re.compile(r"\bDLLL (\{.*\})")
+STEP = re.compile(
+    r"(?:(?:Training )?Epoch: (\d{1,9})(?: (?:Training )?Iteration: (\d{1,12}))?"
+    r"|\((\d{1,9}),(?: (\d{1,12}))?\)|\(\)|Summary:|(PARAMETER)) "
+)
+# Behind each value stands its unit, or at least a space: a torn line ends in half a number.
+FIELD = re.compile(r"([\w.-]+) : (\S+)(?=\s)")
+TRAINING: dict[str, Metric] = {
+    "loss": m.LOSS,
+    "train.loss": m.LOSS,
+    "train_loss": m.LOSS,
+    "step_loss": m.LOSS,
+    "lr": m.LEARNING_RATE,
+    "train.lr": m.LEARNING_RATE,
+    "learning_rate": m.LEARNING_RATE,
+    "train.data_time": a.DATA_TIME,
+    "total_ips": a.SAMPLES_PER_S,
+    "train.ips": a.SAMPLES_PER_S,
+    "train.total_ips": a.SAMPLES_PER_S,
+    "train_throughput": a.SAMPLES_PER_S,
+    "training_sequences_per_second": a.SAMPLES_PER_S,
+}
+EVALUATION: dict[str, Metric] = {
+    "val.loss": m.EVALUATION_LOSS,
+    "val.top1": a.EVALUATION_SCORE,
+    "val.accuracy": a.EVALUATION_SCORE,
+}
+PARAMETERS = {"arch": Text.model, "dtype": Text.precision}
+
+
+class Entry(NamedTuple):
+    """One logged step."""
+
+    when: str
+    step: list[float] | None
+    """Epoch and iteration, or less; None where it is the parameters of the run."""
+    data: Mapping[str, Any]
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Steps, epochs, evaluations and the parameters of the run."""
+    for line in lines:
+        entry = printed(line.text) or written(line.text)
+        if entry is None:
+            continue
+        when = {Text.timestamp: entry.when}
+        if entry.step is None:
+            texts = {PARAMETERS[name]: said for name, said in entry.data.items() if name in PARAMETERS}
+            if texts and all(isinstance(said, str) for said in texts.values()):
+                yield Record(Kind.setting, line.number, {}, when | texts, line.rank, line.host)
+            continue
+        place = dict(zip((a.EPOCH, a.ITERATION), entry.step, strict=False))
+        training = Kind.step if a.ITERATION in place else Kind.summary
+        for kind, names in ((training, TRAINING), (Kind.evaluation, EVALUATION)):
+            if values := numbers(entry.data, names):
+                yield Record(kind, line.number, place | values, when, line.rank, line.host)
+
+
+def printed(text: str) -> Entry | None:
+    """The entry that a line of the terminal shows."""
+    if not (found := PRINTED.search(text)) or not (step := STEP.match(found[2])):
+        return None
+    place = [float(part) for part in step.group(1, 2, 3, 4) if part]
+    return Entry(found[1], None if step[5] else place, dict(FIELD.findall(found[2], step.end())))
+
+
+def written(text: str) -> Entry | None:
+    """The entry that a line of the JSON stream is."""
+    if not (found := WRITTEN.search(text)):
+        return None
+    try:
+        logged = json.loads(found[1])
+    except (ValueError, RecursionError):
+        return None
+    data, step = logged.get("data"), logged.get("step")
+    if not isinstance(data, dict):
+        return None
+    place = [part for part in map(as_number, as_list(step)) if part is not None]
+    return Entry(str(logged.get("datetime")), None if step == "PARAMETER" else place, data)
+
+
+def numbers(data: Mapping[str, Any], names: Mapping[str, Metric]) -> dict[Metric, float]:
+    """What fields say, by metric; a rate of 0 was not measured."""
+    values = {}
+    for name, said in data.items():
+        value = printed_number(said) if isinstance(said, str) else as_number(said)
+        if name in names and value is not None and (value > 0 or names[name] is not a.SAMPLES_PER_S):
+            values[names[name]] = value
+    return values
+
+
+FORMAT = LineFormat(
+    "DLLogger",
+    "https://github.com/NVIDIA/dllogger/blob/v1.0.0/dllogger/logger.py",
+    parse,
+    needles=("DLL 2", "DLLL {"),
+)

@@ -1,0 +1,106 @@
+"""GenAI-Perf and its successor AIPerf: a table in a box, a CSV file, or a JSON document, with a row for each quantity.
+
+What they call inter token latency is one value a request, that is time per output token.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import DocumentFormat, Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import as_number, lookup, printed_number
+from jobs.metrics import Metric
+
+TITLES = ("GenAI-Perf | ", "AIPerf | ")
+HEADER = "Metric,avg,"
+STATISTICS = {"avg": "mean", "p50": "median"} | {each: each for each in ("min", "max", "p90", "p95", "p99")}
+TIMES = {
+    "time to first token": a.TIME_TO_FIRST_TOKEN,
+    "inter token latency": a.TIME_PER_OUTPUT_TOKEN,
+    "request latency": a.REQUEST_LATENCY,
+}
+MEANS = {
+    "request throughput": a.REQUESTS_PER_S,
+    "request goodput": a.GOOD_REQUESTS_PER_S,
+    "goodput": a.GOOD_REQUESTS_PER_S,
+    "output token throughput": a.OUTPUT_TOKENS_PER_S,
+    "request count": a.REQUESTS_COMPLETED,
+    "input sequence length": a.INPUT_LENGTH,
+    "output sequence length": a.OUTPUT_LENGTH,
+}
+NAME = re.compile(r"([A-Za-z](?:[A-Za-z ]{0,60}[A-Za-z])?) {0,9}(?:\(([^)]*)\))?")
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """A summary for each table."""
+    first: Line | None = None
+    columns: list[str] = []
+    values: dict[Metric, float] = {}
+    for line in lines:
+        name, *cells = cells_of(line.text)
+        if any(title in line.text for title in TITLES) or line.text.lstrip("\ufeff").startswith(HEADER):
+            yield from summary(first, values)
+            first, values = line, {}
+        if name.lstrip("\ufeff") in {"Statistic", "Metric"}:
+            columns = ["avg" if each == "Value" else each for each in cells]
+        elif found := NAME.fullmatch(name):
+            said = {column: printed_number(cell.replace(",", "")) for column, cell in zip(columns, cells, strict=False)}
+            values |= quantity(found[1].lower(), found[2], said)
+    yield from summary(first, values)
+
+
+def cells_of(text: str) -> list[str]:
+    """The cells of a row, of a box or of a CSV file."""
+    if "│" in text or "┃" in text:
+        return [each.strip() for each in re.split("[│┃]", text)[1:-1]] or [""]
+    try:
+        return next(csv.reader([text]), [""])
+    except csv.Error:
+        return [""]
+
+
+def quantity(name: str, unit: str | None, said: Mapping[str, float | None]) -> dict[Metric, float]:
+    """The statistics of one quantity; one of 0 was not measured."""
+    if name in TIMES and unit in {"ms", None}:
+        metrics = {column: TIMES[name][statistic] for column, statistic in STATISTICS.items()}
+        return {metrics[column]: value * 1e-3 for column, value in said.items() if column in metrics and value}
+    mean = said.get("avg")
+    return {MEANS[name]: mean} if name in MEANS and mean else {}
+
+
+def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
+    """What a table said; nothing of an empty one."""
+    if first is not None and values:
+        yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
+
+
+def recognises(document: Any) -> bool:
+    """Whether a document is a profile_export_genai_perf.json or profile_export_aiperf.json."""
+    return isinstance(lookup(document, "request_throughput.avg"), int | float) and "request_latency" in document
+
+
+def parse_document(document: Any) -> Iterator[Record]:
+    """The one summary of a profile."""
+    values: dict[Metric, float] = {}
+    for key, said in document.items():
+        if isinstance(said, Mapping):
+            statistics = {str(each): as_number(value) for each, value in said.items()}
+            values |= quantity(str(key).replace("_", " "), str(said.get("unit", "ms")), statistics)
+    config = document.get("input_config")
+    model = lookup(config, "formatted_model_name")
+    for key in ("concurrency", "perf_analyzer.stimulus.concurrency"):
+        if concurrency := as_number(lookup(config, key)):
+            values[a.CONCURRENCY] = concurrency
+    if values:
+        yield Record(Kind.summary, 0, values, {Text.model: model} if isinstance(model, str) else {})
+
+
+UPSTREAM = "https://github.com/triton-inference-server/perf_analyzer/tree/r25.01/genai-perf/genai_perf/export_data"
+FORMAT = LineFormat(
+    "GenAI-Perf", UPSTREAM, parse, opens=TITLES, closes=("└",), is_header=lambda header: header.startswith(HEADER)
+)
+DOCUMENT = DocumentFormat("GenAI-Perf (JSON)", UPSTREAM, recognises, parse_document)

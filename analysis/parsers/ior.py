@@ -1,0 +1,119 @@
+"""IOR: what was set up as `key : value`, then a table with a row for each write and read of each repetition; or JSON.
+
+Columns are known by the table's header: 3.4 added IOPS and latency. A time that was not taken is `-`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import DocumentFormat, Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import as_list, as_number, lookup, printed_number
+from jobs.metrics import Metric
+
+TITLE = ": MPI Coordinated Test of Parallel I/O"
+HEADER = "access    bw(MiB/s)"
+SIZES = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+OPTION = re.compile(rf"\s*([a-z][a-z ]*?)\s*[:=] (\d{{1,20}}(?:\.\d+)?)(?: ({'|'.join(SIZES)}))?\s*$")
+OPTIONS = {
+    "nodes": a.NODES,
+    "tasks": a.RANKS,
+    "clients per node": a.RANKS_PER_NODE,
+    "xfersize": a.TRANSFER_SIZE,
+    "blocksize": a.BLOCK_SIZE,
+}
+# By the table's header, and by the key in the document.
+COLUMNS: dict[str, tuple[Metric, float]] = {
+    "bw(MiB/s)": (a.IO_BANDWIDTH, SIZES["MiB"]),
+    "bwMiB": (a.IO_BANDWIDTH, SIZES["MiB"]),
+    "IOPS": (a.IO_OPERATIONS_PER_S, 1),
+    "iops": (a.IO_OPERATIONS_PER_S, 1),
+    "block(KiB)": (a.BLOCK_SIZE, SIZES["KiB"]),
+    "blockKiB": (a.BLOCK_SIZE, SIZES["KiB"]),
+    "xfer(KiB)": (a.TRANSFER_SIZE, SIZES["KiB"]),
+    "xferKiB": (a.TRANSFER_SIZE, SIZES["KiB"]),
+    "total(s)": (a.DURATION, 1),
+    "totalTime": (a.DURATION, 1),
+}
+ACCESSES = {"write", "read"}
+BEST = re.compile(r"\s*Max (Write|Read): +([\d.]{1,20}) MiB/sec \(([\d.]+) MB/sec\)\s*$")
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """The setting, a measurement for each row, and the best of each access as a summary."""
+    settings: dict[Metric, float] = {}
+    software: dict[Text, str] = {}
+    columns: list[str] = []
+    for line in lines:
+        if TITLE in line.text:
+            settings, software, columns = {}, {Text.software: line.text.partition(TITLE)[0].strip()}, []
+        elif HEADER in line.text:
+            if settings and not columns:
+                yield Record(Kind.setting, line.number, settings, software, line.rank, line.host)
+            columns = line.text.split()
+        elif found := BEST.match(line.text):
+            if mib_per_s := printed_number(found[2]):
+                values = {a.IO_BANDWIDTH: mib_per_s * SIZES["MiB"]}
+                yield Record(Kind.summary, line.number, values, {Text.benchmark: found[1].lower()}, line.rank)
+        elif columns:
+            if values := row(columns, line.text.split()):
+                texts = {Text.benchmark: line.text.split()[0]}
+                yield Record(Kind.measurement, line.number, values, texts, line.rank, line.host)
+        elif (found := OPTION.match(line.text)) and found[1] in OPTIONS:
+            settings[OPTIONS[found[1]]] = float(found[2]) * SIZES.get(found[3], 1)
+
+
+def row(columns: list[str], cells: list[str]) -> dict[Metric, float]:
+    """The numbers of a write or a read; none of a torn row, or of what is no row."""
+    if len(cells) != len(columns) or cells[0] not in ACCESSES:
+        return {}
+    return measured(dict(zip(columns, map(printed_number, cells), strict=True)))
+
+
+def measured(said: Mapping[str, float | None]) -> dict[Metric, float]:
+    """The numbers of a row by metric; a time below 0 was not taken."""
+    values = {}
+    for column, value in said.items():
+        metric, unit = COLUMNS.get(column, (None, 1.0))
+        number = as_number((value or 0) * unit)
+        if metric is not None and number is not None and number > 0:
+            values[metric] = number
+    return values
+
+
+def recognises(document: Any) -> bool:
+    """Whether a document is what IOR writes with -O summaryFormat=JSON."""
+    return isinstance(document, Mapping) and {"Version", "Command line", "tests"} <= document.keys()
+
+
+def parse_document(document: Any) -> Iterator[Record]:
+    """The setting of each test, and a measurement for each access of each repetition."""
+    software = f"IOR-{document['Version']}"
+    for test in as_list(document["tests"]):
+        options = lookup(test, "Options")
+        settings: dict[Metric, float] = {}
+        for key, value in options.items() if isinstance(options, Mapping) else ():
+            if (found := OPTION.match(f"{key} : {value}")) and found[1] in OPTIONS:
+                settings[OPTIONS[found[1]]] = float(found[2]) * SIZES.get(found[3], 1)
+        yield Record(Kind.setting, 0, settings, {Text.software: software})
+        for repetition in as_list(lookup(test, "Results")):
+            for access in as_list(repetition):
+                name = lookup(access, "access")
+                if isinstance(name, str) and name in ACCESSES:
+                    values = measured({key: as_number(value) for key, value in access.items()})
+                    yield Record(Kind.measurement, 0, values, {Text.benchmark: name})
+
+
+UPSTREAM = "https://github.com/hpc/ior/blob/4.0.0/src/ior-output.c"
+FORMAT = LineFormat(
+    "IOR",
+    UPSTREAM,
+    parse,
+    needles=("Max Write: ", "Max Read: "),
+    opens=(TITLE, HEADER),
+    closes=("Finished            : ", "Run finished: "),
+)
+DOCUMENT = DocumentFormat("IOR (JSON)", UPSTREAM, recognises, parse_document)

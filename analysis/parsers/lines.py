@@ -1,0 +1,211 @@
+"""Lines of a log of any size: found by what they contain, freed of what launchers put in front of them.
+
+A log is mostly noise. Whole blocks of it are searched for a format's needles at once (Aho-Corasick), and only the
+lines that hold one become Python strings. Memory is a block or two, whatever the size of the file and of its lines.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+from analysis.parsers.record import Line
+
+BLOCK_BYTES = 1 << 22
+# A longer line is cut: no format has one, a binary file does.
+LONGEST_LINE_BYTES = 1 << 16
+DECOMPRESS: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
+}
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# Of a compressed file; bz2 says of a damaged one what the system says of one that cannot be read.
+TORN = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """A file's content, decompressed, as UTF-8 and in blocks that end where a line ends if any does.
+
+    A compressed file that is torn ends where it is torn. Raises OSError where a file cannot be read.
+    """
+    rest = b""
+    for block in utf_8(read(path)):
+        whole, end, begun = (rest + block).rpartition(b"\n")
+        if end:
+            yield whole + end
+        rest = begun
+        if len(rest) >= BLOCK_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def read(path: Path) -> Iterator[bytes]:
+    """A file's bytes, decompressed."""
+    with path.open("rb") as raw:
+        first = raw.read(max(map(len, DECOMPRESS)))
+        raw.seek(0)
+        decompress = next((how for magic, how in DECOMPRESS.items() if first.startswith(magic)), None)
+        file = decompress(raw) if decompress else raw
+        while True:
+            try:
+                block = file.read(BLOCK_BYTES)
+            except TORN:
+                if decompress is None:
+                    raise
+                return
+            if not block:
+                return
+            yield block
+
+
+def utf_8(given: Iterator[bytes]) -> Iterator[bytes]:
+    """Text as PowerShell and some Windows editors save it made UTF-8; everything else as it is."""
+    first = next(given, b"")
+    if not first.startswith(UTF_16):
+        yield first
+        yield from given
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for block in (first, *given):
+        yield decoder.decode(block).encode()
+
+
+# Colours, and bytes that end a string elsewhere.
+NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\0")
+# What stands before a colon and is no host, though it looks like node12: fp16, top5, step10, urllib3.MaxRetryError,
+# IOR-3.0.1.
+NO_HOST = (
+    r"(?:(?:(?:[bf]p|bf|u?int|float|top|tf|step|epoch|iter|layer|stage|head|fold|run|try|version|rank)[-_]?|[A-Z])\d+"
+    r"|[\w.]*(?:Error|Exception|Warning)|[A-Za-z]+-\d+(?:\.\d+)+\w*)"
+)
+PREFIX = re.compile(
+    rf"""
+    [ ]*(?P<label>\d{{1,6}}):[ ]                                      # srun --label
+    | \[(?:default|rank)(?P<rank>\d+)\]:[ ]?                         # torchrun --tee, torch's own log
+    | \[rank-(?P<primus>\d+)/\d+\]                                  # Primus, after its time
+    | \[\d{{8}}[ ][\d:]{{8}}\](?=\[rank-)
+    | \[trainer\d+\|(?P<trainer>\d+)\]:[ ]?
+    | (?:\w{{3}}[ ]\w{{3}}[ ]+\d+[ ][\d:]{{8}}[ ]\d{{4}}[ ]?)?        # mpirun --timestamp-output
+      \[1,(?P<mpi>\d+)\]<std(?:out|err|diag)>:?[ ]?                  # mpirun --tag-output
+    | (?!{NO_HOST}:)(?P<host>[A-Za-z](?=[\w.-]*\d)[\w.-]{{1,62}}):[ ](?!\(g)  # pdsh, DeepSpeed; not the jobs of fio
+    | (?=[\w-]*[A-Za-z])[\w-]{{1,12}}/(?P<nemo_run>\d+)[ ]             # NeMo-Run, its name cut off
+    | \[\d{{4}}-\d\d-\d\dT[\d:]+(?:[+-]\d\d:\d\d|Z)\][ ]            # kubectl, docker
+    | \[\d+\][ ]                                                    # line numbers of an editor in a pasted log
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which lines of a log matter."""
+
+    needles: tuple[str, ...] = ()
+    """Those with one of these texts ..."""
+    opens: tuple[str, ...] = ()
+    """... and all from one with one of these on ..."""
+    closes: tuple[str, ...] = ()
+    """... up to one with one of these."""
+    everything: bool = False
+    """All lines."""
+
+    @cached_property
+    def marks(self) -> tuple[str, ...]:
+        """All texts to look for."""
+        return self.needles + self.opens + self.closes
+
+    @cached_property
+    def automaton(self) -> BytesAhoCorasick:
+        """Finds all of them in one pass."""
+        # Of the three the fastest by far, and the one that takes most memory: a few hundred kB for all formats.
+        return BytesAhoCorasick([mark.encode() for mark in self.marks], implementation=Implementation.DFA)
+
+    def found(self, block: bytes) -> list[tuple[int, int, int]]:
+        """Which mark is where, also marks that overlap: those of another format may begin within one of this."""
+        return self.automaton.find_matches_as_indexes(block, overlapping=True)
+
+    def lines(self, content: Iterable[bytes]) -> Iterator[Line]:
+        """The lines that matter, without prefixes, colours and NUL bytes; of a bar that redraws itself every state."""
+        number = 1
+        inside = self.everything
+        for block in content:
+            spans, inside = self.spans(block, inside=inside)
+            counted = 0
+            for start, end in spans:
+                number += block.count(b"\n", counted, start)
+                for further, line in enumerate(block[start:end].split(b"\n")):
+                    for state in line.split(b"\r") if b"\r" in line else (line,):
+                        if state:
+                            yield cleaned(state[:LONGEST_LINE_BYTES], number + further)
+                number += further
+                counted = end
+            number += block.count(b"\n", counted)
+
+    def spans(self, block: bytes, *, inside: bool) -> tuple[list[tuple[int, int]], bool]:
+        """From where to where a block matters, given whether a section was open before it and whether one still is."""
+        if self.everything:
+            return [(0, len(block))], True
+        first_open, first_close = len(self.needles), len(self.needles) + len(self.opens)
+        found: list[tuple[int, int]] = []
+        opened = 0 if inside else None
+        start = end = 0
+        for mark, at, _ in self.found(block):
+            if at >= end:
+                start, end = line_around(block, at, end)
+            if opened is None and mark < first_open:
+                if found and start == found[-1][1] + 1:
+                    found[-1] = found[-1][0], end
+                elif not found or found[-1][1] < end:
+                    found.append((start, end))
+            elif opened is None and mark < first_close:
+                opened = start
+                if found and found[-1][1] == end:
+                    # The same line had a needle before: it is given with the section.
+                    found[-1] = found[-1][0], max(start - 1, found[-1][0])
+            elif opened is not None and mark >= first_close:
+                found.append((opened, end))
+                opened = None
+        if opened is not None:
+            found.append((opened, len(block)))
+        return found, opened is not None
+
+
+def line_around(block: bytes, at: int, earliest: int) -> tuple[int, int]:
+    """Start and end of the line that a place is in, no earlier than that; of a very long line a piece."""
+    earliest = max(earliest, at - LONGEST_LINE_BYTES)
+    feed = block.rfind(b"\n", earliest, at)
+    start = earliest if feed < 0 else feed + 1
+    feed = block.find(b"\n", at, at + LONGEST_LINE_BYTES)
+    return start, min(len(block), at + LONGEST_LINE_BYTES) if feed < 0 else feed
+
+
+def cleaned(raw: bytes, number: int) -> Line:
+    """A line as its program printed it, and whose it is."""
+    text = raw.decode(errors="replace")
+    if "\x1b" in text or "\0" in text:
+        text = NOT_TEXT.sub("", text)
+    rank: int | None = None
+    host: str | None = None
+    while prefix := PREFIX.match(text):
+        if prefix.lastgroup == "host":
+            host = prefix["host"]
+        elif prefix.lastgroup is not None:
+            rank = int(prefix[prefix.lastgroup])
+        text = text[prefix.end() :]
+    return Line(number, text, rank, host)

@@ -1,0 +1,107 @@
+"""LitGPT, fine-tuning and pretraining: `Epoch 1 | iter 4 step 2 | loss train: 1.2, val: n/a | iter time: 50.00 ms`.
+
+Rank 0 of every node prints, so of two nodes each line comes twice with other numbers. `iter time` is that of a
+micro-batch, and that of a step only without accumulation (iter = step); `step` counts those done, and `val` repeats the
+latest evaluation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.fields import numbers
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+# 2023: "iter 4 step 2: loss 1.2, iter time: 50.00ms (optimizer.step)"; for a while in March 2024
+# "Ep 1 | iter 4 | step 2: loss train (curr): 1.2, val (prev val iter): None | iter time: 50.00 ms (opt.step)".
+STEP = re.compile(
+    r"(?:\bEp(?:och)? (?P<epoch>\d+) \| )?\biter (?P<iter>\d+) (?:\| )?st[eE]p (?P<step>\d+)(?::| \|) "
+    r"loss (?:train(?: \(curr\))?: )?(?P<loss>\S+?),(?: val(?: \(prev val iter\))?: (?P<val>\S+) \|)? "
+    r"iter time: (?P<time>[\d.]+) ?ms(?P<update> \((?:opt\.|optimizer\.)?step\))?"
+)
+STEP_NAMES = {
+    "epoch": (a.EPOCH, 1),
+    "iter": (a.MICRO_BATCHES_DONE, 1),
+    "step": (m.STEP, 1),
+    "loss": (m.LOSS, 1),
+    "val": (m.EVALUATION_LOSS, 1),
+}
+EVALUATION = re.compile(r"\b(?:iter|step) (?P<iter>\d+): val loss (?P<loss>\S+), val time: (?P<time>[\d.]+) ?ms")
+FINAL_EVALUATION = re.compile(r"^Final evaluation \| val loss: (?P<loss>\S+) \| val ppl: (?P<perplexity>\S+)$")
+EVALUATION_NAMES = {
+    "iter": (a.MICRO_BATCHES_DONE, 1),
+    "loss": (m.EVALUATION_LOSS, 1),
+    "time": (a.EVALUATION_TIME, 1e-3),
+    "perplexity": (m.EVALUATION_PERPLEXITY, 1),
+}
+# The configuration as Python prints it, of every rank and so, often, through one another.
+CONFIGURATION = "TrainArgs("
+SETTING = re.compile(r"^[ {]*'?(\w+)(?:=|': )(\d+),$")
+SETTING_NAMES = {
+    "devices": (a.RANKS_PER_NODE, 1),
+    "num_nodes": (a.NODES, 1),
+    "global_batch_size": (a.GLOBAL_BATCH_SIZE, 1),
+    "micro_batch_size": (a.MICRO_BATCH_SIZE, 1),
+    "max_steps": (a.PLANNED_STEPS, 1),
+    "max_seq_length": (a.SEQUENCE_LENGTH, 1),
+}
+PRECISION = re.compile(r"^[ {]*'precision': '([\w-]+)',$")
+# Two lines each at the end, of which newer versions make a table.
+END = re.compile(r"^(?:\| - )?(Training [Tt]ime|Memory [Uu]sed|Tok/sec) *: +([\d.]+) ?(?:s|GB|tok/s) *$")
+END_NAMES = {
+    "training time": (a.TRAINING_TIME, 1),
+    "memory used": (m.MEMORY_PEAK, 1e9),
+    "tok/sec": (m.TOKENS_PER_S, 1),
+}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """What was set up, once a run; micro-batches, evaluations, and the end as each node tells it."""
+    settings: dict[Metric, float] = {}
+    precision: dict[Text, str] = {}
+    # Where the configuration stands that was not given yet; and whether a line was LitGPT's beyond doubt.
+    configured: int | None = None
+    known = False
+    for line in lines:
+        if found := STEP.search(line.text):
+            if configured is not None:
+                yield Record(Kind.setting, configured, settings, precision)
+                settings, precision, configured = {}, {}, None
+            known = True
+            yield Record(Kind.step, line.number, step(found), {}, line.rank, line.host)
+        elif CONFIGURATION in line.text:
+            configured, known = configured or line.number, True
+        elif found := EVALUATION.search(line.text) or FINAL_EVALUATION.match(line.text):
+            values = numbers(found.groupdict().items(), EVALUATION_NAMES)
+            yield Record(Kind.evaluation, line.number, values, {}, line.rank, line.host)
+        elif known and (found := END.match(line.text)):
+            values = numbers([(found[1].lower(), found[2])], END_NAMES)
+            yield Record(Kind.summary, line.number, values, {}, line.rank, line.host)
+        elif found := SETTING.match(line.text):
+            settings |= numbers([(found[1], found[2])], SETTING_NAMES)
+        elif found := PRECISION.match(line.text):
+            precision = {Text.precision: found[1]}
+    if configured is not None:
+        yield Record(Kind.setting, configured, settings, precision)
+
+
+def step(found: re.Match[str]) -> dict[Metric, float]:
+    """The numbers of a micro-batch."""
+    # A line of 2023 has no epoch, and counts from 0 in some versions: there iter = step says nothing.
+    whole = found["epoch"] and found["update"] and found["iter"] == found["step"]
+    time = {"time": (m.STEP_TIME if whole else a.MICRO_BATCH_TIME, 1e-3)}
+    return numbers(found.groupdict().items(), STEP_NAMES | time)
+
+
+FORMAT = LineFormat(
+    "LitGPT",
+    "https://github.com/Lightning-AI/litgpt/blob/v0.5.12/litgpt/finetune/full.py (fit)",
+    parse,
+    needles=("iter time: ", ": val loss ", "Final evaluation | val loss: ", "Training time: ", "| - Training Time ",
+             "Memory used: ", "| - Memory Used ", "| - Tok/sec ", CONFIGURATION, "'devices': ", "'num_nodes': ",
+             "'precision': '", " global_batch_size=", " micro_batch_size=", " max_steps=", " max_seq_length="),
+)  # fmt: skip

@@ -1,0 +1,163 @@
+"""Megatron-LM and its forks: ` iteration 122/ 250000 | consumed samples: 124928 | ... |`, one line a logged step.
+
+A line is the mean over the steps since the line before. Forks add fields and misspell others; since core 0.5 a time
+stands before, and Primus prints `this line/mean of the run`. Around them: arguments, timers, memory of each rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import printed_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+# NeMo 2 prints "Training epoch 0, iteration 5/99 | ...".
+STEP = re.compile(r"(?<!, )\biteration +(\d{1,12})/ *(\d{1,12}) \|(.*)")
+# Only a field with its closing bar is whole: a torn line ends in half a number.
+FIELD = re.compile(r" *([^:|]+?) *: *([^|]*?) *\|")
+VALIDATION = re.compile(r"\bvalidation loss at iteration +(\d{1,12}) .*?\| lm loss value: *(\S+) *\|")
+TIMERS = re.compile(r"^time \(ms\) \| (.*)")
+TIMER = re.compile(r"([\w -]{1,60}): (\d{1,12}\.\d\d)(?!\d)")
+# Since core 0.2 a line for each timer, `(fastest, slowest rank)`.
+TIMER_OF_RANKS = re.compile(r"^ {4}([\w-]+) \.{3,}: \(\d{1,12}\.\d\d, (\d{1,12}\.\d\d)\)")
+# Ranks print at the same time: several may stand in one line.
+MEMORY = re.compile(
+    r"\[Rank (\d{1,6})\] \(after (\d{1,12}) iterations\) memory \(MB\) \| allocated: (\d{1,9}\.\d+) \| "
+    r"max allocated: (\d{1,9}\.\d+) \| reserved: \d+\.\d+ \| max reserved: (\d{1,9}\.\d+)"
+)
+EFFECTIVE = re.compile(r"\bEffective Tera Flops per GPU: ([\d.]{1,12}) and total parameters ([\d.]{1,12}) B\b")
+ARGUMENT = re.compile(r"(?:^|\] : )  (\w+) \.{3,} (\S+)\s*$")
+VALUES: dict[str, tuple[Metric, float]] = {
+    "consumed samples": (a.SAMPLES_DONE, 1),
+    "consumed tokens": (a.TOKENS_DONE, 1),
+    "elapsed time per iteration (ms)": (m.STEP_TIME, 1e-3),
+    "elapsed time per iteration (s)": (m.STEP_TIME, 1),
+    "learning rate": (m.LEARNING_RATE, 1),
+    "global batch size": (a.GLOBAL_BATCH_SIZE, 1),
+    "gloabl batch size": (a.GLOBAL_BATCH_SIZE, 1),
+    "lm loss": (m.LOSS, 1),
+    "lm-loss": (m.LOSS, 1),
+    "loss scale": (a.LOSS_SCALE, 1),
+    "grad norm": (m.GRADIENT_NORM, 1),
+    "actual seqlen": (a.SEQUENCE_LENGTH, 1),
+    "number of skipped iterations": (a.SKIPPED_STEPS, 1),
+    "number of nan iterations": (a.NAN_STEPS, 1),
+    "samples per second": (a.SAMPLES_PER_S, 1),
+    "TFLOPs": (a.FLOPS_PER_S_PER_RANK, 1e12),
+    "throughput per GPU (TFLOP/s/GPU)": (a.FLOPS_PER_S_PER_RANK, 1e12),
+    "tokens per GPU (tokens/s/GPU)": (m.TOKENS_PER_S_PER_RANK, 1),
+}
+DEVICE_MEMORY = "hip mem usage/free/total/usage_ratio"
+TIMES = {
+    "forward": a.FORWARD_TIME,
+    "forward-compute": a.FORWARD_TIME,
+    "backward": a.BACKWARD_TIME,
+    "backward-compute": a.BACKWARD_TIME,
+    "backward-allreduce": a.GRADIENT_REDUCTION_TIME,
+    "backward-params-all-reduce": a.GRADIENT_REDUCTION_TIME,
+    "all-grads-sync": a.GRADIENT_REDUCTION_TIME,
+    "optimizer": a.OPTIMIZER_TIME,
+    "batch-generator": a.DATA_TIME,
+    "batch generator": a.DATA_TIME,
+}
+ARGUMENTS = {
+    "world_size": a.RANKS,
+    "data_parallel_size": a.DATA_PARALLEL_SIZE,
+    "tensor_model_parallel_size": a.TENSOR_PARALLEL_SIZE,
+    "pipeline_model_parallel_size": a.PIPELINE_PARALLEL_SIZE,
+    "context_parallel_size": a.CONTEXT_PARALLEL_SIZE,
+    "expert_model_parallel_size": a.EXPERT_PARALLEL_SIZE,
+    "global_batch_size": a.GLOBAL_BATCH_SIZE,
+    "micro_batch_size": a.MICRO_BATCH_SIZE,
+    "seq_length": a.SEQUENCE_LENGTH,
+    "train_iters": a.PLANNED_STEPS,
+    "seed": a.SEED,
+}
+# What a step cannot be without being a placeholder.
+POSITIVE = {m.STEP_TIME, a.GLOBAL_BATCH_SIZE, a.SAMPLES_PER_S, a.FLOPS_PER_S_PER_RANK, m.TOKENS_PER_S_PER_RANK,
+            a.SEQUENCE_LENGTH, a.LOSS_SCALE}  # fmt: skip
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Steps, validations, timers, memory and arguments."""
+    for line in lines:
+        if found := STEP.search(line.text):
+            values = {m.STEP: float(found[1]), a.PLANNED_STEPS: float(found[2]), **fields(found[3])}
+            stamp = re.search(r"\[(\d{4}-\d\d-\d\d [\d:]{8})\]", line.text[: found.start()])
+            texts = {Text.timestamp: stamp[1]} if stamp else {}
+            yield Record(Kind.step, line.number, values, texts, line.rank, line.host)
+        elif found := VALIDATION.search(line.text):
+            loss = printed_number(found[2])
+            values = {m.STEP: float(found[1])} | ({} if loss is None else {m.EVALUATION_LOSS: loss})
+            yield Record(Kind.evaluation, line.number, values, {}, line.rank, line.host)
+        elif found := ARGUMENT.search(line.text):
+            values, texts = argument(found[1], found[2])
+            if values or texts:
+                yield Record(Kind.setting, line.number, values, texts, line.rank, line.host)
+        else:
+            yield from readings(line)
+
+
+def fields(text: str) -> dict[Metric, float]:
+    """The numbers of a line by metric; of Primus's pairs that of this line."""
+    values = {}
+    for name, said in FIELD.findall(text):
+        metric, unit = VALUES.get(name, (None, 1.0))
+        value = printed_number(said.partition("/")[0])
+        if metric is not None and value is not None and (value > 0 or metric not in POSITIVE):
+            values[metric] = value * unit
+        elif name == DEVICE_MEMORY and (sizes := re.match(r"([\d.]{1,9})GB/[\d.]+GB/([\d.]{1,9})GB/", said)):
+            used, total = (printed_number(size) for size in sizes.groups())
+            if used and total:
+                values |= {a.DEVICE_MEMORY_USED: used * 2**30, a.DEVICE_MEMORY: total * 2**30}
+    return values
+
+
+def argument(name: str, said: str) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """What a line of the arguments' table sets, where it is of use here."""
+    if name == "params_dtype":
+        return {}, {Text.precision: said.removeprefix("torch.")}
+    if name == "fp8" and said not in {"None", "False"}:
+        return {}, {Text.precision: f"fp8 {said}"}
+    value = printed_number(said) if name in ARGUMENTS else None
+    return ({} if value is None else {ARGUMENTS[name]: value}), {}
+
+
+def readings(line: Line) -> Iterator[Record]:
+    """Timers, memory and the rate of operations, each printed on lines of their own."""
+    times = TIMER.findall(found[1]) if (found := TIMERS.match(line.text)) else TIMER_OF_RANKS.findall(line.text)
+    if values := {TIMES[name.strip()]: float(time) / 1000 for name, time in times if name.strip() in TIMES}:
+        yield Record(Kind.sample, line.number, values, {Text.variant: "step"}, line.rank, line.host)
+    for rank, step, allocated, most, reserved in MEMORY.findall(line.text):
+        values = {
+            m.STEP: float(step),
+            a.MEMORY_ALLOCATED: float(allocated) * 2**20,
+            m.MEMORY_PEAK: float(most) * 2**20,
+            a.MEMORY_RESERVED_PEAK: float(reserved) * 2**20,
+        }
+        yield Record(Kind.sample, line.number, values, {}, int(rank), line.host)
+    if found := EFFECTIVE.search(line.text):
+        rate, size = printed_number(found[1]), printed_number(found[2])
+        if rate and size:
+            values = {a.FLOPS_PER_S_PER_RANK: rate * 1e12, a.PARAMETERS: size * 1e9}
+            yield Record(Kind.sample, line.number, values, {}, line.rank, line.host)
+
+
+FORMAT = LineFormat(
+    "Megatron-LM",
+    "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/training.py (training_log)",
+    parse,
+    needles=(
+        " iteration ",
+        "lm loss value:",
+        "time (ms) | ",
+        "...: (",
+        " memory (MB) | ",
+        "Effective Tera Flops",
+        *(f"  {name} ." for name in ("params_dtype", "fp8", *ARGUMENTS)),
+    ),
+)

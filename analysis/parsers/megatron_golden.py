@@ -1,0 +1,61 @@
+"""Megatron-LM's golden values: one JSON document with the loss, time and memory of each step of a functional test.
+
+`{"lm loss": {"values": {"1": 10.8, "5": "nan"}}, ...}`; of older files values are a list, the first that of step 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import DocumentFormat, Kind, Record
+from analysis.untrusted import as_list, as_number, lookup, printed_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+SERIES = {
+    "lm loss": m.LOSS,
+    "iteration-time": m.STEP_TIME,
+    "mem-allocated-bytes": a.MEMORY_ALLOCATED,
+    "mem-max-allocated-bytes": m.MEMORY_PEAK,
+}
+
+
+def recognises(document: Any) -> bool:
+    """Whether one of the series is in it, with values."""
+    return any(lookup(document, name + ".values") is not None for name in SERIES)
+
+
+def parse(document: Any) -> Iterator[Record]:
+    """A record for each step that has a value."""
+    steps: dict[float, dict[Metric, float]] = {}
+    for name, metric in SERIES.items():
+        for step, said in values_of(lookup(document, name)):
+            if (value := as_number(said)) is not None and as_number(step) is not None:
+                steps.setdefault(step, {m.STEP: step})[metric] = value
+    for step in sorted(steps):
+        yield Record(Kind.step, 0, steps[step])
+
+
+def values_of(series: Any) -> Iterator[tuple[float, Any]]:
+    """The values of a series by step."""
+    values = lookup(series, "values")
+    if isinstance(values, Mapping):
+        for name, said in values.items():
+            if (step := printed_number(name)) is not None:
+                yield step, said
+    start, interval = as_number(lookup(series, "start_step")), as_number(lookup(series, "step_interval"))
+    if start is not None and interval is not None:
+        for index, said in enumerate(as_list(values)):
+            # It counts from 0, its reader and the log from 1.
+            yield 1 + start + index * interval, said
+
+
+FORMAT = DocumentFormat(
+    "Megatron-LM golden values",
+    "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/tests/functional_tests/python_test_utils/"
+    "get_test_results_from_tensorboard_logs.py",
+    recognises,
+    parse,
+)

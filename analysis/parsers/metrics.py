@@ -1,0 +1,307 @@
+"""The metrics that only other people's logs carry; what our own runs have too is named in jobs.metrics.
+
+Values are SI base units, as there: a parser converts what its format prints in ms, GB/s or TFLOP/s.
+"""
+
+from __future__ import annotations
+
+from jobs.metrics import Better, Metric
+
+# --- what was run ------------------------------------------------------------------------------------------------
+NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
+RANKS = Metric("ranks", "1", "Processes of the job, mostly one a GPU.", digits=9)
+RANKS_PER_NODE = Metric("ranks_per_node", "1", "Processes on a machine.", digits=9)
+DATA_PARALLEL_SIZE = Metric("data_parallel_size", "1", "Groups of ranks that hold the whole model each.", digits=9)
+TENSOR_PARALLEL_SIZE = Metric("tensor_parallel_size", "1", "Ranks that share each layer.", digits=9)
+PIPELINE_PARALLEL_SIZE = Metric("pipeline_parallel_size", "1", "Stages that the layers are spread over.", digits=9)
+CONTEXT_PARALLEL_SIZE = Metric("context_parallel_size", "1", "Ranks that share each sample's tokens.", digits=9)
+EXPERT_PARALLEL_SIZE = Metric("expert_parallel_size", "1", "Ranks that the experts are spread over.", digits=9)
+GLOBAL_BATCH_SIZE = Metric("global_batch_size", "1", "Samples of one optimizer step, all ranks together.", digits=9)
+MICRO_BATCH_SIZE = Metric("micro_batch_size", "1", "Samples that a rank takes at once.", digits=9)
+ACCUMULATION = Metric("accumulation", "1", "Micro-batches of a rank in one optimizer step.", digits=9)
+SEQUENCE_LENGTH = Metric("sequence_length", "1", "Tokens of a sample, padding counted.", digits=9)
+SEED = Metric("seed", "1", "Of the random numbers.", digits=12)
+PLANNED_STEPS = Metric("planned_steps", "1", "Optimizer steps that the run was to make.", digits=9)
+PARAMETERS = Metric("parameters", "1", "Weights of the model, as the program counts them.", digits=9)
+DEVICE_MEMORY = Metric("device_memory_bytes", "B", "Memory of one GPU.", digits=4)
+PEAK_FLOPS_PER_S = Metric(
+    "peak_flops_per_s",
+    "FLOP/s",
+    "What the program takes for the most that a GPU can do, which it may know wrongly.",
+    digits=4,
+)
+TRAINING_SAMPLES = Metric("training_samples", "1", "Samples of the training set.", digits=9)
+HELD_OUT_SAMPLES = Metric("held_out_samples", "1", "Samples of the evaluation set.", digits=9)
+GPUS_PER_NODE = Metric("gpus_per_node", "1", "Accelerators of a machine.", digits=9)
+
+# --- training ----------------------------------------------------------------------------------------------------
+ITERATION = Metric(
+    "iteration", "1", "Optimizer steps so far, of the epoch or of the run: which, only the program knows.", digits=9
+)
+EPOCH = Metric("epoch", "1", "Passes over the data so far, as the log counts them.", digits=6)
+STEP_TIME_SMOOTHED = Metric(
+    "step_time_smoothed_s",
+    "s",
+    "Mean over the last steps, the latest counting most, as a progress bar shows it.",
+    Better.low,
+    4,
+)
+SAMPLES_DONE = Metric("samples_done", "1", "Samples trained on since the run began.", digits=12)
+TOKENS_DONE = Metric("tokens_done", "1", "Tokens trained on since the run began, padding counted.", digits=12)
+SAMPLES_PER_S = Metric(
+    "samples_per_s", "1/s", "Samples (sequences, images) per second, all ranks together.", Better.high, 4
+)
+SAMPLES_PER_S_PER_RANK = Metric(
+    "samples_per_s_per_rank", "1/s", "Samples (sequences, images) per second of one rank.", Better.high, 4
+)
+SAMPLES_PER_S_TIMED = Metric(
+    "samples_per_s_timed",
+    "1/s",
+    "DeepSpeed: samples of the step divided by the time that the engine's timer ran, which may be less than the step.",
+    Better.high,
+    4,
+)
+SAMPLES_PER_S_TIMED_MEAN = Metric(
+    "samples_per_s_timed_mean", "1/s", "The same over all steps so far but the first two.", Better.high, 4
+)
+FLOPS_PER_S_PER_RANK = Metric(
+    "flops_per_s_per_rank", "FLOP/s", "Of one rank, by the formula of the program that wrote the log.", Better.high, 4
+)
+MODEL_FLOPS_UTILIZATION = Metric(
+    "model_flops_utilization", "1", "flops_per_s_per_rank divided by peak_flops_per_s.", Better.high, 4
+)
+LOSS_SCALE = Metric("loss_scale", "1", "Factor on the loss against underflow of fp16.", digits=6)
+SKIPPED_STEPS = Metric(
+    "skipped_steps", "1", "Steps without an update since the line before, for their gradients overflowed.", Better.low
+)
+SKIPPED_STEPS_SO_FAR = Metric(
+    "skipped_steps_so_far", "1", "Steps without an update since the run began.", Better.low, 9
+)
+NAN_STEPS = Metric("nan_steps", "1", "Steps since the line before whose loss was not a number.", Better.low)
+MEMORY_ALLOCATED = Metric(
+    "memory_allocated_bytes", "B", "Device memory that a rank's tensors hold at the moment.", Better.low, 4
+)
+MEMORY_RESERVED_PEAK = Metric(
+    "memory_reserved_peak_bytes",
+    "B",
+    "Most device memory that a rank's allocator held, in use or not, so far or since the line before.",
+    Better.low,
+    4,
+)
+DEVICE_MEMORY_USED = Metric(
+    "device_memory_used_bytes", "B", "Memory of a rank's GPU that is in use, by whatever process.", Better.low, 4
+)
+MICRO_BATCH_TIME = Metric(
+    "micro_batch_time_s", "s", "Wall clock of one micro-batch, with the update where one follows it.", Better.low, 4
+)
+DATA_TIME = Metric("data_time_s", "s", "Waiting for the batches of a step.", Better.low, 4)
+COMPUTE_TIME = Metric(
+    "compute_time_s", "s", "Forward, backward and update of a step, without waiting for its batches.", Better.low, 4
+)
+FORWARD_TIME = Metric("forward_time_s", "s", "Forward passes, of one micro-batch or all of a step.", Better.low, 4)
+BACKWARD_TIME = Metric("backward_time_s", "s", "Backward passes, of one micro-batch or all of a step.", Better.low, 4)
+GRADIENT_REDUCTION_TIME = Metric(
+    "gradient_reduction_time_s", "s", "Reducing gradients over the ranks where nothing else hid it.", Better.low, 4
+)
+OPTIMIZER_TIME = Metric("optimizer_time_s", "s", "Updating the weights.", Better.low, 4)
+TIME_TO_TRAIN = Metric(
+    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, evaluations counted.", Better.low, 6
+)
+INITIALIZATION_TIME = Metric(
+    "initialization_time_s", "s", "MLPerf: from the first init_start of any rank to init_stop.", Better.low, 4
+)
+EVALUATION_SCORE = Metric(
+    "evaluation_score", "1", "Of the held-out samples, by the benchmark's own definition: accuracy or loss.", digits=6
+)
+UNIX_TIME = Metric("unix_time_s", "s", "Since 1970-01-01 UTC by the clock of the machine that wrote it.", digits=13)
+MICRO_BATCHES_DONE = Metric("micro_batches_done", "1", "Micro-batches of a rank since the run began.", digits=9)
+MICRO_BATCH_TIME = Metric(
+    "micro_batch_time_s", "s", "Wall clock of one micro-batch, with the update where one follows it.", Better.low, 4
+)
+MEAN_STEP_TIME = Metric(
+    "mean_step_time_s", "s", "Mean of the step times since the program began to measure.", Better.low, 4
+)
+STEPS_TIME = Metric(
+    "steps_time_s", "s", "Sum of the step times since the program began to measure, evaluations not counted.", digits=6
+)
+STEPS_PER_S = Metric("steps_per_s", "1/s", "Optimizer steps per second.", Better.high, 4)
+MEAN_LOSS = Metric(
+    "mean_loss", "nat", "Mean of loss over the steps of an epoch, or of a whole training.", Better.low, 5
+)
+EVALUATION_TIME = Metric("evaluation_time_s", "s", "Wall clock of one evaluation.", Better.low, 4)
+TRAINING_TIME = Metric(
+    "training_time_s",
+    "s",
+    "Wall clock of the training loop by its program, evaluations and saving counted.",
+    Better.low,
+    5,
+)
+CONVERGENCE_FACTOR = Metric(
+    "convergence_factor",
+    "1",
+    "MLPerf: by what the mean time to train is multiplied for having converged unusually fast.",
+)
+
+# --- collectives -------------------------------------------------------------------------------------------------
+MESSAGE_SIZE = Metric("message_size_bytes", "B", "Bytes of the collective's buffer.", digits=12)
+COLLECTIVE_TIME = Metric("collective_time_s", "s", "Mean wall clock of one call.", Better.low, 4)
+ALGORITHM_BANDWIDTH = Metric(
+    "algorithm_bandwidth_bytes_per_s", "B/s", "message_size_bytes divided by collective_time_s.", Better.high, 4
+)
+BUS_BANDWIDTH = Metric(
+    "bus_bandwidth_bytes_per_s",
+    "B/s",
+    "algorithm_bandwidth times the share of the buffer that every link must carry, which makes rank counts comparable.",
+    Better.high,
+    4,
+)
+WRONG_VALUES = Metric("wrong_values", "1", "Elements of the result that were not as they should be.", Better.low)
+COMMUNICATOR_RANKS = Metric("communicator_ranks", "1", "Processes that one communicator joins.", digits=9)
+COMMUNICATOR_NODES = Metric("communicator_nodes", "1", "Machines that one communicator joins.", digits=9)
+COMMUNICATOR_SETUP_TIME = Metric(
+    "communicator_setup_time_s", "s", "From a rank's call to join a communicator until it can use it.", Better.low, 3
+)
+
+# --- accounting --------------------------------------------------------------------------------------------------
+CPUS = Metric("cpus", "1", "Processors of the job as Slurm counts them, mostly hardware threads.", digits=9)
+GPUS = Metric("gpus", "1", "Accelerators of the job.", digits=9)
+JOB_TIME = Metric(
+    "job_time_s", "s", "From the start of a job or step to its end or the moment of asking, suspended time left out."
+)
+TIME_LIMIT = Metric("time_limit_s", "s", "Wall clock after which the job was to be ended.")
+WAITING_TIME = Metric(
+    "waiting_time_s", "s", "For which a job that could have begun waited for its resources.", Better.low
+)
+RESTARTS = Metric("restarts", "1", "How often the job was queued again.", Better.low, 9)
+HOST_MEMORY_PEAK = Metric(
+    "host_memory_peak_bytes",
+    "B",
+    "Largest resident memory of a task that was sampled; the fullest task.",
+    Better.low,
+    4,
+)
+
+# --- readings of a monitor ---------------------------------------------------------------------------------------
+POWER = Metric("power_w", "W", "Electrical power of the device or machine at the moment of the reading.", digits=4)
+POWER_LIMIT = Metric("power_limit_w", "W", "What the device may draw.", digits=4)
+CONVERSION_EFFICIENCY = Metric(
+    "conversion_efficiency", "1", "MLPerf: by what readings are multiplied, for what their power supply loses."
+)
+TEMPERATURE = Metric("temperature_celsius", "°C", "Of the GPU itself.", digits=3)
+GPU_BUSY = Metric(
+    "gpu_busy", "1", "Share of the time in which any kernel ran on the GPU; it says not on how much of it."
+)
+GPU_CLOCK = Metric("gpu_clock_hz", "Hz", "Of the GPU's multiprocessors.", digits=4)
+GPU_MEMORY = Metric("gpu_memory_bytes", "B", "Memory that the GPU has.", digits=4)
+GPU_MEMORY_USED = Metric("gpu_memory_used_bytes", "B", "Of the GPU's memory, by whatever process.", digits=4)
+GPU_MEMORY_BUSY = Metric("gpu_memory_busy", "1", "Share of the time in which the GPU's memory was read or written.")
+GPU_MEMORY_CLOCK = Metric("gpu_memory_clock_hz", "Hz", "Of the GPU's memory.", digits=4)
+GPU_MEMORY_TEMPERATURE = Metric("gpu_memory_temperature_celsius", "°C", "Of the GPU's memory.", digits=3)
+
+# --- any log -----------------------------------------------------------------------------------------------------
+LINES = Metric("lines", "1", "Lines of the log that say the same.", digits=9)
+
+# --- servers of models and of anything else -----------------------------------------------------------------------
+DURATION = Metric("duration_s", "s", "Wall clock of the measurement.", digits=4)
+REQUESTS_PLANNED = Metric("requests_planned", "1", "Requests that were to be sent.", digits=9)
+REQUESTS_COMPLETED = Metric(
+    "requests_completed", "1", "Requests that got their whole answer; of ApacheBench wrong answers too.", digits=9
+)
+REQUESTS_FAILED = Metric("requests_failed", "1", "Requests that got no answer or a wrong one.", Better.low, 9)
+ERROR_RESPONSES = Metric(
+    "error_responses",
+    "1",
+    "Answers with an HTTP status other than 2xx; ApacheBench counts them as completed.",
+    Better.low,
+    9,
+)
+CONCURRENCY = Metric("concurrency", "1", "Requests that may be under way at once, as configured.", digits=9)
+PEAK_CONCURRENCY = Metric("peak_concurrency", "1", "Most requests under way in any second.", digits=9)
+OFFERED_REQUESTS_PER_S = Metric(
+    "offered_requests_per_s", "1/s", "Mean rate at which requests were to be sent, as configured.", digits=4
+)
+REQUESTS_PER_S = Metric(
+    "requests_per_s", "1/s", "requests_completed divided by the wall clock of the measurement.", Better.high, 4
+)
+REQUEST_INTERVAL = Metric(
+    "request_interval_s", "s", "Wall clock of the measurement divided by requests_completed.", Better.low, 4
+)
+REQUEST_TIME_OF_CLIENT = Metric(
+    "request_time_of_client_s",
+    "s",
+    "concurrency times request_interval_s: what one of the clients waited on average.",
+    Better.low,
+    4,
+)
+RECEIVED = Metric("received_bytes", "B", "Bytes that the server sent, headers counted.", digits=9)
+SENT = Metric("sent_bytes", "B", "Bytes of the requests that carried a body.", digits=9)
+GOOD_REQUESTS_PER_S = Metric(
+    "good_requests_per_s", "1/s", "Of requests_per_s those within the latencies that were asked for.", Better.high, 4
+)
+INPUT_TOKENS = Metric("input_tokens", "1", "Tokens of the prompts of completed requests.", digits=9)
+OUTPUT_TOKENS = Metric("output_tokens", "1", "Tokens of the answers of completed requests.", digits=9)
+INPUT_LENGTH = Metric("input_length", "1", "Tokens of a prompt, mean over requests.", digits=6)
+OUTPUT_LENGTH = Metric("output_length", "1", "Tokens of an answer, mean over requests.", digits=6)
+INPUT_TOKENS_PER_S = Metric("input_tokens_per_s", "1/s", "input_tokens divided by the wall clock.", Better.high, 4)
+OUTPUT_TOKENS_PER_S = Metric("output_tokens_per_s", "1/s", "output_tokens divided by the wall clock.", Better.high, 4)
+PEAK_OUTPUT_TOKENS_PER_S = Metric(
+    "peak_output_tokens_per_s", "1/s", "Most tokens of answers that came in any second.", Better.high, 4
+)
+SERVED_TOKENS_PER_S = Metric(
+    "served_tokens_per_s", "1/s", "input_tokens and output_tokens divided by the wall clock.", Better.high, 4
+)
+OUTPUT_TOKENS_PER_S_PER_REQUEST = Metric(
+    "output_tokens_per_s_per_request",
+    "1/s",
+    "A request's output tokens divided by its latency, mean over requests.",
+    Better.high,
+    4,
+)
+
+
+def distribution(name: str, definition: str) -> dict[str, Metric]:
+    """The metrics of how a time is distributed, by statistic."""
+    statistics = {"mean": "Mean", "median": "Median", "min": "Least", "max": "Most"} | {
+        f"p{percent}": f"{percent}th percentile" for percent in (90, 95, 99)
+    }
+    return {
+        key: Metric(f"{name}_{key}_s", "s", f"{word} of the time {definition}", Better.low, 4)
+        for key, word in statistics.items()
+    }
+
+
+TIME_TO_FIRST_TOKEN = distribution("time_to_first_token", "from sending a request to the first token of its answer.")
+TIME_PER_OUTPUT_TOKEN = distribution(
+    "time_per_output_token", "per token of a request's answer after the first: one value a request."
+)
+INTER_TOKEN_LATENCY = distribution("inter_token_latency", "between two tokens of an answer: one value a token.")
+REQUEST_LATENCY = distribution("request_latency", "from sending a request to the end of its answer.")
+
+# --- storage ------------------------------------------------------------------------------------------------------
+IO_BANDWIDTH = Metric(
+    "io_bandwidth_bytes_per_s", "B/s", "Bytes read or written per second, all processes together.", Better.high, 4
+)
+IO_OPERATIONS_PER_S = Metric(
+    "io_operations_per_s",
+    "1/s",
+    "Reads, writes or, of metadata, files per second, all processes together.",
+    Better.high,
+    4,
+)
+TRANSFER_SIZE = Metric("transfer_size_bytes", "B", "Bytes of one read or write call.", digits=9)
+BLOCK_SIZE = Metric("block_size_bytes", "B", "Bytes that a process reads or writes one after the other.", digits=12)
+IO500_SCORE = Metric(
+    "io500_score",
+    "1",
+    "Square root of the geometric mean bandwidth in GiB/s times that of the operations in 1,000/s.",
+    Better.high,
+    4,
+)
+IO_LATENCY = distribution("io_latency", "from handing an I/O to the library until it is done.")
+COMPLETION_LATENCY = distribution("completion_latency", "from the kernel having an I/O until it is done.")
+ACCELERATOR_UTILIZATION = Metric(
+    "accelerator_utilization",
+    "1",
+    "Share of the time in which the accelerators of a training computed, that is did not wait for data.",
+    Better.high,
+)

@@ -1,0 +1,151 @@
+"""MLPerf logging: `:::MLLOG {json}` anywhere in a line, with the time of the machine in ms.
+
+A file is one result, or the power that a node or the switches drew meanwhile, whose clock may be hours off. The time to
+train is that from run_start to the last run_stop, by the rule of mlperf_logging's result_summarizer; whether the result
+counts is the status of that run_stop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import as_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+MARK = ":::MLLOG "
+DECODER = json.JSONDecoder()
+SETTINGS = {
+    "global_batch_size": a.GLOBAL_BATCH_SIZE,
+    "gradient_accumulation_steps": a.ACCUMULATION,
+    "max_sequence_length": a.SEQUENCE_LENGTH,
+    "seed": a.SEED,
+    "train_samples": a.TRAINING_SAMPLES,
+    "eval_samples": a.HELD_OUT_SAMPLES,
+    "conversion_eff": a.CONVERSION_EFFICIENCY,
+}
+NAMES = {
+    "submission_benchmark": Text.benchmark,
+    "submission_org": Text.organization,
+    "submission_platform": Text.system,
+}
+EVENTS = {
+    f"{what}_{end}" for what in ("init", "run", "epoch", "eval", "power_measurement") for end in ("start", "stop")
+}
+# Of nodes a reading a second or so, of switches mostly one estimate for all of them.
+POWERS = {"power_reading", "interconnect_power_est"}
+# Whose first time counts.
+STARTS = {"init_start", "init_stop", "run_start"}
+SCORES = {"eval_accuracy", "eval_loss"}
+# The log names no unit of its throughput: these are what the reference implementations divide by the time.
+RATES = {"gpt3": m.TOKENS_PER_S} | dict.fromkeys(
+    ("llama2_70b_lora", "llama31_405b", "llama31_8b", "resnet", "bert", "stable_diffusion"), a.SAMPLES_PER_S
+)
+# gpt3 counted tokens under the name samples_count in round 3; all of its training is less than so many samples.
+MOST_SAMPLES = 1e8
+
+
+class Entry(NamedTuple):
+    """One logged event."""
+
+    key: str
+    value: Any
+    metadata: Mapping[str, Any]
+    time_s: float
+
+    @property
+    def progress(self) -> dict[Metric, float]:
+        """How much had been trained on, and when."""
+        done = as_number(self.metadata.get("samples_count", self.metadata.get("step")))
+        metric = a.SAMPLES_DONE if done is not None and done < MOST_SAMPLES else a.TOKENS_DONE
+        return {a.UNIX_TIME: self.time_s} | ({} if done is None else {metric: done})
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Settings, events, losses, evaluations and throughputs as they come, and the time to train at the end."""
+    rate: Metric | None = None
+    starts: dict[str, float] = {}
+    stop: tuple[int, Entry] | None = None
+    for line in lines:
+        entry = entry_of(line.text)
+        if entry is None:
+            continue
+        if entry.key == "submission_benchmark":
+            rate = RATES.get(str(entry.value))
+        elif entry.key == "run_stop":
+            stop = line.number, entry
+        if entry.key in STARTS:
+            starts.setdefault(entry.key, entry.time_s)
+        kind, values, texts = said(entry, rate)
+        if values or texts:
+            yield Record(kind, line.number, values, texts, line.rank, line.host)
+    if stop is not None and "run_start" in starts:
+        number, entry = stop
+        values = {a.TIME_TO_TRAIN: entry.time_s - starts["run_start"]}
+        if {"init_start", "init_stop"} <= starts.keys():
+            values[a.INITIALIZATION_TIME] = starts["init_stop"] - starts["init_start"]
+        status = entry.metadata.get("status")
+        yield Record(Kind.summary, number, values, {Text.state: status} if isinstance(status, str) else {})
+
+
+def entry_of(text: str) -> Entry | None:
+    """The event of a line; None where there is none, or only a part of one."""
+    at = text.find(MARK)
+    if at < 0:
+        return None
+    try:
+        logged = orjson.loads(text[at + len(MARK) :])
+    except orjson.JSONDecodeError:
+        # NaN is no JSON, though Python writes it; nor is what another rank printed behind.
+        try:
+            logged, _ = DECODER.raw_decode(text, at + len(MARK))
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(logged, dict):
+        return None
+    key, time_ms, metadata = logged.get("key"), as_number(logged.get("time_ms")), logged.get("metadata")
+    if not isinstance(key, str) or time_ms is None:
+        return None
+    return Entry(key, logged.get("value"), metadata if isinstance(metadata, dict) else {}, time_ms / 1000)
+
+
+def said(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, float], dict[Text, str]]:
+    """What an event says; nothing where it is of no use here."""
+    key, value = entry.key, as_number(entry.value)
+    if key in EVENTS:
+        status = entry.metadata.get("status")
+        texts = {Text.event: key} | ({Text.state: status} if isinstance(status, str) else {})
+        return Kind.event, entry.progress, texts
+    if key in NAMES:
+        return Kind.setting, {}, {NAMES[key]: str(entry.value)}
+    if key == "tracked_stats":
+        value = as_number(entry.value.get("throughput")) if isinstance(entry.value, dict) else None
+    if value is None:
+        return Kind.event, {}, {}
+    if key in SETTINGS:
+        return Kind.setting, {SETTINGS[key]: value}, {}
+    if key in POWERS:
+        host = entry.metadata.get("host")
+        texts = {Text.variant: key} | ({Text.device: host} if isinstance(host, str) else {})
+        return Kind.sample, {a.UNIX_TIME: entry.time_s, a.POWER: value}, texts
+    if key == "train_loss":
+        return Kind.step, entry.progress | {m.LOSS: value}, {}
+    if key in SCORES:
+        return Kind.evaluation, entry.progress | {a.EVALUATION_SCORE: value}, {}
+    if key in {"throughput", "tracked_stats"} and rate is not None:
+        return Kind.step, entry.progress | {rate: value}, {}
+    return Kind.event, {}, {}
+
+
+FORMAT = LineFormat(
+    "MLPerf MLLOG",
+    "https://github.com/mlcommons/logging/blob/4.1.0/mlperf_logging/mllog/mllog.py",
+    parse,
+    needles=(MARK,),
+)

@@ -1,0 +1,99 @@
+"""llm.c, modded-nanogpt, nanoGPT: `step 5/99 | loss 3.1 | ...`, `step:5/99 train_loss:3.1 ...`, `iter 5: loss 3.1 ...`.
+
+A log of modded-nanogpt begins with its whole program, whose print statements look much like the lines; its clock
+leaves out the first steps and the evaluations. llm.c also keeps a file of lines like `s:5 trl:3.1`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from analysis.parsers import metrics as a
+from analysis.parsers.fields import Names, numbers
+from analysis.parsers.record import Kind, Line, LineFormat, Record
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+NUMBER = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
+CLOCK = rf"train_time:(?P<total_ms>{NUMBER})ms step_avg:(?P<mean_ms>{NUMBER})ms"
+# Names say what a number is; `before` counts the steps before this one, `step` those done.
+PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    (Kind.step, re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{NUMBER}))? {CLOCK}")),
+    (
+        Kind.evaluation,
+        re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+) val_loss:(?P<validation>{NUMBER})(?: val_bpb:\S+)? {CLOCK}"),
+    ),
+    (
+        Kind.step,
+        re.compile(
+            rf"^step +(?P<step>\d+)/(?P<planned>\d+)(?: \||:) (?:train )?loss (?P<loss>{NUMBER}) "
+            rf"(?:(?=.*\| norm (?P<norm>{NUMBER}) )|)(?:(?=.*\| lr (?P<rate>{NUMBER}) )|)"
+            rf"(?=.* (?P<speed>\d+) tok/s).*?\b(?P<time_ms>\d[\d.]*) ms\b"
+        ),
+    ),
+    (Kind.step, re.compile(rf"^iter (?P<before>\d+): loss (?P<loss>{NUMBER}), time (?P<time_ms>{NUMBER})ms, mfu ")),
+    (
+        Kind.evaluation,
+        re.compile(rf"^step (?P<step>\d+): train loss {NUMBER}, val loss (?P<validation>{NUMBER})$"),
+    ),
+    (
+        Kind.step,
+        re.compile(rf"^s:(?P<before>\d+) trl:(?P<loss>{NUMBER})(?: lr:(?P<rate>{NUMBER}) norm:(?P<norm>{NUMBER}))?$"),
+    ),
+    (Kind.evaluation, re.compile(rf"^s:(?P<step>\d+) tel:(?P<validation>{NUMBER})$")),
+)
+# Any program may print these: they count after a line that is one of the above.
+LATER_PATTERNS = (
+    (Kind.evaluation, re.compile(rf"^val loss (?P<validation>{NUMBER})$")),
+    (Kind.summary, re.compile(rf"^total average iteration time: (?P<mean_ms>{NUMBER}) ms$")),
+    (
+        Kind.summary,
+        re.compile(
+            r"^peak memory (?:consumption|allocated): (?P<memory>\d+) MiB(?: reserved: (?P<reserved>\d+) MiB)?$"
+        ),
+    ),
+)
+NAMES: Names = {
+    "step": (m.STEP, 1),
+    "planned": (a.PLANNED_STEPS, 1),
+    "loss": (m.LOSS, 1),
+    "validation": (m.EVALUATION_LOSS, 1),
+    "norm": (m.GRADIENT_NORM, 1),
+    "rate": (m.LEARNING_RATE, 1),
+    "time_ms": (m.STEP_TIME, 1e-3),
+    "mean_ms": (a.MEAN_STEP_TIME, 1e-3),
+    "total_ms": (a.STEPS_TIME, 1e-3),
+    "speed": (m.TOKENS_PER_S, 1),
+    "memory": (m.MEMORY_PEAK, 1 << 20),
+    "reserved": (a.MEMORY_RESERVED_PEAK, 1 << 20),
+}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Steps, evaluations, and memory or mean time at the end."""
+    patterns = PATTERNS
+    for line in lines:
+        for kind, pattern in patterns:
+            if found := pattern.match(line.text):
+                yield Record(kind, line.number, said(found.groupdict()), {}, line.rank, line.host)
+                patterns = PATTERNS + LATER_PATTERNS
+                break
+
+
+def said(fields: Mapping[str, str | None]) -> dict[Metric, float]:
+    """The numbers of a line."""
+    values = numbers(fields.items(), NAMES)
+    before = numbers([("step", fields.get("before"))], NAMES)
+    return values | {metric: step + 1 for metric, step in before.items()}
+
+
+FORMAT = LineFormat(
+    "nanoGPT family",
+    "https://github.com/karpathy/llm.c/blob/master/train_gpt2.cu, "
+    "https://github.com/KellerJordan/modded-nanogpt/blob/master/train_gpt.py, "
+    "https://github.com/karpathy/nanoGPT/blob/master/train.py (each as of 2025)",
+    parse,
+    needles=(" step_avg:", " tok/s", "ms, mfu ", " trl:", " tel:", "val loss ", "peak memory ",
+             "total average iteration time: "),
+)  # fmt: skip

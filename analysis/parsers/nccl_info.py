@@ -1,0 +1,120 @@
+"""NCCL and RCCL with NCCL_DEBUG=INFO: `node1:4711:4720 [0] NCCL INFO ...`, what collectives travel over and why.
+
+Every process says the same of every channel, so a line is not a record: at the end each different thing is said once,
+where it stood first, with the number of lines that said it. Addresses are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from jobs.metrics import Metric
+
+# Only whole words: in a log that many processes write at once lines are torn anywhere.
+CHANNEL = re.compile(
+    r" via (?:(?P<net>(?:NET|COLLNET)/[\w -]{1,40})/\d+(?:\(\d+\))?(?P<gpu_direct>/GDRDMA)?"
+    r"|(?P<local>P2P/(?:CUMEM|MNNVL|IPC|direct pointer|indirect)|SHM)|direct shared memory)"
+)
+NETWORK = re.compile(r"NCCL INFO Using network (\S[\w -]*?)\s*$")
+DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")
+PORT = re.compile(r"\[\d+\](\S+:\d+/(?:IB|RoCE))\b")
+# An interface with the address that follows it.
+INTERFACE = re.compile(r"(?:^| |\])([\w.@-]{1,40}):\S+<\d+>")
+PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)")
+NVLS = re.compile(r"\b[1-9]\d* nvls channels\b")
+COMMUNICATOR = re.compile(r"\bnRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9}) ")
+COMPLETE = re.compile(r"\bnranks (\d{1,9}) .*- Init COMPLETE")
+SETUP = re.compile(r"Init timings\b.* nranks (\d{1,9}) total (\d{1,9}\.\d+) ")
+VERSION = re.compile(r"\b([NR]CCL) version {0,9}:? {0,9}(\d+\.\d+\S*)")
+PLUGIN = re.compile(r"\b(aws-ofi-[nr]ccl) (\d+\.\d+\S*)")
+# A number ends with a full stop: without one it is torn.
+VARIABLE = re.compile(r"\b(\w{0,20}CCL_\w{1,60}) set (?:by environment )?to (?:(-?\d+)\.|(?!-?\d+\s*$)(\S.*?)\.?)\s*$")
+WARNING = re.compile(r"(?:([\w.-]{1,64}):\d{1,9}:\d{1,9} \[\d+\] (?:\S.{0,199} )?)?NCCL WARN (\S.*)")
+# Of a log that goes on warning of ever different addresses: so many, and the count begins again.
+MOST_KEPT = 10_000
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Versions, variables, networks and communicators as settings, channels as summaries, warnings as events."""
+    kept: dict[Hashable, Record] = {}
+    counts: Counter[Hashable] = Counter()
+    for line in lines:
+        # Nearly all lines are of channels: of those seen before nothing more is made.
+        channel = CHANNEL.search(line.text)
+        key: Hashable = transport(channel) if channel else None
+        if key not in kept:
+            record = Record(Kind.summary, line.number, {}, {Text.transport: str(key)}) if channel else said(line)
+            if record is None:
+                continue
+            key = key or (record.kind, record.host, *record.values.items(), *record.texts.items())
+            if len(kept) == MOST_KEPT and key not in kept:
+                yield from counted(kept, counts)
+                kept.clear()
+                counts.clear()
+            kept.setdefault(key, record)
+        counts[key] += 1
+    yield from counted(kept, counts)
+
+
+def counted(kept: dict[Hashable, Record], counts: Counter[Hashable]) -> Iterator[Record]:
+    """Each record with the number of lines that it stands for."""
+    for key, record in kept.items():
+        yield record._replace(values={**record.values, a.LINES: float(counts[key])})
+
+
+def transport(channel: re.Match[str]) -> str:
+    """What a channel goes over; older versions write shared memory out."""
+    net, gpu_direct, local = channel.groups()
+    return net + (gpu_direct or "") if net else local or "SHM"
+
+
+def said(line: Line) -> Record | None:
+    """What another line says; of whom only where it is a warning."""
+    text = line.text
+    if "NCCL WARN " in text and (found := WARNING.search(text)):
+        return Record(Kind.event, line.number, {}, {Text.message: found[2].rstrip()}, None, found[1] or line.host)
+    if found := COMPLETE.search(text):
+        return Record(Kind.event, line.number, {a.COMMUNICATOR_RANKS: float(found[1])}, {Text.event: "Init COMPLETE"})
+    if found := SETUP.search(text):
+        values = {a.COMMUNICATOR_RANKS: float(found[1]), a.COMMUNICATOR_SETUP_TIME: float(found[2])}
+        return Record(Kind.measurement, line.number, values)
+    values, texts = setting(text)
+    return Record(Kind.setting, line.number, values, texts) if values or texts else None
+
+
+def setting(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """What the library runs with."""
+    if found := COMMUNICATOR.search(text):
+        metrics = a.COMMUNICATOR_RANKS, a.COMMUNICATOR_NODES, a.RANKS_PER_NODE
+        return {metric: float(value) for metric, value in zip(metrics, found.groups(), strict=True)}, {}
+    if " set " in text and (found := VARIABLE.search(text)):
+        return {}, {Text.environment: f"{found[1]}={found[2] or found[3]}"}
+    if found := NETWORK.search(text):
+        return {}, {Text.transport: f"NET/{found[1]}"}
+    if found := DEVICES.search(text):
+        devices = (PORT if found[1] == "NET/IB" else INTERFACE).findall(found[2])
+        return {}, {Text.transport: found[1], Text.interfaces: " ".join(devices)} if devices else {}
+    if found := PROVIDER.search(text):
+        return {}, {Text.transport: "NET/OFI", Text.interfaces: found[1]}
+    if NVLS.search(text):
+        return {}, {Text.transport: "NVLS"}
+    if found := VERSION.search(text) or PLUGIN.search(text):
+        return {}, {Text.software: f"{found[1]} {found[2]}"}
+    return {}, {}
+
+
+FORMAT = LineFormat(
+    "NCCL INFO",
+    "https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/init.cc",
+    parse,
+    needles=(
+        " via NET/", " via COLLNET/", " via P2P/", " via SHM/", " via direct shared memory", "NCCL WARN ",
+        "- Init COMPLETE", "Init timings", " nNodes ", " set by environment to ", "NCCL_IB_HCA set to ",
+        "NCCL INFO Using network ", "NET/IB : Using ", "NET/Socket : Using ", "Bootstrap : Using ", "Bootstrap: Using ",
+        "NET/OFI ", " nvls channels", "NCCL version ", "RCCL version ",
+    ),
+)  # fmt: skip

@@ -1,0 +1,109 @@
+"""NeMo 2: `Training epoch 0, iteration 5/99 | lr: 1e-4 | ...`; NeMo 1: `Epoch 0: 7%|  | 7/99 [..., global_step=6.0]`.
+
+Steps are counted from 0 in both. Where NeMo 2 prints not every step it averages all that it prints, counts too; the
+bar of NeMo 1 rounds large counts to three digits (1.63e+6; no step is told from that), and repeats itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.fields import Names, numbers
+from analysis.parsers.record import Kind, Line, LineFormat, Record
+from analysis.untrusted import printed_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+ITERATION = re.compile(r"\bTraining epoch (?P<epoch>\d+), iteration (?P<done>\d+)/\d+ (?P<fields>\|.*)")
+ITERATION_FIELD = re.compile(r"\| ([^|:]+): ([-+.\w]+)")
+BAR = re.compile(
+    r"\bEpoch (?P<epoch>\d+): [^\[\]]{0,300}?\b(?P<done>\d+)(?:/\d+|it) \[[\d:?<]+"
+    r"(?:, +(?P<rate>[\d.]+)(?P<unit>s/it|it/s))?, (?P<fields>[^\[\]]*)\]"
+)
+BAR_FIELD = re.compile(r"(?:^|, )([^,=]+)=([-+.\w]+)")
+TIMES = re.compile(r"\btrain_step_timing in s: \[([\d., ]+)\]")
+SPEED = re.compile(r"\bTFLOPs per sec per GPU=(\d+\.\d+)")
+TIME = "train_step_timing in s"
+NAMES: Names = {
+    "lr": (m.LEARNING_RATE, 1),
+    "reduced_train_loss": (m.LOSS, 1),
+    "grad_norm": (m.GRADIENT_NORM, 1),
+    "global_batch_size": (a.GLOBAL_BATCH_SIZE, 1),
+    "consumed_samples": (a.SAMPLES_DONE, 1),
+    TIME: (m.STEP_TIME, 1),
+    "samples/sec": (a.SAMPLES_PER_S, 1),
+    "tokens_per_sec_per_gpu": (m.TOKENS_PER_S_PER_RANK, 1),
+    "TFLOPS_per_GPU": (a.FLOPS_PER_S_PER_RANK, 1e12),
+    "peak_memory_usage": (a.MEMORY_RESERVED_PEAK, 1),
+    "max_memory_reserved": (a.MEMORY_RESERVED_PEAK, 1),
+    "max_memory_allocated": (m.MEMORY_PEAK, 1),
+    "val_loss": (m.EVALUATION_LOSS, 1),
+}
+# Of these a mean over several steps says nothing.
+OF_ONE_STEP = {a.SAMPLES_DONE, m.EVALUATION_LOSS}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Steps, and the speed that NeMo 1 gives at its end."""
+    last: float | None = None
+    every_step = False
+    shown: dict[Metric, float] = {}
+    for line in lines:
+        if found := ITERATION.search(line.text):
+            values = iteration(found)
+            step = values.get(m.STEP)
+            if step != last:
+                every_step = found["done"] == "0" or (step is not None and last is not None and step - last == 1)
+                last = step
+            if not every_step:
+                values = {metric: value for metric, value in values.items() if metric not in OF_ONE_STEP}
+            yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
+        elif found := TIMES.search(line.text):
+            for time_s in found[1].split(", "):
+                yield Record(Kind.step, line.number, numbers([(TIME, time_s)], NAMES), {}, line.rank)
+        elif found := SPEED.search(line.text):
+            values = numbers([("TFLOPS_per_GPU", found[1])], NAMES)
+            yield Record(Kind.summary, line.number, values, {}, line.rank, line.host)
+        for found in BAR.finditer(line.text):
+            # Any program with a bar of Lightning's prints the rest.
+            if "global_step=" in found["fields"] and (values := bar(found)) != shown:
+                shown = values
+                yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
+
+
+def iteration(found: re.Match[str]) -> dict[Metric, float]:
+    """The numbers of a line of NeMo 2."""
+    fields = dict(ITERATION_FIELD.findall(found["fields"]))
+    return progress(found, fields.get("global_step")) | numbers(fields.items(), NAMES)
+
+
+def bar(found: re.Match[str]) -> dict[Metric, float]:
+    """The numbers of a state of NeMo 1's bar."""
+    fields: dict[str, str] = dict(BAR_FIELD.findall(found["fields"]))
+    step = fields.get("global_step", "")
+    rate = printed_number(found["rate"] or "")
+    shown = {TIME: rate if found["unit"] == "s/it" else 1 / rate} if rate else {}
+    return progress(found, None if "e" in step else step) | numbers({**shown, **fields}.items(), NAMES)
+
+
+def progress(found: re.Match[str], global_step: str | None) -> dict[Metric, float]:
+    """Epoch and step; in the first epoch its own count serves where global_step is not known."""
+    epoch = printed_number(found["epoch"])
+    step = printed_number(global_step or "")
+    if step is None and epoch == 0:
+        step = printed_number(found["done"])
+        if step is not None and found.re is BAR:
+            # The bar counts the steps that are done, everything else counts from 0.
+            step -= 1
+    values = {} if epoch is None else {a.EPOCH: epoch}
+    return values | ({} if step is None else {m.STEP: step + 1})
+
+
+FORMAT = LineFormat(
+    "NeMo",
+    "https://github.com/NVIDIA/NeMo/blob/v2.7.3/nemo/lightning/pytorch/callbacks/progress_printer.py",
+    parse,
+    needles=("Training epoch ", "global_step=", "train_step_timing in s: [", "TFLOPs per sec per GPU="),
+)

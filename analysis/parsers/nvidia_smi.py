@@ -1,0 +1,103 @@
+"""nvidia-smi's readings: `--query-gpu=... --format=csv` under a header of `name [unit]`, `dmon` under `# gpu pwr ...`.
+
+Which columns there are is up to the caller and the driver. dmon repeats its header, and what a GPU cannot measure is
+`-`, `N/A` or `[Not Supported]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from jobs.metrics import Metric
+
+PERCENT = 1e-2
+MIB = float(1 << 20)
+MHZ = 1e6
+# By the names of a query, then by those of dmon, whose MB are MiB.
+COLUMNS: dict[str, tuple[Metric, float]] = {
+    "utilization.gpu": (a.GPU_BUSY, PERCENT),
+    "utilization.memory": (a.GPU_MEMORY_BUSY, PERCENT),
+    "memory.used": (a.GPU_MEMORY_USED, MIB),
+    "memory.total": (a.GPU_MEMORY, MIB),
+    "temperature.gpu": (a.TEMPERATURE, 1),
+    "temperature.memory": (a.GPU_MEMORY_TEMPERATURE, 1),
+    "power.draw": (a.POWER, 1),
+    "power.limit": (a.POWER_LIMIT, 1),
+    "clocks.current.sm": (a.GPU_CLOCK, MHZ),
+    "clocks.current.memory": (a.GPU_MEMORY_CLOCK, MHZ),
+    "sm": (a.GPU_BUSY, PERCENT),
+    "mem": (a.GPU_MEMORY_BUSY, PERCENT),
+    "fb": (a.GPU_MEMORY_USED, MIB),
+    "gtemp": (a.TEMPERATURE, 1),
+    "mtemp": (a.GPU_MEMORY_TEMPERATURE, 1),
+    "pwr": (a.POWER, 1),
+    "pclk": (a.GPU_CLOCK, MHZ),
+    "mclk": (a.GPU_MEMORY_CLOCK, MHZ),
+}
+HEADER_CELL = re.compile(r"[a-z][a-z0-9_.]*(?: \[[^\]]{1,9}\])?")
+CELL = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,9})?)(?: (?P<unit>%|W|MiB|MHz))?|-|N/A|\[[^\]]*\]")
+# A time that has lost a digit is none.
+TIME = re.compile(r"(?:\d{4}/\d\d/\d\d|\d{8})? ?\d\d:\d\d:\d\d(?:\.\d+)?")
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """A sample for each row, wherever other lines stand between them."""
+    names: list[str] = []
+    separator: str | None = None
+    for line in lines:
+        text = line.text.strip()
+        if text.startswith("#"):
+            if "gpu" in (above := text.lstrip("# ").split()):
+                # Of processes (pmon), not of GPUs.
+                names, separator = [] if "pid" in above else above, None
+        elif (asked := queried(text)) is not None:
+            names, separator = asked, ","
+        elif names and len(cells := text.split(separator)) == len(names):
+            yield from sample(line, dict(zip(names, map(str.strip, cells), strict=True)))
+
+
+def queried(text: str) -> list[str] | None:
+    """The columns of a query's header; None where the line is none."""
+    cells = text.split(", ")
+    if "[" not in text or not all(map(HEADER_CELL.fullmatch, cells)):
+        return None
+    # Newer drivers print the name that was asked for, which may be the older and shorter one.
+    names = [cell.partition(" [")[0] for cell in cells]
+    return [{"clocks.sm": "clocks.current.sm", "clocks.mem": "clocks.current.memory"}.get(name, name) for name in names]
+
+
+def sample(line: Line, row: dict[str, str]) -> Iterator[Record]:
+    """The readings of a row; of a line that only looks like one, nothing."""
+    found = {COLUMNS[name]: CELL.fullmatch(cell) for name, cell in row.items() if name in COLUMNS}
+    if not all(found.values()):
+        return
+    cells = {column: cell for column, cell in found.items() if cell is not None and cell["number"]}
+    # Of a row with units a number without one is torn.
+    units = any(cell["unit"] for cell in cells.values())
+    values = {
+        metric: float(cell["number"]) * unit
+        for (metric, unit), cell in cells.items()
+        if cell["unit"] or not units or metric in {a.TEMPERATURE, a.GPU_MEMORY_TEMPERATURE}
+    }
+    if not values:
+        return
+    time = row.get("timestamp") or f"{row.get('Date', '')} {row.get('Time', '')}".strip()
+    device = row.get("gpu") or row.get("index") or row.get("pci.bus_id") or row.get("uuid") or ""
+    said = {
+        Text.timestamp: time if TIME.fullmatch(time) else "",
+        Text.device: device,
+        Text.gpu_name: row.get("name", ""),
+    }
+    yield Record(Kind.sample, line.number, values, {text: each for text, each in said.items() if each}, None, line.host)
+
+
+FORMAT = LineFormat(
+    "nvidia-smi",
+    "https://docs.nvidia.com/deploy/archive/R570/nvidia-smi/index.html",
+    parse,
+    opens=("# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [", "power.draw [",
+           "clocks.sm [", "clocks.current.sm ["),
+)  # fmt: skip

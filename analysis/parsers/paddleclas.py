@@ -1,0 +1,63 @@
+"""PaddleClas: `[Train][Epoch 1/120][Iter: 10/5005]lr: ..., loss: ..., batch_cost: ...s, ips: ... samples/s`.
+
+Static graphs, and all before 2.2, print `epoch:0  train step:10  loss: ...` instead. The rate is of one GPU; rate and
+times are means over steps, with static graphs over all of the epoch so far.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import printed_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+STAMP = re.compile(r"\b(\d{4}[-/]\d\d[-/]\d\d [\d:]{8})\]? (?:ppcls )?INFO:")
+DYNAMIC = re.compile(
+    r"INFO: +\[(?P<mode>Train|Eval)\]\[Epoch (?P<epoch>\d{1,9})(?:/\d+)?\]\[(?:Iter: (?P<iteration>\d{1,12})/\d+|Avg)\]"
+)
+STATIC = re.compile(
+    r"INFO: +(?:END )?(?:epoch:(?P<epoch>\d{1,9})[ ,]+)?(?P<mode>train|valid|eval) (?:step:(?P<iteration>\d{1,12}))?"
+)
+# A torn line ends in half a number: only that which something follows counts, or that has its five decimals.
+FIELD = re.compile(r"\b(\w+)(?:\(\w+\))?: *(\d{1,15}\.\d+)(?=s,|[ ,]|(?<=\.\d{5})\s*$)")
+TRAINING: dict[str, Metric] = {
+    "loss": m.LOSS,
+    "lr": m.LEARNING_RATE,
+    "batch_cost": m.STEP_TIME,
+    "reader_cost": a.DATA_TIME,
+    "ips": a.SAMPLES_PER_S_PER_RANK,
+}
+EVALUATION: dict[str, Metric] = {"loss": m.EVALUATION_LOSS, "top1": a.EVALUATION_SCORE}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Steps, epochs and whole evaluations; of single batches of an evaluation nothing."""
+    for line in lines:
+        found = DYNAMIC.search(line.text) or STATIC.search(line.text)
+        if found is None:
+            continue
+        training, iteration = found["mode"].lower() == "train", found["iteration"]
+        if iteration and not training:
+            continue
+        kind = Kind.evaluation if not training else Kind.step if iteration else Kind.summary
+        place = ((a.EPOCH, found["epoch"]), (a.ITERATION, iteration))
+        values = {metric: float(at) for metric, at in place if at}
+        names = TRAINING if training else EVALUATION
+        for name, said in FIELD.findall(line.text, found.end()):
+            value = printed_number(said)
+            if name in names and value is not None:
+                values[names[name]] = value
+        stamp = STAMP.search(line.text)
+        yield Record(kind, line.number, values, {Text.timestamp: stamp[1]} if stamp else {}, line.rank, line.host)
+
+
+FORMAT = LineFormat(
+    "PaddleClas",
+    "https://github.com/PaddlePaddle/PaddleClas/blob/v2.5.1/ppcls/engine/train/utils.py",
+    parse,
+    needles=("batch_cost: ", "][Avg]"),
+)

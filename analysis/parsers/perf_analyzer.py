@@ -1,0 +1,75 @@
+"""Triton's perf_analyzer, as NVIDIA's recipes run it against vLLM: a block for each concurrency, times in us.
+
+After a block the recipes print metrics of tokens, the percentiles under a heading of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record
+from analysis.untrusted import printed_number
+from jobs.metrics import Metric
+
+FIRST = "Request concurrency: "
+FIRST_HEADING = "Time to First Token (TTFT):"
+NUMBERS = {
+    "Request concurrency": a.CONCURRENCY,
+    "Request count": a.REQUESTS_COMPLETED,
+    "Throughput": a.REQUESTS_PER_S,
+    "Input Tokens/sec": a.INPUT_TOKENS_PER_S,
+    "Output Tokens/sec": a.OUTPUT_TOKENS_PER_S,
+    "Avg Input Seq Length": a.INPUT_LENGTH,
+    "Avg Output Seq Length": a.OUTPUT_LENGTH,
+}
+NUMBER = re.compile(rf"\s*({'|'.join(NUMBERS)}): +([\d.]{{1,20}})(?: (?:infer/sec|tokens))?\s*$")
+LATENCY = re.compile(r"\s*(Avg|p50|p90|p95|p99) latency: (\d{1,20}) usec\b")
+HEADINGS = {FIRST_HEADING: a.TIME_TO_FIRST_TOKEN, "Inter-Token Latency (ITL):": a.INTER_TOKEN_LATENCY}
+TIME = re.compile(r"\s*(Avg|P50|P90|P95|P99): +([\d.]{1,20}) ms\s*$")
+STATISTICS = {"avg": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """A summary for each concurrency, at the line that says it."""
+    first: Line | None = None
+    values: dict[Metric, float] = {}
+    times: dict[str, Metric] = {}
+    for line in lines:
+        if FIRST in line.text:
+            yield from summary(first, values)
+            first, values = line, {}
+        times = HEADINGS.get(line.text.strip(), times)
+        values |= said(line.text, times)
+    yield from summary(first, values)
+
+
+def said(text: str, times: dict[str, Metric]) -> dict[Metric, float]:
+    """The number of a line, given what the last heading was of; one of 0 was not measured."""
+    if found := NUMBER.match(text):
+        metric, unit = NUMBERS[found[1]], 1.0
+    elif found := LATENCY.match(text):
+        metric, unit = a.REQUEST_LATENCY[STATISTICS[found[1].lower()]], 1e-6
+    elif times and (found := TIME.match(text)):
+        metric, unit = times[STATISTICS[found[1].lower()]], 1e-3
+    else:
+        return {}
+    value = printed_number(found[2])
+    return {metric: value * unit} if value else {}
+
+
+def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
+    """What was measured at one concurrency; nothing where nothing was."""
+    if first is not None and values.keys() - {a.CONCURRENCY}:
+        yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
+
+
+FORMAT = LineFormat(
+    "perf_analyzer",
+    "https://github.com/triton-inference-server/perf_analyzer/blob/r25.01/src/inference_profiler.cc",
+    parse,
+    needles=("Input Tokens/sec:", "Output Tokens/sec:", "Avg Input Seq Length:", "Avg Output Seq Length:"),
+    opens=(FIRST, FIRST_HEADING),
+    closes=("Inferences/Second vs. Client", "=" * 60),
+)

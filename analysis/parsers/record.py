@@ -1,0 +1,128 @@
+"""What a parser finds: numbers under the names of the metric registry, and texts under the names listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from jobs.metrics import Metric
+
+
+class Kind(Enum):
+    """What a record is about; a table has a row for each record of one kind."""
+
+    step = "step"
+    """One optimizer step, or the mean over several."""
+    evaluation = "evaluation"
+    summary = "summary"
+    """Said once, of the whole run or of an epoch."""
+    setting = "setting"
+    """What was run, and on what."""
+    measurement = "measurement"
+    """One row of a benchmark's table."""
+    sample = "sample"
+    """One reading of a monitor."""
+    job = "job"
+    """One job or job step of an accounting table."""
+    event = "event"
+    """Something happened: a start, an end, a failure."""
+
+
+class Text(Enum):
+    """What a text of a record says."""
+
+    benchmark = "benchmark"
+    """Which test of a suite, such as all_reduce or llama2_70b_lora."""
+    variant = "variant"
+    """Which of several equal measurements, such as in-place."""
+    model = "model"
+    gpu_name = "gpu_name"
+    organization = "organization"
+    system = "system"
+    precision = "precision"
+    software = "software"
+    """Name and version of what was run."""
+    transport = "transport"
+    """What collectives travelled over."""
+    interfaces = "interfaces"
+    """Network devices as the log names them, without addresses."""
+    environment = "environment"
+    """A variable as NAME=VALUE."""
+    job_id = "job_id"
+    job_name = "job_name"
+    partition = "partition"
+    nodes = "nodes"
+    """Host list as written."""
+    state = "state"
+    """How it ended or stands, in the words of the log."""
+    exit_code = "exit_code"
+    submitted = "submitted"
+    """When, as written; likewise the next two."""
+    started = "started"
+    ended = "ended"
+    event = "event"
+    timestamp = "timestamp"
+    """As written; which clock and time zone it is of, only the log's writer knows."""
+    device = "device"
+    """Index or name of the device a reading is of."""
+    unit = "unit"
+    """Of a number whose unit the log's format leaves open."""
+    message = "message"
+
+
+class Line(NamedTuple):
+    """One line of a log without what launchers put in front of it."""
+
+    number: int
+    """Counted from 1 by line feeds, as an editor counts."""
+    text: str
+    rank: int | None = None
+    """The rank or task whose output it is, where a prefix says so."""
+    host: str | None = None
+
+
+class Record(NamedTuple):
+    """What one place of a log says. A number that it does not say, or says as a placeholder, is absent."""
+
+    kind: Kind
+    line: int
+    """Where; 0 for a document that has no lines."""
+    values: Mapping[Metric, float] = {}
+    texts: Mapping[Text, str] = {}
+    rank: int | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """A format that is read line by line, wherever in a file its lines stand."""
+
+    name: str
+    upstream: str
+    """The code that writes it."""
+    parse: Callable[[Iterable[Line]], Iterator[Record]]
+    """Pure and streaming: holds no more than the numbers of a few lines, and raises nothing whatever it is given."""
+    needles: tuple[str, ...] = ()
+    """Texts one of which is in every line that matters: other lines are never made into Python strings."""
+    opens: tuple[str, ...] = ()
+    """Texts from whose line on every line is given to the parser, for tables of rows without a mark of their own ..."""
+    closes: tuple[str, ...] = ()
+    """... up to a line with one of these."""
+    is_header: Callable[[str], bool] | None = None
+    """For tables without any mark: whether the first line of a file is one's header."""
+
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A format that is one JSON document a file."""
+
+    name: str
+    upstream: str
+    recognises: Callable[[Any], bool]
+    parse: Callable[[Any], Iterator[Record]]
+    """Raises nothing whatever it is given."""
+
+
+Format = LineFormat | DocumentFormat

@@ -1,0 +1,141 @@
+"""Slurm's sacct: `JobID|State|...` with -P or -p, or columns of fixed width under dashes, a row for each job and step.
+
+Any columns may have been asked for. In fixed width what is too long is cut and ends in `+`: a state or the kind of a
+step is known by its beginning, a name stays as it stands, and all else is absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from jobs.metrics import Metric
+
+RULE = re.compile(r" *-{2,}(?: -{2,})+")
+JOB_ID = re.compile(
+    r"\d+(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.(?:batch|extern|interactive|TBD|\d+(?:\+\d+)?))?|(\d[^.]*\.)([a-z]+)\+|\d\S*\+"
+)
+STEPS = ("batch", "extern", "interactive")
+STATE = re.compile(r"([A-Z_]+)(\+?)(?: by .*)?")
+STATES = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING",
+    "PREEMPTED", "REQUEUED", "RESIZING", "REVOKED", "RUNNING", "SUSPENDED", "TIMEOUT",
+)  # fmt: skip
+NAMES = {"jobname": Text.job_name, "partition": Text.partition}
+WHOLE: dict[str, tuple[Text, re.Pattern[str]]] = {
+    "exitcode": (Text.exit_code, re.compile(r"\d+:\d+")),
+    "nodelist": (Text.nodes, re.compile(r"(?!None|Unknown)\S+(?<!\+)")),
+    **{
+        name: (text, re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"))
+        for name, text in (("submit", Text.submitted), ("start", Text.started), ("end", Text.ended))
+    },
+}
+DURATION = re.compile(r"(?:(\d{1,6})-)?(?:(\d\d):)?(\d\d):(\d\d)(?:\.\d+)?")
+SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)([KMGTP])")
+RESOURCES = {"cpu": a.CPUS, "gres/gpu": a.GPUS, "node": a.NODES}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """A job for each row of whichever tables there are."""
+    names: list[str] = []
+    spans: list[tuple[int, int]] = []
+    above = ""
+    for line in lines:
+        text = line.text.rstrip()
+        cells = divided(text, spans)
+        if RULE.fullmatch(text):
+            spans = [found.span() for found in re.finditer("-+", text)]
+            names = [cell.lower() for cell in divided(above, spans)]
+        elif {"JobID", "JobIDRaw"} & set(parts := text.split("|")) and len(parts) > 1:
+            names, spans = [part.lower() for part in parts], []
+        elif names and len(cells) == len(names):
+            yield from job(line, dict(zip(names, cells, strict=True)))
+        above = text
+
+
+def divided(text: str, spans: list[tuple[int, int]]) -> list[str]:
+    """The cells of a row of fixed width, or else at its bars; none where columns run into each other."""
+    if not spans:
+        return text.split("|")
+    if any(text[end : end + 1].strip() for _, end in spans):
+        return []
+    return [text[start:end].strip() for start, end in spans]
+
+
+def job(line: Line, row: dict[str, str]) -> Iterator[Record]:
+    """What a row says; nothing where its number or its state shows that it is none."""
+    number = JOB_ID.fullmatch(row.get("jobid") or row.get("jobidraw") or "")
+    state = STATE.fullmatch(row.get("state", "UNKNOWN"))
+    if number is None or state is None:
+        return
+    texts: dict[Text, str] = {}
+    if not number[0].endswith("+"):
+        texts[Text.job_id] = number[0]
+    elif number[1] and (kind := only(STEPS, number[2])):
+        texts[Text.job_id] = number[1] + kind
+    if "state" in row and (known := only(STATES, state[1]) if state[2] else state[1]):
+        texts[Text.state] = known
+    texts |= {text: row[name] for name, text in NAMES.items() if row.get(name)}
+    texts |= {text: row[name] for name, (text, shape) in WHOLE.items() if shape.fullmatch(row.get(name, ""))}
+    values = {
+        metric: value for name, (metric, read) in NUMBERS.items() if (value := read(row.get(name, ""))) is not None
+    }
+    yield Record(Kind.job, line.number, resources(row.get("alloctres", "")) | values, texts, None, line.host)
+
+
+def only(known: tuple[str, ...], beginning: str) -> str | None:
+    """The one that begins so; None where several do, or none."""
+    found = [each for each in known if each.startswith(beginning)]
+    return found[0] if len(found) == 1 else None
+
+
+def resources(allocated: str) -> dict[Metric, float]:
+    """Of `billing=2,cpu=2,gres/gpu=1,node=1` what is counted."""
+    pairs = (each.partition("=") for each in allocated.split(","))
+    return {
+        RESOURCES[name]: value for name, _, said in pairs if name in RESOURCES and (value := count(said)) is not None
+    }
+
+
+def count(said: str) -> float | None:
+    """A whole number."""
+    return float(said) if re.fullmatch(r"\d{1,15}", said) else None
+
+
+def duration(said: str) -> float | None:
+    """Seconds of [days-]hours:minutes:seconds."""
+    if (found := DURATION.fullmatch(said)) is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def size(said: str) -> float | None:
+    """Bytes; 0 stands for what was never sampled."""
+    found = SIZE.fullmatch(said)
+    return float(found[1]) * 1024 ** ("KMGTP".index(found[2]) + 1) or None if found else None
+
+
+NUMBERS: dict[str, tuple[Metric, Callable[[str], float | None]]] = {
+    "nnodes": (a.NODES, count),
+    "allocnodes": (a.NODES, count),
+    "ntasks": (a.RANKS, count),
+    "alloccpus": (a.CPUS, count),
+    "ncpus": (a.CPUS, count),
+    "restarts": (a.RESTARTS, count),
+    "elapsed": (a.JOB_TIME, duration),
+    "elapsedraw": (a.JOB_TIME, count),
+    "timelimit": (a.TIME_LIMIT, duration),
+    "planned": (a.WAITING_TIME, duration),
+    "reserved": (a.WAITING_TIME, duration),
+    "maxrss": (a.HOST_MEMORY_PEAK, size),
+}
+
+FORMAT = LineFormat(
+    "sacct",
+    "https://github.com/SchedMD/slurm/blob/slurm-24-05-4-1/src/sacct/print.c",
+    parse,
+    opens=("JobID|", "|JobID", "JobIDRaw|", "JobID  "),
+)

@@ -1,0 +1,99 @@
+"""torchtitan: `step: 10  loss: ...  memory: ...  tps: ...`, where tps (until 2024 wps) is of one device.
+
+Each rank that LOG_RANK names prints its own line, without a filter all do: they are the same step, and not to be added.
+Under pipeline parallelism a loss of -1 says that the rank holds not the last stage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import printed_number
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d [\d:]{8},\d{3}) - ")
+STEP = re.compile(r"\b(validate )?step: *(\d{1,12})  (loss: .*  (?:[tw]ps|data): .*)")
+# A torn line ends in half a number: only that which something follows counts. So the tps that ends a
+# validation is left out.
+FIELD = re.compile(r"(\w+): *(-?[\d.,]+)(GiB\(|%|(?=  ))")
+VALUES: dict[tuple[str, str], tuple[Metric, float]] = {
+    ("loss", ""): (m.LOSS, 1),
+    ("grad_norm", ""): (m.GRADIENT_NORM, 1),
+    ("memory", "GiB("): (a.MEMORY_RESERVED_PEAK, 2**30),
+    ("tps", ""): (m.TOKENS_PER_S_PER_RANK, 1),
+    ("wps", ""): (m.TOKENS_PER_S_PER_RANK, 1),
+    ("tflops", ""): (a.FLOPS_PER_S_PER_RANK, 1e12),
+    # Until March 2024, in seconds.
+    ("iter", ""): (a.COMPUTE_TIME, 1),
+    ("data", ""): (a.DATA_TIME, 1),
+    ("mfu", "%"): (a.MODEL_FLOPS_UTILIZATION, 0.01),
+}
+SETTING = re.compile(r"\b(local batch size|global batch size|gradient accumulation steps|sequence length|total steps) "
+                     r"(\d{1,12})(?=[, ])")  # fmt: skip
+SETTINGS = {
+    "local batch size": a.MICRO_BATCH_SIZE,
+    "global batch size": a.GLOBAL_BATCH_SIZE,
+    "gradient accumulation steps": a.ACCUMULATION,
+    "sequence length": a.SEQUENCE_LENGTH,
+    "total steps": a.PLANNED_STEPS,
+}
+GPU = re.compile(r"\b[A-Z]{2,4} capacity: (.+) with ([\d.]{1,12})GiB memory")
+MODEL = re.compile(r"\bModel (.+) size: ([\d,]{1,20}) total parameters")
+PEAK = re.compile(r"\bPeak FLOPS used for computing MFU: ([\d.]+e\+\d\d)")
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Steps, validations and what was run."""
+    for line in lines:
+        stamp = STAMP.search(line.text)
+        when = {Text.timestamp: stamp[1]} if stamp else {}
+        if found := STEP.search(line.text):
+            values = {m.STEP: float(found[2])} | fields(found[3])
+            if not found[1]:
+                yield Record(Kind.step, line.number, values, when, line.rank, line.host)
+                continue
+            if m.LOSS in values:
+                values[m.EVALUATION_LOSS] = values.pop(m.LOSS)
+            yield Record(Kind.evaluation, line.number, values, when, line.rank, line.host)
+        else:
+            values, texts = settings(line.text)
+            if values:
+                yield Record(Kind.setting, line.number, values, when | texts, line.rank, line.host)
+
+
+def fields(text: str) -> dict[Metric, float]:
+    """The numbers of a line by metric; what cannot be negative or 0 was not measured."""
+    values = {}
+    for name, said, unit in FIELD.findall(text):
+        metric, factor = VALUES.get((name, unit), (None, 1.0))
+        value = printed_number(said.replace(",", ""))
+        if metric is not None and value is not None and (value > 0 or (metric is m.GRADIENT_NORM and value == 0)):
+            values[metric] = value * factor
+    return values
+
+
+def settings(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """What a line says of the run, its model or its GPUs."""
+    if found := GPU.search(text):
+        size = printed_number(found[2])
+        return {} if size is None else {a.DEVICE_MEMORY: size * 2**30}, {Text.gpu_name: found[1]}
+    if found := MODEL.search(text):
+        size = printed_number(found[2].replace(",", ""))
+        return {} if size is None else {a.PARAMETERS: size}, {Text.model: found[1]}
+    if found := PEAK.search(text):
+        peak = printed_number(found[1])
+        return {} if peak is None else {a.PEAK_FLOPS_PER_S: peak}, {}
+    return {SETTINGS[name]: float(said) for name, said in SETTING.findall(text)}, {}
+
+
+FORMAT = LineFormat(
+    "torchtitan",
+    "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan/components/metrics.py",
+    parse,
+    # Colours stand between the fields of a real terminal.
+    needles=("GiB(", "  data: ", "local batch size ", " total parameters", "GiB memory", "Peak FLOPS used"),
+)

@@ -1,0 +1,132 @@
+"""vLLM's serving benchmark: a table under `==== Serving Benchmark Result ====`, or one JSON document.
+
+SGLang, TensorRT-LLM and others print the same table with more or fewer rows. Rates are printed with two decimals: one
+of 0.05 requests per second has a single digit left, so that the count divided by the printed duration says more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import DocumentFormat, Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import as_number, printed_number
+from jobs.metrics import Metric
+
+TITLE = " Serving Benchmark Result "
+ROW = re.compile(r"\s*([A-Z][^:]*?):\s+([\d.]{1,20})\s*$")
+LATENCY = re.compile(r"(mean|median|max|p\d\d) (ttft|tpot|itl|e2el|e2e latency) \(ms\)")
+# By the label of a row in small letters, of which there were two spellings, and by the key of the document.
+COUNTS = {
+    "successful requests": a.REQUESTS_COMPLETED,
+    "completed": a.REQUESTS_COMPLETED,
+    "failed requests": a.REQUESTS_FAILED,
+    "failed": a.REQUESTS_FAILED,
+    "num_prompts": a.REQUESTS_PLANNED,
+    "total input tokens": a.INPUT_TOKENS,
+    "total_input_tokens": a.INPUT_TOKENS,
+    "total generated tokens": a.OUTPUT_TOKENS,
+    "total_output_tokens": a.OUTPUT_TOKENS,
+}
+# None of these is 0 but where nothing was measured.
+POSITIVE = {
+    "maximum request concurrency": a.CONCURRENCY,
+    "max request concurrency": a.CONCURRENCY,
+    "max_concurrency": a.CONCURRENCY,
+    "request rate configured (rps)": a.OFFERED_REQUESTS_PER_S,
+    "traffic request rate": a.OFFERED_REQUESTS_PER_S,
+    "request_rate": a.OFFERED_REQUESTS_PER_S,
+    "benchmark duration (s)": a.DURATION,
+    "duration": a.DURATION,
+    "request throughput (req/s)": a.REQUESTS_PER_S,
+    "request_throughput": a.REQUESTS_PER_S,
+    "request goodput (req/s)": a.GOOD_REQUESTS_PER_S,
+    "request_goodput": a.GOOD_REQUESTS_PER_S,
+    "input token throughput (tok/s)": a.INPUT_TOKENS_PER_S,
+    "output token throughput (tok/s)": a.OUTPUT_TOKENS_PER_S,
+    "output_throughput": a.OUTPUT_TOKENS_PER_S,
+    "peak output token throughput (tok/s)": a.PEAK_OUTPUT_TOKENS_PER_S,
+    "max_output_tokens_per_s": a.PEAK_OUTPUT_TOKENS_PER_S,
+    "peak concurrent requests": a.PEAK_CONCURRENCY,
+    "max_concurrent_requests": a.PEAK_CONCURRENCY,
+    "total token throughput (tok/s)": a.SERVED_TOKENS_PER_S,
+    "total_token_throughput": a.SERVED_TOKENS_PER_S,
+    "user throughput (tok/s)": a.OUTPUT_TOKENS_PER_S_PER_REQUEST,
+}
+TIMES = {
+    "ttft": a.TIME_TO_FIRST_TOKEN,
+    "tpot": a.TIME_PER_OUTPUT_TOKEN,
+    "itl": a.INTER_TOKEN_LATENCY,
+    "e2el": a.REQUEST_LATENCY,
+    "e2e latency": a.REQUEST_LATENCY,
+}
+ROUNDED = {
+    a.REQUESTS_PER_S: (a.REQUESTS_COMPLETED,),
+    a.OUTPUT_TOKENS_PER_S: (a.OUTPUT_TOKENS,),
+    a.SERVED_TOKENS_PER_S: (a.INPUT_TOKENS, a.OUTPUT_TOKENS),
+}
+
+
+def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """A summary for each table, at the line of its title."""
+    title: Line | None = None
+    values: dict[Metric, float] = {}
+    for line in lines:
+        if TITLE in line.text:
+            yield from summary(title, values)
+            title, values = line, {}
+        elif row := ROW.match(line.text):
+            values |= said(row[1].lower(), printed_number(row[2]))
+    yield from summary(title, values)
+
+
+def said(label: str, value: float | None) -> dict[Metric, float]:
+    """What a row says; nothing where it is of no use here."""
+    if value is None or value < 0:
+        return {}
+    if label in COUNTS:
+        return {COUNTS[label]: value}
+    if label in POSITIVE and (value > 0 or POSITIVE[label] in ROUNDED):
+        return {POSITIVE[label]: value}
+    if value > 0 and (found := LATENCY.fullmatch(label)):
+        # The 50th percentile is printed, where it is asked for, beside the median.
+        metric = TIMES[found[2]].get("median" if found[1] == "p50" else found[1])
+        return {} if metric is None else {metric: value * 1e-3}
+    return {}
+
+
+def summary(title: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
+    """What a table said, its rates with as many digits as it holds; nothing of an empty one."""
+    duration = values.get(a.DURATION)
+    for rate, counts in ROUNDED.items():
+        # Both are printed with two decimals: the larger one has more digits, and 0.00 is a small rate.
+        if duration is not None and values.get(rate, duration) < duration and values.keys() >= set(counts):
+            values[rate] = sum(values[each] for each in counts) / duration
+        if not values.get(rate):
+            values.pop(rate, None)
+    if title is not None and values:
+        yield Record(Kind.summary, title.number, values, {}, title.rank, title.host)
+
+
+def recognises(document: Any) -> bool:
+    """Whether a document is a result."""
+    return isinstance(document, Mapping) and {"duration", "completed", "request_throughput"} <= document.keys()
+
+
+def parse_document(document: Any) -> Iterator[Record]:
+    """The one summary of a result."""
+    values: dict[Metric, float] = {}
+    for key, value in document.items():
+        statistic, _, rest = str(key).partition("_")
+        label = f"{statistic} {rest.removesuffix('_ms')} (ms)" if str(key).endswith("_ms") else str(key)
+        values |= said(label.replace("e2e_latency", "e2e latency"), as_number(value))
+    names = {Text.model: document.get("model_id"), Text.timestamp: document.get("date")}
+    if values:
+        yield Record(Kind.summary, 0, values, {text: name for text, name in names.items() if isinstance(name, str)})
+
+
+UPSTREAM = "https://github.com/vllm-project/vllm/blob/v0.11.0/vllm/benchmarks/serve.py"
+FORMAT = LineFormat("vLLM serving benchmark", UPSTREAM, parse, opens=(TITLE,), closes=("=" * 50,))
+DOCUMENT = DocumentFormat("vLLM serving benchmark (JSON)", UPSTREAM, recognises, parse_document)

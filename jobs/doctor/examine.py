@@ -1,0 +1,75 @@
+"""`slurmscale doctor`: ask Slurm, judge the configuration, look at nodes, and show what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+import jobs
+from jobs.compose import compose
+from jobs.doctor.cluster import ask_slurm
+from jobs.doctor.facts import facts
+from jobs.doctor.fits import fits, judged_by_sbatch
+from jobs.doctor.node_job import nodes_wanted, run_on_nodes
+from jobs.doctor.nodes import judged
+from jobs.doctor.pairs import bandwidths
+from jobs.doctor.report import Finding, Verdict, exit_code, summary, table, write
+from jobs.errors import ConfigError, SubmitError
+from jobs.plan.legality import value_problems
+from jobs.plan.table import console
+from jobs.rundir import SweepDir
+from jobs.schema import LauncherKind, Run
+from jobs.submit import slurm
+from jobs.submit.script import batch_script, resources, sweep_path
+
+
+def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, with_job: bool) -> int:
+    """Show every finding; returns 1 when something is wrong."""
+    # Layout and batch may still be the defaults of another machine: they are no reason not to look at this one.
+    run = compose(overrides, multirun=False, judge=value_problems)[0].run
+    refuse_without_slurm(run)
+    out = console()
+    site = ask_slurm()
+    found = facts(site)
+    out.print(table("the cluster", found))
+    fit = [*fits(site, run), judged_by_sbatch(script_of(run))]
+    out.print("", table(f"{run.name} there", fit), "", sep="\n")
+    found += fit
+    if with_job:
+        found += on_nodes(run, nodes_wanted(run, nodes, node_list), node_list, found, out)
+    out.print(summary(found), markup=False)
+    return exit_code(found)
+
+
+def on_nodes(run: Run, nodes: int, node_list: str | None, before: list[Finding], out: Console) -> list[Finding]:
+    """Show what a job on nodes finds, and write it down with what was found before."""
+    try:
+        job = run_on_nodes(run, nodes, node_list, out)
+    except SubmitError as error:
+        advice = "Mend what is marked above, choose nodes with --nodes or --nodelist, or type --no-job."
+        refused = [Finding("test job", f"refused: {error}", Verdict.wrong, advice)]
+        out.print(table("nodes", refused), "", sep="\n")
+        return refused
+    found = [*judged(run, job), *bandwidths(run, job.reports, job.pairs)]
+    out.print("", table(", ".join(job.nodes) or "nodes", found), "", sep="\n")
+    path = job.directory / "report.json"
+    write(path, before + found, run=run.name, cluster=run.cluster.name, nodes=job.reports, pairs=job.pairs)
+    out.print(f"written to {path}", markup=False, highlight=False, soft_wrap=True)
+    return found
+
+
+def refuse_without_slurm(run: Run) -> None:
+    """Raise ConfigError for a cluster that has no Slurm, SubmitError where Slurm is not to be had here."""
+    if run.launcher.kind in {LauncherKind.local, LauncherKind.pbs_script}:
+        raise ConfigError(
+            f"cluster={run.cluster.name} has launcher={run.launcher.kind.name}, and doctor looks at Slurm clusters. "
+            "Type cluster=generic_slurm, or the name of your own cluster file."
+        )
+    slurm.require()
+
+
+def script_of(run: Run) -> str:
+    """The batch script that the run would have; nothing of it is prepared."""
+    code = Path(jobs.__file__).parent.parent
+    return batch_script("true", SweepDir(Path(sweep_path(run))).logs, resources(run, code))

@@ -1,0 +1,178 @@
+"""What a cluster offers, whatever is going to run: one finding for each of its properties that concern us."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from jobs.doctor.cluster import Node, Site
+from jobs.doctor.report import Finding, Verdict
+
+# Slurm's own default: between SIGTERM and SIGKILL a run must reach a step boundary and save.
+USUAL_KILL_WAIT_S = 30
+
+
+def facts(site: Site) -> list[Finding]:
+    """Every finding about the site alone."""
+    return [
+        Finding("Slurm", f"{site.config.get('SLURM_VERSION')}, cluster {site.config.get('ClusterName')}"),
+        *(partition(site, name) for name in sorted(name for name in site.partitions if name)),
+        *unusable_nodes(site),
+        sweeps(site),
+        accounting(site),
+        *limits(site),
+        preemption(site),
+        requeue(site),
+        part_limits(site),
+        kill_wait(site),
+    ]
+
+
+def partition(site: Site, name: str) -> Finding:
+    """What a partition has and allows."""
+    settings, nodes = site.partitions[name], site.nodes.get(name, [])
+    states = ", ".join(f"{count} {state}" for state, count in Counter(node.state for node in nodes).most_common())
+    parts = [
+        "the default" if settings.get("Default") == "YES" else "",
+        f"{len(nodes)} nodes ({states})" if nodes else "no nodes",
+        *hardware(nodes),
+        f"a job gets at most {settings['MaxNodes']}" if settings.get("MaxNodes", "").isdigit() else "",
+        f"up to {settings.get('MaxTime')}",
+    ]
+    found = "; ".join(filter(None, parts))
+    if settings.get("State") != "UP":
+        return Finding(
+            f"partition {name}",
+            f"{settings.get('State')}; {found}",
+            Verdict.warning,
+            "Nothing starts there until an administrator opens it; choose another with cluster.partition=NAME.",
+        )
+    if not any(node.is_usable for node in nodes):
+        return Finding(f"partition {name}", found, Verdict.warning, "None of its nodes takes jobs now.")
+    return Finding(f"partition {name}", found)
+
+
+def hardware(nodes: list[Node]) -> Iterator[str]:
+    """The kinds of nodes, in words."""
+    kinds = Counter((node.gpus, node.cpus, node.memory_mib) for node in nodes)
+    for (gpus, cpus, memory_mib), count in kinds.most_common():
+        of = f"{count} with " if len(kinds) > 1 else ""
+        yield f"{of}{gpus or 'no'} GPU{'' if gpus == 1 else 's'}, {cpus} CPUs, {memory_mib // 1024} GiB a node"
+
+
+def unusable_nodes(site: Site) -> Iterator[Finding]:
+    """The nodes that take no jobs, and what Slurm gives as the reason."""
+    broken = {node.name: node for nodes in site.nodes.values() for node in nodes if not node.is_usable}
+    if broken:
+        told = ", ".join(f"{name} {node.state} ({node.reason or 'no reason given'})" for name, node in broken.items())
+        yield Finding(
+            "nodes without use", told, Verdict.warning, "They take no jobs; an administrator can resume them."
+        )
+
+
+def sweeps(site: Site) -> Finding:
+    """How many jobs may be submitted at once."""
+    tasks = int(site.config.get("MaxArraySize", "1001")) - 1
+    queued = site.config.get("MaxJobCount")
+    found = f"arrays of at most {tasks} runs (MaxArraySize), {queued} jobs of all users (MaxJobCount)"
+    if tasks < 1:
+        return Finding("sweeps", found, Verdict.wrong, "Arrays are switched off; submit runs one by one.")
+    return Finding("sweeps", found)
+
+
+def accounting(site: Site) -> Finding:
+    """Whether Slurm remembers how jobs ended."""
+    kind = site.config.get("AccountingStorageType", "none")
+    if not site.has_accounting:
+        lost = "How a job ended that wrote nothing itself cannot be told; what runs write is enough otherwise."
+        return Finding("accounting", kind, Verdict.warning, lost)
+    if site.accounting_error is not None:
+        return Finding(
+            "accounting",
+            f"{kind}; sacctmgr says: {site.accounting_error}",
+            Verdict.warning,
+            "The limits of your account are not known here; `sbatch --test-only` below asks them as a whole.",
+        )
+    return Finding("accounting", kind)
+
+
+def limits(site: Site) -> Iterator[Finding]:
+    """What the user's accounts and QOS allow."""
+    for row in site.associations:
+        where = f" in partition {row['Partition']}" if "Partition" in row else ""
+        yield Finding(f"account {row.get('Account', '?')}", f"QOS {row.get('QOS', 'none')}{where}{set_limits(row)}")
+    allowed = {name for row in site.associations for name in row.get("QOS", "").split(",")}
+    for name, row in site.qos.items():
+        if name in allowed and set_limits(row):
+            yield Finding(f"QOS {name}", set_limits(row).removeprefix("; "))
+
+
+def set_limits(row: dict[str, str]) -> str:
+    """The limits among what sacctmgr tells of an account or QOS."""
+    return "".join(f"; {key}={value}" for key, value in row.items() if key.startswith(("Max", "Grp")))
+
+
+def preemption(site: Site) -> Finding:
+    """Who may be preempted, and how long that one then has."""
+    kind, mode = site.config.get("PreemptType", "preempt/none"), site.config.get("PreemptMode", "OFF")
+    if kind == "preempt/none":
+        return Finding("preemption", "off")
+    user_signal = "preempt_send_user_signal" in site.config.get("SlurmctldParameters", "")
+    victims = preempted_partitions(site) if kind == "preempt/partition_prio" else preempted_qos(site)
+    told = ", ".join(f"{name} with {grace} s of grace" for name, grace in victims.items()) or "nobody now"
+    found = f"{kind}, {mode}: {told}, after {'SIGUSR2' if user_signal else 'SIGTERM'}"
+    if "0" in victims.values():
+        return Finding(
+            "preemption",
+            found,
+            Verdict.warning,
+            "Without grace there is no time to save: type job.checkpoint_every_steps=N, and lose at most N steps.",
+        )
+    return Finding("preemption", found)
+
+
+def preempted_partitions(site: Site) -> dict[str, str]:
+    """Partitions that share nodes with one of a higher tier, each with its grace in seconds."""
+    named = {name: settings for name, settings in site.partitions.items() if name}
+    nodes = {name: {node.name for node in site.nodes.get(name, [])} for name in named}
+    tier = {name: int(settings.get("PriorityTier", "1")) for name, settings in named.items()}
+    return {
+        f"partition {name}": settings.get("GraceTime", "0")
+        for name, settings in named.items()
+        if settings.get("PreemptMode") != "OFF"
+        and any(tier[other] > tier[name] and nodes[other] & nodes[name] for other in named)
+    }
+
+
+def preempted_qos(site: Site) -> dict[str, str]:
+    """QOS that another one may preempt, each with its grace as Slurm writes it."""
+    victims = {name for row in site.qos.values() for name in row.get("Preempt", "").split(",") if name}
+    return {f"QOS {name}": site.qos.get(name, {}).get("GraceTime", "0") for name in sorted(victims)}
+
+
+def requeue(site: Site) -> Finding:
+    """Whether Slurm starts a job again by itself."""
+    if site.config.get("JobRequeue") == "0":
+        return Finding("requeue", "JobRequeue=0; our batch scripts ask for it with --requeue")
+    return Finding("requeue", "JobRequeue=1")
+
+
+def part_limits(site: Site) -> Finding:
+    """Whether Slurm refuses what a partition can never run."""
+    value = site.config.get("EnforcePartLimits", "NO")
+    if value == "NO":
+        return Finding("EnforcePartLimits", "NO: Slurm lets what can never run wait for ever; `submit` refuses it")
+    return Finding("EnforcePartLimits", value)
+
+
+def kill_wait(site: Site) -> Finding:
+    """How long a job has between being asked to end and being killed."""
+    seconds = site.seconds("KillWait")
+    if seconds is not None and seconds < USUAL_KILL_WAIT_S:
+        return Finding(
+            "KillWait",
+            f"{seconds} s",
+            Verdict.warning,
+            "A cancelled run whose step and checkpoint take longer loses them: type job.checkpoint_every_steps=N.",
+        )
+    return Finding("KillWait", f"{seconds} s")

@@ -1,0 +1,163 @@
+"""The doctor's job: sent through the batch script of a run, waited for, and what its nodes wrote collected."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from submitit.slurm.slurm import SlurmParseException
+
+from jobs.errors import ConfigError, RunDirError, SubmitError
+from jobs.ranks import hosts
+from jobs.rundir import SweepDir
+from jobs.schema import Run
+from jobs.submit import slurm
+from jobs.submit.private import make_private, refuse_shared
+from jobs.submit.provenance import snapshot_code
+from jobs.submit.script import batch_script, environment_lines, rank_python, resources
+
+MOST_MINUTES = 10
+DEFAULT_NODES = 2
+POLL_S = 0.5
+SLURM_POLL_S = 10.0
+# A shared file system may show what a job wrote only some time after the job has ended.
+FILES_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class NodeJob:
+    """What the job left behind."""
+
+    directory: Path
+    job_id: str
+    nodes: list[str]
+    """Names of its nodes; empty where it never started, or could not write them."""
+    reports: list[dict[str, Any]]
+    """What each node wrote of itself and the others, in order of the nodes that did."""
+    pairs: dict[str, dict[str, Any]]
+    """What each node measured with the others, by its name."""
+    last_words: str
+    """The end of what it printed."""
+
+
+def nodes_wanted(run: Run, nodes: int | None, node_list: str | None) -> int:
+    """On how many nodes the job runs: as told, or two where the partition has them."""
+    if node_list is not None:
+        try:
+            return len(hosts(node_list))
+        except SlurmParseException as error:
+            raise ConfigError(
+                f"--nodelist={node_list} is not a list of nodes as Slurm writes it. Type node[01-04] or node01,node03."
+            ) from error
+    if nodes is not None:
+        return nodes
+    settings = slurm.partitions().get(run.cluster.partition or "", {})
+    most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
+    return max(1, min([DEFAULT_NODES, *most]))
+
+
+def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> NodeJob:
+    """Send the job, wait until it has ended, and collect; Ctrl-C takes it back.
+
+    Raises SubmitError when sbatch refuses it, RunDirError when runs_dir cannot be written.
+    """
+    minutes = min(MOST_MINUTES, run.wall_time_min)
+    slurm.refuse_beyond_partition(run.cluster.partition, nodes, minutes)
+    sweep = SweepDir(Path(run.runs_dir) / f"doctor-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+    script = sweep.path / "job.sbatch"
+    try:
+        make_private(sweep.path)
+        sweep.logs.mkdir(mode=0o700)
+        refuse_shared(sweep.path)
+        job = replace(
+            run, sweep=sweep.path.name, nodes=nodes, wall_time_min=minutes,
+            launcher=replace(run.launcher, requeues=0, max_running=None),
+        )  # fmt: skip
+        script.write_text(script_of(job, sweep, snapshot_code(sweep), node_list))
+    except OSError as error:
+        raise RunDirError(
+            f"{error.filename or sweep.path}: {error.strerror or error}, so no job was sent. Choose another place with "
+            "runs_dir=PATH."
+        ) from error
+    try:
+        job_id = slurm.ask("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+    except SubmitError:
+        shutil.rmtree(sweep.path)
+        raise
+    where = node_list or ("1 node" if nodes == 1 else f"{nodes} nodes")
+    out.print(f"job {job_id} on {where}; Ctrl-C cancels it", markup=False, highlight=False)
+    wait_for(job_id, sweep.path, out)
+    return collected(sweep, job_id)
+
+
+def script_of(run: Run, sweep: SweepDir, code: Path, node_list: str | None) -> str:
+    """The batch script of a run, with one process a node, which looks around instead of training."""
+    parameters = resources(run, code)
+    ended = shlex.join(["touch", str(sweep.path / "ended")])
+    parameters |= {
+        "job_name": "slurmscale-doctor",
+        "ntasks_per_node": 1,
+        # A node that fails must not keep the others from telling what they saw; of two, srun takes the last.
+        "srun_args": [*parameters["srun_args"], "--kill-on-bad-exit=0"],
+        "setup": [
+            *environment_lines(run, code),
+            f'echo "$SLURM_JOB_NODELIST" > {shlex.quote(str(sweep.path / "nodes"))}',
+            f"trap {shlex.quote(ended)} EXIT",
+        ],
+    }
+    if node_list is not None:
+        parameters["additional_parameters"] = parameters["additional_parameters"] | {"nodelist": node_list}
+    command = f"{rank_python(run)} -u -m jobs.doctor.node_check {shlex.quote(str(sweep.path))}"
+    return batch_script(command, sweep.logs, parameters)
+
+
+def wait_for(job_id: str, directory: Path, out: Console) -> None:
+    """Return when the job has said that it ended, or has left the queue; tell why it waits."""
+    told, ask_next = "", time.monotonic() + POLL_S
+    try:
+        while not (directory / "ended").exists():
+            if time.monotonic() >= ask_next:
+                ask_next = time.monotonic() + SLURM_POLL_S
+                state = slurm.queue().get(job_id)
+                if state is None:
+                    return
+                start = f", expected to start {state.expected_start}" if state.expected_start else ""
+                # None is Slurm's word until it has looked for a reason.
+                why = f"waits: {state.reason}{start}" if state.reason not in {None, "None"} else told
+                if why != told:
+                    out.print(why, markup=False, highlight=False)
+                told = why
+            time.sleep(POLL_S)
+    except BaseException:
+        slurm.cancel([job_id])
+        raise
+
+
+def collected(sweep: SweepDir, job_id: str) -> NodeJob:
+    """What the nodes wrote, once all of it is seen here or time is up."""
+    deadline = time.monotonic() + FILES_WITHIN_S
+    listed = sweep.path / "nodes"
+    while True:
+        nodes = hosts(listed.read_text().strip()) if listed.exists() else []
+        reports = written(sweep.path, "node", nodes)
+        pairs = written(sweep.path, "pairs", nodes)
+        measuring = [name for name, report in reports.items() if len(nodes) > 1 and "torch" in report["versions"]]
+        if (nodes and len(reports) == len(nodes) and len(pairs) == len(measuring)) or time.monotonic() > deadline:
+            break
+        time.sleep(POLL_S)
+    printed = [path.read_text(errors="replace").splitlines() for path in sorted(sweep.logs.glob("*.out"))]
+    last = next((line.strip() for lines in reversed(printed) for line in reversed(lines) if line.strip()), "")
+    return NodeJob(sweep.path, job_id, nodes, list(reports.values()), pairs, last)
+
+
+def written(directory: Path, what: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
+    """The files of this kind that are there, by the node that wrote them."""
+    files = {name: directory / f"{what}-{rank}.json" for rank, name in enumerate(nodes)}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}

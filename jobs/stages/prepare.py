@@ -1,0 +1,58 @@
+"""The stage before training: tokenize the data of all runs of a submission, each text once.
+
+`python -m jobs.stages.prepare SWEEP RUN...`, or this module's `main` through submitit. As at submission, data that one
+run cannot use lets none of them start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from jobs.causes import cause_of
+from jobs.errors import SuiteError
+from jobs.ranks import node_name
+from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_plan, write_json
+from jobs.schema import Run
+from jobs.stages.record import on_record, words
+from jobs.workloads.steps import Samples, samples_of
+
+
+def main(sweep_path: str, names: list[str]) -> None:
+    """Make the samples of these runs, link them into their directories and complete their plans."""
+    sweep = SweepDir(Path(sweep_path))
+    with on_record(sweep.stages, "prepare") as found:
+        made: dict[str, Path] = {}
+        samples = {name: its_samples(sweep, names, name, made) for name in names}
+        for name in names:
+            complete(sweep.run(name), samples[name])
+        found["datasets"] = len(set(made.values()))
+
+
+def its_samples(sweep: SweepDir, names: list[str], name: str, made: dict[str, Path]) -> Samples:
+    """The samples of a run; where they cannot be made, all runs hear of it."""
+    run: Run = load_run(sweep.run(name).config)
+    try:
+        return samples_of(run, made)
+    except BaseException as error:
+        for each in names:
+            whose = "its data" if each == name else f"nothing was started: the data of {name}"
+            text = f"{whose} could not be prepared: {words(error)}"
+            tell = {"stage": "prepare", "cause": cause_of(error).name, "node": node_name(), "error": text}
+            append_event(sweep.run(each), "failed", **tell)
+        raise
+
+
+def complete(directory: RunDir, samples: Samples) -> None:
+    """Add to a run directory what only the samples tell."""
+    if not os.path.lexists(directory.data):
+        directory.data.symlink_to(samples.directory)
+    write_json(directory.plan, read_plan(directory) | {"steps": samples.steps})
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], sys.argv[2:])
+    except SuiteError as error:
+        sys.exit(f"slurmscale: {error}")

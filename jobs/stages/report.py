@@ -1,0 +1,29 @@
+"""The stage after all others: the report of the sweep, of what failed too.
+
+`python -m jobs.stages.report SWEEP`, or this module's `main` through submitit.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from jobs.errors import SuiteError
+from jobs.rundir import SweepDir
+from jobs.stages.record import on_record
+
+
+def main(sweep_path: str) -> None:
+    """Write what `slurmscale report` writes."""
+    sweep = SweepDir(Path(sweep_path))
+    with on_record(sweep.stages, "report"):
+        from analysis.report import report
+
+        report([sweep.path], None)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except SuiteError as error:
+        sys.exit(f"slurmscale: {error}")

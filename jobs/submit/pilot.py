@@ -1,0 +1,283 @@
+"""launcher=pilot, inside its job: gives the nodes to the points that wait, until none is left or the time is over.
+
+The batch script (jobs.submit.pilot_job) starts it on the first node; each point is a step of the job, on nodes of its
+own. What it knows is in the ledger and in the runs' records: a pilot that Slurm starts again goes on with what has
+not ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from submitit.core.utils import JobPaths
+
+from jobs.causes import Cause, record_failure
+from jobs.errors import RunDirError, SubmitError, SuiteError
+from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
+from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_records
+from jobs.schema import Run
+from jobs.submit import slurm
+from jobs.submit.after_ranks import (
+    FAULTS,
+    RECORD_WAIT_S,
+    again,
+    failed_twice,
+    printed_since_start,
+    record_silent_end,
+)
+from jobs.submit.packing import Point, pack
+from jobs.submit.pilot_job import step_command, whole
+from jobs.submit.script import code_environment, stop_before_limit_s
+from jobs.submit.states import Submission, events_since, latest_submissions, own_end
+
+POLL_S = 0.5
+
+
+@dataclass
+class Turn:
+    """A run that waits for nodes."""
+
+    run: Run
+    directory: RunDir
+    launches: int
+    not_before: float = 0.0
+    failed_on: frozenset[str] = frozenset()
+
+    @property
+    def until_stop_s(self) -> float:
+        """How long after its start it is asked to stop at the latest."""
+        return self.run.wall_time_min * 60 - stop_before_limit_s(self.run.wall_time_min)
+
+    def has_time(self, now: float, stop_at: float) -> bool:
+        """Whether it could run as long as it was promised before everything is asked to stop."""
+        return max(now, self.not_before) + self.until_stop_s <= stop_at
+
+
+@dataclass
+class Step:
+    """A run that has nodes."""
+
+    turn: Turn
+    nodes: list[str]
+    process: subprocess.Popen[bytes]
+    output: Path
+    started: float = field(default_factory=time.monotonic)
+    asked: bool = False
+    """Whether it was asked to stop."""
+
+
+class Pilot:
+    """One job, its nodes, and what waits and runs on them."""
+
+    def __init__(self, sweep: SweepDir, job_id: str, nodes: list[str]) -> None:
+        self.sweep = sweep
+        self.job_id = job_id
+        self.nodes = nodes
+        self.running: dict[str, Step] = {}
+        self.waiting = {turn.directory.name: turn for turn in unfinished(sweep, job_id)}
+        self.launches = sum(
+            record["event"] == "launched" and record["log_id"].startswith(f"{job_id}-")
+            for record in read_records(sweep.submissions)
+        )
+        self.bad_nodes = self.failed_twice()
+        runs = [turn.run for turn in self.waiting.values()]
+        spare_s = stop_before_limit_s(whole(runs).wall_time_min) if runs else 0
+        self.stop_at = time.monotonic() + slurm.time_left_s(job_id) - spare_s
+        self.ending = False
+        """Nothing more is started, and what runs is asked to stop."""
+        self.taken = False
+        """Slurm ends the job with all that runs in it, and says what comes after."""
+        self.preempted = False
+
+    def work(self) -> None:
+        """Start and end points until nothing runs and nothing that waits can start any more."""
+        while True:
+            for name in [name for name, step in self.running.items() if step.process.poll() is not None]:
+                step = self.running.pop(name)
+                if not self.taken:
+                    self.end(step)
+            if not self.ending:
+                self.start()
+            for step in self.running.values():
+                self.ask_in_time(step)
+            if not self.running and (self.ending or not any(map(self.can_still_start, self.waiting.values()))):
+                return
+            time.sleep(POLL_S)
+
+    def start(self) -> None:
+        """Start what fits on the nodes that are free."""
+        now = time.monotonic()
+        ready = [turn for turn in self.waiting.values() if turn.not_before <= now and self.can_still_start(turn)]
+        points = [Point(turn.directory.name, turn.run.nodes, turn.failed_on) for turn in ready]
+        busy = {node for step in self.running.values() for node in step.nodes}
+        free = [node for node in self.nodes if node not in busy and node not in self.bad_nodes]
+        most = ready[0].run.launcher.max_running if ready else None
+        for name, nodes in pack(points, free, most and max(0, most - len(self.running))).items():
+            self.launch(self.waiting.pop(name), nodes)
+
+    def can_still_start(self, turn: Turn) -> bool:
+        """Whether there are nodes enough for a run, and time for all that it was promised."""
+        enough = turn.run.nodes <= len(set(self.nodes) - self.bad_nodes)
+        return enough and turn.has_time(time.monotonic(), self.stop_at)
+
+    def launch(self, turn: Turn, nodes: list[str]) -> None:
+        """Start a run as a step on these nodes."""
+        self.launches += 1
+        log_id = f"{self.job_id}-{self.launches}"
+        place = slurm.host_list(nodes)
+        self.record("launched", turn, log_id=log_id, place=place)
+        environment = code_environment(turn.directory.code.resolve()) | {LOCAL_RESTART_COUNT: str(turn.launches)}
+        # srun's own words go where rank 0 prints.
+        output = Path(JobPaths(self.sweep.logs, log_id, 0).stdout)
+        outputs = str(JobPaths(self.sweep.logs).stdout).replace("%j", log_id)
+        command = step_command(turn.run, turn.directory, nodes, outputs)
+        with output.open("ab") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+        self.running[turn.directory.name] = Step(turn, nodes, process, output)
+        print(f"{turn.directory.name}: started on {place}", flush=True)
+
+    def ask_in_time(self, step: Step) -> None:
+        """Ask a run to stop when its time, or the pilot's, is over; srun hands the signal to the ranks."""
+        over = time.monotonic() >= step.started + step.turn.until_stop_s
+        if (over or self.ending) and not step.asked and not self.taken:
+            step.asked = True
+            step.process.send_signal(signal.SIGUSR2)
+
+    def end(self, step: Step) -> None:
+        """Put on record how a step ended, and let its run wait again where another start may help."""
+        turn, directory = step.turn, step.turn.directory
+        submission = latest_submissions(self.sweep)[directory.name]
+        end = own_end(directory, submission)
+        if end is None or end["event"] != "finished":
+            self.look_at_job()
+        if end is None and self.ending:
+            # The ranks had not met, or were not let: nothing of this start is worth a record.
+            self.record("nodes_returned", turn)
+            self.waiting[directory.name] = turn
+            return
+        end = self.recorded_end(step, submission)
+        goes_on = not self.ending or self.preempted
+        found = again(directory, submission, self.sweep, preempted=self.preempted) if goes_on else None
+        if found is None:
+            self.record("ended", turn)
+            print(f"{directory.name}: {end['event']}", flush=True)
+            return
+        print(f"{directory.name}: {found.words()}", flush=True)
+        found.record(directory)
+        self.record("nodes_returned", turn)
+        turn.launches += 1
+        turn.not_before = time.monotonic() + found.pause_s
+        if end["event"] == "failed":
+            turn.failed_on |= {end["node"]} if end["cause"] in FAULTS else set(step.nodes)
+            self.bad_nodes = self.failed_twice()
+        self.waiting[directory.name] = turn
+
+    def look_at_job(self) -> None:
+        """Learn which nodes Slurm has left to the job, and whether it wants them for another."""
+        try:
+            job = slurm.shown_job(self.job_id)
+        except SubmitError as error:
+            # The points do not need Slurm's controller; it may be back for the next one.
+            print(f"Slurm does not answer: {error}", flush=True)
+            return
+        self.nodes = hosts(job["NodeList"])
+        # Of that the steps are told, and not the pilot.
+        self.preempted = self.preempted or job.get("PreemptTime", "None") != "None"
+        self.ending = self.ending or self.preempted
+
+    def recorded_end(self, step: Step, submission: Submission) -> dict[str, Any]:
+        """What the record says of the end of a step; it is told what the ranks could not say."""
+        directory, restart, printed = step.turn.directory, step.turn.launches, printed_since_start(step.output)
+        over = time.monotonic() >= step.started + step.turn.run.wall_time_min * 60
+        if own_end(directory, submission) is None and over:
+            error = "reached its time limit before the ranks came to a step boundary"
+            record_failure(directory, Cause.time_limit, rank=0, node=step.nodes[0], error=error, restart=restart)
+        record_silent_end(directory, submission, printed, restart=restart)
+        if own_end(directory, submission) is None:
+            error = f"srun ended with exit code {step.process.returncode}; the last words: {printed.strip()[-200:]}"
+            record_failure(directory, Cause.lost_peer, rank=0, node=step.nodes[0], error=error, restart=restart)
+        end = own_end(directory, submission)
+        assert end is not None
+        return end
+
+    def failed_twice(self) -> set[str]:
+        """The nodes of this pilot that points failed on twice or more, since they were given to it."""
+        mine = [each for each in latest_submissions(self.sweep).values() if each.job_id == self.job_id]
+        events = (event for each in mine for event in events_since(self.sweep.run(each.run), each))
+        return set(failed_twice(events)) & set(self.nodes)
+
+    def record(self, event: str, turn: Turn, **fields: Any) -> None:
+        """Append to the ledger."""
+        append_record(self.sweep.submissions, event_record(event, run=turn.directory.name, **fields))
+
+
+def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
+    """The runs that were given to this job and have not ended, in their order."""
+    turns = []
+    for submission in latest_submissions(sweep).values():
+        if submission.job_id != job_id or submission.launcher != "pilot" or submission.ended or submission.cancelled:
+            continue
+        directory = sweep.run(submission.run)
+        end = own_end(directory, submission)
+        over = end is not None and (
+            end["event"] == "finished" or (end["event"] == "failed" and not Cause[end["cause"]].may_pass)
+        )
+        if over or submission.place is not None:
+            word = "ended" if over else "nodes_returned"
+            append_record(sweep.submissions, event_record(word, run=submission.run))
+        if submission.place is not None and not over:
+            # It was cut off with its pilot: how it ended then is not how its next start ends.
+            append_event(directory, "requeued", cause=Cause.preempted.name)
+        if not over:
+            turns.append(Turn(load_run(directory.config), directory, submission.launches))
+    return turns
+
+
+def wait_for_records(sweep: SweepDir, job_id: str, runs: int) -> None:
+    """A job may start before the shell that submitted it has written all its records."""
+    deadline = time.monotonic() + RECORD_WAIT_S
+    while time.monotonic() < deadline:
+        records = read_records(sweep.submissions)
+        if sum(record["event"] == "submitted" and record["job_id"] == job_id for record in records) >= runs:
+            return
+        time.sleep(POLL_S)
+
+
+def main(sweep_path: str, runs: int) -> None:
+    """What the batch script calls."""
+    job_id = slurm_job_id()
+    if job_id is None:
+        raise RunDirError("jobs.submit.pilot is called by a batch script, inside a Slurm job.")
+    sweep = SweepDir(Path(sweep_path))
+    wait_for_records(sweep, job_id, runs)
+    pilot = Pilot(sweep, job_id, hosts(os.environ["SLURM_JOB_NODELIST"]))
+
+    def warned(number: int, _frame: object) -> None:
+        pilot.ending = True
+        pilot.taken = pilot.taken or number == signal.SIGTERM
+
+    for number in (signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, warned)
+    pilot.work()
+    left = len(pilot.waiting)
+    print(f"pilot {job_id}: {f'{left} left for another' if left else 'all points have ended'}", flush=True)
+    if pilot.preempted and left and not pilot.taken:
+        # A preempted job that ends within its time of grace is over for Slurm. Requeueing ends this very script.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        slurm.requeue(job_id)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]))
+    except SuiteError as error:
+        sys.exit(f"slurmscale: {error}")

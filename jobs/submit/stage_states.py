@@ -1,0 +1,176 @@
+"""Where the stages around training stand, as jobs.submit.states says it of runs: own records, then the scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from submitit.core.utils import JobPaths
+
+from jobs.rundir import SweepDir, load_run, read_records
+from jobs.stages.record import DONE, failed, started
+from jobs.submit import slurm
+from jobs.submit.stages import Unevaluated
+from jobs.submit.states import END_GRACE_S, UNKNOWN, RunState, State, Submission, ended_in_slurm, held_by_schedulers
+
+# Reasons of a state that a line has room for.
+MOST_DETAILS = 3
+
+
+@dataclass(frozen=True)
+class StageState:
+    """One stage's state, or that of its task for one run."""
+
+    stage: str
+    run: str | None
+    state: State
+    detail: str
+    job_id: str
+    launcher: str
+    host: str | None
+
+
+@dataclass(frozen=True)
+class StageOf:
+    """A stage of the whole sweep, or of one run."""
+
+    stage: str
+    run: str | None
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.run or ''}"
+
+
+def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
+    """The latest submission of each stage, in the order of the chain."""
+    latest: dict[StageOf, Submission] = {}
+    of_job: dict[str, list[Submission]] = defaultdict(list)
+    for entry in read_records(sweep.submissions):
+        if entry["event"] == "stage_submitted":
+            key = StageOf(entry["stage"], entry.get("run"))
+            latest[key] = Submission(
+                str(key),
+                entry["launcher"],
+                entry["job_id"],
+                entry["events_before"],
+                entry["host"],
+                entry.get("process_started"),
+            )
+            of_job[entry["job_id"]].append(latest[key])
+        elif entry["event"] == "cancelled":
+            for submission in of_job[entry.get("job_id", "")]:
+                submission.cancelled = True
+    order = list(DONE)
+    return dict(sorted(latest.items(), key=lambda item: order.index(item[0].stage)))
+
+
+def stage_states(sweep: SweepDir) -> list[StageState]:
+    """Every stage that was submitted; asks the scheduler only of those without an end on record."""
+    latest = latest_stages(sweep)
+    known: dict[str, slurm.JobState] = {}
+    open_ones = {key: each for key, each in latest.items() if not has_ended(key, events_of(sweep, key, each))}
+    if open_ones:
+        known |= held_by_schedulers(list(open_ones.values()))
+        known |= ended_in_slurm([each for key, each in open_ones.items() if str(key) not in known])
+    found = []
+    for key, submission in latest.items():
+        # Read again: a job that left the queue meanwhile has written its end by now.
+        state, detail = decide(sweep, key, submission, events_of(sweep, key, submission), known.get(str(key)))
+        found.append(
+            StageState(key.stage, key.run, state, detail, submission.job_id, submission.launcher, submission.host)
+        )
+    return found
+
+
+def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
+    """The events that a stage wrote since it was submitted."""
+    own = {started(key.stage), failed(key.stage), DONE[key.stage]}
+    events = list(read_records(record_of(sweep, key)))[submission.events_before :]
+    return [event for event in events if event["event"] in own]
+
+
+def record_of(sweep: SweepDir, key: StageOf) -> Path:
+    """Where a stage writes its events."""
+    return sweep.stages if key.run is None else sweep.run(key.run).status
+
+
+def has_ended(key: StageOf, events: list[dict[str, Any]]) -> bool:
+    """Whether the latest start of a stage came to an end, good or bad."""
+    return bool(events) and events[-1]["event"] != started(key.stage)
+
+
+def decide(
+    sweep: SweepDir, key: StageOf, submission: Submission, events: list[dict[str, Any]], job: slurm.JobState | None
+) -> tuple[State, str]:
+    """The state of a stage and a few words on it."""
+    last = events[-1] if events else {}
+    if last.get("event") == DONE[key.stage]:
+        return State.finished, ""
+    if last.get("event") == failed(key.stage):
+        return State.cancelled if submission.cancelled else State.failed, str(last["error"]).splitlines()[0]
+    if job is not None and job.state in {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", UNKNOWN}:
+        waits = not last or (job.state == "PENDING" and submission.launcher == "slurm")
+        return (State.queued, job.reason or "starting") if waits else (State.running, "")
+    if submission.cancelled:
+        return State.cancelled, ""
+    if job is not None and job.state == "CANCELLED":
+        return State.cancelled, "" if last else "what it waited for did not succeed"
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm.GONE}:
+        return State.failed, f"Slurm says {job.state}"
+    said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
+    if submission.launcher == "slurm" and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
+        return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
+    return State.lost, f"its job is gone and left no end{said}"
+
+
+def last_sign(sweep: SweepDir, key: StageOf, submission: Submission) -> float:
+    """When a stage, or what it waited for, last wrote anything; seconds since the epoch."""
+    output = JobPaths(sweep.logs, submission.job_id, 0).stdout
+    return max(path.stat().st_mtime for path in (record_of(sweep, key), output, sweep.submissions) if path.exists())
+
+
+def stage_lines(found: Iterable[StageState]) -> list[str]:
+    """One line a stage: how many of its tasks stand where, and why."""
+    by_stage: dict[str, list[StageState]] = defaultdict(list)
+    for item in found:
+        by_stage[item.stage].append(item)
+    return [f"{stage}: {', '.join(counted_states(items))}" for stage, items in by_stage.items()]
+
+
+def counted_states(items: list[StageState]) -> list[str]:
+    """How many stand in each state, with what there is to say of them; of a single job no number."""
+    texts = []
+    for state in State:
+        here = [item for item in items if item.state is state]
+        if not here:
+            continue
+        number = f"{len(here)} " if here[0].run is not None else ""
+        details = Counter(item.detail for item in here if item.detail)
+        words = "; ".join(text for text, _ in details.most_common(MOST_DETAILS))
+        texts.append(f"{number}{state.value}{f' ({words})' if words else ''}")
+    return texts
+
+
+def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
+    """The runs that finish, or have finished, without an evaluation that they want and nobody waits to do."""
+    cared_for = {
+        item.run for item in stage_states(sweep) if item.stage == "evaluate" and (item.state.is_open or is_over(item))
+    }
+    missing = []
+    for item in found:
+        trains = item.state.is_alive and item.launcher == "slurm"
+        if item.run.name in cared_for or not (item.state is State.finished or trains):
+            continue
+        run = load_run(item.run.config)
+        if run.stages.evaluate is not None:
+            missing.append(Unevaluated(run, item.run, item.job_id if trains else None))
+    return missing
+
+
+def is_over(item: StageState) -> bool:
+    """Whether a stage needs nothing more."""
+    return item.state is State.finished

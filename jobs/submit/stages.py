@@ -1,0 +1,197 @@
+"""The chain around training: which jobs prepare, evaluate and report, and what each waits for.
+
+    prepare --afterok--> runs --aftercorr--> evaluate (one task a run) --afterany--> report
+                           `------------------afterany---------------------------------^
+
+A job that waits for success is cancelled by Slurm when that can no longer come (--kill-on-invalid-dep), so nothing
+waits for ever and no GPU is held to find out; a run that requeues itself is waited for. What success is, Slurm does not
+know (a run that stopped in time exits with 0): each stage reads the records of what it needs, too.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from jobs.errors import SubmitError
+from jobs.plan.chain import stages_of
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
+from jobs.schema import Run
+from jobs.stages import evaluate, prepare, report
+from jobs.submit import slurm
+from jobs.submit.script import batch_script, executor, rank_python, stage_resources, starting_after
+
+Group = list[tuple[Run, RunDir]]
+
+
+@dataclass(frozen=True)
+class Unevaluated:
+    """A run that needs no start, but its evaluation."""
+
+    run: Run
+    directory: RunDir
+    job_id: str | None
+    """The job that still trains it; None when it has finished."""
+
+
+def refuse_beyond_partition(run: Run) -> None:
+    """Raise SubmitError for a stage that its partition can never run."""
+    for name, stage in stages_of(run).items():
+        key = f"stages.{name}.partition" if stage.partition else "cluster.partition"
+        slurm.refuse_beyond_partition(
+            stage.partition or run.cluster.partition, 1, stage.wall_time_min, prefix=f"stages.{name}.", key=key
+        )
+
+
+class Chain:
+    """The stages of one submission to Slurm; submits each when asked, and knows what waits for what."""
+
+    def __init__(self, sweep: SweepDir, runs: Group, unevaluated: Sequence[Unevaluated], most: int) -> None:
+        self.sweep = sweep
+        self.unprepared = [directory for run, directory in runs if run.stages.prepare and not directory.data.exists()]
+        self.unevaluated = unevaluated
+        self.most = most
+        """Tasks of an array at most."""
+        self.first = runs[0] if runs else (unevaluated[0].run, unevaluated[0].directory)
+        self.trained: list[str] = []
+        self.jobs: dict[str, list[str]] = {}
+        """Job ids by stage."""
+
+    @property
+    def submitted(self) -> list[str]:
+        """All jobs, last stage first: so nothing that waits for a job's end starts when that is cancelled."""
+        return [job_id for ids in reversed(self.jobs.values()) for job_id in ids]
+
+    @property
+    def prepared_by(self) -> str | None:
+        """What the runs wait for."""
+        return f"afterok:{self.jobs['prepare'][0]}" if "prepare" in self.jobs else None
+
+    @property
+    def on_record(self) -> dict[str, str]:
+        """The same for the ledger."""
+        return {"after": self.jobs["prepare"][0]} if "prepare" in self.jobs else {}
+
+    @property
+    def names(self) -> list[str]:
+        """Stages that this submission has something to do for."""
+        return [name for name in stages_of(self.first[0]) if name != "prepare" or self.unprepared]
+
+    def scripts(self) -> list[str]:
+        """What would be sent, for launcher=dry."""
+        return [line for name in self.names for line in (f"--- stage {name}", self.script(name))]
+
+    def script(self, name: str) -> str:
+        """The batch script of a stage, of its first run, without what it waits for."""
+        run, directory = self.first
+        sweep = str(self.sweep.path)
+        arguments = {
+            "prepare": [sweep, *(each.name for each in self.unprepared)],
+            "evaluate": [str(directory.path)],
+            "report": [sweep],
+        }
+        command = f"{rank_python(run)} -u -m jobs.stages.{name} {shlex.join(arguments[name])}"
+        return f"{batch_script(command, self.sweep.logs, stage_resources(run, name, directory.code.resolve()))}\n"
+
+    def test(self) -> None:
+        """Raise SubmitError when sbatch does not take a stage, before anything is submitted."""
+        for name in self.names:
+            try:
+                slurm.test_script(self.script(name), jobs=1)
+            except slurm.QueueFullError:
+                # Jobs may end until it is sent; if not, the whole chain is refused then.
+                continue
+            except SubmitError as error:
+                raise SubmitError(f"sbatch refuses stages.{name}: {error}. Nothing was submitted.") from error
+
+    def prepare(self) -> None:
+        """Submit what makes the data of the runs."""
+        if self.unprepared:
+            names = [directory.name for directory in self.unprepared]
+            self.submit("prepare", self.first, [(prepare.main, str(self.sweep.path), names)], None)
+
+    def evaluate(self, group: Group, job_ids: list[str]) -> None:
+        """Submit an array whose tasks wait for those of this array, one for one."""
+        self.trained.append(job_ids[0].partition("_")[0])
+        if self.first[0].stages.evaluate is not None:
+            self.evaluate_after(group, f"aftercorr:{self.trained[-1]}")
+
+    def evaluate_after(self, group: Group, after: str | None) -> None:
+        """Submit one array that evaluates these runs, which have one code."""
+        calls = [(evaluate.main, str(directory.path)) for _, directory in group]
+        self.submit("evaluate", group[0], calls, after, [directory for _, directory in group])
+
+    def finish(self) -> None:
+        """Submit the evaluations of runs that were started before, and the report."""
+        by_code: dict[Path, Group] = {}
+        for each in self.unevaluated:
+            if each.job_id is None:
+                by_code.setdefault(each.directory.code.resolve(), []).append((each.run, each.directory))
+            else:
+                self.evaluate_after([(each.run, each.directory)], f"afterok:{each.job_id}")
+                self.trained.append(each.job_id)
+        for finished in by_code.values():
+            for start in range(0, len(finished), self.most):
+                self.evaluate_after(finished[start : start + self.most], None)
+        if self.first[0].stages.report is not None:
+            evaluated = dict.fromkeys(job_id.partition("_")[0] for job_id in self.jobs.get("evaluate", []))
+            after = f"afterany:{':'.join([*self.trained, *evaluated])}"
+            self.submit("report", self.first, [(report.main, str(self.sweep.path))], after)
+
+    def submit(
+        self,
+        name: str,
+        by: tuple[Run, RunDir],
+        calls: list[tuple[Callable[..., None], *tuple[Any, ...]]],
+        after: str | None,
+        directories: Sequence[RunDir | None] = (None,),
+    ) -> None:
+        """One sbatch for these calls of a stage, with the resources and code of one run, on record at once."""
+        run, directory = by
+        parameters = starting_after(stage_resources(run, name, directory.code.resolve()), after)
+        submitter = executor(run, self.sweep, parameters)
+        try:
+            with submitter.batch():
+                jobs = [submitter.submit(*call) for call in calls]
+        except (FailedJobError, FailedSubmissionError) as error:
+            refusal = slurm.refusal(str(error))
+            if isinstance(refusal, slurm.QueueFullError):
+                raise refusal from error
+            raise SubmitError(f"sbatch refused stages.{name}: {refusal}.") from error
+        for job, its_run in zip(jobs, directories, strict=True):
+            job_id = str(job.job_id)
+            self.jobs.setdefault(name, []).append(job_id)
+            record(self.sweep, name, "slurm", job_id, its_run)
+
+
+def record_local(sweep: SweepDir, queued: list[RunDir], job_id: str, process_started: float) -> None:
+    """Append to the ledger what a local queue does beside the runs."""
+    stages = load_run(queued[0].config).stages
+    for directory in queued if stages.evaluate is not None else ():
+        record(sweep, "evaluate", "local", job_id, directory, process_started=process_started)
+    if stages.report is not None:
+        record(sweep, "report", "local", job_id, None, process_started=process_started)
+
+
+def record(sweep: SweepDir, stage: str, launcher: str, job_id: str, directory: RunDir | None, **more: float) -> None:
+    """Append to the ledger that a stage, of a run or of the whole sweep, went to the launcher under this id."""
+    events = sweep.stages if directory is None else directory.status
+    whose = {} if directory is None else {"run": directory.name}
+    entry = {
+        "time": now(),
+        "event": "stage_submitted",
+        "stage": stage,
+        **whose,
+        "launcher": launcher,
+        "job_id": job_id,
+        "host": socket.gethostname(),
+        "events_before": sum(1 for _ in read_records(events)),
+        **more,
+    }
+    append_record(sweep.submissions, entry)

@@ -1,0 +1,92 @@
+"""Evaluation: the mean loss of a run's weights on the samples that no step trained on, in one process.
+
+The weights are the export's where a run left one, else those of its newest checkpoint that can be read, whatever layout
+wrote it. Arithmetic and loss are those of training, without its dropout and gradients.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from litgpt.model import GPT
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
+
+from jobs import checkpoint
+from jobs import metrics as m
+from jobs.checkpoint_directory import newest_readable
+from jobs.data import Dataset, held_out_batches, open_dataset
+from jobs.engines.fill import fill
+from jobs.engines.mixed_precision import autocast
+from jobs.engines.model import empty_model, tie_embeddings
+from jobs.engines.step import summed_loss
+from jobs.engines.weights import values_of
+from jobs.errors import CheckpointError
+from jobs.metrics import Metric
+from jobs.rundir import RunDir, read_records
+from jobs.schema import Precision, Run
+from jobs.workloads.machine import device_name
+from jobs.workloads.steps import samples
+
+
+def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
+    """What the `evaluated` event holds: the step, the loss and what it was computed on."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(run.stages.evaluate.cpus if run.stages.evaluate else os.cpu_count() or 1)
+    dataset = open_dataset(samples(run, directory))
+    # Reading a checkpoint is a collective; this process is all of them.
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        gpt, step = trained_model(run, directory, device)
+    finally:
+        dist.destroy_process_group()
+    if run.job.precision is Precision.bfloat16:
+        autocast(gpt, device)
+    loss = mean_loss(gpt, dataset, run.data.held_out_samples, run.job.micro_batch_size, device)
+    if not math.isfinite(loss):
+        raise CheckpointError(f"The loss of the weights after step {step} is {loss}: training diverged.")
+    values: dict[Metric, float] = {
+        m.EVALUATION_LOSS: loss,
+        m.EVALUATION_PERPLEXITY: torch.tensor(loss, dtype=torch.float64).exp().item(),
+        m.EVALUATION_LABELS: labels_of(dataset, run.data.held_out_samples),
+        m.EVALUATION_SAMPLES: run.data.held_out_samples,
+    }
+    known = {metric.name: value for metric, value in values.items() if math.isfinite(value)}
+    return {"step": step, **known, "device": device.type, "device_name": device_name(device)}
+
+
+def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[GPT, int]:
+    """The whole model with the weights that training left, and the step they are of."""
+    gpt, tied = empty_model(run.model, run.job.sequence_length), run.model.tie_embeddings
+    tie_embeddings(gpt, tied=tied)
+    if directory.export.exists():
+        fill(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
+        (end, *_) = (event for event in read_records(directory.status) if event["event"] == "finished")
+        return gpt, int(end["step"])
+    fill(
+        gpt, device, lambda _, shape, dtype, where: torch.empty(*shape, dtype=dtype, device=where), tensor=1, tied=tied
+    )
+    step = newest_readable(directory, partial(checkpoint.load_weights, gpt))
+    if step == 0:
+        raise CheckpointError(f"{directory.checkpoints} has no checkpoint to evaluate, and the run left no export.")
+    return gpt, step
+
+
+def mean_loss(gpt: GPT, dataset: Dataset, held_out: int, micro_batch_size: int, device: torch.device) -> float:
+    """The loss summed over the labels of the held-out samples, divided by their number."""
+    gpt.eval()
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    with torch.no_grad():
+        for inputs, targets in held_out_batches(dataset, held_out, micro_batch_size):
+            logits = gpt(torch.from_numpy(inputs).to(device))
+            total += summed_loss(logits, torch.from_numpy(targets).to(device))
+    return total.item() / labels_of(dataset, held_out)
+
+
+def labels_of(dataset: Dataset, held_out: int) -> int:
+    """Targets of the held-out samples that take a loss."""
+    return int(dataset.label_counts[-held_out:].sum())

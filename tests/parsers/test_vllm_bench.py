@@ -1,0 +1,91 @@
+"""Results of serving benchmarks: the table of vLLM and its kin, and the JSON document."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Kind, Text
+from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
+
+NAME = "vLLM serving benchmark"
+
+
+def test_a_table_is_one_summary_in_base_units() -> None:
+    new, *_ = records(SAMPLES / "vllm_bench.txt", NAME)
+    assert (new.kind, new.line) == (Kind.summary, 4)
+    assert new.values == pytest.approx({
+        a.REQUESTS_COMPLETED: 48, a.REQUESTS_FAILED: 2, a.CONCURRENCY: 8, a.OFFERED_REQUESTS_PER_S: 0.5,
+        a.DURATION: 987.65, a.INPUT_TOKENS: 24576, a.OUTPUT_TOKENS: 6144, a.REQUESTS_PER_S: 48 / 987.65,
+        a.GOOD_REQUESTS_PER_S: 0.04, a.OUTPUT_TOKENS_PER_S: 6144 / 987.65, a.PEAK_OUTPUT_TOKENS_PER_S: 31,
+        a.PEAK_CONCURRENCY: 6, a.SERVED_TOKENS_PER_S: (24576 + 6144) / 987.65,
+        a.TIME_TO_FIRST_TOKEN["mean"]: 0.12345, a.TIME_TO_FIRST_TOKEN["median"]: 0.1205,
+        a.TIME_TO_FIRST_TOKEN["p90"]: 0.15025, a.TIME_TO_FIRST_TOKEN["p95"]: 0.16,
+        a.TIME_TO_FIRST_TOKEN["p99"]: 0.18075,
+        a.TIME_PER_OUTPUT_TOKEN["median"]: 0.021, a.TIME_PER_OUTPUT_TOKEN["p99"]: 0.025,
+        a.INTER_TOKEN_LATENCY["mean"]: 0.0205, a.INTER_TOKEN_LATENCY["median"]: 0.02025,
+        a.REQUEST_LATENCY["mean"]: 2.8, a.REQUEST_LATENCY["median"]: 2.75, a.REQUEST_LATENCY["p99"]: 3.1,
+    })  # fmt: skip
+
+
+def test_a_rate_with_more_digits_than_the_duration_is_left_as_printed() -> None:
+    _, old, *_ = records(SAMPLES / "vllm_bench.txt", NAME)
+    assert old.rank == 0
+    assert old.values[a.OUTPUT_TOKENS_PER_S] == 2500.75
+    assert old.values[a.SERVED_TOKENS_PER_S] == 7502.25
+    assert old.values[a.REQUESTS_PER_S] == 25.01
+
+
+def test_sglang_says_no_concurrency_and_no_rate_where_there_is_no_limit() -> None:
+    _, _, sglang, *_ = records(SAMPLES / "vllm_bench.txt", NAME)
+    assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S} & sglang.values.keys()
+    assert sglang.values[a.OUTPUT_TOKENS] == 4096
+    assert sglang.values[a.INPUT_TOKENS_PER_S] == 512
+    assert sglang.values[a.REQUEST_LATENCY["mean"]] == pytest.approx(1.875)
+    assert sglang.values[a.INTER_TOKEN_LATENCY["max"]] == pytest.approx(0.0455)
+
+
+def test_a_rate_rounded_to_0_is_known_by_its_count_and_one_of_nothing_is_none() -> None:
+    *_, slow, _ = records(SAMPLES / "vllm_bench.txt", NAME)
+    assert slow.values == pytest.approx({
+        a.REQUESTS_COMPLETED: 2, a.DURATION: 1250, a.INPUT_TOKENS: 100, a.OUTPUT_TOKENS: 0, a.REQUESTS_PER_S: 0.0016,
+        a.SERVED_TOKENS_PER_S: 0.08,
+    })  # fmt: skip
+
+
+def test_placeholders_and_a_torn_end_are_no_numbers() -> None:
+    *_, redacted, _, torn = records(SAMPLES / "vllm_bench.txt", NAME)
+    assert redacted.values == {a.REQUESTS_COMPLETED: 16}
+    assert torn.values[a.OUTPUT_TOKENS_PER_S_PER_REQUEST] == 55.5
+    assert a.TIME_TO_FIRST_TOKEN["mean"] not in torn.values
+
+
+def test_a_document_has_its_rates_in_full_precision() -> None:
+    (found,) = records(SAMPLES / "vllm_bench.json", NAME + " (JSON)")
+    assert found.texts == {Text.model: "org/model-1b", Text.timestamp: "20260102-030405"}
+    assert found.values == pytest.approx({
+        a.REQUESTS_PLANNED: 50, a.REQUESTS_COMPLETED: 48, a.REQUESTS_FAILED: 2, a.DURATION: 12.5,
+        a.INPUT_TOKENS: 4800, a.OUTPUT_TOKENS: 2400, a.REQUESTS_PER_S: 3.84, a.OUTPUT_TOKENS_PER_S: 192,
+        a.SERVED_TOKENS_PER_S: 576, a.PEAK_OUTPUT_TOKENS_PER_S: 300, a.PEAK_CONCURRENCY: 50,
+        a.TIME_TO_FIRST_TOKEN["mean"]: 0.0505, a.TIME_TO_FIRST_TOKEN["median"]: 0.0495,
+        a.TIME_TO_FIRST_TOKEN["p99"]: 0.07025, a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.01, a.REQUEST_LATENCY["mean"]: 0.55,
+    })  # fmt: skip
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    ("file", "count", "requests_per_s", "tokens_per_s", "numbers"),
+    [
+        ("vllm_serving_v0_gpu_only_2000", 2000, 19.50, 1005075 / 102.57, 16),
+        ("vllm_bench_serve_2026_peak_fields", 50, 0.0479, 209303 / 1044.4, 16),
+        ("vllm_expected_output_ernie", 16, 16 / 18.65, 857.9, 11),
+    ],
+)
+def test_real_tables_have_their_true_rates(
+    file: str, count: float, requests_per_s: float, tokens_per_s: float, numbers: int
+) -> None:
+    (found,) = records(CORPUS / "vllm" / "excerpts" / f"{file}.txt", NAME)
+    assert found.values[a.REQUESTS_COMPLETED] == count
+    assert found.values[a.REQUESTS_PER_S] == pytest.approx(requests_per_s, rel=1e-3)
+    assert found.values[a.OUTPUT_TOKENS_PER_S] == pytest.approx(tokens_per_s, rel=2e-4)
+    assert len(found.values) == numbers
