@@ -12,19 +12,20 @@ from pathlib import Path
 from tests.real_run import events, make_run, steps, train
 
 REPEATS = 2
+# Few wide layers: of a large model too, nearly all the bytes are in tensors of megabytes.
 MODEL = (
-    "model.layers=8",
-    "model.hidden_size=512",
-    "model.heads=8",
-    "model.kv_heads=8",
+    "model.layers=4",
+    "model.hidden_size=1024",
+    "model.heads=16",
+    "model.kv_heads=16",
     "model.head_size=64",
-    "model.intermediate_size=1376",
+    "model.intermediate_size=2752",
     "model.vocab_size=8192",
     "job.sequence_length=32",
     "job.micro_batch_size=1",
     # As little arithmetic as can be beside so much state.
     "scaling.global_batch_size=2",
-    "job.steps=24",
+    "job.steps=40",
     "job.checkpoint_every_steps=8",
     "job.keep_checkpoints=1",
     "data=random",
