@@ -15,13 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.records import FILES, RunResult, read_run
+from analysis.contents import FILES
+from analysis.reading import read_all
+from analysis.records import RunResult
 from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
 
 
-def read_runs(paths: Iterable[Path]) -> list[RunResult]:
-    """Every run below these directories, each once, in the order of their paths.
+def read_runs(paths: Iterable[Path], *, use_cache: bool = False) -> list[RunResult]:
+    """Every run below these directories, each once, in the order of their paths; from the cache what has not changed.
 
     Raises ReportError when a path does not exist or when there is no run at all.
     """
@@ -34,7 +36,8 @@ def read_runs(paths: Iterable[Path]) -> list[RunResult]:
             "Give a sweep, a run or a directory of sweeps, for instance: slurmscale report runs/demo"
         )
     ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in found}}
-    return without_copies([read_run(path, ledgers[path.parent].get(path.name, [])) for path in sorted(found)])
+    tasks = [(path, ledgers[path.parent].get(path.name, [])) for path in sorted(found)]
+    return without_copies(read_all(tasks, use_cache=use_cache))
 
 
 def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
@@ -55,7 +58,7 @@ def run_directories(path: Path) -> list[Path]:
     runs: list[Path] = []
 
     def unreadable(error: OSError) -> None:
-        # read_run will say why.
+        # Reading it will say why.
         runs.append(Path(error.filename))
 
     for directory, below, files in os.walk(path, onerror=unreadable):

@@ -8,7 +8,6 @@ untrusted: what is not a finite number is absent. Called by analysis.find.
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -21,11 +20,11 @@ import yaml
 
 from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, read_collectives, sums
+from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
 from analysis.goodput import Loss, account, starts_of
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
-from jobs.rundir import RunDir, read_records
 from jobs.schema import Run
 
 # What the page and the groups read of a config.yaml; a file without one of them is of another version.
@@ -41,18 +40,8 @@ REQUIRED = (
     "job.precision",
     "job.unmeasured_steps",
 )
-AT = RunDir(Path())
-FILES = [path.name for path in (AT.config, AT.plan, AT.provenance, AT.status, AT.metrics)]
 COUNTS = ("nodes", "ranks_per_node", "repeat", "job.unmeasured_steps")
 types_of = functools.cache(get_type_hints)
-
-
-class UnusableError(Exception):
-    """Why a run is not used; never leaves this module."""
-
-    def __init__(self, state: str, reason: str) -> None:
-        super().__init__(reason)
-        self.state = state
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +114,21 @@ def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str,
 
 def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
     """One run directory, with what its sweep's ledger has on it; what cannot be used says why in `reason`."""
-    directory = RunDir(path)
+    return run_of(path, contents_of(path), submissions)
+
+
+def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
+    """The result of a run directory with these contents; reads no file."""
     config: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
     provenance: Mapping[str, Any] = {}
     events: tuple[Mapping[str, Any], ...] = ()
     try:
-        events = tuple(record for record in read_records(directory.status) if isinstance(record.get("event"), str))
-        config = read_config(directory.config)
-        plan = read_json(directory.plan)
-        provenance = read_json(directory.provenance) if directory.provenance.exists() else {}
-        records = [record for record in read_records(directory.metrics) if number(record, m.STEP) is not None]
+        events = tuple(record for record in records_of(contents, AT.status) if isinstance(record.get("event"), str))
+        config = read_config(contents)
+        plan = read_json(contents, AT.plan)
+        provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)
+        records = [record for record in records_of(contents, AT.metrics) if number(record, m.STEP) is not None]
         # Where attempts overlap, the later attempt's record replaces the earlier one.
         steps = {int(record[m.STEP.name]): record for record in records}
         refuse_unfinished(events, config, last=max(steps, default=0))
@@ -171,22 +164,21 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     )
 
 
-def read_config(path: Path) -> Mapping[str, Any]:
+def read_config(contents: Contents) -> Mapping[str, Any]:
     """The frozen configuration as plain data (building jobs.schema objects takes 10 ms a run).
 
     Raises UnusableError when it is missing, is not YAML, or is not a run of this version.
     """
-    if not path.exists():
-        raise UnusableError("unreadable", f"no {path.name}")
+    name = AT.config.name
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        config = yaml.load(path.read_bytes(), loader)  # noqa: S506 (either loader is a safe one)
+        config = yaml.load(bytes_of(contents, AT.config), loader)  # noqa: S506 (either loader is a safe one)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UnusableError("unreadable", f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
-    missing = [key for key in REQUIRED if lookup(config, key) is None]
-    missing += [key for key in COUNTS if type(lookup(config, key)) is not int or lookup(config, key) < 1]
-    if missing:
-        raise UnusableError("unreadable", f"{path.name} has no valid {missing[0]}: not a run of this version")
+        raise UnusableError("unreadable", f"{name} is not YAML: {' '.join(str(error).split())}") from error
+    absent = [key for key in REQUIRED if lookup(config, key) is None]
+    absent += [key for key in COUNTS if type(lookup(config, key)) is not int or lookup(config, key) < 1]
+    if absent:
+        raise UnusableError("unreadable", f"{name} has no valid {absent[0]}: not a run of this version")
     return with_defaults(config, Run)
 
 
@@ -201,19 +193,6 @@ def with_defaults(values: Mapping[str, Any], schema: type) -> dict[str, Any]:
             default = setting.default
             filled[setting.name] = default.name if isinstance(default, Enum) else default
     return filled
-
-
-def read_json(path: Path) -> Mapping[str, Any]:
-    """A JSON object; raises UnusableError when it is missing or something else."""
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise UnusableError("unreadable", f"no {path.name}") from error
-    except ValueError as error:
-        raise UnusableError("unreadable", f"{path.name} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise UnusableError("unreadable", f"{path.name} is not a JSON object")
-    return value
 
 
 def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:

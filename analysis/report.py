@@ -64,13 +64,13 @@ class Report:
         return [row for row in self.rows if not row.run.used]
 
 
-def report(paths: list[Path], output: Path | None) -> Path:
+def report(paths: list[Path], output: Path | None, *, use_cache: bool = True) -> Path:
     """Write report.html, runs.csv and runs.md into `output` and return the page's path.
 
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
     path does not exist, holds no run, or nothing can be written.
     """
-    content = build(read_runs(paths))
+    content = build(read_runs(paths, use_cache=use_cache))
     folder = output or (paths[0] if len(paths) == 1 else Path())
     texts = {"runs.csv": to_csv(content.rows), "runs.md": markdown(content), "report.html": page(content)}
     try:

@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
     sub = command("report", "make report.html, runs.csv and runs.md from run directories")
     sub.add_argument("paths", type=Path, nargs="+", metavar="DIR", help="sweep or run directories")
+    sub.add_argument("--no-cache", action="store_true", help="read all runs again, also those that have not changed")
     sub.add_argument("-o", "--output", type=Path, help="where to write (default: the one DIR given, else here)")
     return top
 
@@ -95,7 +96,7 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command == "report":
         from analysis.report import report
 
-        print(report(options.paths, options.output))
+        print(report(options.paths, options.output, use_cache=not options.no_cache))
         return 0
     if options.command == "watch":
         from jobs.submit.watch import watch

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -185,17 +185,22 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The whole JSON objects of a record file, in order; a missing file has none, torn lines are passed over."""
     try:
-        file = path.open(encoding="utf-8", errors="replace")
+        file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(record, dict):
-                yield record
+        yield from records_in(file)
+
+
+def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The whole JSON objects among the lines of a record file."""
+    for line in lines:
+        try:
+            record = json.loads(line.decode(errors="replace"))
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict):
+            yield record
 
 
 def read_plan(run: RunDir) -> dict[str, Any]:

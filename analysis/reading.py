@@ -1,0 +1,141 @@
+"""Many run directories at once: what the cache has is not worked out again, the rest is shared among processes.
+
+A run's result is plain data between processes and in the cache, so that one that was kept is what reading would give.
+Called by analysis.find.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from analysis.cache import Shelf, cache_directory, digest
+from analysis.contents import Contents, contents_of
+from analysis.goodput import Loss
+from analysis.progress import with_progress
+from analysis.records import RunResult, run_of
+from jobs import metrics as m
+
+# Fewer are read before other processes have started.
+FEWEST_FOR_PROCESSES = 500
+RUNS_AT_ONCE = 50
+# A login node is shared.
+MOST_PROCESSES = 8
+Task = tuple[Path, Sequence[Mapping[str, Any]]]
+"""A run directory, with what its sweep's ledger has on it."""
+
+
+def read_all(tasks: Sequence[Task], *, use_cache: bool) -> list[RunResult]:
+    """The results of these runs, in their order."""
+    folder = cache_directory() if use_cache else None
+    shelves = {sweep: Shelf.of(sweep, folder) for sweep in {path.parent for path, _ in tasks}}
+    found: dict[Path, RunResult] = {}
+    for path, submissions in with_progress(tasks, len(tasks), "Looking for changes in runs"):
+        shelf = shelves[path.parent]
+        if path.name in shelf.entries and (key := key_of(contents_of(path), submissions)):
+            value = shelf.get(path.name, key)
+            if value is not None:
+                found[path] = decoded(path, value)
+    rest = [task for task in tasks if task[0] not in found]
+    for (path, submissions), (key, text) in zip(
+        rest, with_progress(worked_out(rest), len(rest), "Reading runs"), strict=True
+    ):
+        if text is None:
+            found[path] = run_of(path, contents_of(path), submissions)
+            continue
+        value = orjson.loads(text)
+        found[path] = decoded(path, value)
+        if key is not None:
+            shelves[path.parent].put(path.name, key, value)
+    for shelf in shelves.values():
+        shelf.save()
+    return [found[path] for path, _ in tasks]
+
+
+def worked_out(tasks: Sequence[Task]) -> Iterator[tuple[str | None, bytes | None]]:
+    """The key and the result of each, in order, from several processes where there are many."""
+    done = 0
+    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    if len(tasks) >= FEWEST_FOR_PROCESSES and processes > 1:
+        pool = ProcessPoolExecutor(
+            processes,
+            # Whatever threads there are here, a new process has none of them.
+            multiprocessing.get_context("spawn"),
+            # Ctrl-C reaches all of them; this one tells.
+            initializer=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),
+        )
+        try:
+            for result in pool.map(work_out, tasks, chunksize=RUNS_AT_ONCE):
+                done += 1
+                yield result
+        except (OSError, BrokenProcessPool):
+            # A limit on processes or on memory: slower then, but not without an answer.
+            pass
+        finally:
+            pool.shutdown(cancel_futures=True)
+    yield from map(work_out, tasks[done:])
+
+
+def work_out(task: Task) -> tuple[str | None, bytes | None]:
+    """A run's key and its result as JSON; no key where it is not to be kept, no JSON where that would change it."""
+    path, submissions = task
+    contents = contents_of(path)
+    return key_of(contents, submissions), encoded(run_of(path, contents, submissions))
+
+
+def key_of(contents: Contents, submissions: Sequence[Mapping[str, Any]]) -> str | None:
+    """The key of a run in the cache; None where a file cannot be read, which another time it may."""
+    parts: list[bytes | None] = []
+    for content in contents.values():
+        if isinstance(content, OSError) and not isinstance(content, FileNotFoundError):
+            return None
+        parts.append(content if isinstance(content, bytes) else None)
+    return digest(b"run", *parts, repr(submissions).encode(errors="surrogatepass"))
+
+
+def encoded(run: RunResult) -> bytes | None:
+    """A result without its path as JSON; None where JSON has no such values, as of dates and NaN in a configuration."""
+    value = {
+        "config": run.config,
+        "plan": run.plan,
+        "provenance": run.provenance,
+        "events": list(run.events),
+        "state": run.state,
+        "reason": run.reason,
+        "values": {metric.name: value for metric, value in run.values.items()},
+        # As two lists of numbers: a list for each pair takes several times as long to read.
+        "losses": [list(run.losses), list(run.losses.values())],
+        "steady_steps": run.steady_steps,
+        "lost_to": [[loss.cause, loss.starts, loss.time_s] for loss in run.lost_to],
+    }
+    try:
+        text = orjson.dumps(value)
+    except TypeError:
+        return None
+    return text if orjson.loads(text) == value else None
+
+
+def decoded(path: Path, value: Mapping[str, Any]) -> RunResult:
+    """The result that was encoded, of a run directory at this path."""
+    return RunResult(
+        path,
+        value["config"],
+        value["plan"],
+        value["provenance"],
+        tuple(value["events"]),
+        value["state"],
+        value["reason"],
+        values={m.REGISTRY[name]: number for name, number in value["values"].items()},
+        losses=dict(zip(*value["losses"], strict=True)),
+        steady_steps=value["steady_steps"],
+        lost_to=tuple(Loss(*loss) for loss in value["lost_to"]),
+    )
