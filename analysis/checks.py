@@ -6,7 +6,6 @@ never silently dropped. Called by analysis.report.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.records import RunResult
-from analysis.scaling import flat, plural
-from analysis.untrusted import as_list, lookup
+from analysis.scaling import plural
+from analysis.untrusted import as_list, canonical, lookup
 from jobs import metrics as m
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
@@ -24,6 +23,7 @@ FINAL_LOSS_TOLERANCE = 0.01
 # Relative distance of losses of the same step, same arithmetic type, beyond which layouts are said to disagree.
 SAME_STEP_TOLERANCE = 1e-3
 MOST_SENTENCES = 5
+INFLUENCE_LOSS = ("model.", "data.", "job.")
 # Job settings without influence on the mathematics of a step; precision changes rounding, not the sum.
 NO_INFLUENCE_ON_LOSS = {
     "job.name",
@@ -37,15 +37,18 @@ NO_INFLUENCE_ON_LOSS = {
 }
 
 
-def peers(run: RunResult) -> str:
+def peers(run: RunResult) -> bytes:
     """What runs that must reach the same loss have in common: model, data, job and global batch.
 
     Neither layout nor engine, except where dropout draws its random numbers in an order that follows from them.
     """
-    settings = {key: value for key, value in flat(run.config).items() if key not in NO_INFLUENCE_ON_LOSS}
-    settings = {key: value for key, value in settings.items() if key.split(".")[0] in {"model", "data", "job"}}
+    settings = {
+        key: value
+        for key, value in run.settings.items()
+        if key.startswith(INFLUENCE_LOSS) and key not in NO_INFLUENCE_ON_LOSS
+    }
     drawn_by = [run.setting("engine.kind"), run.plan.get("layout")] if run.setting("job.lora.dropout") else None
-    return json.dumps([settings, run.plan.get("global_batch_size"), drawn_by], sort_keys=True, default=str)
+    return canonical([settings, run.plan.get("global_batch_size"), drawn_by])
 
 
 def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> list[list[RunResult]]:

@@ -29,13 +29,15 @@ class UnusableError(Exception):
 
 def contents_of(path: Path) -> Contents:
     """What is in the files of a run directory: all that a report reads of it, each file read once."""
-    return {name: content_of(path / name) for name in FILES}
+    return {name: content_of(f"{path}/{name}") for name in FILES}
 
 
-def content_of(path: Path) -> bytes | OSError:
+def content_of(path: str) -> bytes | OSError:
     """A file's content, or why there is none."""
     try:
-        return path.read_bytes()
+        # Without the layers that pathlib and a buffer add: of 10,000 runs these are 50,000 files.
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return file.readall()
     except OSError as error:
         return error
 

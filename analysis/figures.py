@@ -22,6 +22,8 @@ from analysis.style import Figure, Look, empty_plot, legend, looks_of, word
 from jobs import metrics as m
 
 MOST_CURVE_POINTS = 100_000
+# A browser draws no more of them in the time that a reader waits.
+MOST_CURVES = 500
 
 
 def figures(groups: Sequence[Group]) -> list[Figure]:
@@ -86,13 +88,13 @@ def typical(point: Point) -> RunResult:
 
 
 def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:
-    """Loss over steps, one line a run, in the colour of its group."""
-    runs = [
-        (group, point, run)
-        for group in groups
-        for point in group.points
-        for run in dict.fromkeys(point.runs + point.doubted)
-    ]
+    """Loss over steps, one line a run, in the colour of its group; of very many runs one a point."""
+    points = [(group, point) for group in groups for point in group.points]
+    runs = [(group, point, run) for group, point in points for run in dict.fromkeys(point.runs + point.doubted)]
+    count, which = len(runs), "a run"
+    if count > MOST_CURVES:
+        runs = [(*points[i], typical(points[i][1])) for i in thinned(range(len(points)), MOST_CURVES)]
+        which = "a point, of the run with the median throughput of its repeats"
     most = max(2, MOST_CURVE_POINTS // len(runs))
     plot = empty_plot()
     named: set[str] = set()
@@ -121,10 +123,15 @@ def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:
     plot.update_yaxes(title_text=title(m.LOSS))
     thin = f" Lines with more than {most:,} steps are thinned." if any(len(r.losses) > most for *_, r in runs) else ""
     caption = (
-        f"{word(groups)}: {m.LOSS.definition} One line a run ({plural(len(runs), 'run')}), same colour and dash as its "
-        f"line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
+        f"{word(groups)}: {m.LOSS.definition} One line {which} ({left_out(len(runs), count)}), same colour and "
+        f"dash as its line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
     )
     return Figure("loss", "Loss", caption, plot)
+
+
+def left_out(drawn: int, count: int) -> str:
+    """How many of the runs are drawn."""
+    return plural(count, "run") if drawn == count else f"{drawn:,} of {plural(count, 'run')}"
 
 
 def thinned(values: Sequence[int], most: int) -> Iterator[int]:

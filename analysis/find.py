@@ -6,7 +6,6 @@ still listed. Called by analysis.report.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from typing import Any
 from analysis.contents import FILES
 from analysis.reading import read_all
 from analysis.records import RunResult
+from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
 
@@ -28,7 +28,7 @@ def read_runs(paths: Iterable[Path], *, use_cache: bool = False) -> list[RunResu
     Raises ReportError when a path does not exist or when there is no run at all.
     """
     paths = list(paths)
-    found = {run.resolve(): None for path in paths for run in run_directories(path)}
+    found = {run: None for path in paths for run in run_directories(path)}
     if not found:
         given = ", ".join(str(path) for path in paths) or "nothing"
         raise ReportError(
@@ -51,7 +51,7 @@ def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def run_directories(path: Path) -> list[Path]:
-    """Run directories at or below a path; what is inside a run is not searched."""
+    """Run directories at or below a path, resolved; what is inside a run is not searched."""
     if not path.is_dir():
         what = "is not a directory" if path.exists() else "does not exist"
         raise ReportError(f"{path} {what}. Give sweep or run directories, for instance: slurmscale report runs/demo")
@@ -61,7 +61,7 @@ def run_directories(path: Path) -> list[Path]:
         # Reading it will say why.
         runs.append(Path(error.filename))
 
-    for directory, below, files in os.walk(path, onerror=unreadable):
+    for directory, below, files in os.walk(path.resolve(), onerror=unreadable):
         # One file alone may be anyone's: conf/config.yaml of a checkout is not a run.
         if len(set(FILES).intersection(files)) > 1:
             runs.append(Path(directory))
@@ -72,10 +72,10 @@ def run_directories(path: Path) -> list[Path]:
 
 def without_copies(runs: list[RunResult]) -> list[RunResult]:
     """The runs, where a copy of a run's directory is not used: it is not a second measurement."""
-    originals: dict[str, RunResult] = {}
+    originals: dict[bytes, RunResult] = {}
     kept = []
     for run in runs:
-        identity = json.dumps([run.config, run.events], sort_keys=True, default=str)
+        identity = canonical([run.config, run.events])
         original = originals.setdefault(identity, run) if run.used else run
         reason = None if original is run else f"a copy of {original.path}"
         kept.append(run if reason is None else replace(run, state="copy", reason=reason))

@@ -15,6 +15,7 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 ABSENT = "—"
+FORMULA = re.compile(r"\s*[=+\-@\t\r]")
 # Where a person reads another unit than the SI one on disk: its name, and how many base units it is.
 SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.MEMORY_PEAK: ("GiB", 2.0**30),
@@ -96,7 +97,7 @@ def csv_cell(value: object) -> object:
     """A value that a spreadsheet takes for data: text that looks like a formula gets an apostrophe."""
     if not isinstance(value, str):
         return "" if value is None else value
-    return f"'{value}" if re.match(r"\s*[=+\-@\t\r]", value) and not is_number(value) else value
+    return f"'{value}" if FORMULA.match(value) and not is_number(value) else value
 
 
 def is_number(text: str) -> bool:

@@ -22,7 +22,7 @@ from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, read_collectives, sums
 from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
 from analysis.goodput import Loss, account, starts_of
-from analysis.untrusted import lookup, number
+from analysis.untrusted import flat, lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.schema import Run
@@ -89,7 +89,12 @@ class RunResult:
         """The latest `started` event; empty when it never started."""
         return last_event(self.events, "started")
 
-    @property
+    @functools.cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The configuration by dotted keys."""
+        return flat(self.config)
+
+    @functools.cached_property
     def collectives(self) -> tuple[Collective, ...] | None:
         """What a rank sent in a step; None when no attempt recorded it."""
         return read_collectives(last_event(self.events, "layout"))

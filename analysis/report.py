@@ -7,6 +7,7 @@ and in the figures' JSON. Imports no torch.
 
 from __future__ import annotations
 
+import gc
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,8 @@ from jobs import metrics as m
 from jobs.errors import ReportError
 
 MOST_LISTED = 12
+# Rows that a table shows; runs.csv has every run.
+MOST_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,18 @@ def report(paths: list[Path], output: Path | None, *, use_cache: bool = True) ->
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
     path does not exist, holds no run, or nothing can be written.
     """
-    content = build(read_runs(paths, use_cache=use_cache))
-    folder = output or (paths[0] if len(paths) == 1 else Path())
+    # Of 10,000 runs there are millions of objects, none of which is garbage: looking for some takes half of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return write(build(read_runs(paths, use_cache=use_cache)), output or (paths[0] if len(paths) == 1 else Path()))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def write(content: Report, folder: Path) -> Path:
+    """Write the report's files into a folder and return the page's path."""
     texts = {"runs.csv": to_csv(content.rows), "runs.md": markdown(content), "report.html": page(content)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -216,6 +229,17 @@ def point_cells(group: Group, point: Point) -> list[str]:
     ]
 
 
+def rows_left_out(count: int) -> str:
+    """What a reader must know below a table of so many rows; nothing where all of them are shown."""
+    return f"The first {MOST_ROWS:,} of {count:,} rows; every run is in runs.csv." if count > MOST_ROWS else ""
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of no more rows than a reader takes."""
+    more = rows_left_out(len(rows))
+    return markdown_table(headings, rows[:MOST_ROWS]) + (f"\n{more}\n" if more else "")
+
+
 def in_words(settings: Sequence[tuple[str, str]]) -> str:
     """Settings with their values: `Model tiny, GBS 16`."""
     return ", ".join(f"{heading} {value}" for heading, value in settings) + "." if settings else ""
@@ -232,19 +256,17 @@ def markdown(content: Report) -> str:
         points = [point_cells(group, point) for group in content.groups for point in group.points]
         held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used]
-        parts.append(
-            "\n## Points: median over repeats (smallest to largest)\n\n" + markdown_table(POINT_HEADINGS, points)
-        )
+        parts.append("\n## Points: median over repeats (smallest to largest)\n\n" + table(POINT_HEADINGS, points))
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
-            parts.append("\n## What a rank holds and sends\n\n" + markdown_table(held_headings, cells))
+            parts.append("\n## What a rank holds and sends\n\n" + table(held_headings, cells))
         for section in content.sections:
-            parts.append(f"\n## {section.heading}\n\n" + markdown_table(section.headings, section.rows))
-        parts.append("\n## Runs\n\n" + markdown_table([column.heading or "" for column in columns], runs))
+            parts.append(f"\n## {section.heading}\n\n" + table(section.headings, section.rows))
+        parts.append("\n## Runs\n\n" + table([column.heading or "" for column in columns], runs))
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
         unused = [[row.run.name, row.run.sweep, row.run.state, str(row.run.reason)] for row in content.unused]
-        parts.append("\n## Runs not used, and why\n\n" + markdown_table(("Run", "Sweep", "State", "Why"), unused))
+        parts.append("\n## Runs not used, and why\n\n" + table(("Run", "Sweep", "State", "Why"), unused))
     return "".join(parts)
 
 
@@ -263,12 +285,15 @@ def page(content: Report) -> str:
         columns=columns,
         shared=in_words(shared),
         point_headings=POINT_HEADINGS,
+        points=[(group, point) for group in content.groups for point in group.points],
         point_cells=point_cells,
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,
         sent_metric=m.COLLECTIVE_BYTES,
         metrics=m.REGISTRY.values(),
+        most_rows=MOST_ROWS,
+        rows_left_out=rows_left_out,
         unmeasured=listed([str(count) for count in unmeasured]),
         plots=plots,
         # It holds no closing script tag.

@@ -8,7 +8,6 @@ efficiency: jobs.metrics. Called by analysis.report, answer and figures.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.records import RunResult
+from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -133,10 +133,10 @@ class Group:
 
 def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -> list[Group]:
     """The groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
-    members: dict[str, list[RunResult]] = defaultdict(list)
+    members: dict[bytes, list[RunResult]] = defaultdict(list)
     for run in runs:
         if run.used:
-            members[json.dumps(compared(run), sort_keys=True, default=str)].append(run)
+            members[canonical(compared(run))].append(run)
     labels = distinct_labels([compared(group[0]) for group in members.values()])
     groups = [one_group(label, group, doubtful) for label, group in zip(labels, members.values(), strict=True)]
     return sorted(groups, key=lambda group: group.label)
@@ -165,16 +165,8 @@ def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> 
 
 def compared(run: RunResult) -> dict[str, Any]:
     """What must be equal within a group: the settings, and the device that was found."""
-    settings = {key: value for key, value in flat(run.config).items() if key not in NOT_COMPARED}
+    settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
     return settings | {"device": run.started.get("device_name")}
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys; lists stay values."""
-    items: dict[str, Any] = {}
-    for key, value in values.items():
-        items |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return items
 
 
 def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -27,24 +27,16 @@ from jobs.metrics import Metric
 
 @dataclass(frozen=True)
 class Row:
-    """A run with the point it belongs to; both None when the run is not used."""
+    """A run with the point it belongs to; without one when the run is not used."""
 
     run: RunResult
     group: Group | None = None
     point: Point | None = None
     doubt: str | None = None
-
-    @property
-    def speedup(self) -> float | None:
-        """SPEEDUP of the run's point."""
-        spread = self.group.speedup(self.point) if self.group and self.point else None
-        return spread.median if spread else None
-
-    @property
-    def efficiency(self) -> float | None:
-        """EFFICIENCY of the run's point."""
-        spread = self.group.efficiency(self.point) if self.group and self.point else None
-        return spread.median if spread else None
+    speedup: float | None = None
+    """SPEEDUP of the run's point."""
+    efficiency: float | None = None
+    """EFFICIENCY of the run's point."""
 
     @property
     def reference(self) -> str | None:
@@ -54,14 +46,20 @@ class Row:
 
 def rows_of(runs: Iterable[RunResult], groups: Iterable[Group], doubts: Mapping[Path, str]) -> list[Row]:
     """One row per run, in the order given."""
-    places = {
-        run.path: (group, point) for group in groups for point in group.points for run in (*point.runs, *point.doubted)
-    }
-    rows = []
-    for run in runs:
-        group, point = places.get(run.path, (None, None))
-        rows.append(Row(run, group, point, doubts.get(run.path)))
-    return rows
+    rows: dict[Path, Row] = {}
+    for group in groups:
+        for point in group.points:
+            speedup, efficiency = group.speedup(point), group.efficiency(point)
+            for run in (*point.runs, *point.doubted):
+                rows[run.path] = Row(
+                    run,
+                    group,
+                    point,
+                    doubts.get(run.path),
+                    speedup.median if speedup else None,
+                    efficiency.median if efficiency else None,
+                )
+    return [rows.get(run.path) or Row(run, doubt=doubts.get(run.path)) for run in runs]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import orjson
+
 from jobs.metrics import Metric
 
 
@@ -50,8 +52,33 @@ def moment(record: Mapping[str, Any]) -> float | None:
 def lookup(values: Any, key: str) -> Any:
     """A value of nested mappings by its dotted key; None when absent."""
     for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
+        # Nearly all are dictionaries, which is a faster question.
+        values = values.get(part) if isinstance(values, (dict, Mapping)) else None
     return values
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings as one mapping with dotted keys; lists stay values."""
+    items: dict[str, Any] = {}
+
+    def add(values: Mapping[str, Any], prefix: str) -> None:
+        for key, value in values.items():
+            if isinstance(value, (dict, Mapping)):
+                add(value, f"{prefix}{key}.")
+            else:
+                items[f"{prefix}{key}"] = value
+
+    add(values, "")
+    return items
+
+
+def canonical(values: Any) -> bytes:
+    """Bytes that are the same for equal values, to group by: JSON, and what JSON has no word for as text."""
+    try:
+        return orjson.dumps(values, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # Of integers of more than 64 bits, and of text that is no Unicode.
+        return repr(values).encode(errors="backslashreplace")
 
 
 def as_list(value: Any) -> list[Any]:
