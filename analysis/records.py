@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from analysis.checkpoints import checkpoint_values
-from analysis.collectives import Collective, read_collectives, sums
+from analysis.collectives import Collective, degrees, read_collectives, sums
 from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
 from analysis.goodput import Loss, account, starts_of
 from analysis.untrusted import flat, lookup, number
@@ -84,7 +84,7 @@ class RunResult:
         """World size."""
         return int(self.config["nodes"]) * int(self.config["ranks_per_node"])
 
-    @property
+    @functools.cached_property
     def started(self) -> Mapping[str, Any]:
         """The latest `started` event; empty when it never started."""
         return last_event(self.events, "started")
@@ -98,6 +98,11 @@ class RunResult:
     def collectives(self) -> tuple[Collective, ...] | None:
         """What a rank sent in a step; None when no attempt recorded it."""
         return read_collectives(last_event(self.events, "layout"))
+
+    @functools.cached_property
+    def degrees(self) -> Mapping[str, int]:
+        """The degree of every axis of the rank grid by the plan; empty when that holds no whole grid."""
+        return degrees(self.plan) or {}
 
     @property
     def attempts(self) -> int:

@@ -234,9 +234,9 @@ def rows_left_out(count: int) -> str:
     return f"The first {MOST_ROWS:,} of {count:,} rows; every run is in runs.csv." if count > MOST_ROWS else ""
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table of no more rows than a reader takes."""
-    more = rows_left_out(len(rows))
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], count: int | None = None) -> str:
+    """A Markdown table of no more rows than a reader takes; `count` is how many there are, where not all are given."""
+    more = rows_left_out(len(rows) if count is None else count)
     return markdown_table(headings, rows[:MOST_ROWS]) + (f"\n{more}\n" if more else "")
 
 
@@ -255,14 +255,14 @@ def markdown(content: Report) -> str:
     if content.used:
         points = [point_cells(group, point) for group in content.groups for point in group.points]
         held_headings, held_rows = held_and_sent(content.groups)
-        runs = [[column.text(row) for column in columns] for row in content.used]
+        runs = [[column.text(row) for column in columns] for row in content.used[:MOST_ROWS]]
         parts.append("\n## Points: median over repeats (smallest to largest)\n\n" + table(POINT_HEADINGS, points))
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
             parts.append("\n## What a rank holds and sends\n\n" + table(held_headings, cells))
         for section in content.sections:
             parts.append(f"\n## {section.heading}\n\n" + table(section.headings, section.rows))
-        parts.append("\n## Runs\n\n" + table([column.heading or "" for column in columns], runs))
+        parts.append("\n## Runs\n\n" + table([column.heading or "" for column in columns], runs, len(content.used)))
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
         unused = [[row.run.name, row.run.sweep, row.run.state, str(row.run.reason)] for row in content.unused]

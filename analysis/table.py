@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checkpoints_page import failures, written
-from analysis.collectives import axis_order, degrees
+from analysis.collectives import axis_order
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
 from analysis.records import RunResult
@@ -78,12 +78,16 @@ class Column:
             return ABSENT
         if self.metric is not None:
             return shown(self.metric, value)
-        return f"{value:,}" if self.is_number(row) else str(value)
+        return f"{value:,}" if is_count(value) else str(value)
 
     def is_number(self, row: Row) -> bool:
         """Whether the value is aligned as a number."""
-        value = self.value(row)
-        return self.metric is not None or (isinstance(value, int | float) and not isinstance(value, bool))
+        return self.metric is not None or is_count(self.value(row))
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a number, which true and false are for Python."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def setting(name: str, key: str, heading: str | None = None) -> Column:
@@ -98,7 +102,7 @@ def planned(name: str, key: str, heading: str | None = None) -> Column:
 
 def degree(axis: str, heading: str) -> Column:
     """A column of the degree of an axis of the rank grid."""
-    return Column(axis, lambda row: (degrees(row.run.plan) or {}).get(axis), heading)
+    return Column(axis, lambda row: row.run.degrees.get(axis), heading)
 
 
 def started(name: str, key: str, heading: str | None = None) -> Column:
@@ -206,8 +210,14 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
     on_page = [c for c in COLUMNS if c.heading and (c.metric is None or any(c.value(row) is not None for row in rows))]
     if len(rows) < 2:
         return on_page, []
-    shared = [c for c in on_page[1:] if c.metric is None and len({c.text(row) for row in rows}) == 1]
-    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(rows[0])) for c in shared]
+    first = rows[0]
+
+    def is_shared(column: Column) -> bool:
+        text = column.text(first)
+        return column.metric is None and all(column.text(row) == text for row in rows)
+
+    shared = [column for column in on_page[1:] if is_shared(column)]
+    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(first)) for c in shared]
 
 
 def to_csv(rows: Iterable[Row]) -> str:
