@@ -170,7 +170,7 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
         steady_steps=len(steady),
-        lost_to=spent.losses if spent else (),
+        lost_to=tuple(spent.losses) if spent else (),
     )
 
 
