@@ -76,6 +76,7 @@ benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.checkpoint_benchmark
 	$(BIN)/python -m tests.parsing_benchmark
+	$(BIN)/python -m tests.report_benchmark
 
 # The README's picture and its numbers, from runs/demo.
 figure: demo browser

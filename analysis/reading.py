@@ -137,5 +137,5 @@ def decoded(path: Path, value: Mapping[str, Any]) -> RunResult:
         values={m.REGISTRY[name]: number for name, number in value["values"].items()},
         losses=dict(zip(*value["losses"], strict=True)),
         steady_steps=value["steady_steps"],
-        lost_to=tuple(Loss(*loss) for loss in value["lost_to"]),
+        lost_to=[Loss(*loss) for loss in value["lost_to"]],
     )

@@ -61,7 +61,7 @@ class RunResult:
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
-    lost_to: Sequence[Loss] = ()
+    lost_to: Sequence[Loss] = field(default_factory=list)
     """What ended its starts but the last, and what that cost."""
 
     @property
@@ -170,7 +170,7 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
         steady_steps=len(steady),
-        lost_to=tuple(spent.losses) if spent else (),
+        lost_to=spent.losses if spent else [],
     )
 
 

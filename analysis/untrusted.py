@@ -63,7 +63,8 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
     def add(values: Mapping[str, Any], prefix: str) -> None:
         for key, value in values.items():
-            if isinstance(value, (dict, Mapping)):
+            # What YAML and JSON make of a mapping; to ask for any Mapping takes most of the time here.
+            if isinstance(value, dict):
                 add(value, f"{prefix}{key}.")
             else:
                 items[f"{prefix}{key}"] = value

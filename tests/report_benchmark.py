@@ -6,6 +6,7 @@ Whole processes are timed. Cold is with an empty cache, warm the same again; the
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -68,6 +69,7 @@ def noisy(line: str) -> str:
 
 def table(folder: Path) -> str:
     """What runs.csv holds, from the directories to the text."""
+    gc.disable()  # as analysis.report does
     runs = read_runs([folder], use_cache=True)
     doubts = loss_doubts(runs)
     return to_csv(rows_of(runs, scaling_groups(runs, doubts), doubts))

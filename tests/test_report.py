@@ -429,3 +429,31 @@ def test_a_browser_without_network_draws_every_figure_without_an_error(tmp_path:
     assert shown.count('<div class="plot js-plotly-plot" id="plot-') == places > 4
     assert len(re.findall(r'<path class="point"|<g class="point"', shown)) >= places
     assert "<a href" not in shown
+
+
+def test_tables_of_very_many_rows_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for repeat in range(1, 8):
+        finished_run(tmp_path, a_run(f"good-{repeat}", repeat=repeat))
+        prepared(tmp_path, a_run(f"waiting-{repeat}", repeat=repeat))
+    said = "The first 3 of 7 rows; every run is in runs.csv."
+    assert said not in page_of(tmp_path).text
+    monkeypatch.setattr("analysis.report.MOST_ROWS", 3)
+    page, markdown = page_of(tmp_path).text, (tmp_path / "runs.md").read_text()
+    for text in (page, markdown):
+        assert text.count(said) == 2, "of the runs that were used, and of those that were not"
+        assert ("good-3" in text, "good-4" in text, "waiting-3" in text, "waiting-4" in text) == (
+            True,
+            False,
+            True,
+            False,
+        )
+    assert (tmp_path / "runs.csv").read_text().count("\n") == 15
+
+
+def test_of_very_many_runs_a_loss_curve_a_point_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_scaling_sweep(tmp_path)
+    monkeypatch.setattr("analysis.figures.MOST_CURVES", 7)
+    (loss,) = [figure for figure in figures(scaling_groups(read_runs([tmp_path]))) if figure.name == "loss"]
+    assert loss.plot is not None
+    assert len(loss.plot.data) == 4
+    assert "One line a point, of the run with the median throughput of its repeats (4 of 8 runs)" in loss.caption
