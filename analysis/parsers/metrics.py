@@ -128,6 +128,9 @@ STEPS_PER_S = Metric("steps_per_s", "1/s", "Optimizer steps per second.", Better
 MEAN_LOSS = Metric(
     "mean_loss", "nat", "Mean of loss over the steps of an epoch, or of a whole training.", Better.low, 5
 )
+EVALUATION_TOTAL_TIME = Metric(
+    "evaluation_total_time_s", "s", "Wall clock of all evaluations of a run, from their start to their end.", digits=4
+)
 EVALUATION_TIME = Metric("evaluation_time_s", "s", "Wall clock of one evaluation.", Better.low, 4)
 TRAINING_TIME = Metric(
     "training_time_s",
