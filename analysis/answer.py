@@ -102,8 +102,9 @@ def reach(group: Group) -> str:
     own = group.efficiency(reference)
     if own is not None and own.n > 1:
         spread += f", the reference's own {shown(m.EFFICIENCY, own.low)} to {shown(m.EFFICIENCY, own.high)} %"
+    work = "throughput only, not the same work at each point" if group.unequal_work else f"{group.mode} scaling"
     return (
-        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{group.mode} scaling, "
+        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{work}, "
         f"reference {reference.place}, {n}, {spread})"
     )
 

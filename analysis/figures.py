@@ -15,6 +15,7 @@ from analysis.bars import MOST_BARS, stacked
 from analysis.formats import plot_text, shown, title
 from analysis.goodput_page import goodput_bars
 from analysis.lines import of, over_ranks
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import RATES, Group, Point, plural
 from analysis.side_by_side import side_by_side
@@ -37,6 +38,11 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         ),
         over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
         over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
+        *(
+            [over_ranks("Time to train", a.TIME_TO_TRAIN, groups, looks, of(a.TIME_TO_TRAIN))]
+            if any(a.TIME_TO_TRAIN in run.values for group in groups for run in group.runs)
+            else []
+        ),
         over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
         *side_by_side(groups),
         time_split(groups),

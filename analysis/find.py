@@ -17,7 +17,7 @@ from typing import Any
 
 from analysis.facts import FILE_NAME, read_facts
 from analysis.log_file import LogFile, read_log_file
-from analysis.log_runs import log_runs
+from analysis.log_runs import log_runs, name_below
 from analysis.records import FILES, RunResult, read_run
 from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
@@ -34,8 +34,8 @@ class Found:
     """Run directories of ours, then trainings that logs tell of."""
     logs: Sequence[LogFile]
     """Every file that some format is in, trainings among them."""
-    unknown: Sequence[Path]
-    """Files in which there is none."""
+    unknown: Sequence[str]
+    """Files in which there is none, below the paths that were given."""
 
 
 def read(paths: Iterable[Path]) -> Found:
@@ -66,7 +66,7 @@ def read(paths: Iterable[Path]) -> Found:
             "of them; which programs' logs are known, the README lists. Give sweeps, runs, logs or directories of "
             "them, for instance: slurmscale report runs/demo"
         )
-    unknown = [path for path, log in logs.items() if not log.told]
+    unknown = [name_below(files[path], path) for path, log in logs.items() if not log.told]
     return Found([*without_copies(own), *trainings], told, unknown)
 
 

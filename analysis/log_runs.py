@@ -101,11 +101,9 @@ def result(run: LogRun, root: Path) -> RunResult:
     counted = steady(run.steps)
     values = measured(run, counted, settings["ranks"])
     state, reason = standing(run, values)
-    path = run.file.path
-    name = str(path.relative_to(root)) if path != root and path.is_relative_to(root) else path.name
     return RunResult(
-        path,
-        {**settings, "name": name, "sweep": root.name or str(root)},
+        run.file.path,
+        {**settings, "name": name_below(root, run.file.path), "sweep": root.name or str(root)},
         plan(run),
         events=({"event": "started", **device(run)},),
         state=state,
@@ -119,6 +117,11 @@ def result(run: LogRun, root: Path) -> RunResult:
         steady_steps=len(counted),
         log=run.file,
     )
+
+
+def name_below(root: Path, path: Path) -> str:
+    """A path as a name: without the root that it lies below, or its last part where it is the root."""
+    return path.name if path == root else str(path.relative_to(root))
 
 
 # --- what was run ----------------------------------------------------------------------------------------------
@@ -282,7 +285,7 @@ def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[RunResult]:
     for run, found in runs:
         losses = tuple(found.losses.values())
         alike = originals[run.file.formats, losses] if len(losses) >= FEWEST_TO_TELL_COPIES else []
-        original = next((other for before, other in alike if same_steps(before.steps, run.steps)), None)
+        original = next((other for before, other in alike if same_run(before, run)), None)
         if original is None:
             alike.append((run, found))
             kept.append(found)
@@ -292,8 +295,10 @@ def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[RunResult]:
     return kept
 
 
-def same_steps(some: Sequence[LogStep], others: Sequence[LogStep]) -> bool:
-    """Whether steps took as long in two logs, which repeats of a run do not do step by step."""
-    times = [(one.time_s, other.time_s) for one, other in zip(some, others, strict=False)]
-    apart = [abs(one - other) / max(one, other) for one, other in times if one is not None and other is not None]
+def same_run(one: LogRun, other: LogRun) -> bool:
+    """Whether no setting differs that both tell, and every step took as long, which in a repeat it does not."""
+    if any(one.settings[metric] != other.settings[metric] for metric in one.settings.keys() & other.settings.keys()):
+        return False
+    times = [(some.time_s, others.time_s) for some, others in zip(one.steps, other.steps, strict=False)]
+    apart = [abs(a_s - b_s) / max(a_s, b_s) for a_s, b_s in times if a_s is not None and b_s is not None]
     return bool(apart) and max(apart) < SAME_TIME_TOLERANCE

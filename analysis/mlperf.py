@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.formats import ABSENT, shown, shown_spread
+from analysis.formats import ABSENT, shown, shown_spread, significant
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import Spread, compared, plural
@@ -111,7 +111,7 @@ def row(system: System, reference: System) -> list[str]:
         f"{system.ranks:,}" if system.ranks else ABSENT,
         f"{size:,}" if size else ABSENT,
         f"{len(system.results):,}",
-        ABSENT if system.score_s is None else f"{system.score_s / 60:,.4f}",
+        ABSENT if system.score_s is None else significant(system.score_s / 60, a.TIME_TO_TRAIN.digits),
         shown_spread(a.TIME_TO_TRAIN, Spread.of(times)) if times else ABSENT,
         shown(a.SAMPLES_DONE, system.median(a.SAMPLES_DONE)),
         f"{100 * statistics.median(share):.1f}" if share else ABSENT,

@@ -114,7 +114,7 @@ def build(found: Found) -> Report:
         figures=figures(groups),
         sections=[each for each in (mlperf_section(runs), goodput_section(used), checkpoint_section(used)) if each],
         measurements=measurement_sections(found.logs),
-        unknown=[str(path) for path in found.unknown],
+        unknown=found.unknown,
         foreign_metrics=foreign_metrics(found),
         facts=facts(used or runs),
     )

@@ -129,7 +129,7 @@ class Group:
     @property
     def described(self) -> str:
         """The label with the model, which it names itself only where models differ."""
-        return self.label if self.label.startswith(f"{self.model} ") else f"{self.model} with {self.label}"
+        return self.label if f"{self.label} ".startswith(f"{self.model} ") else f"{self.model} with {self.label}"
 
     @property
     def rate(self) -> Metric:

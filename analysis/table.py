@@ -216,7 +216,8 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
     if len(rows) < 2:
         return on_page, []
     shared = [c for c in on_page[1:] if c.metric is None and len({c.text(row) for row in rows}) == 1]
-    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(rows[0])) for c in shared]
+    known = [(str(c.heading), c.text(rows[0])) for c in shared if c.value(rows[0]) is not None]
+    return [c for c in on_page if c not in shared], known
 
 
 def to_csv(rows: Iterable[Row]) -> str:

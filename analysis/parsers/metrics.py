@@ -105,7 +105,7 @@ GRADIENT_REDUCTION_TIME = Metric(
 )
 OPTIMIZER_TIME = Metric("optimizer_time_s", "s", "Updating the weights.", Better.low, 4)
 TIME_TO_TRAIN = Metric(
-    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, evaluations counted.", Better.low, 6
+    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, evaluations counted.", Better.low, 4
 )
 INITIALIZATION_TIME = Metric(
     "initialization_time_s", "s", "MLPerf: from the first init_start of any rank to init_stop.", Better.low, 4
