@@ -1,4 +1,4 @@
-"""`slurmscale report DIR...`: run directories in; report.html, runs.csv and runs.md out.
+"""`slurmscale report DIR...`: run directories in; report.html, report.md, runs.csv and what `--format` names out.
 
 The page opens offline and fetches nothing: plotly.js is embedded once and a content security policy forbids the
 rest. Same inputs, same bytes: no time of day, no random ids. Everything from a file is text: jinja escapes it in HTML
@@ -11,7 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,16 @@ from markupsafe import Markup
 from analysis.answer import answers, hardware
 from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
+from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import read_runs
 from analysis.formats import markdown_cell as escaped
-from analysis.formats import one_line, shown_spread, title
+from analysis.formats import one_line
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
+from analysis.points import POINT_HEADINGS, point_cells
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, plural, scaling_groups
+from analysis.scaling import Group, plural, scaling_groups
 from analysis.style import Figure, Section
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.untrusted import as_list, lookup
@@ -64,20 +66,23 @@ class Report:
         return [row for row in self.rows if not row.run.used]
 
 
-def report(paths: list[Path], output: Path | None) -> Path:
-    """Write report.html, runs.csv and runs.md into `output` and return the page's path.
+def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) -> Path:
+    """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
 
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
-    path does not exist, holds no run, or nothing can be written.
+    path does not exist, holds no run, a format is unknown or lacks its package, or nothing can be written.
     """
+    chosen = chosen_formats(formats)
     content = build(read_runs(paths))
     folder = output or (paths[0] if len(paths) == 1 else Path())
-    texts = {"runs.csv": to_csv(content.rows), "runs.md": markdown(content), "report.html": page(content)}
+    texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
+    # File names may hold bytes that are no UTF-8.
+    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    files |= exported(chosen, content.rows, content.groups, content.figures)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            # File names may hold bytes that are no UTF-8.
-            (folder / name).write_text(text, encoding="utf-8", errors="replace", newline="")
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
     except OSError as error:
         raise ReportError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}. "
@@ -182,39 +187,6 @@ def counted(values: Iterable[str]) -> list[str]:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
-POINT_HEADINGS = (
-    "Line",
-    "Scaling",
-    "Nodes",
-    "Ranks",
-    "n",
-    title(m.TOKENS_PER_S),
-    title(m.TOKENS_PER_S_PER_RANK),
-    title(m.STEP_TIME_MEDIAN),
-    title(m.SPEEDUP),
-    title(m.EFFICIENCY),
-    title(m.MEMORY_PEAK),
-    title(m.FINAL_LOSS),
-)
-
-
-def point_cells(group: Group, point: Point) -> list[str]:
-    """A point's cells under POINT_HEADINGS: medians, with the smallest and largest of several repeats."""
-    return [
-        group.label + (" (loss not believed)" if point.doubtful else ""),
-        group.mode,
-        f"{point.nodes:,}",
-        f"{point.ranks:,}",
-        f"{len(point.runs):,}",
-        shown_spread(m.TOKENS_PER_S, point.throughput),
-        shown_spread(m.TOKENS_PER_S_PER_RANK, point.spread(m.TOKENS_PER_S_PER_RANK)),
-        shown_spread(m.STEP_TIME_MEDIAN, point.spread(m.STEP_TIME_MEDIAN)),
-        shown_spread(m.SPEEDUP, group.speedup(point)),
-        shown_spread(m.EFFICIENCY, group.efficiency(point)),
-        shown_spread(m.MEMORY_PEAK, point.spread(m.MEMORY_PEAK)),
-        shown_spread(m.FINAL_LOSS, point.spread(m.FINAL_LOSS)),
-    ]
-
 
 def in_words(settings: Sequence[tuple[str, str]]) -> str:
     """Settings with their values: `Model tiny, GBS 16`."""
@@ -254,7 +226,7 @@ def page(content: Report) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string((files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
+    template = environment.from_string((resources.files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
     held_headings, held_rows = held_and_sent(content.groups)
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
     unmeasured = sorted({row.run.config["job"]["unmeasured_steps"] for row in content.used})

@@ -107,7 +107,7 @@ def a_scaling_sweep(path: Path, **started_with: Any) -> None:
 def test_a_report_is_a_page_and_two_tables_in_the_directory_given(tmp_path: Path) -> None:
     a_scaling_sweep(tmp_path)
     assert report([tmp_path], None) == tmp_path / "report.html"
-    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"report.html", "runs.csv", "runs.md"}
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"report.html", "runs.csv", "report.md"}
 
 
 def test_a_report_on_several_directories_goes_to_the_current_one(
@@ -217,7 +217,7 @@ def test_a_run_that_failed_is_listed_with_its_error(tmp_path: Path) -> None:
     listed = text[text.index("Runs not used, and why") :]
     assert "broken" in listed
     assert "failed at step 0 of 6: rank 3 on node9: ValueError: no such luck" in listed
-    assert "ValueError: no such luck" in (tmp_path / "runs.md").read_text()
+    assert "ValueError: no such luck" in (tmp_path / "report.md").read_text()
 
 
 def test_a_report_of_unusable_runs_is_written_and_says_so_first(tmp_path: Path) -> None:
