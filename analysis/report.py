@@ -29,6 +29,7 @@ from analysis.formats import markdown_cell as escaped
 from analysis.formats import one_line
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
+from analysis.limits import Limits, limits
 from analysis.points import POINT_HEADINGS, point_cells
 from analysis.records import RunResult
 from analysis.scaling import Group, plural, scaling_groups
@@ -48,6 +49,7 @@ class Report:
     title: str
     lead: str
     answers: Sequence[str]
+    limits: Sequence[Limits]
     warnings: Sequence[str]
     groups: Sequence[Group]
     rows: Sequence[Row]
@@ -101,6 +103,7 @@ def build(runs: Sequence[RunResult]) -> Report:
         title=one_line(f"Scaling report: {listed(sweeps, most=3)}"),
         lead=lead(used, len(runs)),
         answers=answers(groups, runs),
+        limits=limits(groups),
         warnings=warnings(runs, doubts),
         groups=groups,
         rows=rows_of(runs, groups, doubts),
@@ -198,6 +201,9 @@ def markdown(content: Report) -> str:
     columns, shared = fold(content.used)
     parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
     parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.answers]
+    for limit in content.limits:
+        said = "".join(f"- {escaped(sentence)}\n" for sentence in limit.sentences)
+        parts.append(f"\n## {escaped(limit.heading)}\n\n{said}")
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     if content.used:
