@@ -34,7 +34,7 @@ SPECIAL = {
     ABSENT: "--",
 }
 HEAD = r"""% \usepackage{booktabs}
-\providecommand{\medianrange}[3]{\begin{tabular}[t]{@{}r@{}}#1\\[-3pt]{\tiny #2--#3}\end{tabular}}
+\providecommand{\medianrange}[3]{\begin{tabular}[t]{@{}r@{}}#1\\[-1pt]{\tiny #2--#3}\end{tabular}}
 \begin{table*}
 \centering
 \footnotesize
