@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,6 +19,7 @@ from analysis.records import RunResult
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.make_run import a_run, finished_run, prepared
+from tests.test_readme import README
 from tests.test_report import a_scaling_sweep
 from tests.test_table import resumed
 
@@ -91,3 +94,15 @@ def test_a_run_whose_records_are_gone_has_no_steps(tmp_path: Path) -> None:
     assert len(steps) == 0
     assert steps["loss"].dtype == "Float64"
     shutil.rmtree(directory.path)
+
+
+def test_the_readme_s_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_scaling_sweep(tmp_path / "runs" / "demo")
+    monkeypatch.chdir(tmp_path)
+    (lines,) = re.findall(r"^```python\n(import analysis\n.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    *before, last = lines.splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(before), names)
+    merged = eval(last, names)
+    assert len(merged) == 8 * 6
+    assert set(merged["parallelism"]) == {"ddp", "fsdp_full"}
