@@ -23,7 +23,8 @@ from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
 
 # What `slurmscale report` writes, perhaps beside the logs.
-WRITTEN = {"report.html", "runs.csv", "runs.md"}
+WRITTEN = {"report.html", "report.md", "runs.csv", "runs.parquet", "points.tex"}
+FIGURES = "figures"
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def files_below(path: Path) -> tuple[list[Path], list[Path]]:
             below[:] = [name for name in below if name != SweepDir(Path()).logs.name]
         else:
             others += [Path(directory) / name for name in files if name not in WRITTEN and not name.startswith(".")]
+        if "report.html" in files:
+            below[:] = [name for name in below if name != FIGURES]
         below[:] = [name for name in below if not name.startswith((".", "code-"))]
     return runs, [other for other in others if other.is_file()]
 
