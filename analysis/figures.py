@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import plotly.graph_objects as go
 
 from analysis.bars import MOST_BARS, stacked
+from analysis.fits import best_fits
 from analysis.formats import plot_text, shown, title
 from analysis.goodput_page import goodput_bars
 from analysis.lines import of, over_ranks
@@ -30,7 +31,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         return []
     looks = looks_of(groups)
     return [
-        over_ranks("Throughput", m.TOKENS_PER_S, groups, looks, of(m.TOKENS_PER_S)),
+        over_ranks("Throughput", m.TOKENS_PER_S, groups, looks, of(m.TOKENS_PER_S), fits=best_fits(groups)),
         over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
         over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
         over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),

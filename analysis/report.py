@@ -24,6 +24,7 @@ from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
 from analysis.figures import figures
 from analysis.find import read_runs
+from analysis.fits_page import fits_section
 from analysis.formats import markdown_cell as escaped
 from analysis.formats import one_line, shown_spread, title
 from analysis.goodput_page import goodput_section
@@ -100,7 +101,7 @@ def build(runs: Sequence[RunResult]) -> Report:
         groups=groups,
         rows=rows_of(runs, groups, doubts),
         figures=figures(groups),
-        sections=[each for each in (goodput_section(used), checkpoint_section(used)) if each],
+        sections=[each for each in (fits_section(groups), goodput_section(used), checkpoint_section(used)) if each],
         facts=facts(used or runs),
     )
 
