@@ -66,7 +66,7 @@ def cells(group: Group, fit: Fit) -> list[str]:
         f"{fit.farthest:,}",
         with_error(shown(m.TOKENS_PER_S, far.value), far.standard_error),
         shown(m.EFFICIENCY, efficiency(group, far.value / fit.farthest)),
-        f"{fit.law.formula}\n{parameters(fit)}",
+        f"{fit.law.formula},\n{parameters(fit)}",
     ]
 
 

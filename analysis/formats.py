@@ -9,8 +9,9 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Iterable
 
-from analysis.scaling import Spread
+from analysis.scaling import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -46,11 +47,37 @@ def shown(metric: Metric, value: float | None) -> str:
 
 
 def shown_spread(metric: Metric, spread: Spread | None) -> str:
-    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`."""
+    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`.
+
+    And its interval, where that is another: `5,310 (5,200 to 5,400; interval 5,280 to 5,370)`.
+    """
     if spread is None:
         return ABSENT
     middle, low, high = (shown(metric, value) for value in (spread.median, spread.low, spread.high))
-    return middle if low == high else f"{middle} ({low} to {high})"
+    if low == high:
+        return middle
+    sure = [shown(metric, value) for value in spread.interval or ()]
+    interval = f"; interval {sure[0]} to {sure[1]}" if sure and sure != [low, high] else ""
+    return f"{middle} ({low} to {high}{interval})"
+
+
+def interval_words(groups: Iterable[Group]) -> str:
+    """Which interval the medians of these lines have, and how sure it is, for each number of repeats."""
+    counts = sorted({len(point.runs) for group in groups for point in group.points})
+    said = [
+        f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
+        for n in counts
+        if (k := interval_rank(n))
+    ]
+    if not said:
+        return (
+            f"Medians have no interval: that takes {FEWEST_REPEATS} repeats, and no point has more than {counts[-1]}."
+        )
+    return (
+        "Interval of the median, by order statistics, which assumes that repeats are independent and no distribution: "
+        f"{'; '.join(said)}; not named where it is smallest to largest. Points of fewer than {FEWEST_REPEATS} repeats "
+        "have none. That of a speedup or efficiency takes the reference's median as exact."
+    )
 
 
 def unit(metric: Metric) -> str:

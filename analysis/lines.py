@@ -54,12 +54,11 @@ def over_ranks(
     if not drawn:
         return Figure(metric.name, heading, f"{word(groups)}: {why_nothing(groups, metric)}", None)
     plot = empty_plot()
-    ranks = sorted(
-        {point.ranks for _, spreads in drawn for point, _ in spreads} | {fit.farthest for fit in fits.values()}
-    )
+    measured = {point.ranks for _, spreads in drawn for point, _ in spreads}
+    ranks = sorted(measured | {fit.farthest for fit in fits.values()})
     largest = max(
-        *(spread.high for _, spreads in drawn for _, spread in spreads),
-        *(fit.throughput(fit.farthest).value for fit in fits.values()),
+        [spread.high for _, spreads in drawn for _, spread in spreads]
+        + [fit.throughput(fit.farthest).value for fit in fits.values()]
     )
     both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and metric in {m.TOKENS_PER_S, m.SPEEDUP}
     # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.

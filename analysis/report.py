@@ -25,8 +25,8 @@ from analysis.checks import loss_doubts, warnings
 from analysis.figures import figures
 from analysis.find import read_runs
 from analysis.fits_page import fits_section
+from analysis.formats import interval_words, one_line, shown_spread, title
 from analysis.formats import markdown_cell as escaped
-from analysis.formats import one_line, shown_spread, title
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
 from analysis.records import RunResult
@@ -234,7 +234,8 @@ def markdown(content: Report) -> str:
         held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used]
         parts.append(
-            "\n## Points: median over repeats (smallest to largest)\n\n" + markdown_table(POINT_HEADINGS, points)
+            f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
+            + markdown_table(POINT_HEADINGS, points)
         )
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
@@ -265,6 +266,7 @@ def page(content: Report) -> str:
         shared=in_words(shared),
         point_headings=POINT_HEADINGS,
         point_cells=point_cells,
+        intervals=interval_words(content.groups) if content.groups else "",
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,
