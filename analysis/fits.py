@@ -21,7 +21,7 @@ from analysis.scaling import STRONG, Group, Point, plural
 Array = NDArray[np.float64]
 
 WEAK = "weak"
-# A term that is nowhere more than this share of the whole is rounding, not a finding.
+# A term, or a residual, that is nowhere more than this share of the whole is rounding, not a finding.
 ROUNDING = 1e-9
 # No timing agrees with a law better than this; without a floor, rounding would choose between laws that both fit.
 SMALLEST_RESIDUAL = 1e-6
@@ -177,22 +177,23 @@ def fit_of(law: Law, ranks: Sequence[int], rates: Array) -> Fit | None:
     if coefficients @ terms_at(law, [1])[0] <= 0:
         return None
     whole = rows @ coefficients
+    whole[np.abs(whole - 1) < ROUNDING] = 1.0
     residuals = (1 / whole if law.of_time else whole) - 1
     unit = 1 / scale if law.of_time else scale
     return Fit(
         law,
         tuple(ranks),
         coefficients * unit,
-        covariance(rows, coefficients) * unit**2,
+        covariance(rows, coefficients, whole - 1) * unit**2,
         float(residuals[np.argmax(np.abs(residuals))]),
         aicc(residuals, parameters=len(coefficients)),
     )
 
 
-def covariance(rows: Array, coefficients: Array) -> Array:
+def covariance(rows: Array, coefficients: Array, off: Array) -> Array:
     """Covariance of the coefficients that are not at their bound; the others take up a degree of freedom too."""
     free = np.flatnonzero(coefficients)
-    variance = float(np.sum((rows @ coefficients - 1) ** 2)) / (len(rows) - len(coefficients))
+    variance = float(np.sum(off**2)) / (len(rows) - len(coefficients))
     full: Array = np.zeros((len(coefficients), len(coefficients)))
     full[np.ix_(free, free)] = variance * np.linalg.inv(rows[:, free].T @ rows[:, free])
     return full

@@ -21,6 +21,8 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.MEMORY_PEAK: ("GiB", 2.0**30),
     m.COLLECTIVE_BYTES: ("MiB", 2.0**20),
     m.EFFICIENCY: ("%", 0.01),
+    m.SLOW_STEPS_SHARE: ("%", 0.01),
+    m.STEP_TIME_DRIFT: ("%", 0.01),
     m.GOODPUT: ("%", 0.01),
     m.CHECKPOINT_SIZE: ("MiB", 2.0**20),
     m.CHECKPOINT_STALL_SHARE: ("%", 0.01),

@@ -53,7 +53,7 @@ def coverage(n: int, k: int) -> float:
 
     Either all but k - 1 are above the median or all but k - 1 below it, where they do not: a binomial tail, twice.
     """
-    return 1 - 2 * sum(math.comb(n, i) for i in range(k)) / 2**n
+    return 1.0 - 2 * sum(math.comb(n, i) for i in range(k)) / float(2**n)
 
 
 @functools.cache
