@@ -239,8 +239,8 @@ def steps_drift(runs: list[RunResult]) -> list[str]:
         return []
     return [
         f"The step time drifted over the steady steps, by more than {100 * TOLD_DRIFT:.0f} % and with p < {SURE}, in "
-        f"{len(drifting)} of {plural(len(runs), 'run')}: {named(drifting, drift_in_words)}. A longer run would have "
-        "another throughput."
+        f"{len(drifting)} of {plural(len(runs), 'run')}: {named(drifting, drift_in_words)}. Throughput then "
+        "depends on how long a run is."
     ]
 
 
