@@ -62,13 +62,14 @@ LAWS = (
     ),
     # Gustafson 1988, https://doi.org/10.1145/42411.42415
     Law("Gustafson", WEAK, "R(p) = R(1) (s + (1 - s) p)", ("serial share s",), lambda p: (p, ones(p)), of_time=False),
-    # The same all-reduce beside work that grows with p.
+    # The latencies of the same all-reduce beside work that grows with p. Its (p - 1)/p of the data is nearly the same
+    # for all but the fewest ranks, and then not told from the work.
     Law(
-        "Latency and bandwidth",
+        "Latency",
         WEAK,
-        "R(p) = R(1) p / (1 + b (p - 1)/p + c log2(p))",
-        ("bandwidth share b", "latency share c"),
-        lambda p: (1 / p, (p - 1) / p**2, np.log2(p) / p),
+        "R(p) = R(1) p / (1 + c log2(p))",
+        ("latency share c",),
+        lambda p: (1 / p, np.log2(p) / p),
     ),
 )
 
@@ -144,9 +145,12 @@ def fits_of(group: Group) -> list[Fit]:
     rates = np.array([point.throughput.median for point in points])
     laws = [law for law in LAWS if law.mode == group.mode and len(law.shares) + 1 < len(set(ranks))]
     fits = [fit for law in laws if (fit := fit_of(law, ranks, rates))]
-    return sorted(
-        fits, key=lambda fit: (math.inf if fit.aicc is None else fit.aicc, len(fit.law.shares), fit.largest_residual)
-    )
+    return sorted(fits, key=badness)
+
+
+def badness(fit: Fit) -> tuple[float, int, float]:
+    """What the best of several fits has least of."""
+    return math.inf if fit.aicc is None else fit.aicc, len(fit.law.shares), abs(fit.largest_residual)
 
 
 def best_fits(groups: Iterable[Group]) -> dict[str, Fit]:

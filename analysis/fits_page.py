@@ -28,12 +28,13 @@ HEADINGS = (
 NOTE = (
     "R(p): throughput on p ranks. Fitted to the medians of a line's points by least squares of relative residuals, "
     "every point alike, no coefficient below 0; points whose loss is not believed are left out. ±: one standard error "
-    "of the fit, as if the law were true. n: points. Largest residual: fitted over measured throughput, less 1. AICc: "
-    "Akaike's criterion for small samples, the variance counted as a parameter; smaller is better, within a line only. "
-    "The first law of a line has the least AICc or, where there are too few points for it, the fewest parameters. "
-    f"Extrapolated: what the law says of {EXTRAPOLATED_TIMES} times the most ranks, where nothing was measured; "
-    "efficiency is against the line's reference. Sources: Amdahl 1967; Gustafson 1988; an all-reduce takes 2 log2(p) "
-    "latencies and sends 2 (p - 1)/p of the data (Thakur, Rabenseifner and Gropp 2005)."
+    "of the fit, as if the law were true; what is extrapolated is often further off. n: points. Largest residual: "
+    "fitted over measured throughput, less 1. AICc: Akaike's criterion for small samples, the variance counted as a "
+    "parameter; smaller is better, within a line only. The first law of a line has the least AICc or, where there are "
+    "too few points for it, the fewest parameters, then the least residual. Extrapolated: what the law says of "
+    f"{EXTRAPOLATED_TIMES} times the most ranks, where nothing was measured; efficiency is against the line's "
+    "reference. Sources: Amdahl 1967; Gustafson 1988; an all-reduce takes 2 log2(p) latencies and sends 2 (p - 1)/p of "
+    "the data (Thakur, Rabenseifner and Gropp 2005)."
 )
 
 

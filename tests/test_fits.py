@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,11 +62,16 @@ def test_a_serial_share_is_recovered(serial: float, rate: float, first: int) -> 
 @given(st.floats(0.0001, 1.0), st.floats(0.0001, 1.0), st.floats(1.0, 1e7))
 def test_bandwidth_and_latency_shares_are_recovered(bandwidth: float, latency: float, rate: float) -> None:
     sent = [bandwidth * (count - 1) / count + latency * math.log2(count) for count in RANKS]
-    strong = fit(LATENCY, RANKS, [rate / (1 / count + more) for count, more in zip(RANKS, sent, strict=True)])
-    weak = fit(WEAK_LATENCY, RANKS, [rate * count / (1 + more) for count, more in zip(RANKS, sent, strict=True)])
-    for fitted in (strong, weak):
-        assert [share.value for share in fitted.shares] == pytest.approx([bandwidth, latency], rel=1e-5)
-        assert fitted.throughput(1).value == pytest.approx(rate, rel=1e-6)
+    fitted = fit(LATENCY, RANKS, [rate / (1 / count + more) for count, more in zip(RANKS, sent, strict=True)])
+    assert [share.value for share in fitted.shares] == pytest.approx([bandwidth, latency], rel=1e-5)
+    assert fitted.throughput(1).value == pytest.approx(rate, rel=1e-6)
+
+
+@given(st.floats(0.0001, 1.0), st.floats(1.0, 1e7))
+def test_the_latency_share_of_weak_scaling_is_recovered(latency: float, rate: float) -> None:
+    fitted = fit(WEAK_LATENCY, RANKS, [rate * count / (1 + latency * math.log2(count)) for count in RANKS])
+    assert fitted.shares[0].value == pytest.approx(latency, rel=1e-5)
+    assert fitted.throughput(128).value == pytest.approx(rate * 128 / (1 + 7 * latency), rel=1e-6)
 
 
 @given(st.floats(0.001, 0.999), st.floats(1.0, 1e7))
@@ -80,7 +86,7 @@ def test_estimates_and_standard_errors_are_those_of_a_general_fitter() -> None:
     fitted = fit(AMDAHL, RANKS, rates)
 
     # Relative residuals of time, in its own parameters: rate on one rank, and serial share.
-    def time_over_measured(measured: np.ndarray, rate: float, serial: float) -> np.ndarray:  # type: ignore[type-arg]
+    def time_over_measured(measured: Any, rate: float, serial: float) -> Any:
         return measured * (serial + (1 - serial) / np.array(RANKS)) / rate
 
     found, covariance = curve_fit(time_over_measured, np.array(rates), np.ones(len(rates)), p0=(900, 0.1))
@@ -151,6 +157,16 @@ def test_a_third_parameter_wins_where_it_explains_a_lot() -> None:
 def test_with_too_few_points_for_aicc_the_fewest_parameters_win() -> None:
     fits = fits_of(a_group({count: 1000 / (1 / count + 0.02 * math.log2(count)) for count in (1, 2, 4, 8)}))
     assert [(each.law, each.aicc) for each in fits] == [(AMDAHL, None), (LATENCY, None)]
+
+
+def test_of_laws_with_equally_many_parameters_the_least_residual_wins() -> None:
+    for law, other, rate in ((GUSTAFSON, WEAK_LATENCY, 0.1), (WEAK_LATENCY, GUSTAFSON, 0.1)):
+        truth = [
+            1000 * (rate + (1 - rate) * count) if law is GUSTAFSON else 1000 * count / (1 + rate * math.log2(count))
+            for count in (1, 2, 4)
+        ]
+        fits = fits_of(a_group(dict(zip((1, 2, 4), truth, strict=True)), weak=True))
+        assert [each.law for each in fits] == [law, other]
 
 
 def test_aicc_is_that_of_its_formula() -> None:
