@@ -26,6 +26,8 @@ ROUNDING = 1e-9
 # No timing agrees with a law better than this; without a floor, rounding would choose between laws that both fit.
 SMALLEST_RESIDUAL = 1e-6
 EXTRAPOLATED_TIMES = 2
+# A law that misses a point by more does not describe the line, and nothing is extrapolated by it.
+MOST_RESIDUAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ class Fit:
     """Akaike's criterion corrected for small samples; None where there are too few points for it."""
 
     @property
+    def holds(self) -> bool:
+        """It is near every point."""
+        return abs(self.largest_residual) <= MOST_RESIDUAL
+
+    @property
     def farthest(self) -> int:
         """How many ranks it is extrapolated to."""
         return EXTRAPOLATED_TIMES * self.ranks[-1]
@@ -154,8 +161,8 @@ def badness(fit: Fit) -> tuple[float, int, float]:
 
 
 def best_fits(groups: Iterable[Group]) -> dict[str, Fit]:
-    """The best fit of each line that has one, by the line's label."""
-    return {group.label: fits[0] for group in groups if (fits := fits_of(group))}
+    """The best fit of each line whose best one holds, by the line's label."""
+    return {group.label: fits[0] for group in groups if (fits := fits_of(group)) and fits[0].holds}
 
 
 def why_none(group: Group) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.fits import EXTRAPOLATED_TIMES, Estimate, Fit, fits_of, why_none
+from analysis.fits import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, why_none
 from analysis.formats import ABSENT, shown, significant, title
 from analysis.scaling import Group, plural
 from analysis.style import Section, word
@@ -28,13 +28,13 @@ HEADINGS = (
 NOTE = (
     "R(p): throughput on p ranks. Fitted to the medians of a line's points by least squares of relative residuals, "
     "every point alike, no coefficient below 0; points whose loss is not believed are left out. ±: one standard error "
-    "of the fit, as if the law were true; what is extrapolated is often further off. n: points. Largest residual: "
-    "fitted over measured throughput, less 1. AICc: Akaike's criterion for small samples, the variance counted as a "
-    "parameter; smaller is better, within a line only. The first law of a line has the least AICc or, where there are "
-    "too few points for it, the fewest parameters, then the least residual. Extrapolated: what the law says of "
-    f"{EXTRAPOLATED_TIMES} times the most ranks, where nothing was measured; efficiency is against the line's "
-    "reference. Sources: Amdahl 1967; Gustafson 1988; an all-reduce takes 2 log2(p) latencies and sends 2 (p - 1)/p of "
-    "the data (Thakur, Rabenseifner and Gropp 2005)."
+    "of the fit, as if the law were true. n: points. Largest residual: fitted over measured throughput, less 1. AICc: "
+    "Akaike's criterion for small samples, the variance counted as a parameter; smaller is better, within a line only. "
+    "The first law of a line has the least AICc or, where there are too few points for it, the fewest parameters, then "
+    f"the least residual. Extrapolated: what the law says of {EXTRAPOLATED_TIMES} times the most ranks, where nothing "
+    "was measured: no law knows of a slower network beyond, or of work that can be cut no further, so that strong "
+    "scaling is easily worse. Efficiency is against the line's reference. Sources: Amdahl 1967; Gustafson 1988; an "
+    "all-reduce takes 2 log2(p) latencies and sends 2 (p - 1)/p of the data (Thakur, Rabenseifner and Gropp 2005)."
 )
 
 
@@ -57,17 +57,26 @@ def rows_of(group: Group) -> list[list[str]]:
 
 def cells(group: Group, fit: Fit) -> list[str]:
     """A fit under HEADINGS, without its line."""
-    far = fit.throughput(fit.farthest)
+    words = f"{fit.law.formula},\n{parameters(fit)}"
+    far = extrapolated(group, fit) if fit.holds else [ABSENT] * 3
     return [
         fit.law.name,
         f"{len(fit.ranks):,}",
         f"{fit.ranks[0]:,} to {fit.ranks[-1]:,}",
         significant(100 * fit.largest_residual, 2),
         ABSENT if fit.aicc is None else f"{fit.aicc:.1f}",
+        *far,
+        words if fit.holds else f"Does not fit, with a residual beyond {100 * MOST_RESIDUAL:.0f} %: {words}",
+    ]
+
+
+def extrapolated(group: Group, fit: Fit) -> list[str]:
+    """Ranks, throughput and efficiency beyond what was measured."""
+    far = fit.throughput(fit.farthest)
+    return [
         f"{fit.farthest:,}",
         with_error(shown(m.TOKENS_PER_S, far.value), far.standard_error),
         shown(m.EFFICIENCY, efficiency(group, far.value / fit.farthest)),
-        f"{fit.law.formula},\n{parameters(fit)}",
     ]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
 from analysis.figures import figures
-from analysis.fits import LAWS, Fit, Law, aicc, fit_of, fits_of, why_none
+from analysis.fits import LAWS, Fit, Law, aicc, best_fits, fit_of, fits_of, why_none
 from analysis.fits_page import fits_section
 from analysis.formats import plot_text
 from analysis.lines import EXTRAPOLATED
@@ -242,6 +242,28 @@ def test_a_line_with_too_few_points_says_why_it_has_no_fit() -> None:
     section = fits_section([a_group({1: 1000, 2: 1900})])
     assert section is not None
     assert section.rows[0][-1] == "None: 2 rank counts believed, and a law of 2 parameters needs 3."
+
+
+def test_a_law_that_misses_a_point_by_far_is_said_not_to_fit_and_extrapolates_nothing() -> None:
+    group = a_group({1: 1000.0, 2: 2000.0, 4: 900.0})
+    section = fits_section([group])
+    assert section is not None
+    (row,) = section.rows
+    assert row[6:9] == ["—", "—", "—"]
+    assert row[-1].startswith("Does not fit, with a residual beyond 10 %: R(p) = R(1) / (s + (1 - s) / p),")
+    assert best_fits([group]) == {}
+
+
+# Nemotron4 15b, BF16, H100, tokens per second by GPUs: NVIDIA/dgxc-benchmarking at commit 8f5cbb3 (v25.02),
+# nemotron/README_15b.md. Weak scaling: the global batch grows with the GPUs.
+PUBLISHED = {16: 93223, 32: 185654, 64: 368568, 128: 733526, 256: 1470654, 512: 2917777, 1024: 5795239, 2048: 11622595}
+
+
+def test_half_of_a_published_line_predicts_its_other_end() -> None:
+    half = {ranks: float(rate) for ranks, rate in PUBLISHED.items() if ranks < 2048}
+    best = fits_of(a_group(half, weak=True))[0]
+    assert abs(best.largest_residual) < 0.01
+    assert best.throughput(best.farthest).value == pytest.approx(PUBLISHED[2048], rel=0.02)
 
 
 def test_lines_of_one_rank_count_are_counted_and_alone_have_no_table() -> None:
