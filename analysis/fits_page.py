@@ -21,7 +21,7 @@ HEADINGS = (
     "Largest residual (%)",
     "AICc",
     "Extrapolated to ranks",
-    f"Extrapolated {m.TOKENS_PER_S.name}",
+    f"Extrapolated {title(m.TOKENS_PER_S).lower()}",
     f"Extrapolated {title(m.EFFICIENCY).lower()}",
     "Law, with its parameters",
 )

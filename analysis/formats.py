@@ -51,7 +51,7 @@ def shown(metric: Metric, value: float | None) -> str:
 def shown_spread(metric: Metric, spread: Spread | None) -> str:
     """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`.
 
-    And its interval, where that is another: `5,310 (5,200 to 5,400; interval 5,280 to 5,370)`.
+    And its confidence interval, where that is another: `5,310 (5,200 to 5,400; CI 5,280 to 5,370)`.
     """
     if spread is None:
         return ABSENT
@@ -59,12 +59,12 @@ def shown_spread(metric: Metric, spread: Spread | None) -> str:
     if low == high:
         return middle
     sure = [shown(metric, value) for value in spread.interval or ()]
-    interval = f"; interval {sure[0]} to {sure[1]}" if sure and sure != [low, high] else ""
+    interval = f"; CI {sure[0]} to {sure[1]}" if sure and sure != [low, high] else ""
     return f"{middle} ({low} to {high}{interval})"
 
 
 def interval_words(groups: Iterable[Group]) -> str:
-    """Which interval the medians of these lines have, and how sure it is, for each number of repeats."""
+    """Which confidence interval the medians of these lines have, and its coverage, for each number of repeats."""
     counts = sorted({len(point.runs) for group in groups for point in group.points})
     said = [
         f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
@@ -73,12 +73,13 @@ def interval_words(groups: Iterable[Group]) -> str:
     ]
     if not said:
         return (
-            f"Medians have no interval: that takes {FEWEST_REPEATS} repeats, and no point has more than {counts[-1]}."
+            f"Medians have no confidence interval: that takes {FEWEST_REPEATS} repeats, and no point has more than "
+            f"{counts[-1]}."
         )
     return (
-        "Interval of the median, by order statistics, which assumes that repeats are independent and no distribution: "
-        f"{'; '.join(said)}; not named where it is smallest to largest. Points of fewer than {FEWEST_REPEATS} repeats "
-        "have none. That of a speedup or efficiency takes the reference's median as exact."
+        "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
+        f"distribution: {'; '.join(said)}; not shown where it is smallest to largest. Points of fewer than "
+        f"{FEWEST_REPEATS} repeats have none. That of a speedup or efficiency takes the reference's median as exact."
     )
 
 

@@ -216,7 +216,7 @@ def test_a_row_a_law_says_parameters_residual_range_and_what_is_extrapolated(tmp
     assert float(cells[8]) == pytest.approx(100 / (0.05 + 0.95 / 32) / 32, rel=0.03)
     assert cells[9].startswith("R(p) = R(1) / (s + (1 - s) / p), R(1) = 1,0")
     assert "serial share s = " in cells[9]
-    assert "| Extrapolated to ranks | Extrapolated tokens_per_s | Extrapolated efficiency (%) |" in written
+    assert "| Extrapolated to ranks | Extrapolated tokens/s | Extrapolated efficiency (%) |" in written
 
 
 def test_the_table_of_fits_starts_with_the_hardware_and_says_how_it_was_fitted(tmp_path: Path) -> None:

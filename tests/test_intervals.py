@@ -55,7 +55,7 @@ def test_a_thousand_repeats_have_an_interval() -> None:
 
 def test_an_interval_is_shown_where_it_is_not_smallest_to_largest() -> None:
     nine = Spread.of([1000.0 + i for i in range(9)])
-    assert shown_spread(m.TOKENS_PER_S, nine) == "1,004 (1,000 to 1,008; interval 1,001 to 1,007)"
+    assert shown_spread(m.TOKENS_PER_S, nine) == "1,004 (1,000 to 1,008; CI 1,001 to 1,007)"
     assert shown_spread(m.TOKENS_PER_S, Spread.of([1000.0 + i for i in range(6)])) == "1,002 (1,000 to 1,005)"
 
 
@@ -66,15 +66,17 @@ def test_the_page_says_which_interval_and_how_sure(tmp_path: Path) -> None:
             finished_run(tmp_path, run, step_time_s=(1 + 0.01 * repeat) / nodes)
     text = Page(report([tmp_path], None).read_text()).text
     said = (
-        "Interval of the median, by order statistics, which assumes that repeats are independent and no distribution: "
-        "n = 6: repeats 1 to 6 by size, 96.9 %; n = 9: repeats 2 to 8 by size, 96.1 %; not named where it is smallest "
-        "to largest. Points of fewer than 6 repeats have none."
+        "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
+        "distribution: n = 6: repeats 1 to 6 by size, 96.9 %; n = 9: repeats 2 to 8 by size, 96.1 %; not shown where "
+        "it is smallest to largest. Points of fewer than 6 repeats have none."
     )
     assert said in text
     assert said in (tmp_path / "runs.md").read_text()
-    assert "interval 948.1 to 1,004" in text
+    assert "CI 948.1 to 1,004" in text
 
 
 def test_a_page_without_intervals_says_why() -> None:
     groups = scaling_groups([measured_run(1, 1000.0, repeat=1), measured_run(1, 1100.0, repeat=2)])
-    assert interval_words(groups) == "Medians have no interval: that takes 6 repeats, and no point has more than 2."
+    assert interval_words(groups) == (
+        "Medians have no confidence interval: that takes 6 repeats, and no point has more than 2."
+    )
