@@ -53,14 +53,14 @@ def coverage(n: int, k: int) -> float:
 
     Either all but k - 1 are above the median or all but k - 1 below it, where they do not: a binomial tail, twice.
     """
-    return 1.0 - 2 * sum(math.comb(n, i) for i in range(k)) / float(2**n)
+    return 1 - sum(math.comb(n, i) for i in range(k)) / (1 << (n - 1))
 
 
 @functools.cache
 def interval_rank(n: int) -> int:
     """The largest k whose coverage is at least LEAST_COVERAGE; 0 for fewer than FEWEST_REPEATS, where none is."""
     tails = itertools.accumulate(math.comb(n, i) for i in range(n // 2))
-    return sum(1 - 2 * tail / 2**n >= LEAST_COVERAGE for tail in tails)
+    return sum(1 - tail / (1 << (n - 1)) >= LEAST_COVERAGE for tail in tails)
 
 
 @dataclass(frozen=True)
