@@ -17,6 +17,7 @@ from pathlib import Path
 from analysis.records import RunResult
 from analysis.scaling import flat, plural
 from analysis.untrusted import as_list, lookup
+from analysis.utilization import utilization
 from jobs import metrics as m
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
@@ -80,7 +81,7 @@ def distance(value: float, of: float) -> float:
 def warnings(runs: Collection[RunResult], doubts: dict[Path, str]) -> list[str]:
     """What a reader must know before believing the report."""
     used = [run for run in runs if run.used]
-    rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
+    rules = (above_the_peak, engines_differ, code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
     believed = [run for run in used if run.path not in doubts]
     return disbelieved(used, doubts) + loss_disagreement(believed) + [said for rule in rules for said in rule(used)]
 
@@ -133,6 +134,12 @@ def gap_at(step: int, runs: list[RunResult]) -> Gap:
     low = min(recorded, key=lambda run: run.losses[step])
     high = max(recorded, key=lambda run: run.losses[step])
     return Gap(distance(high.losses[step], low.losses[step]), step, low, high)
+
+
+def above_the_peak(runs: list[RunResult]) -> list[str]:
+    """Runs that would have done more FLOPs than their devices can."""
+    sentences = [said for run in runs if (said := utilization(run).impossible) is not None]
+    return first_of(sentences, "Further runs whose utilization is impossible")
 
 
 def engines_differ(runs: list[RunResult]) -> list[str]:

@@ -22,6 +22,8 @@ from markupsafe import Markup
 from analysis.answer import answers, hardware
 from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
+from analysis.cost_page import cost_section
+from analysis.derived import with_derived
 from analysis.figures import figures
 from analysis.find import read_runs
 from analysis.formats import markdown_cell as escaped
@@ -33,6 +35,7 @@ from analysis.scaling import Group, Point, plural, scaling_groups
 from analysis.style import Figure, Section
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.untrusted import as_list, lookup
+from analysis.utilization_page import utilization_section
 from jobs import metrics as m
 from jobs.errors import ReportError
 
@@ -88,6 +91,7 @@ def report(paths: list[Path], output: Path | None) -> Path:
 
 def build(runs: Sequence[RunResult]) -> Report:
     """The report of these runs: read them, compare them, say what is doubtful."""
+    runs = with_derived(runs)
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
     used = [run for run in runs if run.used]
@@ -100,7 +104,16 @@ def build(runs: Sequence[RunResult]) -> Report:
         groups=groups,
         rows=rows_of(runs, groups, doubts),
         figures=figures(groups),
-        sections=[each for each in (goodput_section(used), checkpoint_section(used)) if each],
+        sections=[
+            each
+            for each in (
+                utilization_section(used),
+                cost_section(groups, used, len(runs) - len(used)),
+                goodput_section(used),
+                checkpoint_section(used),
+            )
+            if each
+        ],
         facts=facts(used or runs),
     )
 

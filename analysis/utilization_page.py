@@ -1,0 +1,39 @@
+"""How a page tells of MFU and HFU: a row a run, with all that went into it. Called by analysis.report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from analysis.answer import hardware
+from analysis.formats import ABSENT, shown, title
+from analysis.records import RunResult
+from analysis.scaling import plural
+from analysis.style import Section
+from analysis.utilization import utilization
+from jobs import metrics as m
+
+HEADING = "Model FLOPs utilization"
+
+
+def utilization_section(runs: Sequence[RunResult]) -> Section | None:
+    """A row of each run with an MFU; runs without one share a row for each reason."""
+    rows = []
+    reasons: dict[str, list[RunResult]] = defaultdict(list)
+    for run in runs:
+        found = utilization(run)
+        if found.values:
+            cells = [shown(metric, found.values.get(metric)) for metric in (m.MFU, m.HFU)]
+            rows.append([run.name, f"{run.ranks:,}", *cells, found.said])
+        else:
+            reasons[found.said].append(run)
+    for reason, members in reasons.items():
+        more = f" and {plural(len(members) - 1, 'more run')}" if len(members) > 1 else ""
+        ranks = ", ".join(f"{count:,}" for count in sorted({run.ranks for run in members}))
+        rows.append([f"{members[0].name}{more}", ranks, ABSENT, ABSENT, reason])
+    note = (
+        f"{hardware(runs)}. {m.MFU.name}: {m.MFU.definition} {m.HFU.name}: {m.HFU.definition} A peak is known of the "
+        "devices that conf/gpu, or a file gpu/NAME.yaml of your site, names (gpu.device_name)."
+    )
+    headings = ("Run", "Ranks", title(m.MFU), title(m.HFU), "What went into it, or why there is none")
+    return Section(HEADING, note, headings, rows) if rows else None
