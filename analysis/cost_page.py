@@ -95,7 +95,8 @@ def energy_words(energy: Energy) -> str:
         share = significant(100 * energy.covered, 3)
         words = f"power of {plural(len(energy.devices), 'device')} over {share} % of the time"
     if energy.expected is not None and energy.expected != len(energy.devices):
-        words += f", though {energy.expected:,} were to be read"
+        were = "was" if energy.expected == 1 else "were"
+        words += f", though {plural(energy.expected, 'device')} {were} expected"
     if energy.left_out:
         named = ", ".join(energy.left_out[:MOST_NAMED])
         more = f" and {len(energy.left_out) - MOST_NAMED:,} more" if len(energy.left_out) > MOST_NAMED else ""

@@ -24,6 +24,7 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.GOODPUT: ("%", 0.01),
     m.MFU: ("%", 0.01),
     m.HFU: ("%", 0.01),
+    m.TOKENS_TRAINED: ("million", 1e6),
     m.NODE_TIME: ("h", 3600.0),
     m.RANK_TIME: ("h", 3600.0),
     m.RANK_TIME_PER_TOKEN: ("h per 1e9 tokens", 3600.0 / 1e9),

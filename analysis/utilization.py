@@ -104,8 +104,8 @@ class Utilization:
     """MFU and HFU where they are known and possible; else no value and the reason."""
 
     values: Mapping[Metric, float] = field(default_factory=dict)
-    said: str = ""
-    """What went into it, or why there is none."""
+    said: Sequence[str] = ()
+    """What went into it, or why there is none: clauses of a sentence."""
     impossible: str | None = None
     """Above the peak: which inputs are suspect."""
 
@@ -117,15 +117,15 @@ def utilization(run: RunResult) -> Utilization:
         work = work_of(run)
         rate = known(run.values.get(m.TOKENS_PER_S), "tokens/s") / run.ranks
     except UnknownError as error:
-        return Utilization(said=f"no MFU: {error}")
+        return Utilization(said=[f"no MFU: {error}"])
     values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
     again = recomputed(run, work)
     if again is not None:
         values[m.HFU] = (work.model_flops + again) * rate / peak.flops_per_s
     if max(values.values()) > 1:
         return impossible(run, work, peak, max(values.values()))
-    achieved = f"{tera(work.model_flops * rate)} of {peak.said}"
-    return Utilization(values, f"{work.said}; per rank {achieved}; {recomputation(run, again)}")
+    achieved = f"{tera(work.model_flops * rate)} TFLOP/s per rank"
+    return Utilization(values, [work.said, achieved, f"peak {peak.said}", recomputation(run, again)])
 
 
 def impossible(run: RunResult, work: Work, peak: Peak, share: float) -> Utilization:
@@ -137,7 +137,7 @@ def impossible(run: RunResult, work: Work, peak: Peak, share: float) -> Utilizat
         f"{peak.precision}{narrow}), the peak ({tera(peak.flops_per_s)} TFLOP/s), the weights (N = {work.weights:,}) "
         f"or the speed ({significant(run.values[m.TOKENS_PER_S] / run.ranks, 4)} tokens/s per rank)"
     )
-    return Utilization(said=f"no MFU: {why}", impossible=f"{run.name}: an MFU or HFU of {why}.")
+    return Utilization(said=[f"no MFU: {why}"], impossible=f"{run.name}: an MFU or HFU of {why}.")
 
 
 # --- the devices' peak -----------------------------------------------------------------------------------------
@@ -206,10 +206,13 @@ def idle_experts(run: RunResult) -> int:
 
 def mean_sequence(run: RunResult) -> float:
     """Tokens of a sequence in the mean, which understates attention where lengths differ; else the longest."""
+    longest = setting(run, "job.sequence_length")
     tokens, sequences = run.values.get(m.TOKENS_PER_STEP), as_number(lookup(run.plan, "global_batch_size"))
-    if tokens and sequences and sequences > 0:
-        return tokens / sequences
-    return float(setting(run, "job.sequence_length"))
+    if not tokens or not sequences or sequences < 1:
+        return float(longest)
+    if tokens > sequences * longest:
+        raise UnknownError(f"a step of {tokens:,.0f} tokens is more than {sequences:,} sequences of {longest:,} hold")
+    return tokens / sequences
 
 
 def recomputed(run: RunResult, work: Work) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from analysis.answer import hardware
@@ -14,19 +14,30 @@ from analysis.utilization import utilization
 from jobs import metrics as m
 
 HEADING = "Model FLOPs utilization"
+SHARED = "In all rows with an MFU"
 
 
 def utilization_section(runs: Sequence[RunResult]) -> Section | None:
     """A row of each run with an MFU; runs without one share a row for each reason."""
-    rows = []
-    reasons: dict[str, list[RunResult]] = defaultdict(list)
+    known, reasons = [], defaultdict(list)
     for run in runs:
         found = utilization(run)
         if found.values:
-            cells = [shown(metric, found.values.get(metric)) for metric in (m.MFU, m.HFU)]
-            rows.append([run.name, f"{run.ranks:,}", *cells, found.said])
+            known.append((run, found))
         else:
-            reasons[found.said].append(run)
+            reasons["; ".join(found.said)].append(run)
+    said = Counter(clause for _, found in known for clause in found.said)
+    shared = [clause for clause, count in said.items() if count == len(known) > 1]
+    rows = [
+        [
+            run.name,
+            f"{run.ranks:,}",
+            *(shown(metric, found.values.get(metric)) for metric in (m.MFU, m.HFU)),
+            "; ".join(clause for clause in found.said if clause not in shared),
+        ]
+        for run, found in known
+    ]
+    rows += [[SHARED, "", "", "", "; ".join(shared)]] if shared else []
     for reason, members in reasons.items():
         more = f" and {plural(len(members) - 1, 'more run')}" if len(members) > 1 else ""
         ranks = ", ".join(f"{count:,}" for count in sorted({run.ranks for run in members}))
