@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from analysis.answer import DEVICES, hardware
 from analysis.cost import relative_cost
-from analysis.energy import LEAST_COVERED, LONGEST_GAP_S, Energy
+from analysis.energy import LONGEST_GAP_S, Energy
 from analysis.formats import shown, significant, title
 from analysis.records import RunResult
 from analysis.scaling import Group, plural
@@ -19,6 +19,7 @@ HEADING = "What it cost"
 # A run has one or none of each: without any, no column.
 OPTIONAL = (m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY)
+EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 MOST_NAMED = 4
 
 
@@ -59,15 +60,10 @@ def heading(metric: Metric, runs: Sequence[RunResult]) -> str:
 
 
 def note(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> str:
-    """What the table holds, with the definitions of its columns."""
-    defined = " ".join(f"{metric.name}: {metric.definition}" for metric in metrics)
-    power = (
-        f" Gaps of more than {LONGEST_GAP_S:g} s between readings are not bridged; below {LEAST_COVERED:.0%} of the "
-        "time there is no energy per token."
-        if m.ENERGY in metrics
-        else ""
-    )
-    return f"{hardware(runs)}: one row a run, the dearest first, over all of its starts. {defined}{power}"
+    """What the table holds, with the definitions of the columns that do not speak for themselves."""
+    defined = " ".join(f"{heading(each, runs)}: {each.definition}" for each in EXPLAINED if each in metrics)
+    gaps = f" Gaps of more than {LONGEST_GAP_S:g} s between readings are not bridged." if m.ENERGY in metrics else ""
+    return f"{hardware(runs)}: one row a run, the dearest first, over all of its starts. {defined}{gaps}"
 
 
 def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:

@@ -25,7 +25,7 @@ from analysis.parsers.record import Text
 
 # Between readings farther apart than this the power is not known.
 LONGEST_GAP_S = 30.0
-# Below this share of the time an energy is no energy of the run.
+# Below this share of the time an energy is not that of the run (the definition of ENERGY_PER_TOKEN says it, too).
 LEAST_COVERED = 0.95
 Reading = tuple[str, float, float]
 """Device, moment in seconds since the epoch, power in W."""

@@ -43,8 +43,8 @@ def utilization_section(runs: Sequence[RunResult]) -> Section | None:
         ranks = ", ".join(f"{count:,}" for count in sorted({run.ranks for run in members}))
         rows.append([f"{members[0].name}{more}", ranks, ABSENT, ABSENT, reason])
     note = (
-        f"{hardware(runs)}. {m.MFU.name}: {m.MFU.definition} {m.HFU.name}: {m.HFU.definition} A peak is known of the "
-        "devices that conf/gpu, or a file gpu/NAME.yaml of your site, names (gpu.device_name)."
+        f"{hardware(runs)}: {m.MFU.definition} {m.HFU.definition} A peak is known of the devices "
+        " that conf/gpu, or a file gpu/NAME.yaml of your site, names (gpu.device_name)."
     )
     headings = ("Run", "Ranks", title(m.MFU), title(m.HFU), "What went into it, or why there is none")
     return Section(HEADING, note, headings, rows) if rows else None

@@ -235,7 +235,8 @@ ENERGY_COVERED = Metric(
 ENERGY_PER_TOKEN = Metric(
     "energy_per_token_j",
     "J",
-    "energy_j divided by tokens_trained; absent where energy_covered is below 0.95 or devices are missing.",
+    "energy_j divided by tokens_trained; absent where energy_covered is below 0.95, or where not exactly the run's "
+    "devices were read.",
     Better.low,
     4,
 )

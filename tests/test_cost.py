@@ -105,8 +105,8 @@ def test_a_token_costs_more_where_ranks_are_added_in_vain(tmp_path: Path) -> Non
     calm(tmp_path, "one", ranks=1, seconds=36)
     calm(tmp_path, "two", ranks=2, seconds=27)
     headings, *rows = section(tmp_path)
-    assert headings == ["Run", "Node-hours", "CPU rank-hours", "Tokens trained (million)", "CPU rank-hours per 1e9 tokens",
-                        "Relative cost", "Counted in"]  # fmt: skip
+    assert headings == ["Run", "Node-hours", "CPU rank-hours", "Tokens trained (million)",
+                        "CPU rank-hours per 1e9 tokens", "Relative cost", "Counted in"]  # fmt: skip
     per_token = [f"{seconds / 6144 / 3600 * 1e9:,.0f}" for seconds in (54, 36, 90 / 2)]
     assert rows == [
         ["two", "0.007500", "0.01500", "0.006144", per_token[0], "1.50", "1 start"],
