@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from analysis.formats import shown
+from analysis.formats import per_second, shown
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, Spread, plural
 from jobs import metrics as m
 
-DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}
 
 
 def hardware(runs: Iterable[RunResult]) -> str:
@@ -50,13 +50,14 @@ def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
 def answer(groups: Sequence[Group], *, name_task: bool) -> str:
     """The sentence of one task."""
     first = groups[0].runs[0]
-    task = f"{first.setting('data.name')}, sequence length {first.setting('job.sequence_length')}"
-    prefix = hardware(run for group in groups for run in group.runs) + (f", {task}: " if name_task else ": ")
+    task = [str(name)] if (name := first.setting("data.name")) else [groups[0].model]
+    task += [f"sequence length {length:,}"] if (length := first.setting("job.sequence_length")) else []
+    prefix = hardware(run for group in groups for run in group.runs) + (f", {', '.join(task)}: " if name_task else ": ")
     points = [(group, point) for group in groups for point in group.points if not point.doubtful]
     if not points:
         return f"{prefix}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
     group, point = max(points, key=lambda item: item[1].throughput.median)
-    rate = f"{shown(m.TOKENS_PER_S, point.throughput.median)} tokens/s"
+    rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
     spread = repeats(point.throughput) + overlap(point, [other for _, other in points])
     scaled = [line for line in groups if farthest(line)]
     if not scaled:
@@ -101,8 +102,9 @@ def reach(group: Group) -> str:
     own = group.efficiency(reference)
     if own is not None and own.n > 1:
         spread += f", the reference's own {shown(m.EFFICIENCY, own.low)} to {shown(m.EFFICIENCY, own.high)} %"
+    work = "throughput only, not the same work at each point" if group.unequal_work else f"{group.mode} scaling"
     return (
-        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{group.mode} scaling, "
+        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{work}, "
         f"reference {reference.place}, {n}, {spread})"
     )
 
@@ -117,4 +119,5 @@ def repeats(spread: Spread) -> str:
     """The number of repeats and their spread: `n = 2, 5,200 to 5,400`."""
     if spread.n == 1:
         return "n = 1, no spread"
+    # Rates have the same digits, whatever they count.
     return f"n = {spread.n}, {shown(m.TOKENS_PER_S, spread.low)} to {shown(m.TOKENS_PER_S, spread.high)}"

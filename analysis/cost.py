@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from analysis.energy import Energy
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import Group
 from analysis.untrusted import as_number, count
@@ -24,17 +25,19 @@ def held_time_s(run: RunResult) -> float | None:
     """How long a run held its nodes, over all of its starts; None where a start recorded too little to tell."""
     if m.RUN_TIME in run.values:
         return run.values[m.RUN_TIME] - math.fsum(run.values.get(part, 0.0) for part in WAITING)
+    if a.TIME_TO_TRAIN in run.values:
+        return run.values[a.TIME_TO_TRAIN] + run.values.get(a.INITIALIZATION_TIME, 0.0)
     return run.values.get(m.TOTAL_TIME) if run.attempts < 2 else None
 
 
 def cost_values(run: RunResult) -> dict[Metric, float]:
     """The costs of a used run that are known."""
-    held_s, nodes = held_time_s(run), count(run.config, "nodes")
+    held_s, nodes, ranks = held_time_s(run), count(run.config, "nodes"), run.ranks
     tokens = run.values.get(m.TOKENS_TRAINED)
     values = energy_values(run.energy, tokens) if run.energy else {}
-    if held_s is None or nodes is None:
+    if held_s is None or nodes is None or ranks is None:
         return values
-    values |= {m.NODE_TIME: nodes * held_s, m.RANK_TIME: run.ranks * held_s}
+    values |= {m.NODE_TIME: nodes * held_s, m.RANK_TIME: ranks * held_s}
     if tokens:
         values[m.RANK_TIME_PER_TOKEN] = values[m.RANK_TIME] / tokens
     rate = as_number(run.setting("cluster.service_units_per_node_hour"))

@@ -78,7 +78,7 @@ def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:
 def counted_in(run: RunResult) -> str:
     """What a row rests on: starts, lost work, power readings."""
     lost_s = run.values.get(m.LOST_TIME)
-    words = plural(run.attempts, "start") if run.attempts else "its run"
+    words = plural(run.attempts, "start") if run.log is None else "initialization and time to train"
     words += f", with {shown(m.LOST_TIME, lost_s)} s of lost work" if lost_s else ""
     return words + (f"; {energy_words(run.energy)}" if run.energy else "")
 
@@ -102,6 +102,6 @@ def energy_words(energy: Energy) -> str:
 
 def without(unknown: int, unused: int) -> str:
     """What the sum does not hold."""
-    missing = [f"{plural(unknown, 'run')} whose starts recorded too little"] if unknown else []
+    missing = [f"{plural(unknown, 'run')} whose time or ranks are not told"] if unknown else []
     missing += [f"{plural(unused, 'run')} not used, which cost too"] if unused else []
     return f"not in it: {' and '.join(missing)}" if missing else "every run found"

@@ -23,6 +23,7 @@ from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, read_collectives, sums
 from analysis.energy import Energy, energy_of_run
 from analysis.goodput import Loss, account, starts_of
+from analysis.log_file import LogFile
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -77,6 +78,8 @@ class RunResult:
     """What ended its starts but the last, and what that cost."""
     energy: Energy | None = None
     """By the power readings that lie beside it; None where there are none."""
+    log: LogFile | None = None
+    """The log of another program that all of this comes from; None for a run directory of ours."""
 
     @property
     def used(self) -> bool:
@@ -94,9 +97,12 @@ class RunResult:
         return str(self.config.get("sweep") or self.path.parent.name)
 
     @property
-    def ranks(self) -> int:
-        """World size."""
-        return int(self.config["nodes"]) * int(self.config["ranks_per_node"])
+    def ranks(self) -> int | None:
+        """World size; None where a log does not tell."""
+        nodes, ranks_per_node = self.setting("nodes"), self.setting("ranks_per_node")
+        if isinstance(nodes, int) and isinstance(ranks_per_node, int):
+            return nodes * ranks_per_node
+        return self.setting("ranks") if self.log else None
 
     @property
     def started(self) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from analysis.collectives import axis_order, degrees
 from analysis.cost import relative_cost
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import Group, Point
 from analysis.untrusted import lookup
@@ -128,7 +129,7 @@ COLUMNS: Sequence[Column] = (
     degree("tp", "TP"),
     setting("nodes", "nodes", "Nodes"),
     setting("ranks_per_node", "ranks_per_node"),
-    Column("ranks", lambda row: row.run.ranks if row.run.config else None, "Ranks"),
+    Column("ranks", lambda row: row.run.ranks, "Ranks"),
     setting("micro_batch_size", "job.micro_batch_size", "MBS"),
     planned("accumulation", "accumulation", "Accumulation"),
     planned("global_batch_size", "global_batch_size", "GBS"),
@@ -142,6 +143,11 @@ COLUMNS: Sequence[Column] = (
     Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
     measured(m.TOKENS_PER_S, on_page=True),
     measured(m.TOKENS_PER_S_PER_RANK),
+    measured(a.SAMPLES_PER_S, on_page=True),
+    measured(a.SAMPLES_PER_S_PER_RANK),
+    measured(a.STEPS_PER_S),
+    measured(a.TIME_TO_TRAIN, on_page=True),
+    measured(a.TRAINING_TIME),
     measured(m.STEP_TIME_MEDIAN, on_page=True),
     measured(m.STEP_TIME_P10, on_page=True),
     measured(m.STEP_TIME_P90, on_page=True),
@@ -157,6 +163,7 @@ COLUMNS: Sequence[Column] = (
     measured(m.FINAL_LOSS, on_page=True),
     measured(m.EVALUATION_LOSS, on_page=True),
     measured(m.EVALUATION_PERPLEXITY, on_page=True),
+    measured(a.EVALUATION_SCORE, on_page=True),
     measured(m.EVALUATION_LABELS),
     measured(m.EVALUATION_SAMPLES),
     measured(m.STARTUP_TIME),
@@ -221,7 +228,8 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
     if len(rows) < 2:
         return on_page, []
     shared = [c for c in on_page[1:] if c.metric is None and len({c.text(row) for row in rows}) == 1]
-    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(rows[0])) for c in shared]
+    known = [(str(c.heading), c.text(rows[0])) for c in shared if c.value(rows[0]) is not None]
+    return [c for c in on_page if c not in shared], known
 
 
 def to_csv(rows: Iterable[Row]) -> str:

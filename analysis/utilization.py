@@ -115,7 +115,7 @@ def utilization(run: RunResult) -> Utilization:
     try:
         peak = peak_of(run)
         work = work_of(run)
-        rate = known(run.values.get(m.TOKENS_PER_S), "tokens/s") / run.ranks
+        rate = known(run.values.get(m.TOKENS_PER_S), "tokens/s") / known(run.ranks, "the number of ranks")
     except UnknownError as error:
         return Utilization(said=[f"no MFU: {error}"])
     values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
@@ -123,19 +123,19 @@ def utilization(run: RunResult) -> Utilization:
     if again is not None:
         values[m.HFU] = (work.model_flops + again) * rate / peak.flops_per_s
     if max(values.values()) > 1:
-        return impossible(run, work, peak, max(values.values()))
+        return impossible(run, work, peak, max(values.values()), rate)
     achieved = f"{tera(work.model_flops * rate)} TFLOP/s per rank"
     return Utilization(values, [work.said, achieved, f"peak {peak.said}", recomputation(run, again)])
 
 
-def impossible(run: RunResult, work: Work, peak: Peak, share: float) -> Utilization:
+def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float) -> Utilization:
     """No value where a device would have done more than it can, and the inputs to look at."""
     narrow = ", or were its matrix products TF32" if peak.precision == Precision.float32.name else ""
     why = (
         f"{significant(100 * share, 3)} % of the peak is more than the device can do, so it is not shown. One of its "
         f"inputs is wrong: the device (gpu.device_name is {peak.device}), the arithmetic type (job.precision is "
         f"{peak.precision}{narrow}), the peak ({tera(peak.flops_per_s)} TFLOP/s), the weights (N = {work.weights:,}) "
-        f"or the speed ({significant(run.values[m.TOKENS_PER_S] / run.ranks, 4)} tokens/s per rank)"
+        f"or the speed ({significant(rate, 4)} tokens/s per rank)"
     )
     return Utilization(said=[f"no MFU: {why}"], impossible=f"{run.name}: an MFU or HFU of {why}.")
 
