@@ -1,6 +1,6 @@
 """What is computed of a run once it is read, the same for our runs and for other programs' logs.
 
-Called by analysis.report.
+Called by analysis.find.
 """
 
 from __future__ import annotations

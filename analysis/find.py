@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.derived import with_derived
 from analysis.facts import FILE_NAME, read_facts
 from analysis.log_file import LogFile, read_log_file
 from analysis.log_runs import log_runs, name_below
@@ -23,7 +24,8 @@ from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
 
 # What `slurmscale report` writes, perhaps beside the logs.
-WRITTEN = {"report.html", "runs.csv", "runs.md"}
+WRITTEN = {"report.html", "report.md", "runs.csv", "runs.parquet", "points.tex"}
+FIGURES = "figures"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def read(paths: Iterable[Path]) -> Found:
             "them, for instance: slurmscale report runs/demo"
         )
     unknown = [name_below(files[path], path) for path, log in logs.items() if not log.told]
-    return Found([*without_copies(own), *trainings], told, unknown)
+    return Found(with_derived([*without_copies(own), *trainings]), told, unknown)
 
 
 def read_runs(paths: Iterable[Path]) -> list[RunResult]:
@@ -110,6 +112,8 @@ def files_below(path: Path) -> tuple[list[Path], list[Path]]:
             below[:] = [name for name in below if name != SweepDir(Path()).logs.name]
         else:
             others += [Path(directory) / name for name in files if name not in WRITTEN and not name.startswith(".")]
+        if "report.html" in files:
+            below[:] = [name for name in below if name != FIGURES]
         below[:] = [name for name in below if not name.startswith((".", "code-"))]
     return runs, [other for other in others if other.is_file()]
 

@@ -144,9 +144,8 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         config = read_config(directory.config)
         plan = read_json(directory.plan)
         provenance = read_json(directory.provenance) if directory.provenance.exists() else {}
-        records = [record for record in read_records(directory.metrics) if number(record, m.STEP) is not None]
-        # Where attempts overlap, the later attempt's record replaces the earlier one.
-        steps = {int(record[m.STEP.name]): record for record in records}
+        records = step_records(directory)
+        steps = latest(records)
         refuse_unfinished(events, config, last=max(steps, default=0))
         refuse_other_hardware(events, config)
         unmeasured = config["job"]["unmeasured_steps"]
@@ -225,6 +224,16 @@ def read_json(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise UnusableError("unreadable", f"{path.name} is not a JSON object")
     return value
+
+
+def step_records(directory: RunDir) -> list[dict[str, Any]]:
+    """The records of steps, of all attempts, in the order written."""
+    return [record for record in read_records(directory.metrics) if number(record, m.STEP) is not None]
+
+
+def latest(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """One record a step: where attempts overlap, the later attempt's replaces the earlier one."""
+    return {int(record[m.STEP.name]): record for record in records}
 
 
 def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""`slurmscale report DIR...`: run directories in; report.html, runs.csv and runs.md out.
+"""`slurmscale report DIR...`: run directories in; report.html, report.md, runs.csv and what `--format` names out.
 
 The page opens offline and fetches nothing: plotly.js is embedded once and a content security policy forbids the
 rest. Same inputs, same bytes: no time of day, no random ids. Everything from a file is text: jinja escapes it in HTML
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,20 @@ from analysis.answer import answers, hardware
 from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
 from analysis.cost_page import cost_section
-from analysis.derived import with_derived
+from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import Found, read
-from analysis.formats import ABSENT, one_line, shown_spread, title
 from analysis.formats import markdown_cell as escaped
+from analysis.formats import one_line
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
+from analysis.limits import Limits, limits
 from analysis.log_steps import WARM_UP_RULE
 from analysis.measurements import measurement_sections
 from analysis.mlperf import mlperf_section
-from analysis.parsers import metrics as a
+from analysis.points import point_table
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, plural, scaling_groups
+from analysis.scaling import Group, plural, scaling_groups
 from analysis.style import Figure, Section
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.untrusted import as_list, lookup
@@ -54,6 +55,7 @@ class Report:
     title: str
     lead: str
     answers: Sequence[str]
+    limits: Sequence[Limits]
     warnings: Sequence[str]
     groups: Sequence[Group]
     rows: Sequence[Row]
@@ -78,20 +80,23 @@ class Report:
         return [row for row in self.rows if not row.run.used]
 
 
-def report(paths: list[Path], output: Path | None) -> Path:
-    """Write report.html, runs.csv and runs.md into `output` and return the page's path.
+def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) -> Path:
+    """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
 
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
-    path does not exist, holds no run, or nothing can be written.
+    path does not exist, holds no run, a format is unknown or lacks its package, or nothing can be written.
     """
+    chosen = chosen_formats(formats)
     content = build(read(paths))
     folder = output or (paths[0] if len(paths) == 1 else Path())
-    texts = {"runs.csv": to_csv(content.rows), "runs.md": markdown(content), "report.html": page(content)}
+    texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
+    # File names may hold bytes that are no UTF-8.
+    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    files |= exported(chosen, content.rows, content.groups, content.figures)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            # File names may hold bytes that are no UTF-8.
-            (folder / name).write_text(text, encoding="utf-8", errors="replace", newline="")
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
     except OSError as error:
         raise ReportError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}. "
@@ -102,7 +107,7 @@ def report(paths: list[Path], output: Path | None) -> Path:
 
 def build(found: Found) -> Report:
     """The report of these runs and logs: read them, compare them, say what is doubtful."""
-    runs = with_derived(found.runs)
+    runs = found.runs
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
     used = [run for run in runs if run.used]
@@ -111,6 +116,7 @@ def build(found: Found) -> Report:
         title=one_line(f"Scaling report: {listed(sweeps, most=3)}"),
         lead=lead(used, len(runs)),
         answers=answers(groups, runs),
+        limits=limits(groups),
         warnings=warnings(runs, doubts, groups),
         groups=groups,
         rows=rows_of(runs, groups, doubts),
@@ -219,55 +225,6 @@ def counted(values: Iterable[str]) -> list[str]:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
-Cell = Callable[[Group, Point], str]
-
-
-def median_of(metric: Metric) -> tuple[str, Cell]:
-    """The column of a metric: its median over repeats."""
-    return title(metric), lambda _, point: shown_spread(metric, point.spread(metric))
-
-
-POINT_COLUMNS: Mapping[str, Cell] = dict(
-    (
-        ("Line", lambda group, point: group.label + (" (loss not believed)" if point.doubtful else "")),
-        ("Scaling", lambda group, _: group.mode),
-        ("Nodes", lambda _, point: f"{point.nodes:,}" if point.nodes else ABSENT),
-        ("Ranks", lambda _, point: f"{point.ranks:,}"),
-        ("GBS", lambda _, point: f"{point.global_batch_size:,}" if point.global_batch_size else ABSENT),
-        ("n", lambda _, point: f"{len(point.runs):,}"),
-        median_of(m.TOKENS_PER_S),
-        median_of(m.TOKENS_PER_S_PER_RANK),
-        median_of(a.SAMPLES_PER_S),
-        median_of(a.SAMPLES_PER_S_PER_RANK),
-        median_of(m.STEP_TIME_MEDIAN),
-        (title(m.SPEEDUP), lambda group, point: shown_spread(m.SPEEDUP, group.speedup(point))),
-        (title(m.EFFICIENCY), lambda group, point: shown_spread(m.EFFICIENCY, group.efficiency(point))),
-        median_of(m.MEMORY_PEAK),
-        median_of(m.FINAL_LOSS),
-    )
-)
-
-
-@dataclass(frozen=True)
-class PointRow:
-    """A point in the table of points."""
-
-    group: Group
-    point: Point
-    cells: Sequence[str]
-
-
-def point_table(groups: Sequence[Group]) -> tuple[Sequence[str], Sequence[PointRow]]:
-    """Headings and rows of all points: medians, with the smallest and largest repeat; without columns of nothing."""
-    points = [(group, point) for group in groups for point in group.points]
-    told = {
-        heading: cells
-        for heading, cell in POINT_COLUMNS.items()
-        if set(cells := [cell(group, point) for group, point in points]) != {ABSENT}
-    }
-    rows = [PointRow(group, point, [cells[i] for cells in told.values()]) for i, (group, point) in enumerate(points)]
-    return list(told), rows
-
 
 def in_words(settings: Sequence[tuple[str, str]]) -> str:
     """Settings with their values: `Model tiny, GBS 16`."""
@@ -279,6 +236,9 @@ def markdown(content: Report) -> str:
     columns, shared = fold(content.used)
     parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
     parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.answers]
+    for limit in content.limits:
+        said = "".join(f"- {escaped(sentence)}\n" for sentence in limit.sentences)
+        parts.append(f"\n## {escaped(limit.heading)}\n\n{said}")
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     if content.used:
@@ -313,7 +273,7 @@ def page(content: Report) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string((files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
+    template = environment.from_string((resources.files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
     held_headings, held_rows = held_and_sent(content.groups)
     point_headings, points = point_table(content.groups)
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}

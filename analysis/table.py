@@ -204,11 +204,16 @@ COLUMNS: Sequence[Column] = (
 )
 
 
+def columns_of(rows: Iterable[Row]) -> list[Column]:
+    """Every column that these rows have, shown on a page or not."""
+    return [*COLUMNS, *sent_columns(rows)]
+
+
 def sent_columns(rows: Iterable[Row]) -> list[Column]:
     """A column of bytes for each axis over which any of these runs recorded collectives."""
     axes = {each.axis for row in rows for each in row.run.collectives or ()}
     return [
-        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis))
+        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis), metric=m.COLLECTIVE_BYTES)
         for axis in sorted(axes, key=axis_order)
     ]
 
@@ -235,7 +240,7 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
 def to_csv(rows: Iterable[Row]) -> str:
     """All columns of all rows, full precision, with a line of names."""
     rows = list(rows)
-    columns = [*COLUMNS, *sent_columns(rows)]
+    columns = columns_of(rows)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(csv_cell(column.name) for column in columns)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.derived import with_derived
 from analysis.find import read_runs
 from analysis.records import RunResult
 from analysis.report import report
@@ -21,13 +20,13 @@ from tests.test_goodput import clock, compute, killed_once, meet
 
 def priced(path: Path) -> dict[str, RunResult]:
     """The used runs below a path with what they cost, by name."""
-    return {run.name: run for run in with_derived(read_runs([path])) if run.used}
+    return {run.name: run for run in read_runs([path]) if run.used}
 
 
 def section(path: Path) -> list[list[str]]:
     """The cells of the section, headings first."""
     report([path], None)
-    lines = (path / "runs.md").read_text().split("## What it cost\n\n")[1].split("\n\n")[0].splitlines()
+    lines = (path / "report.md").read_text().split("## What it cost\n\n")[1].split("\n\n")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "---" not in line]
 
 

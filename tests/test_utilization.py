@@ -233,7 +233,7 @@ def test_what_is_the_same_in_all_runs_is_said_once(tmp_path: Path) -> None:
     measured(tmp_path, with_job(a_gpu_run("b"), learning_rate=1.0), 20_000)
     page = report([tmp_path], None).read_text()
     assert page.count(FORMULA) == 1
-    rows = (tmp_path / "runs.md").read_text().splitlines()
+    rows = (tmp_path / "report.md").read_text().splitlines()
     assert f"| In all rows with an MFU |  |  |  | {FORMULA}; {PEAK}; {NOT_RECOMPUTED} |" in rows
     assert "| b | 4 | 23.3 | 23.3 | 230.4 TFLOP/s per rank |" in rows
 
@@ -243,4 +243,4 @@ def test_runs_without_mfu_for_one_reason_share_a_row(tmp_path: Path) -> None:
         finished_run(tmp_path, a_run(name, ranks_per_node=1 if name == "a" else 2))
     report([tmp_path], None)
     row = "| a and 2 more runs | 1, 2 | — | — | no MFU: the peak of Test CPU is not known |"
-    assert row in (tmp_path / "runs.md").read_text().splitlines()
+    assert row in (tmp_path / "report.md").read_text().splitlines()
