@@ -24,13 +24,14 @@ MOST_NAMED = 4
 
 
 def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int) -> Section | None:
-    """A row of each used run whose cost is known, and their sum; `unused` runs are in neither."""
-    known = [run for run in runs if m.RANK_TIME in run.values]
+    """A row of each used run of which a cost is known, and their sum; `unused` runs are in neither."""
+    known = [run for run in runs if m.RANK_TIME in run.values or m.ENERGY in run.values]
     if not known:
         return None
     group_of = {run.path: group for group in groups for point in group.points for run in (*point.runs, *point.doubted)}
     ratios = {run.path: relative_cost(run, group_of.get(run.path)) for run in known}
-    metrics = [m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN]
+    metrics = [m.NODE_TIME, m.RANK_TIME]
+    metrics += [each for each in (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN) if any(each in run.values for run in known)]
     metrics += [m.RELATIVE_COST] if any(ratio is not None for ratio in ratios.values()) else []
     metrics += [metric for metric in OPTIONAL if any(metric in run.values for run in known)]
     rows = [
@@ -39,7 +40,7 @@ def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int
             *(shown(each, ratios[run.path] if each is m.RELATIVE_COST else run.values.get(each)) for each in metrics),
             counted_in(run),
         ]
-        for run in sorted(known, key=lambda run: (-run.values[m.RANK_TIME], run.name))
+        for run in sorted(known, key=lambda run: (-run.values.get(m.RANK_TIME, 0.0), run.name))
     ]
     total = [f"All {plural(len(known), 'run')}", *(shown(each, summed(each, known)) for each in metrics)]
     rows += [[*total, without(len(runs) - len(known), unused)]] if len(runs) + unused > 1 else []

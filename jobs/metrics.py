@@ -226,8 +226,8 @@ SERVICE_UNITS = Metric(
 ENERGY = Metric(
     "energy_j",
     "J",
-    "Power readings of all devices that were read, integrated by trapezoids over the starts of the run; where none was "
-    "read nothing is added.",
+    "Power readings of all devices that were read, integrated by trapezoids over the starts of the run (of a log from "
+    "run_start to run_stop); where none was read nothing is added.",
     Better.low,
     4,
 )

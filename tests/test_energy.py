@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from analysis.parsers import metrics as a
 from analysis.parsers.record import Kind, Text
 from analysis.records import RunResult
 from analysis.report import report
+from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.make_run import a_run, ended, prepared
 from tests.parsers.reading import CORPUS, column, needs_corpus, records
@@ -104,6 +106,41 @@ def test_the_nodes_of_a_real_run_took_what_their_mean_power_says_and_the_switch_
     assert energy.covered == pytest.approx(0.997, abs=1e-3)
     assert energy.energy_j == pytest.approx(16.2e6, rel=1e-3)
     assert energy.energy_j == pytest.approx(sum(means_w) * (end_s - begin_s), rel=5e-3)
+
+
+@needs_corpus
+def test_the_report_of_that_run_tells_its_energy_and_the_switch(tmp_path: Path) -> None:
+    (run,) = read_runs([DELL])
+    assert run.energy is not None
+    assert run.values[m.ENERGY] == pytest.approx(16.2e6, rel=1e-3)
+    assert m.ENERGY_PER_TOKEN not in run.values
+    report([DELL], tmp_path)
+    assert (
+        "power of 8 devices over 99.7 % of the time; left out, by whose clock nothing was read meanwhile: "
+        "power__result_0__sw_0"
+    ) in (tmp_path / "report.md").read_text().replace("\\", "")
+
+
+def mlperf(path: Path, *events: tuple[str, float, object]) -> None:
+    """A log of MLPerf: keys, seconds and values."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"time_ms": 1000 * (1.7e9 + second), "key": key, "value": value, "metadata": {"status": "success"}}
+        for key, second, value in events
+    ]
+    path.write_text("".join(f":::MLLOG {json.dumps(line)}\n" for line in lines))
+
+
+def test_each_result_of_mlperf_has_the_power_of_its_own_folder_times_the_conversion_efficiency(tmp_path: Path) -> None:
+    for name, begin, watts in (("result_0", 0.0, 1000.0), ("result_1", 20.0, 3000.0)):
+        mlperf(tmp_path / f"{name}.txt", ("submission_benchmark", begin, "bert"), ("run_start", begin, None),
+               ("tracked_stats", begin + 5, {"throughput": 7.0}), ("tracked_stats", begin + 6, {"throughput": 7.0}),
+               ("run_stop", begin + 10, None))  # fmt: skip
+        readings = [("power_reading", begin + second, watts) for second in range(-1, 13)]
+        mlperf(tmp_path / "power" / name / "node_0.txt", ("conversion_eff", begin, 0.9), *readings)
+    runs = read_runs([tmp_path])
+    assert [run.name for run in runs if run.energy] == ["result_0.txt", "result_1.txt"]
+    assert [run.energy.energy_j for run in runs if run.energy] == pytest.approx([9000, 27000])
 
 
 # --- of our own runs -------------------------------------------------------------------------------------------
