@@ -20,6 +20,7 @@ from analysis.records import RunResult
 from analysis.scaling import Group, flat, plural
 from analysis.steadiness_page import steps_are_slow, steps_drift
 from analysis.untrusted import as_list, lookup
+from analysis.utilization import utilization
 from jobs import metrics as m
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
@@ -96,6 +97,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         work_differs(groups)
         + disbelieved(own, doubts)
         + loss_disagreement(believed)
+        + above_the_peak(used)
         + [said for rule in rules for said in rule(own)]
         + [said for rule in of_logs for said in rule(logs)]
         + [said for rule in (steps_are_slow, steps_drift) for said in rule(used)]
@@ -150,6 +152,12 @@ def gap_at(step: int, runs: list[RunResult]) -> Gap:
     low = min(recorded, key=lambda run: run.losses[step])
     high = max(recorded, key=lambda run: run.losses[step])
     return Gap(distance(high.losses[step], low.losses[step]), step, low, high)
+
+
+def above_the_peak(runs: list[RunResult]) -> list[str]:
+    """Runs that would have done more FLOPs than their devices can."""
+    sentences = [said for run in runs if (said := utilization(run).impossible) is not None]
+    return first_of(sentences, "Further runs whose utilization is impossible")
 
 
 def engines_differ(runs: list[RunResult]) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.derived import with_derived
 from analysis.facts import FILE_NAME, read_facts
 from analysis.log_file import LogFile, read_log_file
 from analysis.log_runs import log_runs, name_below
@@ -68,7 +69,7 @@ def read(paths: Iterable[Path]) -> Found:
             "them, for instance: slurmscale report runs/demo"
         )
     unknown = [name_below(files[path], path) for path, log in logs.items() if not log.told]
-    return Found([*without_copies(own), *trainings], told, unknown)
+    return Found(with_derived([*without_copies(own), *trainings]), told, unknown)
 
 
 def read_runs(paths: Iterable[Path]) -> list[RunResult]:

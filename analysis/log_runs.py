@@ -19,6 +19,7 @@ import numpy as np
 
 from analysis.evidence import Ending
 from analysis.facts import FILE_NAME, Facts
+from analysis.log_energy import energy_of_log
 from analysis.log_file import LogFile
 from analysis.log_steps import LogStep, steady, steps_of
 from analysis.parsers import metrics as a
@@ -73,7 +74,8 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
                 settings |= said.numbers
                 texts |= said.texts
             runs.append(LogRun(file, settings, texts, steps))
-    return without_copies([(run, result(run, root)) for run in runs])
+    found = [(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs]
+    return without_copies(found)
 
 
 def is_description(file: LogFile) -> bool:

@@ -22,6 +22,7 @@ from markupsafe import Markup
 from analysis.answer import answers, hardware
 from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
+from analysis.cost_page import cost_section
 from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import Found, read
@@ -40,6 +41,7 @@ from analysis.scaling import Group, plural, scaling_groups
 from analysis.style import Figure, Section
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.untrusted import as_list, lookup
+from analysis.utilization_page import utilization_section
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Metric
@@ -122,7 +124,14 @@ def build(found: Found) -> Report:
         figures=figures(groups),
         sections=[
             each
-            for each in (fits_section(groups), mlperf_section(runs), goodput_section(used), checkpoint_section(used))
+            for each in (
+                fits_section(groups),
+                mlperf_section(runs),
+                utilization_section(used),
+                cost_section(groups, used, len(runs) - len(used)),
+                goodput_section(used),
+                checkpoint_section(used),
+            )
             if each
         ],
         measurements=measurement_sections(found.logs),

@@ -40,6 +40,7 @@ NOT_COMPARED = {
     "runs_dir",
     "wall_time_min",
     "data.cache_dir",
+    "cluster.service_units_per_node_hour",
     "engine.hang_timeout_s",
     "launcher.kind",
     "launcher.max_running",

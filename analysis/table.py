@@ -16,6 +16,7 @@ from typing import Any
 
 from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order, degrees
+from analysis.cost import relative_cost
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
 from analysis.parsers import metrics as a
@@ -157,6 +158,8 @@ COLUMNS: Sequence[Column] = (
     Column(m.SPEEDUP.name, lambda row: row.speedup, None, m.SPEEDUP),
     Column(m.EFFICIENCY.name, lambda row: row.efficiency, None, m.EFFICIENCY),
     Column("reference", lambda row: row.reference),
+    measured(m.MFU, on_page=True),
+    measured(m.HFU),
     measured(m.MEMORY_PEAK, on_page=True),
     measured(m.PARAMETERS_HELD, on_page=True),
     measured(m.COLLECTIVE_BYTES, on_page=True),
@@ -185,6 +188,15 @@ COLUMNS: Sequence[Column] = (
     measured(m.GOODPUT, on_page=True),
     measured(m.RUN_TIME),
     *(measured(part) for part in m.GOODPUT_PARTS),
+    measured(m.TOKENS_TRAINED),
+    measured(m.NODE_TIME),
+    measured(m.RANK_TIME),
+    measured(m.RANK_TIME_PER_TOKEN),
+    Column(m.RELATIVE_COST.name, lambda row: relative_cost(row.run, row.group), None, m.RELATIVE_COST),
+    measured(m.SERVICE_UNITS),
+    measured(m.ENERGY),
+    measured(m.ENERGY_COVERED),
+    measured(m.ENERGY_PER_TOKEN),
     Column("lost_to", lambda row: lost_words(row.run.lost_to) or None),
     Column("attempts", lambda row: row.run.attempts, "Attempts"),
     Column("state", lambda row: row.run.state),

@@ -15,6 +15,7 @@
             status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed,
                                         evaluated, ...
             metrics.jsonl               a header line, then one line a step
+            power-NODE.csv              what nvidia-smi read there, where you let it; the report makes energy of it
             heartbeats/                 what each rank is doing, while it does
             hangs/                      stacks and collectives of ranks that hung
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -91,6 +92,11 @@ class RunDir:
     def metrics(self) -> Path:
         """Per-step numbers."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def power_logs(self) -> list[Path]:
+        """Power readings of its nodes, which nothing here writes."""
+        return sorted(path for path in self.path.glob("power*.csv") if path.is_file())
 
     @property
     def heartbeats(self) -> Path:
