@@ -24,10 +24,11 @@ from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
 from analysis.figures import figures
 from analysis.find import read_runs
+from analysis.formats import ABSENT, one_line, shown_spread, title
 from analysis.formats import markdown_cell as escaped
-from analysis.formats import one_line, shown_spread, title
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
+from analysis.own_endings import endings
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, plural, scaling_groups
 from analysis.style import Figure, Section
@@ -98,7 +99,7 @@ def build(runs: Sequence[RunResult]) -> Report:
         answers=answers(groups, runs),
         warnings=warnings(runs, doubts),
         groups=groups,
-        rows=rows_of(runs, groups, doubts),
+        rows=rows_of(runs, groups, doubts, endings(runs)),
         figures=figures(groups),
         sections=[each for each in (goodput_section(used), checkpoint_section(used)) if each],
         facts=facts(used or runs),
@@ -182,6 +183,7 @@ def counted(values: Iterable[str]) -> list[str]:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
+UNUSED_HEADINGS = ("Run", "Sweep", "State", "Why", "Ended by", "What proves it", "What to do")
 POINT_HEADINGS = (
     "Line",
     "Scaling",
@@ -216,6 +218,13 @@ def point_cells(group: Group, point: Point) -> list[str]:
     ]
 
 
+def unused_cells(row: Row) -> list[str]:
+    """The cells of a run that is not used, under UNUSED_HEADINGS."""
+    ended = row.ended
+    told = [ended.words, ended.proof or ABSENT, ended.advice] if ended else [ABSENT] * 3
+    return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *told]
+
+
 def in_words(settings: Sequence[tuple[str, str]]) -> str:
     """Settings with their values: `Model tiny, GBS 16`."""
     return ", ".join(f"{heading} {value}" for heading, value in settings) + "." if settings else ""
@@ -243,8 +252,8 @@ def markdown(content: Report) -> str:
         parts.append("\n## Runs\n\n" + markdown_table([column.heading or "" for column in columns], runs))
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
-        unused = [[row.run.name, row.run.sweep, row.run.state, str(row.run.reason)] for row in content.unused]
-        parts.append("\n## Runs not used, and why\n\n" + markdown_table(("Run", "Sweep", "State", "Why"), unused))
+        unused = [unused_cells(row) for row in content.unused]
+        parts.append("\n## Runs not used, and why\n\n" + markdown_table(UNUSED_HEADINGS, unused))
     return "".join(parts)
 
 
@@ -264,6 +273,8 @@ def page(content: Report) -> str:
         shared=in_words(shared),
         point_headings=POINT_HEADINGS,
         point_cells=point_cells,
+        unused_headings=UNUSED_HEADINGS,
+        unused_cells=unused_cells,
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,
