@@ -10,6 +10,7 @@ import html
 import math
 import re
 
+from analysis.parsers import metrics as a
 from analysis.scaling import Spread
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -24,6 +25,8 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.CHECKPOINT_SIZE: ("MiB", 2.0**20),
     m.CHECKPOINT_STALL_SHARE: ("%", 0.01),
     m.CHECKPOINT_BANDWIDTH: ("GB/s", 1e9),
+    a.STORAGE_READ_PEAK: ("MB/s", 1e6),
+    a.STORAGE_WRITE_PEAK: ("MB/s", 1e6),
 }
 
 

@@ -29,6 +29,7 @@ from analysis.formats import markdown_cell as escaped
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
 from analysis.own_endings import endings
+from analysis.published_page import published_section
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, plural, scaling_groups
 from analysis.style import Figure, Section
@@ -101,7 +102,9 @@ def build(runs: Sequence[RunResult]) -> Report:
         groups=groups,
         rows=rows_of(runs, groups, doubts, endings(runs)),
         figures=figures(groups),
-        sections=[each for each in (goodput_section(used), checkpoint_section(used)) if each],
+        sections=[
+            each for each in (published_section(groups), goodput_section(used), checkpoint_section(used)) if each
+        ],
         facts=facts(used or runs),
     )
 

@@ -170,6 +170,13 @@ EFFICIENCY = Metric(
     3,
 )
 FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
+EPOCH_TIME = Metric(
+    "epoch_time_s",
+    "s",
+    "Step times of the steps that the final model is made of, summed and divided by the passes over the data.",
+    Better.low,
+    4,
+)
 
 # --- checkpoints of a run, derived by analysis; steps and checkpoints of all starts, also those done again ------------
 CHECKPOINT_STALL = Metric(
