@@ -117,10 +117,11 @@ def published() -> tuple[Published, ...]:
 
 def figure(row: Mapping[str, str], documents: Mapping[str, Document]) -> Published:
     """The figure of one row."""
-    texts = {name: text for name, text in row.items() if name not in {*COUNTS, "document", "metric", "value", "unit"}}
-    known: dict[str, Any] = {name: int(row[name]) if row[name] else None for name in COUNTS}
+    other = {*COUNTS, "document", "metric", "value", "unit"}
+    settings: dict[str, Any] = {name: text for name, text in row.items() if name not in other}
+    settings |= {name: int(row[name]) if row[name] else None for name in COUNTS}
     return Published(
-        document=documents[row["document"]], metric=METRICS[row["metric"]], value=float(row["value"]), **known, **texts
+        document=documents[row["document"]], metric=METRICS[row["metric"]], value=float(row["value"]), **settings
     )
 
 
