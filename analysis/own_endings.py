@@ -7,6 +7,7 @@ rank could only see of another one's death gives way to what the machine says of
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,11 +49,14 @@ EXPLANATIONS = {
     Ending.preempted,
 }
 DIED = {"failed", "stopped", "unfinished"}
+# It waits for its turn, or its ranks never met.
+NEVER_BEGAN = "not started"
 GPU_MEMORY = re.compile(r"(?:CUDA|HIP|XPU) out of memory")
 # Where Slurm's output goes, a person may put `sacct --parsable2 ... > sacct.txt`.
 TABLES = "sacct*"
 LONGEST_PROOF = 240
 MOST_LOGS = 64
+LOG_NAME = re.compile(r"(?P<id>.+)_(?P<rank>\d{1,9})_log\.out")
 STEP_LINE = re.compile(r"step \d+/\d+  loss ")
 OF_OUR_LOGS = Search((*SEARCH.needles, STARTED, "  loss "))
 
@@ -79,17 +83,20 @@ class Ended:
 class Sweep:
     """What a sweep directory tells of the ends of its runs."""
 
-    directory: SweepDir
     submissions: Mapping[str, Submission]
+    logs: Mapping[str, Sequence[Path]]
+    """By the id in their names, rank 0's first: it has what the batch script and Slurm print, too."""
     accounts: Mapping[str, tuple[str, list[Record]]]
     """By job: the name of the table's file, and the job's rows."""
 
 
 def endings(runs: Iterable[RunResult]) -> dict[Path, Ended]:
-    """Why each run ended that died, by its path; runs that were never started or have finished are absent."""
-    died = [run for run in runs if run.state in DIED]
-    sweeps = {path: read_sweep(path) for path in {run.path.parent for run in died}}
-    return {run.path: ended(run, sweeps[run.path.parent]) for run in died}
+    """Why each run ended that died, by its path; of runs that never began only those of which something tells."""
+    unfinished = [run for run in runs if run.state in {*DIED, NEVER_BEGAN}]
+    sweeps = {path: read_sweep(path) for path in {run.path.parent for run in unfinished}}
+    found = {run.path: ended(run, sweeps[run.path.parent]) for run in unfinished}
+    died = {run.path for run in unfinished if run.state in DIED}
+    return {path: each for path, each in found.items() if path in died or each.ending is not Ending.unknown}
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -103,20 +110,28 @@ def read_sweep(path: Path) -> Sweep:
     for file in sorted([*path.glob(TABLES), *directory.logs.glob(TABLES)]):
         with suppress(OSError):
             accounts |= {job: (file.name, rows) for job, rows in read_jobs(file).items()}
-    return Sweep(directory, {name: each for name, each in submissions.items() if is_whole(each)}, accounts)
+    logs: dict[str, list[tuple[int, Path]]] = defaultdict(list)
+    for file in directory.logs.glob("*_log.out"):
+        if named := LOG_NAME.fullmatch(file.name):
+            logs[named["id"]].append((int(named["rank"]), file))
+    return Sweep(
+        {name: each for name, each in submissions.items() if is_whole(each)},
+        {log_id: [file for _, file in sorted(ranked)] for log_id, ranked in logs.items()},
+        accounts,
+    )
 
 
 def is_whole(submission: Submission) -> bool:
     """Whether a record of the ledger is of the kind that we write."""
-    job_id, log_id = submission.job_id, submission.log_id
-    named = isinstance(job_id, str) and (log_id is None or re.fullmatch(r"[\w.+-]+", str(log_id)) is not None)
-    return named and type(submission.events_before) is int
+    ids = submission.job_id, submission.log_id or ""
+    return all(isinstance(each, str) for each in ids) and type(submission.events_before) is int
 
 
 def ended(run: RunResult, sweep: Sweep) -> Ended:
     """Why a run ended."""
     submission = sweep.submissions.get(run.path.name) or by_hand(run)
-    if submission is not None and submission.events_before >= len(run.events):
+    silent = submission is not None and submission.events_before >= len(run.events)
+    if silent and end_of(latest_attempt(run.events)) is not None:
         # Submitted again, and without a word since: what is listed is how it ended before.
         submission = None
     found = [*by_events(run.events, submission)]
@@ -154,13 +169,11 @@ def by_events(events: Sequence[Mapping[str, Any]], submission: Submission | None
 
 def by_logs(sweep: Sweep, submission: Submission) -> Iterator[Ended]:
     """What its ranks, the batch script and Slurm printed; nothing where logs contradict each other."""
-    logs = sweep.directory.logs
-    # Rank 0's has what the batch script and Slurm print, too.
-    files = [logs / f"{submission.log_id}_0_log.out"]
-    if starts(files[0]) < 2:
+    files = sweep.logs.get(submission.log_id or "", ())[:MOST_LOGS]
+    if files and starts(files[0]) > 1:
         # Of a job that was started again, the other logs do not tell which start they are of.
-        files += sorted(path for path in logs.glob(f"{submission.log_id}_*_log.out") if path != files[0])
-    found = [(file.name, said) for file in files[:MOST_LOGS] for said in printed(file)]
+        files = files[:1]
+    found = [(file.name, said) for file in files for said in printed(file)]
     heaviest = min((said.weight.value for _, said in found if said.weight), default=None)
     told = [(name, said) for name, said in found if said.weight and said.weight.value == heaviest]
     if len({said.ending for _, said in told}) == 1:

@@ -171,6 +171,21 @@ def test_an_error_that_training_went_on_after_is_no_end(tmp_path: Path) -> None:
     assert of(directory) == Ended(Ending.unknown)
 
 
+def test_ranks_that_never_met_left_the_reason_in_their_log(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, a_run())
+    on_record(directory, launcher="slurm", job_id="12", events_before=1)
+    assert endings(read_runs([tmp_path])) == {}
+    log(directory, BEGIN + "slurmstepd: error: pyxis: child 4242 failed with error code: 1\n")
+    assert of(directory).ending is Ending.launch_failure
+
+
+def test_a_run_that_was_cancelled_while_it_waited_says_so(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, a_run())
+    on_record(directory, launcher="slurm", job_id="12", events_before=1)
+    on_record(directory, "cancelled", job_id="12")
+    assert of(directory).ending is Ending.cancelled
+
+
 def test_accounting_is_asked_last(tmp_path: Path) -> None:
     directory = submitted(tmp_path)
     account(directory, "12|FAILED|90:0", "12.0|OUT_OF_MEMORY|0:125", "13|TIMEOUT|0:0")
