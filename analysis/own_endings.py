@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.accounting import ending_of_job, read_jobs
-from analysis.ending import Verdict, verdict
+from analysis.ending import Ended, Verdict, verdict
 from analysis.evidence import SEARCH, Ending, evidence
-from analysis.formats import short
 from analysis.parsers.lines import Search, blocks
 from analysis.parsers.record import Line, Record
 from analysis.records import RunResult
@@ -54,29 +53,10 @@ NEVER_BEGAN = "not started"
 GPU_MEMORY = re.compile(r"(?:CUDA|HIP|XPU) out of memory")
 # Where Slurm's output goes, a person may put `sacct --parsable2 ... > sacct.txt`.
 TABLES = "sacct*"
-LONGEST_PROOF = 240
 MOST_LOGS = 64
 LOG_NAME = re.compile(r"(?P<id>.+)_(?P<rank>\d{1,9})_log\.out")
 STEP_LINE = re.compile(r"step \d+/\d+  loss ")
 OF_OUR_LOGS = Search((*SEARCH.needles, STARTED, "  loss "))
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Why a run ended, and what proves it: `12_0_log.out:7: srun: error: node02: task 1: Killed`."""
-
-    ending: Ending
-    proof: str | None = None
-
-    @property
-    def words(self) -> str:
-        """The ending for a person."""
-        return self.ending.name.replace("_", " ").replace("gpu", "GPU")
-
-    @property
-    def advice(self) -> str:
-        """What to do, in one sentence."""
-        return self.ending.value
 
 
 @dataclass(frozen=True)
@@ -178,7 +158,7 @@ def by_logs(sweep: Sweep, submission: Submission) -> Iterator[Ended]:
     told = [(name, said) for name, said in found if said.weight and said.weight.value == heaviest]
     if len({said.ending for _, said in told}) == 1:
         name, said = told[0]
-        yield Ended(said.ending, proof(name, said))
+        yield Ended.of(name, said)
 
 
 def starts(file: Path) -> int:
@@ -211,9 +191,4 @@ def by_accounting(sweep: Sweep, submission: Submission) -> Iterator[Ended]:
         name, rows = sweep.accounts[submission.job_id]
         said = ending_of_job(rows)
         if said.weight is not None:
-            yield Ended(said.ending, proof(name, said))
-
-
-def proof(name: str, said: Verdict) -> str:
-    """A line as proof, with the file and the place where it stands."""
-    return f"{name}:{said.line}: {short(said.proof or '', LONGEST_PROOF)}"
+            yield Ended.of(name, said)

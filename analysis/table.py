@@ -16,9 +16,9 @@ from typing import Any
 
 from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order, degrees
+from analysis.ending import Ended
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
-from analysis.own_endings import Ended
 from analysis.records import RunResult
 from analysis.scaling import Group, Point
 from analysis.untrusted import lookup

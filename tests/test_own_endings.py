@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from analysis.ending import Ended
 from analysis.evidence import Ending
 from analysis.find import read_runs
-from analysis.own_endings import ENDINGS, Ended, endings
+from analysis.own_endings import ENDINGS, endings
 from analysis.report import report
 from jobs.causes import Cause
 from jobs.rundir import RunDir, SweepDir, append_record

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from analysis.find import read_runs
-from analysis.published import METRICS, Document, Published, published, table
+from analysis.published import METRICS, Document, Published, experiment_of, figures_for, published, table
 from analysis.published_page import published_section
 from analysis.report import report
 from analysis.scaling import scaling_groups
+from jobs.cli import main
 from jobs.compose import compose
 from jobs.rundir import RunDir
 from jobs.schema import Run
@@ -129,6 +130,14 @@ def rows(where: Path) -> list[dict[str, str]]:
     section = published_section(scaling_groups(read_runs([where])))
     assert section is not None
     return [dict(zip(section.headings, row, strict=True)) for row in section.rows]
+
+
+def test_submit_records_the_experiment(tmp_path: Path) -> None:
+    arguments = [EXPERIMENT, "launcher=dry", f"runs_dir={tmp_path}", "sweep=s"]
+    assert main(["submit", *arguments]) == 0
+    (run,) = read_runs([tmp_path])
+    assert experiment_of(run) == "llama2_7b_nemo"
+    assert len(figures_for(run)) == 5
 
 
 def test_a_run_of_an_experiment_stands_beside_what_was_published_of_it(tmp_path: Path) -> None:
