@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from analysis.ending import Ended, Verdict
+from analysis.ending import Verdict
 from analysis.evidence import SIGNALS, Ending, Weight
 from analysis.parsers import sacct
 from analysis.parsers.lines import Search, blocks
@@ -102,20 +103,18 @@ def weighed(log: Verdict, job: Verdict) -> Verdict:
     return job if job.weight is log.weight is Weight.signal else log
 
 
-def endings_of_logs(logs: Mapping[Path, Verdict], tables: Iterable[Path]) -> dict[Path, Ended]:
-    """Why the jobs ended that wrote these logs, by the logs and by accounting tables.
+def accounted(logs: Mapping[Path, Verdict], tables: Iterable[Path]) -> dict[Path, Verdict]:
+    """The verdicts on these logs, each weighed against what accounting tables say of the job that wrote it.
 
-    Logs of which nothing tells are absent. Raises OSError where a file cannot be read.
+    Raises OSError where a file cannot be read.
     """
     accounts = {job: (table.name, rows) for table in tables for job, rows in read_jobs(table).items()}
-    found = {}
+    found = dict(logs)
     for path, log in logs.items():
         job = job_of(path, accounts) if accounts else None
-        name, rows = accounts[job] if job is not None else ("", [])
-        accounted = ending_of_job(rows) if rows else Verdict(Ending.unknown)
-        said = weighed(log, accounted)
-        if said.weight is not None:
-            found[path] = Ended.of(name if said is accounted else path.name, said)
+        if job is not None:
+            name, rows = accounts[job]
+            found[path] = weighed(log, replace(ending_of_job(rows), file=name))
     return found
 
 

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.evidence import SEARCH, Ending, Evidence, Weight, evidence
-from analysis.formats import short
 from analysis.parsers.lines import blocks
 
-LONGEST_PROOF = 240
 TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
 
 
@@ -34,29 +32,8 @@ class Verdict:
     host: str | None = None
     weight: Weight | None = field(default=None, compare=False)
     """How much its proof proves; None without one."""
-
-    @property
-    def advice(self) -> str:
-        """What to do, in one sentence."""
-        return self.ending.value
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The same as a report says it: the proof is `slurm-12.out:7: srun: error: node02: task 1: Killed`."""
-
-    ending: Ending
-    proof: str | None = None
-
-    @classmethod
-    def of(cls, file: str, said: Verdict) -> Ended:
-        """The verdict that a file's line proves."""
-        return cls(said.ending, f"{file}:{said.line}: {short(said.proof or '', LONGEST_PROOF)}")
-
-    @property
-    def words(self) -> str:
-        """The ending for a person."""
-        return self.ending.name.replace("_", " ").replace("gpu", "GPU")
+    file: str | None = field(default=None, compare=False)
+    """The name of the file that the line is in, where that is not the log itself."""
 
     @property
     def advice(self) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.accounting import ending_of_job, endings_of_logs, job_of, read_jobs, weighed
-from analysis.ending import Ended, Verdict, ending_of
+from analysis.accounting import accounted, ending_of_job, job_of, read_jobs, weighed
+from analysis.ended import Ended
+from analysis.ending import Verdict, ending_of
 from analysis.evidence import Ending
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 
@@ -137,15 +138,14 @@ def test_logs_and_tables_of_a_folder_are_joined_by_job(tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     logs = {tmp_path / name: ending_of(tmp_path / name) for name in texts}
-    joined = endings_of_logs(
-        logs, [table(tmp_path, "12|t|NODE_FAIL|1:0|x", "13|t|FAILED|1:0|x", "13.0|p|OUT_OF_MEMORY|0:125|x")]
-    )
-    assert {path.name: each for path, each in joined.items()} == {
+    rows = ["12|t|NODE_FAIL|1:0|x", "13|t|FAILED|1:0|x", "13.0|p|OUT_OF_MEMORY|0:125|x"]
+    found = accounted(logs, [table(tmp_path, *rows)])
+    assert {path.name: Ended.of(path.name, each) for path, each in found.items() if each.weight} == {
         "slurm-12.out": Ended(Ending.node_failure, "sacct.txt:2: 12 NODE_FAIL, exit code 1:0"),
         "slurm-13.out": Ended(Ending.out_of_host_memory, "sacct.txt:4: 13.0 OUT_OF_MEMORY, exit code 0:125"),
         "mine.log": Ended(Ending.code_error, "mine.log:2: RuntimeError: boom"),
     }
-    assert [path.name for path in endings_of_logs(logs, [])] == ["slurm-12.out", "mine.log"]
+    assert accounted(logs, []) == logs
 
 
 def test_a_real_table_of_a_real_slurm_is_read() -> None:

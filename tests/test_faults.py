@@ -13,10 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.ending import Ended
+from analysis.ended import Ended, endings
 from analysis.evidence import Ending
 from analysis.find import read_runs
-from analysis.own_endings import endings
 from analysis.records import RunResult
 from jobs import metrics as m
 from jobs.causes import Cause, record_failure

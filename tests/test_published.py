@@ -235,4 +235,4 @@ def test_the_page_shows_it(tmp_path: Path) -> None:
     assert (
         "H20044: Scale AI Training and Fine-Tuning with Dell PowerScale and PowerEdge Servers (Dell, 2024-05)." in text
     )
-    assert "## Measured beside published" in (tmp_path / "runs.md").read_text()
+    assert "## Measured beside published" in (tmp_path / "report.md").read_text()

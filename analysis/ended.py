@@ -1,22 +1,24 @@
-"""Why our own runs ended that did not finish: what they recorded, else what they printed, else Slurm's accounting.
+"""Why runs ended that did not finish. Of ours: what they recorded, else what they printed, else Slurm's accounting.
 
 Only what belongs to the latest submission counts, and of a log what was printed since the job was last started. What a
-rank could only see of another one's death gives way to what the machine says of itself. Called by analysis.report.
+rank could only see of another one's death gives way to what the machine says of itself. Of other people's logs it is
+what analysis.ending says. Called by analysis.report.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analysis.accounting import ending_of_job, read_jobs
-from analysis.ending import Ended, Verdict, verdict
+from analysis.ending import Verdict, verdict
 from analysis.evidence import SEARCH, Ending, evidence
+from analysis.formats import short
 from analysis.parsers.lines import Search, blocks
 from analysis.parsers.record import Line, Record
 from analysis.records import RunResult
@@ -47,6 +49,7 @@ EXPLANATIONS = {
     Ending.time_limit,
     Ending.preempted,
 }
+LONGEST_PROOF = 240
 DIED = {"failed", "stopped", "unfinished"}
 # It waits for its turn, or its ranks never met.
 NEVER_BEGAN = "not started"
@@ -60,6 +63,29 @@ OF_OUR_LOGS = Search((*SEARCH.needles, STARTED, "  loss "))
 
 
 @dataclass(frozen=True)
+class Ended:
+    """Why a run ended, as a report says it: the proof is `slurm-12.out:7: srun: error: node02: task 1: Killed`."""
+
+    ending: Ending
+    proof: str | None = None
+
+    @classmethod
+    def of(cls, file: str, said: Verdict) -> Ended:
+        """The verdict on a file, or on a log whose proof is elsewhere."""
+        return cls(said.ending, f"{said.file or file}:{said.line}: {short(said.proof or '', LONGEST_PROOF)}")
+
+    @property
+    def words(self) -> str:
+        """The ending for a person."""
+        return self.ending.name.replace("_", " ").replace("gpu", "GPU")
+
+    @property
+    def advice(self) -> str:
+        """What to do, in one sentence."""
+        return self.ending.value
+
+
+@dataclass(frozen=True)
 class Sweep:
     """What a sweep directory tells of the ends of its runs."""
 
@@ -70,13 +96,18 @@ class Sweep:
     """By job: the name of the table's file, and the job's rows."""
 
 
-def endings(runs: Iterable[RunResult]) -> dict[Path, Ended]:
-    """Why each run ended that died, by its path; of runs that never began only those of which something tells."""
-    unfinished = [run for run in runs if run.state in {*DIED, NEVER_BEGAN}]
+def endings(runs: Sequence[RunResult]) -> dict[Path, Ended]:
+    """Why each run ended that died, by its path.
+
+    Of runs that never began, and of other people's logs, only those of which something tells.
+    """
+    logs = {run.path: run.log.verdict for run in runs if run.log and run.log.verdict and run.log.verdict.weight}
+    unfinished = [run for run in runs if run.log is None and run.state in {*DIED, NEVER_BEGAN}]
     sweeps = {path: read_sweep(path) for path in {run.path.parent for run in unfinished}}
     found = {run.path: ended(run, sweeps[run.path.parent]) for run in unfinished}
     died = {run.path for run in unfinished if run.state in DIED}
-    return {path: each for path, each in found.items() if path in died or each.ending is not Ending.unknown}
+    told = {path: each for path, each in found.items() if path in died or each.ending is not Ending.unknown}
+    return told | {path: Ended.of(path.name, said) for path, said in logs.items()}
 
 
 def read_sweep(path: Path) -> Sweep:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from analysis.ending import Ended
+from analysis.ended import ENDINGS, Ended, endings
 from analysis.evidence import Ending
 from analysis.find import read_runs
-from analysis.own_endings import ENDINGS, endings
 from analysis.report import report
 from jobs.causes import Cause
 from jobs.rundir import RunDir, SweepDir, append_record
@@ -261,6 +260,6 @@ def test_the_report_says_ending_proof_and_advice(tmp_path: Path) -> None:
     (row,) = csv.DictReader((tmp_path / "runs.csv").read_text().splitlines())
     assert row["ended_by"] == "time_limit"
     assert row["ended_by_proof"].startswith("12_0_log.out:2: slurmstepd: error")
-    (listed,) = [line for line in (tmp_path / "runs.md").read_text().splitlines() if "JOB 12" in line]
+    (listed,) = [line for line in (tmp_path / "report.md").read_text().splitlines() if "JOB 12" in line]
     assert "| time limit | 12_0_log.out:2: slurmstepd" in listed
     assert "&lt;b&gt;\\|=1+1 CANCELLED" in listed
