@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.ended import Ended
 from analysis.evidence import Ending
 from analysis.facts import FILE_NAME
 from analysis.records import RunResult
@@ -212,7 +213,7 @@ def ended_badly(runs: list[RunResult]) -> list[str]:
     """Logs of runs that did not end well, whose steps count all the same."""
     failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.ending not in ENDED_WELL]
     sentences = [
-        f"{run.name} ended badly ({run.state}); its steps until then count. Line {verdict.line:,}: {verdict.proof}"
+        f"{run.name} ended badly ({run.state}); its steps until then count. {Ended.of(run.path.name, verdict).proof}"
         for run in failed
         if run.log and (verdict := run.log.verdict) and verdict.line and verdict.proof
     ]

@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.accounting import accounted
 from analysis.derived import with_derived
 from analysis.facts import FILE_NAME, read_facts
 from analysis.log_file import LogFile, read_log_file
 from analysis.log_runs import log_runs, name_below
+from analysis.parsers import sacct
 from analysis.records import FILES, RunResult, read_run
 from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
@@ -55,7 +57,7 @@ def read(paths: Iterable[Path]) -> Found:
     ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in directories}}
     own = [read_run(path, ledgers[path.parent].get(path.name, [])) for path in sorted(directories)]
     facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
-    logs = {path: read_log_file(path) for path in sorted(files) if path.name != FILE_NAME}
+    logs = with_accounting({path: read_log_file(path) for path in sorted(files) if path.name != FILE_NAME})
     told = [log for log in logs.values() if log.told]
     roots = sorted({files[log.path] for log in told})
     trainings = [
@@ -70,6 +72,14 @@ def read(paths: Iterable[Path]) -> Found:
         )
     unknown = [name_below(files[path], path) for path, log in logs.items() if not log.told]
     return Found(with_derived([*without_copies(own), *trainings]), told, unknown)
+
+
+def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
+    """The logs, where tables of sacct among them tell more of the ends of their jobs."""
+    tables = [path for path, log in logs.items() if sacct.FORMAT.name in log.formats]
+    verdicts = {path: log.verdict for path, log in logs.items() if log.verdict and path not in tables}
+    said = accounted(verdicts, tables)
+    return {path: replace(log, verdict=said.get(path, log.verdict)) for path, log in logs.items()}
 
 
 def read_runs(paths: Iterable[Path]) -> list[RunResult]:

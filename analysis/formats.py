@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 
+from analysis.parsers import metrics as a
 from analysis.scaling import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -37,6 +38,8 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.CHECKPOINT_SIZE: ("MiB", 2.0**20),
     m.CHECKPOINT_STALL_SHARE: ("%", 0.01),
     m.CHECKPOINT_BANDWIDTH: ("GB/s", 1e9),
+    a.STORAGE_READ_PEAK: ("MB/s", 1e6),
+    a.STORAGE_WRITE_PEAK: ("MB/s", 1e6),
 }
 
 

@@ -27,6 +27,7 @@ from analysis.log_file import LogFile
 from analysis.steadiness import steadiness
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
+from jobs.causes import end_of, latest_attempt
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_records
 from jobs.schema import Run
@@ -273,18 +274,15 @@ def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str
         return
     steps = config["job"].get("steps")
     reached = f"at step {last} of {steps}" if steps else f"at step {last}"
-    latest = events[len(kinds) - 1 - kinds[::-1].index("started") :] if "started" in kinds else events
-    # The rank that failed first brings the others down: theirs are consequences.
-    failed = next((event for event in latest if event["event"] == "failed"), None)
-    if failed is not None:
+    end = end_of(latest_attempt(events))
+    if end is not None and end["event"] == "failed":
         when = reached if "started" in kinds else "before its first step"
-        who = failed.get("stage") or f"rank {failed.get('rank', '?')} on {failed.get('node', 'an unnamed node')}"
-        raise UnusableError("failed", f"failed {when}: {who}: {failed.get('error', 'no error text')}")
+        who = end.get("stage") or f"rank {end.get('rank', '?')} on {end.get('node', 'an unnamed node')}"
+        raise UnusableError("failed", f"failed {when}: {who}: {end.get('error', 'no error text')}")
     if "started" not in kinds:
         raise UnusableError("not started", "never started")
-    stopped = next((event for event in latest if event["event"] == "stopped"), None)
-    if stopped is not None:
-        raise UnusableError("stopped", f"stopped {reached}: {stopped.get('reason', 'no reason recorded')}")
+    if end is not None:
+        raise UnusableError("stopped", f"stopped {reached}: {end.get('reason', 'no reason recorded')}")
     raise UnusableError("unfinished", f"no end recorded; last seen {reached}: still running, killed, or out of time")
 
 

@@ -23,11 +23,12 @@ from analysis.answer import answers, hardware
 from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
 from analysis.cost_page import cost_section
+from analysis.ended import endings
 from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import Found, read
 from analysis.fits_page import fits_section
-from analysis.formats import interval_words, one_line
+from analysis.formats import ABSENT, interval_words, one_line
 from analysis.formats import markdown_cell as escaped
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
@@ -36,6 +37,7 @@ from analysis.log_steps import WARM_UP_RULE
 from analysis.measurements import measurement_sections
 from analysis.mlperf import mlperf_section
 from analysis.points import point_table
+from analysis.published_page import published_section
 from analysis.records import RunResult
 from analysis.scaling import Group, plural, scaling_groups
 from analysis.style import Figure, Section
@@ -120,11 +122,12 @@ def build(found: Found) -> Report:
         limits=limits(groups),
         warnings=warnings(runs, doubts, groups),
         groups=groups,
-        rows=rows_of(runs, groups, doubts),
+        rows=rows_of(runs, groups, doubts, endings(runs)),
         figures=figures(groups),
         sections=[
             each
             for each in (
+                published_section(groups),
                 fits_section(groups),
                 mlperf_section(runs),
                 utilization_section(used),
@@ -227,6 +230,15 @@ def counted(values: Iterable[str]) -> list[str]:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
+UNUSED_HEADINGS = ("Run", "Sweep", "State", "Why", "Ended by", "What proves it", "What to do")
+
+
+def unused_cells(row: Row) -> list[str]:
+    """The cells of a run that is not used, under UNUSED_HEADINGS."""
+    ended = row.ended
+    told = [ended.words, ended.proof or ABSENT, ended.advice] if ended else [ABSENT] * 3
+    return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *told]
+
 
 def in_words(settings: Sequence[tuple[str, str]]) -> str:
     """Settings with their values: `Model tiny, GBS 16`."""
@@ -260,8 +272,8 @@ def markdown(content: Report) -> str:
         parts.append("\n## Runs\n\n" + markdown_table([column.heading or "" for column in columns], runs))
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
-        unused = [[row.run.name, row.run.sweep, row.run.state, str(row.run.reason)] for row in content.unused]
-        parts.append("\n## Runs not used, and why\n\n" + markdown_table(("Run", "Sweep", "State", "Why"), unused))
+        unused = [unused_cells(row) for row in content.unused]
+        parts.append("\n## Runs not used, and why\n\n" + markdown_table(UNUSED_HEADINGS, unused))
     if content.unknown:
         rest = f"\nand {len(content.unknown) - MOST_LISTED:,} more\n" if len(content.unknown) > MOST_LISTED else ""
         names = "".join(f"- {escaped(path)}\n" for path in content.unknown[:MOST_LISTED])
@@ -289,6 +301,8 @@ def page(content: Report) -> str:
         points=points,
         most_listed=MOST_LISTED,
         intervals=interval_words(content.groups) if content.groups else "",
+        unused_headings=UNUSED_HEADINGS,
+        unused_cells=unused_cells,
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,

@@ -17,6 +17,7 @@ from typing import Any
 from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order, degrees
 from analysis.cost import relative_cost
+from analysis.ended import Ended
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
 from analysis.parsers import metrics as a
@@ -35,6 +36,8 @@ class Row:
     group: Group | None = None
     point: Point | None = None
     doubt: str | None = None
+    ended: Ended | None = None
+    """Why it died, where it did."""
 
     @property
     def speedup(self) -> float | None:
@@ -54,7 +57,12 @@ class Row:
         return self.group.reference.place if self.group and self.group.reference else None
 
 
-def rows_of(runs: Iterable[RunResult], groups: Iterable[Group], doubts: Mapping[Path, str]) -> list[Row]:
+def rows_of(
+    runs: Iterable[RunResult],
+    groups: Iterable[Group],
+    doubts: Mapping[Path, str],
+    endings: Mapping[Path, Ended] | None = None,
+) -> list[Row]:
     """One row per run, in the order given."""
     places = {
         run.path: (group, point) for group in groups for point in group.points for run in (*point.runs, *point.doubted)
@@ -62,7 +70,7 @@ def rows_of(runs: Iterable[RunResult], groups: Iterable[Group], doubts: Mapping[
     rows = []
     for run in runs:
         group, point = places.get(run.path, (None, None))
-        rows.append(Row(run, group, point, doubts.get(run.path)))
+        rows.append(Row(run, group, point, doubts.get(run.path), (endings or {}).get(run.path)))
     return rows
 
 
@@ -201,6 +209,8 @@ COLUMNS: Sequence[Column] = (
     Column("attempts", lambda row: row.run.attempts, "Attempts"),
     Column("state", lambda row: row.run.state),
     Column("not_used_because", lambda row: row.run.reason),
+    Column("ended_by", lambda row: row.ended.ending.name if row.ended else None),
+    Column("ended_by_proof", lambda row: row.ended.proof if row.ended else None),
     Column("loss_doubt", lambda row: row.doubt),
     Column("code_digest", lambda row: row.run.provenance.get("code_digest")),
     Column("git_commit", lambda row: lookup(row.run.provenance, "git.commit")),

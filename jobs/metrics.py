@@ -213,6 +213,13 @@ STEP_TIME_DRIFT_P = Metric(
     digits=2,
 )
 FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
+EPOCH_TIME = Metric(
+    "epoch_time_s",
+    "s",
+    "Step times of the steps that the final model is made of, summed and divided by the passes over the data.",
+    Better.low,
+    4,
+)
 
 # --- utilization, derived by analysis ---------------------------------------------------------------------------
 MFU = Metric(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from analysis.checks import warnings
+from analysis.ended import endings
 from analysis.find import read, read_runs
 from analysis.mlperf import systems_of
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.report import build, page, report
 from analysis.scaling import scaling_groups
+from analysis.table import rows_of, to_csv
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.parsers.reading import CORPUS, needs_corpus
@@ -267,7 +270,20 @@ def test_a_log_of_a_failed_run_says_the_line_that_proves_why(tmp_path: Path) -> 
     (run,) = read_runs([tmp_path])
     assert run.state == "out of host memory"
     said = " ".join(warnings([run], {}))
-    assert "job.out ended badly (out of host memory); its steps until then count. Line 11: slurmstepd: error:" in said
+    assert (
+        "job.out ended badly (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in said
+    )
+
+
+def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) -> None:
+    write(tmp_path / "slurm-7.out", megatron((step, 1000.0) for step in range(1, 9)))
+    write(tmp_path / "sacct.txt", "JobID|State|ExitCode\n7|FAILED|90:0\n7.0|OUT_OF_MEMORY|0:125\n")
+    (run,) = read_runs([tmp_path])
+    assert run.state == "out of host memory"
+    (sentence,) = [each for each in warnings([run], {}) if "ended badly" in each]
+    assert sentence.endswith("its steps until then count. sacct.txt:3: 7.0 OUT_OF_MEMORY, exit code 0:125")
+    (row,) = csv.DictReader(to_csv(rows_of([run], [], {}, endings([run]))).splitlines())
+    assert row["ended_by"] == "out_of_host_memory"
 
 
 @needs_corpus

@@ -300,6 +300,18 @@ IO500_SCORE = Metric(
     Better.high,
     4,
 )
+STORAGE_READ_PEAK = Metric(
+    "storage_read_peak_bytes_per_s", "B/s", "Most bytes a second that a storage system was seen to send.", digits=4
+)
+STORAGE_WRITE_PEAK = Metric(
+    "storage_write_peak_bytes_per_s", "B/s", "Most bytes a second that a storage system was seen to take.", digits=4
+)
+STORAGE_CPU_BUSY = Metric(
+    "storage_cpu_busy", "1", "Share of the time in which the processors of a storage system's nodes worked.", digits=3
+)
+STORAGE_OPERATIONS = Metric(
+    "storage_operations_per_node", "1", "File operations that a node of a storage system answered.", digits=3
+)
 IO_LATENCY = distribution("io_latency", "from handing an I/O to the library until it is done.")
 COMPLETION_LATENCY = distribution("completion_latency", "from the kernel having an I/O until it is done.")
 ACCELERATOR_UTILIZATION = Metric(
