@@ -266,7 +266,7 @@ def page(content: Report) -> str:
         shared=in_words(shared),
         point_headings=POINT_HEADINGS,
         point_cells=point_cells,
-        intervals=interval_words(content.groups) if content.groups else "",
+        intervals=interval_words(content.groups),
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,
