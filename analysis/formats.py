@@ -16,6 +16,8 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 ABSENT = "—"
+ACRONYMS = {metric.name: metric.name.upper() for metric in (m.MFU, m.HFU)}
+COUNT_DIGITS = 9
 # Where a person reads another unit than the SI one on disk: its name, and how many base units it is.
 SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.MEMORY_PEAK: ("GiB", 2.0**30),
@@ -24,6 +26,14 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.SLOW_STEPS_SHARE: ("%", 0.01),
     m.STEP_TIME_DRIFT: ("%", 0.01),
     m.GOODPUT: ("%", 0.01),
+    m.MFU: ("%", 0.01),
+    m.HFU: ("%", 0.01),
+    m.TOKENS_TRAINED: ("million", 1e6),
+    m.NODE_TIME: ("h", 3600.0),
+    m.RANK_TIME: ("h", 3600.0),
+    m.RANK_TIME_PER_TOKEN: ("h per 1e9 tokens", 3600.0 / 1e9),
+    m.ENERGY: ("kWh", 3.6e6),
+    m.ENERGY_COVERED: ("%", 0.01),
     m.CHECKPOINT_SIZE: ("MiB", 2.0**20),
     m.CHECKPOINT_STALL_SHARE: ("%", 0.01),
     m.CHECKPOINT_BANDWIDTH: ("GB/s", 1e9),
@@ -45,7 +55,15 @@ def significant(value: float, digits: int) -> str:
 
 def shown(metric: Metric, value: float | None) -> str:
     """A metric's value in its shown unit and digits, without the unit; a dash when absent."""
-    return ABSENT if value is None else significant(value / SHOWN_IN.get(metric, ("", 1.0))[1], metric.digits)
+    if value is None:
+        return ABSENT
+    value /= SHOWN_IN.get(metric, ("", 1.0))[1]
+    # A count is written as one, however many digits it may have.
+    return (
+        f"{value:,.0f}"
+        if metric.digits >= COUNT_DIGITS and value == round(value)
+        else significant(value, metric.digits)
+    )
 
 
 def shown_spread(metric: Metric, spread: Spread | None) -> str:
@@ -94,12 +112,17 @@ def unit(metric: Metric) -> str:
 def title(metric: Metric) -> str:
     """A metric's name as a heading: `Step time median (s)`."""
     name = metric.name
-    bare = name.removesuffix("_bytes_per_s").removesuffix("_s").removesuffix("_bytes")
+    bare = name.removesuffix("_bytes_per_s").removesuffix("_s").removesuffix("_bytes").removesuffix("_j")
     # The unit is said once, unless too little is left: `Collective` alone is no quantity.
-    if metric.unit in {"s", "B", "B/s"} and "_" in bare:
+    if metric.unit == "J" or (metric.unit in {"s", "B", "B/s"} and "_" in bare):
         name = bare
     words = name.replace("_per_", "/").replace("_", " ")
-    return f"{words[0].upper()}{words[1:]}" + (f" ({unit(metric)})" if unit(metric) else "")
+    return ACRONYMS.get(words, f"{words[0].upper()}{words[1:]}") + (f" ({unit(metric)})" if unit(metric) else "")
+
+
+def per_second(rate: Metric) -> str:
+    """The unit of a rate in words: `tokens/s`."""
+    return rate.name.replace("_per_s", "/s").replace("_", " ")
 
 
 def one_line(text: str) -> str:

@@ -21,7 +21,9 @@ import yaml
 
 from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, read_collectives, sums
+from analysis.energy import Energy, energy_of_run
 from analysis.goodput import Loss, account, starts_of
+from analysis.log_file import LogFile
 from analysis.steadiness import steadiness
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
@@ -77,6 +79,10 @@ class RunResult:
     """Time of each steady step, by step."""
     lost_to: Sequence[Loss] = ()
     """What ended its starts but the last, and what that cost."""
+    energy: Energy | None = None
+    """By the power readings that lie beside it; None where there are none."""
+    log: LogFile | None = None
+    """The log of another program that all of this comes from; None for a run directory of ours."""
 
     @property
     def used(self) -> bool:
@@ -94,9 +100,12 @@ class RunResult:
         return str(self.config.get("sweep") or self.path.parent.name)
 
     @property
-    def ranks(self) -> int:
-        """World size."""
-        return int(self.config["nodes"]) * int(self.config["ranks_per_node"])
+    def ranks(self) -> int | None:
+        """World size; None where a log does not tell."""
+        nodes, ranks_per_node = self.setting("nodes"), self.setting("ranks_per_node")
+        if isinstance(nodes, int) and isinstance(ranks_per_node, int):
+            return nodes * ranks_per_node
+        return self.setting("ranks") if self.log else None
 
     @property
     def started(self) -> Mapping[str, Any]:
@@ -138,21 +147,21 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         config = read_config(directory.config)
         plan = read_json(directory.plan)
         provenance = read_json(directory.provenance) if directory.provenance.exists() else {}
-        records = [record for record in read_records(directory.metrics) if number(record, m.STEP) is not None]
-        # Where attempts overlap, the later attempt's record replaces the earlier one.
-        steps = {int(record[m.STEP.name]): record for record in records}
+        records = step_records(directory)
+        steps = latest(records)
         refuse_unfinished(events, config, last=max(steps, default=0))
         refuse_other_hardware(events, config)
         unmeasured = config["job"]["unmeasured_steps"]
         steady = steady_steps(steps, unmeasured, first_of_attempts(records))
         refuse_unmeasured(steps, steady, unmeasured)
+        ranks = config["nodes"] * config["ranks_per_node"]
+        starts = starts_of(events, records, submissions)
+        energy = energy_of_run(directory.power_logs, starts, ranks) if starts else None
     except UnusableError as error:
         return RunResult(path, config, plan, provenance, events, error.state, str(error))
     except OSError as error:
         reason = f"{error.filename or path} cannot be read: {error.strerror or error}"
         return RunResult(path, config, plan, provenance, events, "unreadable", reason)
-    ranks = config["nodes"] * config["ranks_per_node"]
-    starts = starts_of(events, records, submissions)
     spent = account(starts) if starts else None
     step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     return RunResult(
@@ -174,6 +183,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         steady_steps=len(steady),
         step_times_s=step_times_s,
         lost_to=spent.losses if spent else (),
+        energy=energy,
     )
 
 
@@ -220,6 +230,16 @@ def read_json(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise UnusableError("unreadable", f"{path.name} is not a JSON object")
     return value
+
+
+def step_records(directory: RunDir) -> list[dict[str, Any]]:
+    """The records of steps, of all attempts, in the order written."""
+    return [record for record in read_records(directory.metrics) if number(record, m.STEP) is not None]
+
+
+def latest(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """One record a step: where attempts overlap, the later attempt's replaces the earlier one."""
+    return {int(record[m.STEP.name]): record for record in records}
 
 
 def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:
@@ -300,14 +320,20 @@ def refuse_unmeasured(steps: dict[int, dict[str, Any]], steady: list[dict[str, A
 def measured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], ranks: int) -> dict[Metric, float]:
     """The metrics of one run, by their definitions in jobs.metrics."""
     times_s = [record[m.STEP_TIME.name] for record in steady]
-    tokens_per_s = sum(record[m.TOKENS.name] for record in steady) / math.fsum(times_s)
+    tokens = sum(record[m.TOKENS.name] for record in steady)
+    tokens_per_s = tokens / math.fsum(times_s)
+    trained = [number(record, m.TOKENS) for record in steps.values()]
     values = {
         m.TOKENS_PER_S: tokens_per_s,
         m.TOKENS_PER_S_PER_RANK: tokens_per_s / ranks,
+        m.TOKENS_PER_STEP: tokens / len(steady),
         m.FINAL_LOSS: float(steps[max(steps)][m.LOSS.name]),
     }
     percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
     values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
+    if known := [value for value in trained if value is not None]:
+        # A step that does not tell its tokens leaves their sum unknown.
+        values |= {m.TOKENS_TRAINED: sum(known)} if len(known) == len(trained) else {}
     memory = [value for record in steps.values() if (value := number(record, m.MEMORY_PEAK)) is not None]
     return values | ({m.MEMORY_PEAK: max(memory)} if memory else {})
 

@@ -76,9 +76,16 @@ def parser() -> argparse.ArgumentParser:
         "--launcher", choices=["slurm", "local", "script", "pbs_script"], help="another launcher than prepared for"
     )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
-    sub = command("report", "make report.html, runs.csv and runs.md from run directories")
+    sub = command("report", "make report.html, report.md and runs.csv from run directories")
     sub.add_argument("paths", type=Path, nargs="+", metavar="DIR", help="sweep or run directories")
     sub.add_argument("-o", "--output", type=Path, help="where to write (default: the one DIR given, else here)")
+    sub.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        metavar="LIST",
+        help="write more: parquet (runs.parquet), svg, png (figures/), latex (points.tex); --format svg,latex",
+    )
     return top
 
 
@@ -95,7 +102,7 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command == "report":
         from analysis.report import report
 
-        print(report(options.paths, options.output))
+        print(report(options.paths, options.output, options.format))
         return 0
     if options.command == "watch":
         from jobs.submit.watch import watch

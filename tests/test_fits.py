@@ -206,7 +206,7 @@ def amdahl_sweep(path: Path, ranks: tuple[int, ...] = (1, 2, 4, 8, 16)) -> None:
 def test_a_row_a_law_says_parameters_residual_range_and_what_is_extrapolated(tmp_path: Path) -> None:
     amdahl_sweep(tmp_path)
     report([tmp_path], None)
-    written = (tmp_path / "runs.md").read_text()
+    written = (tmp_path / "report.md").read_text()
     (row,) = [line for line in written.splitlines() if "| Amdahl |" in line]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:4] == ["ddp", "Amdahl", "5", "1 to 16"]

@@ -71,7 +71,7 @@ def test_the_page_says_which_interval_and_how_sure(tmp_path: Path) -> None:
         "it is smallest to largest. Points of fewer than 6 repeats have none."
     )
     assert said in text
-    assert said in (tmp_path / "runs.md").read_text()
+    assert said in (tmp_path / "report.md").read_text()
     assert "CI 948.1 to 1,004" in text
 
 
