@@ -169,7 +169,7 @@ def why_none(group: Group) -> str:
     """Why a line has no fit."""
     laws = [law for law in LAWS if law.mode == group.mode]
     if not laws:
-        return f"no law is fitted to {group.mode} scaling"
+        return f"its scaling is neither strong nor weak ({group.mode}), and there is no law of that"
     counts = len({point.ranks for point in fitted_points(group)})
     fewest = min(len(law.shares) + 2 for law in laws)
     if counts < fewest:

@@ -85,8 +85,10 @@ def shown_spread(metric: Metric, spread: Spread | None) -> str:
 
 
 def interval_words(groups: Iterable[Group]) -> str:
-    """Which confidence interval the medians of these lines have, and its coverage, for each number of repeats."""
+    """Which confidence interval the medians of these lines have, and its coverage, by number of repeats."""
     counts = sorted({len(point.runs) for group in groups for point in group.points})
+    if not counts:
+        return ""
     said = [
         f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
         for n in counts

@@ -300,7 +300,7 @@ def page(content: Report) -> str:
         point_headings=point_headings,
         points=points,
         most_listed=MOST_LISTED,
-        intervals=interval_words(content.groups) if content.groups else "",
+        intervals=interval_words(content.groups),
         unused_headings=UNUSED_HEADINGS,
         unused_cells=unused_cells,
         held_headings=held_headings,

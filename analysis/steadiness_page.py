@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from analysis.formats import shown
+from analysis.formats import short, shown
 from analysis.records import RunResult
 from analysis.scaling import plural
 from analysis.steadiness import slow_steps
@@ -19,6 +19,7 @@ TOLD_DRIFT = 0.05
 SURE = 0.001
 MOST_NAMED_RUNS = 3
 MOST_NAMED_STEPS = 5
+LONGEST_NAME = 60
 
 
 def steps_are_slow(runs: list[RunResult]) -> list[str]:
@@ -41,7 +42,7 @@ def slow_in_words(run: RunResult) -> str:
     regular = f", one every {plural(gaps.pop(), 'step')}" if len(slow) > 2 and len(gaps) == 1 else ""
     more = f" and {len(slow) - MOST_NAMED_STEPS:,} more" if len(slow) > MOST_NAMED_STEPS else ""
     return (
-        f"{run.name} {len(slow):,} of {run.steady_steps:,} ({'step' if len(slow) == 1 else 'steps'} "
+        f"{len(slow):,} of {run.steady_steps:,} ({'step' if len(slow) == 1 else 'steps'} "
         f"{', '.join(f'{step:,}' for step in slow[:MOST_NAMED_STEPS])}{more}{regular}), at worst step {worst:,} with "
         f"{shown(m.STEP_TIME, run.step_times_s[worst])} s against a median of "
         f"{shown(m.STEP_TIME_MEDIAN, run.values[m.STEP_TIME_MEDIAN])} s, which cost "
@@ -71,7 +72,7 @@ def drift_in_words(run: RunResult) -> str:
     drift = run.values[m.STEP_TIME_DRIFT]
     starts = f" and {run.attempts} attempts" if run.attempts > 1 else ""
     return (
-        f"{run.name} {'rose' if drift > 0 else 'fell'} by {shown(m.STEP_TIME_DRIFT, abs(drift))} % of its median from "
+        f"{'rose' if drift > 0 else 'fell'} by {shown(m.STEP_TIME_DRIFT, abs(drift))} % of its median from "
         f"step {min(run.step_times_s):,} to {max(run.step_times_s):,}{starts}"
     )
 
@@ -79,4 +80,4 @@ def drift_in_words(run: RunResult) -> str:
 def named(runs: list[RunResult], words: Callable[[RunResult], str]) -> str:
     """The first runs in words, and how many are not said."""
     more = f"; and {len(runs) - MOST_NAMED_RUNS:,} more, in runs.csv" if len(runs) > MOST_NAMED_RUNS else ""
-    return "; ".join(words(run) for run in runs[:MOST_NAMED_RUNS]) + more
+    return "; ".join(f"{short(run.name, LONGEST_NAME)} {words(run)}" for run in runs[:MOST_NAMED_RUNS]) + more

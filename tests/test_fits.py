@@ -266,6 +266,13 @@ def test_half_of_a_published_line_predicts_its_other_end() -> None:
     assert best.throughput(best.farthest).value == pytest.approx(PUBLISHED[2048], rel=0.02)
 
 
+def test_a_line_of_neither_strong_nor_weak_scaling_has_no_fit() -> None:
+    group = a_group({1: 1000, 2: 1900, 4: 3500})
+    neither = Group(group.label, group.model, group.engine, group.parallelism, "changing batch", group.points)
+    assert fits_of(neither) == []
+    assert why_none(neither) == "its scaling is neither strong nor weak (changing batch), and there is no law of that"
+
+
 def test_lines_of_one_rank_count_are_counted_and_alone_have_no_table() -> None:
     one, several = a_group({1: 1000}), a_group({1: 1000, 2: 1900, 4: 3500})
     assert fits_section([one]) is None

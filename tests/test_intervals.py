@@ -75,6 +75,10 @@ def test_the_page_says_which_interval_and_how_sure(tmp_path: Path) -> None:
     assert "CI 948.1 to 1,004" in text
 
 
+def test_no_line_has_no_words_on_intervals() -> None:
+    assert interval_words([]) == ""
+
+
 def test_a_page_without_intervals_says_why() -> None:
     groups = scaling_groups([measured_run(1, 1000.0, repeat=1), measured_run(1, 1100.0, repeat=2)])
     assert interval_words(groups) == (

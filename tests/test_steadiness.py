@@ -102,6 +102,12 @@ def test_of_many_runs_with_slow_steps_those_that_lost_most_are_named(tmp_path: P
     assert "run1" not in sentence
 
 
+def test_a_long_name_is_cut_in_the_middle(tmp_path: Path) -> None:
+    timed_run(tmp_path, f"{'a' * 100}-end", [1.0] * 19 + [2.0])
+    (sentence,) = said(tmp_path)
+    assert f"in 1 of 1 run: {'a' * 29}…{'a' * 25}-end 1 of 20" in sentence
+
+
 # --- drift -----------------------------------------------------------------------------------------------------
 
 
