@@ -23,6 +23,7 @@ from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, read_collectives, sums
 from analysis.goodput import Loss, account, starts_of
 from analysis.log_file import LogFile
+from analysis.steadiness import steadiness
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.causes import end_of, latest_attempt
@@ -74,6 +75,8 @@ class RunResult:
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
+    step_times_s: Mapping[int, float] = field(default_factory=dict)
+    """Time of each steady step, by step."""
     lost_to: Sequence[Loss] = ()
     """What ended its starts but the last, and what that cost."""
     log: LogFile | None = None
@@ -157,6 +160,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     ranks = config["nodes"] * config["ranks_per_node"]
     starts = starts_of(events, records, submissions)
     spent = account(starts) if starts else None
+    step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     return RunResult(
         path,
         config,
@@ -165,6 +169,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         events,
         values={
             **measured(steps, steady, ranks),
+            **steadiness(step_times_s),
             **attempt_times(events),
             **held_and_sent(events),
             **evaluated(events),
@@ -173,6 +178,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
         steady_steps=len(steady),
+        step_times_s=step_times_s,
         lost_to=spent.losses if spent else (),
     )
 

@@ -26,7 +26,8 @@ from analysis.ended import endings
 from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import Found, read
-from analysis.formats import ABSENT, one_line
+from analysis.fits_page import fits_section
+from analysis.formats import ABSENT, interval_words, one_line
 from analysis.formats import markdown_cell as escaped
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
@@ -124,6 +125,7 @@ def build(found: Found) -> Report:
         sections=[
             each
             for each in (
+                fits_section(groups),
                 published_section(groups),
                 mlperf_section(runs),
                 goodput_section(used),
@@ -254,7 +256,7 @@ def markdown(content: Report) -> str:
         held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used]
         parts.append(
-            "\n## Points: median over repeats (smallest to largest)\n\n"
+            f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
             + markdown_table(point_headings, [row.cells for row in points])
         )
         if held_rows:
@@ -294,6 +296,7 @@ def page(content: Report) -> str:
         point_headings=point_headings,
         points=points,
         most_listed=MOST_LISTED,
+        intervals=interval_words(content.groups) if content.groups else "",
         unused_headings=UNUSED_HEADINGS,
         unused_cells=unused_cells,
         held_headings=held_headings,
