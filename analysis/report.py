@@ -127,6 +127,7 @@ def build(found: Found) -> Report:
         sections=[
             each
             for each in (
+                fits_section(groups),
                 published_section(groups),
                 fits_section(groups),
                 mlperf_section(runs),
