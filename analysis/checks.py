@@ -1,4 +1,4 @@
-"""What makes a comparison doubtful, in words: losses that disagree, other code, other hosts, dirty trees.
+"""What makes a comparison doubtful, in words: losses that disagree, other code or hosts, slow steps, dirty trees.
 
 A fast wrong run does not win: a run whose final loss leaves that of its peers is marked, never named fastest, and
 never silently dropped. Called by analysis.report.
@@ -18,6 +18,7 @@ from analysis.evidence import Ending
 from analysis.facts import FILE_NAME
 from analysis.records import RunResult
 from analysis.scaling import Group, flat, plural
+from analysis.steadiness_page import steps_are_slow, steps_drift
 from analysis.untrusted import as_list, lookup
 from analysis.utilization import utilization
 from jobs import metrics as m
@@ -99,6 +100,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + above_the_peak(used)
         + [said for rule in rules for said in rule(own)]
         + [said for rule in of_logs for said in rule(logs)]
+        + [said for rule in (steps_are_slow, steps_drift) for said in rule(used)]
     )
 
 

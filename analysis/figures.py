@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import plotly.graph_objects as go
 
 from analysis.bars import MOST_BARS, stacked
+from analysis.fits import best_fits
 from analysis.formats import plot_text, shown, title
 from analysis.goodput_page import goodput_bars
 from analysis.lines import of, over_ranks
@@ -32,7 +33,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
     looks = looks_of(groups)
     return [
         *(
-            over_ranks("Throughput", rate, counted, looks, lambda _, point: point.throughput)
+            over_ranks("Throughput", rate, counted, looks, lambda _, point: point.throughput, fits=best_fits(counted))
             for rate in RATES
             if (counted := [group for group in groups if group.rate is rate])
         ),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Iterable
 
-from analysis.scaling import Spread
+from analysis.scaling import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -22,6 +23,8 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.MEMORY_PEAK: ("GiB", 2.0**30),
     m.COLLECTIVE_BYTES: ("MiB", 2.0**20),
     m.EFFICIENCY: ("%", 0.01),
+    m.SLOW_STEPS_SHARE: ("%", 0.01),
+    m.STEP_TIME_DRIFT: ("%", 0.01),
     m.GOODPUT: ("%", 0.01),
     m.MFU: ("%", 0.01),
     m.HFU: ("%", 0.01),
@@ -64,11 +67,38 @@ def shown(metric: Metric, value: float | None) -> str:
 
 
 def shown_spread(metric: Metric, spread: Spread | None) -> str:
-    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`."""
+    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`.
+
+    And its confidence interval, where that is another: `5,310 (5,200 to 5,400; CI 5,280 to 5,370)`.
+    """
     if spread is None:
         return ABSENT
     middle, low, high = (shown(metric, value) for value in (spread.median, spread.low, spread.high))
-    return middle if low == high else f"{middle} ({low} to {high})"
+    if low == high:
+        return middle
+    sure = [shown(metric, value) for value in spread.interval or ()]
+    interval = f"; CI {sure[0]} to {sure[1]}" if sure and sure != [low, high] else ""
+    return f"{middle} ({low} to {high}{interval})"
+
+
+def interval_words(groups: Iterable[Group]) -> str:
+    """Which confidence interval the medians of these lines have, and its coverage, for each number of repeats."""
+    counts = sorted({len(point.runs) for group in groups for point in group.points})
+    said = [
+        f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
+        for n in counts
+        if (k := interval_rank(n))
+    ]
+    if not said:
+        return (
+            f"Medians have no confidence interval: that takes {FEWEST_REPEATS} repeats, and no point has more than "
+            f"{counts[-1]}."
+        )
+    return (
+        "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
+        f"distribution: {'; '.join(said)}; not shown where it is smallest to largest. Points of fewer than "
+        f"{FEWEST_REPEATS} repeats have none. That of a speedup or efficiency takes the reference's median as exact."
+    )
 
 
 def unit(metric: Metric) -> str:

@@ -111,14 +111,20 @@ def result(run: LogRun, root: Path) -> RunResult:
         state=state,
         reason=reason,
         values=values,
-        losses={
-            int(step.values.get(m.STEP, index)): step.values[m.LOSS]
-            for index, step in enumerate(run.steps, start=1)
-            if m.LOSS in step.values
-        },
+        losses=by_step(run.steps, m.LOSS),
         steady_steps=len(counted),
+        step_times_s=by_step(counted, m.STEP_TIME),
         log=run.file,
     )
+
+
+def by_step(steps: Sequence[LogStep], metric: Metric) -> dict[int, float]:
+    """A metric of the steps that have it, by their number, which some logs leave to be counted."""
+    return {
+        int(step.values.get(m.STEP, index)): step.values[metric]
+        for index, step in enumerate(steps, start=1)
+        if metric in step.values
+    }
 
 
 def name_below(root: Path, path: Path) -> str:

@@ -24,6 +24,7 @@ from analysis.collectives import Collective, read_collectives, sums
 from analysis.energy import Energy, energy_of_run
 from analysis.goodput import Loss, account, starts_of
 from analysis.log_file import LogFile
+from analysis.steadiness import steadiness
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -74,6 +75,8 @@ class RunResult:
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
+    step_times_s: Mapping[int, float] = field(default_factory=dict)
+    """Time of each steady step, by step."""
     lost_to: Sequence[Loss] = ()
     """What ended its starts but the last, and what that cost."""
     energy: Energy | None = None
@@ -160,6 +163,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         reason = f"{error.filename or path} cannot be read: {error.strerror or error}"
         return RunResult(path, config, plan, provenance, events, "unreadable", reason)
     spent = account(starts) if starts else None
+    step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     return RunResult(
         path,
         config,
@@ -168,6 +172,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         events,
         values={
             **measured(steps, steady, ranks),
+            **steadiness(step_times_s),
             **attempt_times(events),
             **held_and_sent(events),
             **evaluated(events),
@@ -176,6 +181,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
         steady_steps=len(steady),
+        step_times_s=step_times_s,
         lost_to=spent.losses if spent else (),
         energy=energy,
     )

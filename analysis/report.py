@@ -26,8 +26,9 @@ from analysis.cost_page import cost_section
 from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import Found, read
+from analysis.fits_page import fits_section
+from analysis.formats import interval_words, one_line
 from analysis.formats import markdown_cell as escaped
-from analysis.formats import one_line
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
 from analysis.limits import Limits, limits
@@ -124,6 +125,7 @@ def build(found: Found) -> Report:
         sections=[
             each
             for each in (
+                fits_section(groups),
                 mlperf_section(runs),
                 utilization_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
@@ -246,7 +248,7 @@ def markdown(content: Report) -> str:
         held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used]
         parts.append(
-            "\n## Points: median over repeats (smallest to largest)\n\n"
+            f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
             + markdown_table(point_headings, [row.cells for row in points])
         )
         if held_rows:
@@ -286,6 +288,7 @@ def page(content: Report) -> str:
         point_headings=point_headings,
         points=points,
         most_listed=MOST_LISTED,
+        intervals=interval_words(content.groups) if content.groups else "",
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,

@@ -10,7 +10,10 @@ analysis.report, answer and figures.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -50,6 +53,24 @@ STRONG, WEAK = "strong", "weak"
 CHANGING, UNKNOWN = "changing batch", "unknown batch"
 # What a line's speed may be counted in: the first of them that all its runs have.
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
+# Of an interval of the median; fewer repeats than these have none that is so sure.
+LEAST_COVERAGE = 0.95
+FEWEST_REPEATS = 6
+
+
+def coverage(n: int, k: int) -> float:
+    """How probably the k-th smallest to the k-th largest of n independent repeats hold the median, however distributed.
+
+    Either all but k - 1 are above the median or all but k - 1 below it, where they do not: a binomial tail, twice.
+    """
+    return 1 - sum(math.comb(n, i) for i in range(k)) / (1 << (n - 1))
+
+
+@functools.cache
+def interval_rank(n: int) -> int:
+    """The largest k whose coverage is at least LEAST_COVERAGE; 0 for fewer than FEWEST_REPEATS, where none is."""
+    tails = itertools.accumulate(math.comb(n, i) for i in range(n // 2))
+    return sum(1 - tail / (1 << (n - 1)) >= LEAST_COVERAGE for tail in tails)
 
 
 @dataclass(frozen=True)
@@ -60,15 +81,21 @@ class Spread:
     low: float
     high: float
     n: int
+    interval: tuple[float, float] | None = None
+    """Of the median, as `interval_rank` says; None for fewer repeats than it takes."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """The spread of at least one value."""
-        return cls(statistics.median(values), min(values), max(values), len(values))
+        ordered = sorted(values)
+        k = interval_rank(len(ordered))
+        interval = (ordered[k - 1], ordered[-k]) if k else None
+        return cls(statistics.median(ordered), ordered[0], ordered[-1], len(ordered), interval)
 
     def over(self, reference: float) -> Spread:
         """The same repeats, each divided by a reference."""
-        return Spread(self.median / reference, self.low / reference, self.high / reference, self.n)
+        interval = self.interval and (self.interval[0] / reference, self.interval[1] / reference)
+        return Spread(self.median / reference, self.low / reference, self.high / reference, self.n, interval)
 
 
 @dataclass(frozen=True)

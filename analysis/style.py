@@ -46,7 +46,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page with a row a run: the first cell is its name, the last one words, those between numbers."""
+    """A table of the page, a row a run or law: the first cell is a name, the last one words, those between numbers."""
 
     heading: str
     note: str

@@ -177,6 +177,41 @@ EFFICIENCY = Metric(
     Better.high,
     3,
 )
+# Median absolute deviation times this is the standard deviation of normal values (Rousseeuw and Croux 1993,
+# https://doi.org/10.1080/01621459.1993.10476408).
+MAD_TO_DEVIATION = 1.4826
+SLOW_TIMES, SLOW_DEVIATIONS, SLOW_FEWEST_STEPS = 1.2, 5, 10
+SLOW_STEPS = Metric(
+    "slow_steps",
+    "1",
+    f"Steady steps that took more than {SLOW_TIMES} times the run's median step time, and more than "
+    f"{SLOW_DEVIATIONS} robust standard deviations ({MAD_TO_DEVIATION} times the median absolute deviation) beyond it. "
+    f"Of runs of at least {SLOW_FEWEST_STEPS} steady steps.",
+    Better.low,
+    9,
+)
+SLOW_STEPS_SHARE = Metric(
+    "slow_steps_share",
+    "1",
+    "What slow_steps took beyond the median step time, divided by the sum of the steady step times.",
+    Better.low,
+    3,
+)
+DRIFT_BLOCKS, DRIFT_FEWEST_STEPS = 10, 50
+STEP_TIME_DRIFT = Metric(
+    "step_time_drift",
+    "1",
+    "By how much the step time rose from the first to the last steady step, divided by its median: the Theil-Sen slope "
+    f"over the medians of {DRIFT_BLOCKS} equal blocks of steps. Of runs of at least {DRIFT_FEWEST_STEPS} steady steps.",
+    digits=3,
+)
+STEP_TIME_DRIFT_P = Metric(
+    "step_time_drift_p",
+    "1",
+    "How probable it is that, without a drift, Kendall's tau of these blocks is as far from 0; blocks are taken as "
+    "independent. Absent where all of them are equal.",
+    digits=2,
+)
 FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
 
 # --- utilization, derived by analysis ---------------------------------------------------------------------------
