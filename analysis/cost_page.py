@@ -79,7 +79,8 @@ def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:
 def counted_in(run: RunResult) -> str:
     """What a row rests on: starts, lost work, power readings."""
     lost_s = run.values.get(m.LOST_TIME)
-    words = plural(run.attempts, "start") if run.log is None else "initialization and time to train"
+    words = plural(run.attempts, "start") if run.log is None else "hours of initialization and time to train"
+    words = words if m.RANK_TIME in run.values else "hours not told"
     words += f", with {shown(m.LOST_TIME, lost_s)} s of lost work" if lost_s else ""
     return words + (f"; {energy_words(run.energy)}" if run.energy else "")
 

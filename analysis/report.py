@@ -127,7 +127,6 @@ def build(found: Found) -> Report:
         sections=[
             each
             for each in (
-                fits_section(groups),
                 published_section(groups),
                 fits_section(groups),
                 mlperf_section(runs),
