@@ -5,12 +5,21 @@ Page, Markdown, LaTeX and data frames show this one table. Called by analysis.re
 
 from __future__ import annotations
 
-from analysis.formats import shown_spread, title
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.formats import ABSENT, shown_spread, title
 from analysis.scaling import Group, Point, Spread
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-PLACE_HEADINGS = ("Line", "Scaling", "Nodes", "Ranks", "n")
+PLACE_COLUMNS: Mapping[str, Callable[[Group, Point], str]] = {
+    "Line": lambda group, point: group.label + (" (loss not believed)" if point.doubtful else ""),
+    "Scaling": lambda group, _: group.mode,
+    "Nodes": lambda _, point: f"{point.nodes:,}",
+    "Ranks": lambda _, point: f"{point.ranks:,}",
+    "n": lambda _, point: f"{len(point.runs):,}",
+}
 POINT_METRICS = (
     m.TOKENS_PER_S,
     m.TOKENS_PER_S_PER_RANK,
@@ -20,7 +29,26 @@ POINT_METRICS = (
     m.MEMORY_PEAK,
     m.FINAL_LOSS,
 )
-POINT_HEADINGS = (*PLACE_HEADINGS, *map(title, POINT_METRICS))
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A point in the table of points."""
+
+    group: Group
+    point: Point
+    cells: Sequence[str]
+
+
+def point_table(groups: Sequence[Group]) -> tuple[Sequence[str], Sequence[PointRow]]:
+    """Headings and rows of all points: medians, with the smallest and largest repeat; what no point has is left out."""
+    points = [(group, point) for group in groups for point in group.points]
+    columns = {heading: [cell(*each) for each in points] for heading, cell in PLACE_COLUMNS.items()}
+    for metric in POINT_METRICS:
+        columns[title(metric)] = [shown_spread(metric, spread_at(*each, metric)) for each in points]
+    told = {heading: cells for heading, cells in columns.items() if set(cells) != {ABSENT}}
+    rows = [PointRow(*each, [cells[i] for cells in told.values()]) for i, each in enumerate(points)]
+    return list(told), rows
 
 
 def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
@@ -30,15 +58,3 @@ def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
     if metric is m.EFFICIENCY:
         return group.efficiency(point)
     return point.spread(metric)
-
-
-def point_cells(group: Group, point: Point) -> list[str]:
-    """A point's cells under POINT_HEADINGS: medians, with the smallest and largest of several repeats."""
-    return [
-        group.label + (" (loss not believed)" if point.doubtful else ""),
-        group.mode,
-        f"{point.nodes:,}",
-        f"{point.ranks:,}",
-        f"{len(point.runs):,}",
-        *(shown_spread(metric, spread_at(group, point, metric)) for metric in POINT_METRICS),
-    ]

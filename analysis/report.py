@@ -26,11 +26,11 @@ from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import read_runs
 from analysis.formats import markdown_cell as escaped
-from analysis.formats import one_line
+from analysis.formats import one_line, unbroken
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
 from analysis.limits import Limits, limits
-from analysis.points import POINT_HEADINGS, point_cells
+from analysis.points import point_table
 from analysis.records import RunResult
 from analysis.scaling import Group, plural, scaling_groups
 from analysis.style import Figure, Section
@@ -207,11 +207,12 @@ def markdown(content: Report) -> str:
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     if content.used:
-        points = [point_cells(group, point) for group in content.groups for point in group.points]
+        point_headings, points = point_table(content.groups)
         held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used]
         parts.append(
-            "\n## Points: median over repeats (smallest to largest)\n\n" + markdown_table(POINT_HEADINGS, points)
+            "\n## Points: median over repeats (smallest to largest)\n\n"
+            + markdown_table(point_headings, [row.cells for row in points])
         )
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
@@ -232,16 +233,18 @@ def page(content: Report) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["unbroken"] = unbroken
     template = environment.from_string((resources.files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
     held_headings, held_rows = held_and_sent(content.groups)
+    point_headings, points = point_table(content.groups)
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
     unmeasured = sorted({row.run.config["job"]["unmeasured_steps"] for row in content.used})
     return template.render(
         report=content,
         columns=columns,
         shared=in_words(shared),
-        point_headings=POINT_HEADINGS,
-        point_cells=point_cells,
+        point_headings=point_headings,
+        points=points,
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,
