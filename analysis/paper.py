@@ -142,8 +142,8 @@ def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
     for symbol in dict.fromkeys(symbols):
         chosen = [i for i, each in enumerate(symbols) if each == symbol]
         axes.plot([x[i] for i in chosen], [y[i] for i in chosen], **stroke | {"linestyle": ""}, **marked(symbol))
-    if label(trace) and "text" not in mode:
-        axes.plot([], [], **stroke, **marked(symbols[0]), label=label(trace))
+    if x and label(trace) and "text" not in mode:
+        axes.plot([], [], **stroke, **marked(symbols[0].removesuffix("-open")), label=label(trace))
     bars = trace.get("error_y", {})
     if bars.get("visible"):
         spread = [list(bars["arrayminus"]), list(bars["array"])]
