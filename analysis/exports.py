@@ -59,7 +59,7 @@ def exported(
 
         files |= drawn(figures, images)
     if "latex" in formats:
-        from analysis.latex import points_table
+        from analysis.latex import latex_table
 
-        files["points.tex"] = points_table(groups).encode("utf-8", errors="replace")
+        files["points.tex"] = latex_table(groups).encode("utf-8", errors="replace")
     return files

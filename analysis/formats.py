@@ -135,6 +135,11 @@ def one_line(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text).strip()
 
 
+def unbroken(text: str) -> str:
+    """Text in which a line does not end between a number and its per cent sign, or inside `n = 2`."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bn) (?==)|(?<=\bn =) (?=\d)", "\u00a0", text)
+
+
 def short(text: str, limit: int) -> str:
     """One line of text, cut in the middle where it is longer than the limit."""
     text = one_line(text)

@@ -1,6 +1,6 @@
 r"""The table of points for a paper: a LaTeX float in booktabs style, to `\input`. Called by analysis.exports.
 
-Columns that no point has are left out, those that are the same in all points are said once, in the caption.
+What is the same in all points is said once, in the caption.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from analysis.formats import ABSENT, one_line
-from analysis.points import PLACE_HEADINGS, POINT_HEADINGS, point_cells
+from analysis.points import PLACE_COLUMNS, point_table
 from analysis.scaling import Group
 from analysis.style import word
 
@@ -27,7 +27,7 @@ SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\char34{}",
     "-": "{-}",
     "`": r"\textasciigrave{}",
     "'": r"{'}",
@@ -48,18 +48,16 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(letter, letter) for letter in one_line(text))
 
 
-def points_table(groups: Sequence[Group]) -> str:
+def latex_table(groups: Sequence[Group]) -> str:
     """The table of the report's points as LaTeX source; its caption starts with the hardware."""
-    rows = [point_cells(group, point) for group in groups for point in group.points]
-    if not rows:
+    headings, points = point_table(groups)
+    if not points:
         return EMPTY
+    rows = [point.cells for point in points]
     kept: list[tuple[int, str]] = []
     shared: list[tuple[int, str]] = []
-    for i, heading in enumerate(POINT_HEADINGS):
-        values = {row[i] for row in rows}
-        if values == {ABSENT}:
-            continue
-        said_once = len(rows) > 1 and len(values) == 1 and 0 < i < len(PLACE_HEADINGS)
+    for i, heading in enumerate(headings):
+        said_once = len(rows) > 1 and i > 0 and heading in PLACE_COLUMNS and len({row[i] for row in rows}) == 1
         (shared if said_once else kept).append((i, heading))
     head = " & ".join(two_lines(heading) for _, heading in kept)
     body = "".join(" & ".join(cell(row[i], numeric=i > 1) for i, _ in kept) + " \\\\\n" for row in rows)

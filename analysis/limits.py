@@ -182,10 +182,11 @@ def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:
     if point.nodes is None:
         return False
     if axis == "world":
-        return point.nodes > 1
+        return (point.nodes or 1) > 1
     parts = axis.split("+")
-    known = grid is not None and math.prod(grid.values()) == point.ranks and point.ranks % point.nodes == 0
-    if grid is None or not known or not set(parts) <= grid.keys():
+    if not grid or not point.nodes or point.ranks % point.nodes or math.prod(grid.values()) != point.ranks:
+        return False
+    if not set(parts) <= grid.keys():
         return False
     placed = Layout(nodes=point.nodes, ranks_per_node=point.ranks // point.nodes, **grid)
     return any(placed.crosses_nodes(part) for part in parts)

@@ -139,10 +139,11 @@ def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
     symbols = marker.get("symbol", "circle") if "markers" in mode else ""
     symbols = [symbols] * len(x) if isinstance(symbols, str) else list(symbols)
     axes.plot(x, y, **stroke)
-    for at_x, at_y, symbol in zip(x, y, symbols, strict=True):
-        axes.plot([at_x], [at_y], **stroke, **marked(symbol))
-    if label(trace) and "text" not in mode:
-        axes.plot([], [], **stroke, **marked(symbols[0]), label=label(trace))
+    for symbol in dict.fromkeys(symbols):
+        chosen = [i for i, each in enumerate(symbols) if each == symbol]
+        axes.plot([x[i] for i in chosen], [y[i] for i in chosen], **stroke | {"linestyle": ""}, **marked(symbol))
+    if x and label(trace) and "text" not in mode:
+        axes.plot([], [], **stroke, **marked(symbols[0].removesuffix("-open")), label=label(trace))
     bars = trace.get("error_y", {})
     if bars.get("visible"):
         spread = [list(bars["arrayminus"]), list(bars["array"])]

@@ -5,7 +5,7 @@ Page, Markdown, LaTeX and data frames show this one table. Called by analysis.re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.formats import ABSENT, shown_spread, title
@@ -14,7 +14,14 @@ from analysis.scaling import Group, Point, Spread
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-PLACE_HEADINGS = ("Line", "Scaling", "Nodes", "Ranks", "GBS", "n")
+PLACE_COLUMNS: Mapping[str, Callable[[Group, Point], str]] = {
+    "Line": lambda group, point: group.label + (" (loss not believed)" if point.doubtful else ""),
+    "Scaling": lambda group, _: group.mode,
+    "Nodes": lambda _, point: f"{point.nodes:,}" if point.nodes else ABSENT,
+    "Ranks": lambda _, point: f"{point.ranks:,}",
+    "GBS": lambda _, point: f"{point.global_batch_size:,}" if point.global_batch_size else ABSENT,
+    "n": lambda _, point: f"{len(point.runs):,}",
+}
 POINT_METRICS = (
     m.TOKENS_PER_S,
     m.TOKENS_PER_S_PER_RANK,
@@ -26,7 +33,26 @@ POINT_METRICS = (
     m.MEMORY_PEAK,
     m.FINAL_LOSS,
 )
-POINT_HEADINGS = (*PLACE_HEADINGS, *map(title, POINT_METRICS))
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A point in the table of points."""
+
+    group: Group
+    point: Point
+    cells: Sequence[str]
+
+
+def point_table(groups: Sequence[Group]) -> tuple[Sequence[str], Sequence[PointRow]]:
+    """Headings and rows of all points: medians, with the smallest and largest repeat; what no point has is left out."""
+    points = [(group, point) for group in groups for point in group.points]
+    columns = {heading: [cell(*each) for each in points] for heading, cell in PLACE_COLUMNS.items()}
+    for metric in POINT_METRICS:
+        columns[title(metric)] = [shown_spread(metric, spread_at(*each, metric)) for each in points]
+    told = {heading: cells for heading, cells in columns.items() if set(cells) != {ABSENT}}
+    rows = [PointRow(*each, [cells[i] for cells in told.values()]) for i, each in enumerate(points)]
+    return list(told), rows
 
 
 def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
@@ -36,35 +62,3 @@ def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
     if metric is m.EFFICIENCY:
         return group.efficiency(point)
     return point.spread(metric)
-
-
-def point_cells(group: Group, point: Point) -> list[str]:
-    """A point's cells under POINT_HEADINGS: medians, with the smallest and largest of several repeats."""
-    return [
-        group.label + (" (loss not believed)" if point.doubtful else ""),
-        group.mode,
-        f"{point.nodes:,}" if point.nodes else ABSENT,
-        f"{point.ranks:,}",
-        f"{point.global_batch_size:,}" if point.global_batch_size else ABSENT,
-        f"{len(point.runs):,}",
-        *(shown_spread(metric, spread_at(group, point, metric)) for metric in POINT_METRICS),
-    ]
-
-
-@dataclass(frozen=True)
-class PointRow:
-    """A point in the table that a page shows."""
-
-    group: Group
-    point: Point
-    cells: Sequence[str]
-
-
-def point_table(groups: Sequence[Group]) -> tuple[Sequence[str], Sequence[PointRow]]:
-    """Headings and rows of all points, without the columns that no point has."""
-    points = [(group, point) for group in groups for point in group.points]
-    rows = [point_cells(group, point) for group, point in points]
-    told = [i for i in range(len(POINT_HEADINGS)) if any(row[i] != ABSENT for row in rows)]
-    return [POINT_HEADINGS[i] for i in told], [
-        PointRow(group, point, [row[i] for i in told]) for (group, point), row in zip(points, rows, strict=True)
-    ]

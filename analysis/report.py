@@ -7,6 +7,8 @@ and in the figures' JSON. Imports no torch.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -28,7 +30,7 @@ from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
 from analysis.find import Found, read
 from analysis.fits_page import fits_section
-from analysis.formats import ABSENT, interval_words, one_line
+from analysis.formats import ABSENT, interval_words, one_line, unbroken
 from analysis.formats import markdown_cell as escaped
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
@@ -127,6 +129,7 @@ def build(found: Found) -> Report:
         sections=[
             each
             for each in (
+                published_section(groups),
                 published_section(groups),
                 fits_section(groups),
                 mlperf_section(runs),
@@ -287,12 +290,15 @@ def page(content: Report) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string((resources.files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
+    environment.filters["unbroken"] = unbroken
+    template = environment.from_string(resource("report.html.j2"))
     held_headings, held_rows = held_and_sent(content.groups)
     point_headings, points = point_table(content.groups)
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
     own = [row.run for row in content.used if row.run.log is None]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
+    # Neither holds a closing script tag.
+    scripts = [plotly.offline.get_plotlyjs(), resource("report.js")] if plots else []
     return template.render(
         report=content,
         columns=columns,
@@ -311,6 +317,17 @@ def page(content: Report) -> str:
         unmeasured=listed([str(count) for count in unmeasured]),
         warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
         plots=plots,
-        # It holds no closing script tag.
-        plotly_js=Markup(plotly.offline.get_plotlyjs()) if plots else None,  # noqa: S704 (no text of a run is in it)
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
+        script_sources=Markup(script_sources(scripts)),  # noqa: S704
     )
+
+
+def resource(name: str) -> str:
+    """A text file that belongs to this package."""
+    return (resources.files("analysis") / name).read_text(encoding="utf-8")
+
+
+def script_sources(scripts: Iterable[str]) -> str:
+    """What a content security policy lets be executed: these scripts by their digests, nothing else."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"

@@ -92,6 +92,19 @@ def test_a_policy_stops_what_would_be_fetched(browser: Browser, tmp_path: Path) 
     assert refused == "connect-src"
 
 
+def test_a_policy_executes_no_script_but_ours(browser: Browser, tmp_path: Path) -> None:
+    a_scaling_sweep(tmp_path)
+    path = report([tmp_path], None)
+    path.write_text(
+        path.read_text().replace("</h1>", "<script>window.strange = 1</script><img src=x onerror='strange=2'></h1>")
+    )
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert page.evaluate("typeof window.strange") == "undefined"
+    assert page.locator("div.plot.js-plotly-plot").count() > 4
+    page.close()
+
+
 def with_failures(path: Path) -> None:
     a_scaling_sweep(path)
     directory = prepared(path, a_run("broken"))
