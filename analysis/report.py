@@ -70,8 +70,11 @@ def report(paths: list[Path], output: Path | None) -> Path:
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
     path does not exist, holds no run, or nothing can be written.
     """
-    content = build(read_runs(paths))
-    folder = output or (paths[0] if len(paths) == 1 else Path())
+    return write(build(read_runs(paths)), output or (paths[0] if len(paths) == 1 else Path()))
+
+
+def write(content: Report, folder: Path) -> Path:
+    """Write the three files and return the page's path; raises ReportError when that fails."""
     texts = {"runs.csv": to_csv(content.rows), "runs.md": markdown(content), "report.html": page(content)}
     try:
         folder.mkdir(parents=True, exist_ok=True)

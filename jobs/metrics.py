@@ -169,6 +169,13 @@ EFFICIENCY = Metric(
     Better.high,
     3,
 )
+THROUGHPUT_RATIO = Metric(
+    "throughput_ratio",
+    "1",
+    "A against B: median tokens_per_s over the repeats of a point of B, divided by that of its partner in A.",
+    Better.high,
+    4,
+)
 FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
 
 # --- checkpoints of a run, derived by analysis; steps and checkpoints of all starts, also those done again ------------
