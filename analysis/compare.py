@@ -12,7 +12,7 @@ from analysis.checks import loss_doubts
 from analysis.find import read_runs, without_copies
 from analysis.formats import one_line
 from analysis.pairs import compare_groups
-from analysis.pairs_page import HEADING, doubts_of_time, ratios_figure, sections, sentences
+from analysis.pairs_page import doubts_of_time, ratios_figure, sections, sentences
 from analysis.records import RunResult
 from analysis.report import Report, build, write
 from analysis.scaling import scaling_groups
@@ -29,8 +29,8 @@ def compare(a: Path, b: Path, output: Path | None) -> tuple[list[str], Path]:
     if shared:
         where = "are the same" if a.resolve() == b.resolve() else f"share {len(shared)} of their runs"
         raise ReportError(
-            f"--compare: {a} and {b} {where}, so there is nothing to tell apart. Give two sweeps or directories of runs "
-            "of which neither lies in the other, for instance: slurmscale report --compare runs/before runs/after"
+            f"--compare: {a} and {b} {where}, so there is nothing to tell apart. Give two sweeps or directories of "
+            "runs of which neither lies in the other, for instance: slurmscale report --compare runs/before runs/after"
         )
     content, answer = compared_report(*sides)
     title = one_line(f"A against B: {a} against {b}")

@@ -25,9 +25,9 @@ TIMES = m.THROUGHPUT_RATIO
 MOST_DRAWN = 40
 MOST_NAMED = 6
 METHOD = (
-    f"Ratio: {TIMES.definition} The {PERCENT} interval is Welch's t interval of the mean logarithms, so of the ratio of "
-    f"geometric means; it is given from {FEWEST_REPEATS} repeats on each side, a repeat being one measurement. Every "
-    "interval stands for its pair alone: of 20 pairs that do not differ, one is expected to look as if it did."
+    f"Ratio: {TIMES.definition} The {PERCENT} interval is Welch's t interval of the mean logarithms, so of the ratio "
+    f"of geometric means; it is given from {FEWEST_REPEATS} repeats on each side, a repeat being one measurement. "
+    "Every interval stands for its pair alone: of 20 pairs that do not differ, one is expected to look as if it did."
 )
 
 
@@ -139,16 +139,14 @@ def loss_words(pair: Pair) -> str:
 
 def doubts_of_time(a: Sequence[RunResult], b: Sequence[RunResult]) -> list[str]:
     """That one side ran before the other, so that a drift of the machine would look like a difference."""
-    times = [[at for run in side if (at := moment(run.started)) is not None] for side in (a, b)]
-    if not all(times):
+    of_a, of_b = ([at for run in side if (at := moment(run.started)) is not None] for side in (a, b))
+    if not of_a or not of_b or (max(of_a) >= min(of_b) and max(of_b) >= min(of_a)):
         return []
-    for first, second, names in ((*times, ("A", "B")), (*times[::-1], ("B", "A"))):
-        if max(first) < min(second):
-            return [
-                f"Every run of {names[0]} started before every run of {names[1]}: what changed on the machine meanwhile "
-                "would look like a difference between them. Let them take turns to rule that out."
-            ]
-    return []
+    first, second = ("A", "B") if of_a < of_b else ("B", "A")
+    return [
+        f"Every run of {first} started before every run of {second}: what changed on the machine meanwhile would look "
+        "like a difference between them. Let them take turns to rule that out."
+    ]
 
 
 # --- tables ----------------------------------------------------------------------------------------------------
