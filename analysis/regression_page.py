@@ -66,10 +66,10 @@ def section(found: Regression) -> Section:
         rows.append([what, *(numbers or [ABSENT, ABSENT]), change_words(check), words])
     rows += [[point, ABSENT, ABSENT, ABSENT, "not in the reference"] for point in found.added]
     note = (
-        f"Medians over repeats against those of {found.reference}. Worse: by more than "
-        f"{percent(found.tolerance)} of the reference, in the metric's own direction; of the final loss any departure by more than "
-        f"{percent(FINAL_LOSS_TOLERANCE)}, because then it is not the same computation. A point of the reference "
-        f"that was not measured {'is listed' if found.allow_missing else 'fails'}, one that it does not have is listed."
+        f"Medians over repeats against those of {found.reference}. Worse: by more than {percent(found.tolerance)}, in "
+        "the metric's own direction; of the final loss any departure by more than "
+        f"{percent(FINAL_LOSS_TOLERANCE)}, because then it is not the same computation. A point of the reference that "
+        f"was not measured {'is listed' if found.allow_missing else 'fails'}, one that it does not have is listed."
     )
     if found.not_matched_on:
         note += f" Columns that this reference does not have, so not matched on: {', '.join(found.not_matched_on)}."

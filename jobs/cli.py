@@ -15,7 +15,7 @@ OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `sl
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 worse than a reference."""
+    """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 below a reference."""
     options = parser().parse_args(arguments)
     try:
         return dispatch(options)
