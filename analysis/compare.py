@@ -33,7 +33,7 @@ def compare(a: Path, b: Path, output: Path | None) -> tuple[list[str], Path]:
             "runs of which neither lies in the other, for instance: slurmscale report --compare runs/before runs/after"
         )
     content, answer = compared_report(*sides)
-    title = one_line(f"A against B: {a} against {b}")
+    title = one_line(f"{a} (A) against {b} (B)")
     return answer, write(replace(content, title=title), output or Path())
 
 

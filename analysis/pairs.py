@@ -1,7 +1,7 @@
 """A against B: points of two sets of runs that differ only in what A and B differ in, and how fast B's are.
 
 A setting has changed when no point of A has a value that a point of B has. Points are partners when all else is equal:
-every other compared setting (analysis.scaling), ranks, and the task, without which tokens per second say nothing.
+every other compared setting (analysis.scaling), ranks, and the task, without which a throughput says nothing.
 Pure functions of RunResults. Called by analysis.compare and its page.
 """
 
@@ -23,6 +23,7 @@ from analysis.records import RunResult
 from analysis.scaling import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
+from jobs.metrics import Metric
 
 CONFIDENCE = 0.95
 # With fewer repeats a variance is hardly known.
@@ -42,11 +43,16 @@ class Arm:
     point: Point
 
     @property
+    def rate(self) -> Metric:
+        """What its speed is counted in."""
+        return m.TOKENS_PER_S
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What is compared, and where it ran."""
         run = self.point.runs[0]
         placed = {key: run.setting(key) for key in ("nodes", "ranks_per_node")}
-        return compared(run) | placed | {"ranks": self.point.ranks}
+        return compared(run) | placed | {"ranks": self.point.ranks, "rate": self.rate.name}
 
     @property
     def described(self) -> str:
@@ -55,8 +61,8 @@ class Arm:
 
     @property
     def throughputs(self) -> list[float]:
-        """Tokens per second, one a repeat."""
-        return [run.values[m.TOKENS_PER_S] for run in self.point.runs]
+        """Its rate, one value a repeat."""
+        return [run.values[self.rate] for run in self.point.runs]
 
     @property
     def hosts(self) -> set[str] | None:
@@ -193,8 +199,8 @@ def as_text(value: Any) -> str:
 
 
 def is_task(key: str) -> bool:
-    """Whether a setting says what is computed: between two of its values, tokens per second do not compare."""
-    return key.startswith("model.") or key in {"data.name", "job.sequence_length", "ranks"}
+    """Whether a setting says what is computed: between two of its values, throughputs do not compare."""
+    return key.startswith("model.") or key in {"data.name", "job.sequence_length", "ranks", "rate"}
 
 
 def changed_settings(a: Sequence[Arm], b: Sequence[Arm]) -> set[str]:

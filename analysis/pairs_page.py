@@ -26,8 +26,8 @@ MOST_DRAWN = 40
 MOST_NAMED = 6
 METHOD = (
     f"Ratio: {TIMES.definition} The {PERCENT} interval is Welch's t interval of the mean logarithms, so of the ratio "
-    f"of geometric means; it is given from {FEWEST_REPEATS} repeats on each side, a repeat being one measurement. "
-    "Every interval stands for its pair alone: of 20 pairs that do not differ, one is expected to look as if it did."
+    f"of geometric means; it is given from {FEWEST_REPEATS} repeats on each side: a repeat is a measurement, a "
+    "step is not. Every interval stands for its pair alone: of 20 pairs that do not differ, one is expected to look as if it did."
 )
 
 
@@ -158,15 +158,15 @@ def sections(comparison: Comparison) -> list[Section]:
         [
             pair.described,
             f"{pair.ratio.n[0]} and {pair.ratio.n[1]}",
-            shown_spread(m.TOKENS_PER_S, pair.a.point.throughput),
-            shown_spread(m.TOKENS_PER_S, pair.b.point.throughput),
+            *(shown_spread(arm.rate, arm.point.throughput) for arm in (pair.a, pair.b)),
             shown(TIMES, pair.ratio.medians) + (f" ({interval_words(pair.ratio)})" if pair.ratio.interval else ""),
             f"{shown(TIMES, pair.ratio.low)} to {shown(TIMES, pair.ratio.high)}",
             f"{verdict(pair)}; {hosts_words(pair)}; {loss_words(pair)}",
         ]
         for pair in comparison.pairs
     ]
-    rate = title(m.TOKENS_PER_S)
+    # Partners have the same rate; pairs need not.
+    rate = " or ".join(sorted({title(pair.a.rate) for pair in comparison.pairs}))
     headings = ("Pair", "n", f"{rate}, A", f"{rate}, B", f"B / A ({PERCENT} interval)", "Repeats of B / of A", "So")
     changes = [[name, f"{in_a} → {in_b}"] for name, in_a, in_b in comparison.differences]
     alone = [[f"{arm.side}: {arm.described}", f"{len(arm.point.runs):,}", why] for arm, why in comparison.unpaired]
@@ -225,27 +225,26 @@ def ratios_figure(comparison: Comparison) -> list[Figure]:
 
 
 def markers(name: str, symbol: str, colour: str, pairs: Sequence[Pair], rows: Sequence[int]) -> go.Scatter:
-    """The ratios of pairs with their bars, each on its row."""
-    ratios = [pair.ratio for pair in pairs]
-    bars = [ratio.interval or (ratio.low, ratio.high) for ratio in ratios]
+    """The ratios of pairs on bars, each on its row.
+
+    Bars are lines of their own: a ratio of medians may lie outside the interval, which is of geometric means.
+    """
+    x: list[float | None] = []
+    for pair in pairs:
+        low, high = pair.ratio.interval or (pair.ratio.low, pair.ratio.high)
+        x += [low, pair.ratio.medians, high, None]
+    hover = [
+        f"{plot_text(pair.described)}<br>B / A: {shown(TIMES, pair.ratio.medians)}<br>{verdict(pair)}; "
+        f"{hosts_words(pair)}; {loss_words(pair)}"
+        for pair in pairs
+    ]
     return go.Scatter(
         name=name,
-        x=[ratio.medians for ratio in ratios],
-        y=list(rows),
-        mode="markers",
-        marker={"symbol": symbol, "size": 10, "color": colour},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [high - ratio.medians for ratio, (_, high) in zip(ratios, bars, strict=True)],
-            "arrayminus": [ratio.medians - low for ratio, (low, _) in zip(ratios, bars, strict=True)],
-            "thickness": 1.5,
-            "width": 5,
-        },
+        x=x,
+        y=[row for row in rows for _ in range(4)],
+        mode="lines+markers",
+        line={"color": colour, "width": 1.5},
+        marker={"symbol": ["line-ns-open", symbol, "line-ns-open", symbol] * len(pairs), "size": 10, "color": colour},
         hoverinfo="text",
-        hovertext=[
-            f"{plot_text(pair.described)}<br>B / A: {shown(TIMES, pair.ratio.medians)}<br>{verdict(pair)}; "
-            f"{hosts_words(pair)}; {loss_words(pair)}"
-            for pair in pairs
-        ],
+        hovertext=[text for text in hover for _ in range(4)],
     )

@@ -16,6 +16,7 @@ from analysis.formats import short
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.errors import ReportError
+from jobs.metrics import Better
 
 CHECKED = (m.TOKENS_PER_S, m.MEMORY_PEAK, m.FINAL_LOSS)
 # Two points are one when they agree in each of these columns that the reference has.
@@ -120,9 +121,10 @@ def refuse_impossible_values(row: Mapping[str, str], where: str) -> None:
         if not text or row["not_used_because"]:
             continue
         value = printed_number(text)
-        if value is None or value < 0 or (value == 0 and metric is m.TOKENS_PER_S):
+        positive = metric.better is Better.high
+        if value is None or value < 0 or (value == 0 and positive):
             raise ReportError(
                 f"{where}, column {metric.name}: {short(text, 40)!r} is not a {metric.name} "
-                f"({'a number above 0' if metric is m.TOKENS_PER_S else 'a number, not negative'}, in {metric.unit}). "
+                f"({'a number above 0' if positive else 'a number, not negative'}, in {metric.unit}). "
                 "Take the original file, or write it again."
             )

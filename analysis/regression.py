@@ -189,7 +189,8 @@ def why_missing(identity: Identity, columns: Sequence[str], after: Iterable[Iden
         return "no run can be used"
 
     def between(other: Identity) -> list[str]:
-        telling = [(name, i) for i, name in enumerate((*columns, "settings")) if other[i] != identity[i]]
+        named = [(name, i) for i, name in enumerate((*columns, "settings")) if name not in IMPLIED]
+        telling = [(name, i) for name, i in named if other[i] != identity[i]]
         return [f"{name} {other[i] or 'not recorded'}, not {identity[i] or 'not recorded'}" for name, i in telling]
 
     nearest = min((between(other) for other in others), key=len)
