@@ -27,7 +27,8 @@ MOST_NAMED = 6
 METHOD = (
     f"Ratio: {TIMES.definition} The {PERCENT} interval is Welch's t interval of the mean logarithms, so of the ratio "
     f"of geometric means; it is given from {FEWEST_REPEATS} repeats on each side: a repeat is a measurement, a "
-    "step is not. Every interval stands for its pair alone: of 20 pairs that do not differ, one is expected to look as if it did."
+    "step is not. Every interval stands for its pair alone: of 20 pairs that do not differ, one is expected to look as "
+    "if it did."
 )
 
 
