@@ -7,6 +7,7 @@ Pure functions of RunResults. Called by analysis.compare and its page.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -47,7 +48,7 @@ class Arm:
         """What its speed is counted in."""
         return m.TOKENS_PER_S
 
-    @property
+    @functools.cached_property
     def settings(self) -> dict[str, Any]:
         """What is compared, and where it ran."""
         run = self.point.runs[0]
@@ -216,12 +217,14 @@ def without_partner(arm: Arm, others: Sequence[Arm], changed: set[str]) -> str:
     if not others:
         return f"{other} has no run that can be used"
 
-    def between(relative: Arm) -> list[str]:
-        return [key for key in differing_keys([arm.settings, relative.settings]) if key not in changed]
+    def distance(relative: Arm) -> int:
+        keys = (arm.settings.keys() | relative.settings.keys()) - changed
+        return sum(arm.settings.get(key) != relative.settings.get(key) for key in keys)
 
-    nearest = min(others, key=lambda relative: len(between(relative)))
-    named = [f"{key} {nearest.settings.get(key)}, not {arm.settings.get(key)}" for key in between(nearest)[:MOST_KEYS]]
-    more = len(between(nearest)) - len(named)
+    nearest = min(others, key=distance)
+    keys = [key for key in differing_keys([arm.settings, nearest.settings]) if key not in changed]
+    named = [f"{key} {nearest.settings.get(key)}, not {arm.settings.get(key)}" for key in keys[:MOST_KEYS]]
+    more = len(keys) - len(named)
     rest = f"; and {more} more" if more else ""
     return f"none in {other} is equal; the nearest, {nearest.described}, has {'; '.join(named)}{rest}"
 

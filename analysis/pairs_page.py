@@ -63,12 +63,14 @@ def one_pair(pair: Pair) -> str:
     ratio = pair.ratio
     times = f"{shown(TIMES, ratio.medians)} times as fast as A"
     where = f"{pair.described}, {hosts_words(pair)}"
+    n = f"n = {ratio.n[0]} and {ratio.n[1]}"
     if ratio.interval is None:
+        needed = f": it takes at least {FEWEST_REPEATS} repeats on each side, such as repeat=1,2,3"
         return (
-            f"B measured {times} ({why_no_interval(ratio)}{between_repeats(ratio)}; {where}). That does not tell a "
-            f"difference from chance: it takes at least {FEWEST_REPEATS} repeats on each side, such as repeat=1,2,3."
+            f"B measured {times} ({n}, {why_no_interval(ratio)}{between_repeats(ratio)}; {where}). That does not tell "
+            f"a difference from chance{needed if min(ratio.n) < FEWEST_REPEATS else ''}."
         )
-    proof = f"n = {ratio.n[0]} and {ratio.n[1]}, {PERCENT} interval {interval_words(ratio)}; {where}"
+    proof = f"{n}, {PERCENT} interval {interval_words(ratio)}; {where}"
     if ratio.direction == 0:
         return f"A and B cannot be told apart: B measured {times} ({proof})."
     return f"B is {times} ({proof})."
@@ -78,24 +80,20 @@ def many_pairs(comparison: Comparison) -> str:
     """The sentence of several pairs: mean, range, how many are beyond doubt, sign test."""
     pairs = comparison.believed
     ratios = [pair.ratio.medians for pair in pairs]
-    directions = [pair.ratio.direction for pair in pairs]
-    counts = [
-        f"{plural(directions.count(direction), 'pair')} {words}"
-        for direction, words in ((1, "with B faster"), (-1, "with B slower"), (0, "not told apart"))
-        if direction in directions
-    ]
-    settled = len(set(directions)) == 1 and directions[0] != 0
+    verdicts = [verdict(pair) for pair in pairs]
+    counts = [f"{words} in {verdicts.count(words)}" for words in dict.fromkeys(verdicts)]
+    settled = len({pair.ratio.direction for pair in pairs}) == 1 and pairs[0].ratio.direction != 0
     said = (
         f"B {'is' if settled else 'measured'} {shown(TIMES, comparison.mean)} times as fast as A (geometric mean of "
-        f"{plural(len(pairs), 'pair')}, {shown(TIMES, min(ratios))} to {shown(TIMES, max(ratios))}; by their {PERCENT} "
+        f"{plural(len(pairs), 'pair')}, {shown(TIMES, min(ratios))} to {shown(TIMES, max(ratios))}; by {PERCENT} "
         f"intervals {', '.join(counts)}; {plural(sum(pair.same_hosts is True for pair in pairs), 'pair')} on the same "
         "nodes)"
     )
     if comparison.sign_test is None:
         return f"{said}; fewer than {FEWEST_SIGNS} pairs differ, so there is no sign test."
     faster, n, p = comparison.sign_test
-    verdict = "" if p < 1 - CONFIDENCE else ", so over all pairs A and B cannot be told apart"
-    return f"{said}; B is the faster of {faster} in {n} pairs (two-sided sign test, p = {p:.2g}){verdict}."
+    chance = "" if p < 1 - CONFIDENCE else ", so over all pairs A and B cannot be told apart"
+    return f"{said}; B was faster in {faster} of {plural(n, 'pair')} (two-sided sign test, p = {p:.2g}){chance}."
 
 
 def what_differs(comparison: Comparison) -> str:
@@ -114,9 +112,8 @@ def interval_words(ratio: Ratio) -> str:
 
 
 def why_no_interval(ratio: Ratio) -> str:
-    """Why a ratio has no interval, with n."""
-    n = f"n = {ratio.n[0]} and {ratio.n[1]}, no interval"
-    return n if min(ratio.n) < FEWEST_REPEATS else f"{n} because no repeat varies"
+    """That a ratio has no interval, and why where it is not for lack of repeats."""
+    return "no interval" if min(ratio.n) < FEWEST_REPEATS else "no interval because no repeat varies"
 
 
 def between_repeats(ratio: Ratio) -> str:
@@ -188,7 +185,7 @@ def sections(comparison: Comparison) -> list[Section]:
 def verdict(pair: Pair) -> str:
     """What a pair's interval says."""
     if pair.ratio.interval is None:
-        return why_no_interval(pair.ratio).split(", ", 1)[1]
+        return why_no_interval(pair.ratio)
     return {1: "B faster", -1: "B slower", 0: "not told apart"}[pair.ratio.direction]
 
 

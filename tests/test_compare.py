@@ -124,9 +124,30 @@ def test_many_pairs_are_told_by_mean_range_and_sign_test(tmp_path: Path) -> None
         runs(tmp_path / "a", SLOW, run)
         runs(tmp_path / "b", [time_s / 1.25 for time_s in SLOW], with_job(run, micro_batch_size=2))
     assert answer_in(tmp_path)[0] == (
-        "CPU: B is 1.250 times as fast as A (geometric mean of 6 pairs, 1.250 to 1.250; by their 95 % intervals 6 "
-        "pairs with B faster; 6 pairs on the same nodes); B is the faster of 6 in 6 pairs (two-sided sign test, "
-        "p = 0.031)."
+        "CPU: B is 1.250 times as fast as A (geometric mean of 6 pairs, 1.250 to 1.250; by 95 % intervals B faster in "
+        "6; 6 pairs on the same nodes); B was faster in 6 of 6 pairs (two-sided sign test, p = 0.031)."
+    )
+
+
+def test_pairs_without_intervals_are_told_as_such_and_settle_nothing(tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        run = a_run(f"r{ranks}", ranks_per_node=ranks)
+        runs(tmp_path / "a", [0.5, 0.5], run)
+        runs(tmp_path / "b", [0.25, 0.25], with_job(run, micro_batch_size=2))
+    assert answer_in(tmp_path)[0].startswith(
+        "CPU: B measured 2.000 times as fast as A (geometric mean of 2 pairs, 2.000 to 2.000; by 95 % intervals no "
+        "interval in 2; "
+    )
+
+
+def test_many_pairs_that_go_both_ways_cannot_be_told_apart(tmp_path: Path) -> None:
+    for ranks in range(1, 7):
+        run = a_run(f"r{ranks}", ranks_per_node=ranks)
+        runs(tmp_path / "a", [0.5], run)
+        runs(tmp_path / "b", [0.4 if ranks < 5 else 0.6], with_job(run, micro_batch_size=2))
+    assert answer_in(tmp_path)[0].endswith(
+        "; B was faster in 4 of 6 pairs (two-sided sign test, p = 0.69), so over all pairs A and B cannot be told "
+        "apart."
     )
 
 
@@ -137,7 +158,7 @@ def test_pairs_of_both_directions_are_no_win(tmp_path: Path) -> None:
         runs(tmp_path / "b", [time_s / speed for time_s in SLOW], with_job(run, micro_batch_size=2))
     sentence = answer_in(tmp_path)[0]
     assert sentence.startswith("CPU: B measured 1.000 times as fast as A (geometric mean of 3 pairs, 0.8000 to 1.250; ")
-    assert "1 pair with B faster, 1 pair with B slower, 1 pair not told apart" in sentence
+    assert "; by 95 % intervals B faster in 1, B slower in 1, not told apart in 1; " in sentence
     assert sentence.endswith("; fewer than 6 pairs differ, so there is no sign test.")
 
 
