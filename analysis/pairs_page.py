@@ -80,13 +80,14 @@ def many_pairs(comparison: Comparison) -> str:
     """The sentence of several pairs: mean, range, how many are beyond doubt, sign test."""
     pairs = comparison.believed
     ratios = [pair.ratio.medians for pair in pairs]
-    verdicts = [verdict(pair) for pair in pairs]
+    # Those with an interval first.
+    verdicts = [verdict(pair) for pair in sorted(pairs, key=lambda pair: pair.ratio.interval is None)]
     counts = [f"{words} in {verdicts.count(words)}" for words in dict.fromkeys(verdicts)]
     settled = len({pair.ratio.direction for pair in pairs}) == 1 and pairs[0].ratio.direction != 0
     said = (
         f"B {'is' if settled else 'measured'} {shown(TIMES, comparison.mean)} times as fast as A (geometric mean of "
         f"{plural(len(pairs), 'pair')}, {shown(TIMES, min(ratios))} to {shown(TIMES, max(ratios))}; by {PERCENT} "
-        f"intervals {', '.join(counts)}; {plural(sum(pair.same_hosts is True for pair in pairs), 'pair')} on the same "
+        f"intervals: {', '.join(counts)}; {plural(sum(pair.same_hosts is True for pair in pairs), 'pair')} on the same "
         "nodes)"
     )
     if comparison.sign_test is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -124,7 +125,7 @@ def test_many_pairs_are_told_by_mean_range_and_sign_test(tmp_path: Path) -> None
         runs(tmp_path / "a", SLOW, run)
         runs(tmp_path / "b", [time_s / 1.25 for time_s in SLOW], with_job(run, micro_batch_size=2))
     assert answer_in(tmp_path)[0] == (
-        "CPU: B is 1.250 times as fast as A (geometric mean of 6 pairs, 1.250 to 1.250; by 95 % intervals B faster in "
+        "CPU: B is 1.250 times as fast as A (geometric mean of 6 pairs, 1.250 to 1.250; by 95 % intervals: B faster in "
         "6; 6 pairs on the same nodes); B was faster in 6 of 6 pairs (two-sided sign test, p = 0.031)."
     )
 
@@ -135,7 +136,7 @@ def test_pairs_without_intervals_are_told_as_such_and_settle_nothing(tmp_path: P
         runs(tmp_path / "a", [0.5, 0.5], run)
         runs(tmp_path / "b", [0.25, 0.25], with_job(run, micro_batch_size=2))
     assert answer_in(tmp_path)[0].startswith(
-        "CPU: B measured 2.000 times as fast as A (geometric mean of 2 pairs, 2.000 to 2.000; by 95 % intervals no "
+        "CPU: B measured 2.000 times as fast as A (geometric mean of 2 pairs, 2.000 to 2.000; by 95 % intervals: no "
         "interval in 2; "
     )
 
@@ -158,7 +159,7 @@ def test_pairs_of_both_directions_are_no_win(tmp_path: Path) -> None:
         runs(tmp_path / "b", [time_s / speed for time_s in SLOW], with_job(run, micro_batch_size=2))
     sentence = answer_in(tmp_path)[0]
     assert sentence.startswith("CPU: B measured 1.000 times as fast as A (geometric mean of 3 pairs, 0.8000 to 1.250; ")
-    assert "; by 95 % intervals B faster in 1, B slower in 1, not told apart in 1; " in sentence
+    assert "; by 95 % intervals: B faster in 1, B slower in 1, not told apart in 1; " in sentence
     assert sentence.endswith("; fewer than 6 pairs differ, so there is no sign test.")
 
 
@@ -291,6 +292,16 @@ def test_the_interval_is_welchs_of_the_logarithms(a: list[float], b: list[float]
     interval = welch_interval(a, b)
     assert interval is not None
     assert [math.log(bound) for bound in interval] == pytest.approx([expected.low, expected.high], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [(0.02, 0.02), (0.01, 0.05)])
+def test_of_equal_sides_about_one_in_twenty_is_told_apart(noise: tuple[float, float]) -> None:
+    draw = random.Random(1)
+    wrong = 0
+    for _ in range(2000):
+        a, b = ([draw.lognormvariate(8, spread) for _ in range(3)] for spread in noise)
+        wrong += ratio_of(a, b).direction != 0
+    assert 0.02 < wrong / 2000 < 0.07
 
 
 @given(throughputs, throughputs)
