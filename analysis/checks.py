@@ -14,8 +14,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.evidence import Ending
+from analysis.facts import FILE_NAME
 from analysis.records import RunResult
-from analysis.scaling import flat, plural
+from analysis.scaling import Group, flat, plural
 from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
 
@@ -24,6 +26,7 @@ FINAL_LOSS_TOLERANCE = 0.01
 # Relative distance of losses of the same step, same arithmetic type, beyond which layouts are said to disagree.
 SAME_STEP_TOLERANCE = 1e-3
 MOST_SENTENCES = 5
+ENDED_WELL = {Ending.succeeded, Ending.unknown}
 # Job settings without influence on the mathematics of a step; precision changes rounding, not the sum.
 NO_INFLUENCE_ON_LOSS = {
     "job.name",
@@ -58,9 +61,12 @@ def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> 
 
 
 def loss_doubts(runs: Iterable[RunResult]) -> dict[Path, str]:
-    """Why a run's loss is not believed, by its path; runs without doubt are absent."""
+    """Why a run's loss is not believed, by its path; runs without doubt are absent.
+
+    Of logs nobody knows whether they must reach the same loss: neither the data nor its order is told.
+    """
     doubts = {}
-    for members in grouped(runs, peers):
+    for members in grouped([run for run in runs if run.log is None], peers):
         middle = statistics.median(run.values[m.FINAL_LOSS] for run in members)
         for run in members:
             loss = run.values[m.FINAL_LOSS]
@@ -77,12 +83,21 @@ def distance(value: float, of: float) -> float:
     return abs(value - of) / max(abs(of), sys.float_info.min)
 
 
-def warnings(runs: Collection[RunResult], doubts: dict[Path, str]) -> list[str]:
+def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
     """What a reader must know before believing the report."""
     used = [run for run in runs if run.used]
+    own = [run for run in used if run.log is None]
+    logs = [run for run in used if run.log is not None]
+    believed = [run for run in own if run.path not in doubts]
     rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
-    believed = [run for run in used if run.path not in doubts]
-    return disbelieved(used, doubts) + loss_disagreement(believed) + [said for rule in rules for said in rule(used)]
+    of_logs = (ended_badly, ranks_untold)
+    return (
+        work_differs(groups)
+        + disbelieved(own, doubts)
+        + loss_disagreement(believed)
+        + [said for rule in rules for said in rule(own)]
+        + [said for rule in of_logs for said in rule(logs)]
+    )
 
 
 def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
@@ -180,6 +195,40 @@ def batch_differs(runs: list[RunResult]) -> list[str]:
     return [
         f"Global batches differ ({listed} sequences), as weak scaling implies or by choice: throughput may be "
         "compared, losses and steps to a given loss may not."
+    ]
+
+
+def ended_badly(runs: list[RunResult]) -> list[str]:
+    """Logs of runs that did not end well, whose steps count all the same."""
+    failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.ending not in ENDED_WELL]
+    sentences = [
+        f"{run.name} ended badly ({run.state}); its steps until then count. Line {verdict.line:,}: {verdict.proof}"
+        for run in failed
+        if run.log and (verdict := run.log.verdict) and verdict.line and verdict.proof
+    ]
+    return first_of(sentences, "Further logs of runs that ended badly")
+
+
+def work_differs(groups: Iterable[Group]) -> list[str]:
+    """Lines whose points did not do the same work."""
+    sentences = [
+        f"{group.described}: {why}. Its speedup and efficiency compare throughputs only, and neither strong nor weak "
+        "scaling; how many samples a given quality takes may differ from point to point."
+        for group in groups
+        if (why := group.unequal_work)
+    ]
+    return first_of(sentences, "Further lines of unequal work")
+
+
+def ranks_untold(runs: list[RunResult]) -> list[str]:
+    """Logs that cannot stand on an axis of ranks."""
+    without = [run.name for run in runs if run.ranks is None]
+    if not without:
+        return []
+    return [
+        f"{plural(len(without), 'log')} do not tell how many ranks there were ({', '.join(without[:3])}"
+        f"{', ...' if len(without) > 3 else ''}): measured, but in no line and no figure. "
+        f"Write `ranks: N` into a {FILE_NAME} beside them."
     ]
 
 

@@ -15,6 +15,7 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 ABSENT = "—"
+COUNT_DIGITS = 9
 # Where a person reads another unit than the SI one on disk: its name, and how many base units it is.
 SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.MEMORY_PEAK: ("GiB", 2.0**30),
@@ -42,7 +43,15 @@ def significant(value: float, digits: int) -> str:
 
 def shown(metric: Metric, value: float | None) -> str:
     """A metric's value in its shown unit and digits, without the unit; a dash when absent."""
-    return ABSENT if value is None else significant(value / SHOWN_IN.get(metric, ("", 1.0))[1], metric.digits)
+    if value is None:
+        return ABSENT
+    value /= SHOWN_IN.get(metric, ("", 1.0))[1]
+    # A count is written as one, however many digits it may have.
+    return (
+        f"{value:,.0f}"
+        if metric.digits >= COUNT_DIGITS and value == round(value)
+        else significant(value, metric.digits)
+    )
 
 
 def shown_spread(metric: Metric, spread: Spread | None) -> str:
@@ -68,6 +77,11 @@ def title(metric: Metric) -> str:
         name = bare
     words = name.replace("_per_", "/").replace("_", " ")
     return f"{words[0].upper()}{words[1:]}" + (f" ({unit(metric)})" if unit(metric) else "")
+
+
+def per_second(rate: Metric) -> str:
+    """The unit of a rate in words: `tokens/s`."""
+    return rate.name.replace("_per_s", "/s").replace("_", " ")
 
 
 def one_line(text: str) -> str:

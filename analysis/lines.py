@@ -12,7 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from analysis.formats import SHOWN_IN, plot_text, shown_spread, title
-from analysis.scaling import STRONG, Group, Point, Spread, plural
+from analysis.scaling import RATES, STRONG, Group, Point, Spread, plural
 from analysis.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -47,7 +47,7 @@ def over_ranks(
     plot = empty_plot()
     ranks = sorted({point.ranks for _, spreads in drawn for point, _ in spreads})
     largest = max(spread.high for _, spreads in drawn for _, spread in spreads)
-    both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and metric in {m.TOKENS_PER_S, m.SPEEDUP}
+    both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and (metric is m.SPEEDUP or metric in RATES)
     # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.
     side_by_side = len(ranks) == 1
     for i, (group, spreads) in enumerate(drawn):
@@ -71,7 +71,7 @@ def line(
     """One group's line: medians, with bars from the smallest to the largest repeat."""
     size = unit_size(metric)
     return go.Scatter(
-        name=plot_text(group.label),
+        name=plot_text(group.label + (f" ({group.mode})" if group.unequal_work else "")),
         x=list(x),
         y=[spread.median / size for _, spread in spreads],
         error_y={
@@ -142,6 +142,7 @@ def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[
         if len(groups) > len(drawn):
             why = "one rank count only" if metric is m.EFFICIENCY else "one rank count only, or weak scaling"
             sentences.append(f"Without: {plural(len(groups) - len(drawn), 'line')} ({why}).")
+    sentences += [f"Not the same work, {group.label}: {work}." for group in drawn if (work := group.unequal_work)]
     points = [point for group in drawn for point in group.points]
     if any(point.doubtful for point in points):
         sentences.append("Open marker: no repeat has a loss that is believed.")

@@ -23,7 +23,6 @@ from analysis.checks import loss_disagreement, peers
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
-from jobs import metrics as m
 from jobs.metrics import Metric
 
 CONFIDENCE = 0.95
@@ -46,7 +45,7 @@ class Arm:
     @property
     def rate(self) -> Metric:
         """What its speed is counted in."""
-        return m.TOKENS_PER_S
+        return self.group.rate
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
@@ -128,7 +127,8 @@ class Pair:
     def losses_agree(self) -> bool | None:
         """Whether losses of the same step are equal within rounding; None where they need not be, or are unknown."""
         alike = {(peers(run), str(run.setting("job.precision"))) for run in self.runs}
-        if len(alike) > 1 or not all(run.losses for run in self.runs):
+        # Of logs nobody knows whether they must reach the same loss: neither the data nor its order is told.
+        if len(alike) > 1 or any(run.log or not run.losses for run in self.runs):
             return None
         return not loss_disagreement(self.runs)
 

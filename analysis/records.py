@@ -22,6 +22,7 @@ import yaml
 from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, read_collectives, sums
 from analysis.goodput import Loss, account, starts_of
+from analysis.log_file import LogFile
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -74,6 +75,8 @@ class RunResult:
     steady_steps: int = 0
     lost_to: Sequence[Loss] = ()
     """What ended its starts but the last, and what that cost."""
+    log: LogFile | None = None
+    """The log of another program that all of this comes from; None for a run directory of ours."""
 
     @property
     def used(self) -> bool:
@@ -91,9 +94,12 @@ class RunResult:
         return str(self.config.get("sweep") or self.path.parent.name)
 
     @property
-    def ranks(self) -> int:
-        """World size."""
-        return int(self.config["nodes"]) * int(self.config["ranks_per_node"])
+    def ranks(self) -> int | None:
+        """World size; None where a log does not tell."""
+        nodes, ranks_per_node = self.setting("nodes"), self.setting("ranks_per_node")
+        if isinstance(nodes, int) and isinstance(ranks_per_node, int):
+            return nodes * ranks_per_node
+        return self.setting("ranks") if self.log else None
 
     @property
     def started(self) -> Mapping[str, Any]:
@@ -135,9 +141,8 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         config = read_config(directory.config)
         plan = read_json(directory.plan)
         provenance = read_json(directory.provenance) if directory.provenance.exists() else {}
-        records = [record for record in read_records(directory.metrics) if number(record, m.STEP) is not None]
-        # Where attempts overlap, the later attempt's record replaces the earlier one.
-        steps = {int(record[m.STEP.name]): record for record in records}
+        records = step_records(directory)
+        steps = latest(records)
         refuse_unfinished(events, config, last=max(steps, default=0))
         refuse_other_hardware(events, config)
         unmeasured = config["job"]["unmeasured_steps"]
@@ -214,6 +219,16 @@ def read_json(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise UnusableError("unreadable", f"{path.name} is not a JSON object")
     return value
+
+
+def step_records(directory: RunDir) -> list[dict[str, Any]]:
+    """The records of steps, of all attempts, in the order written."""
+    return [record for record in read_records(directory.metrics) if number(record, m.STEP) is not None]
+
+
+def latest(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """One record a step: where attempts overlap, the later attempt's replaces the earlier one."""
+    return {int(record[m.STEP.name]): record for record in records}
 
 
 def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.formats import short
+from analysis.scaling import RATES
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Better
 
-CHECKED = (m.TOKENS_PER_S, m.MEMORY_PEAK, m.FINAL_LOSS)
+# Of the rates the first one that a point has.
+CHECKED = (*RATES, m.MEMORY_PEAK, m.FINAL_LOSS)
 # Two points are one when they agree in each of these columns that the reference has.
 IDENTITY = (
     "model",

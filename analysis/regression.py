@@ -14,7 +14,7 @@ from pathlib import Path
 
 from analysis.checks import FINAL_LOSS_TOLERANCE
 from analysis.reference import CHECKED, DEVICE, IDENTITY, ReferenceFile
-from analysis.scaling import Spread
+from analysis.scaling import RATES, Spread
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Better, Metric
@@ -102,7 +102,9 @@ def regression_of(
     checks = []
     for identity, rows in before.items():
         if identity in after:
-            checks += [check_of(name_of[identity], metric, rows, after[identity], tolerance) for metric in CHECKED]
+            checks += [
+                check_of(name_of[identity], metric, rows, after[identity], tolerance) for metric in checked(rows)
+            ]
         else:
             why = why_missing(identity, columns, after, now)
             checks.append(Check(name_of[identity], Verdict.missing, why=why))
@@ -110,7 +112,7 @@ def regression_of(
         path,
         tolerance,
         allow_missing,
-        [check for check in checks if check.reference or check.verdict is Verdict.missing],
+        checks,
         [name_of[identity] for identity in after if identity not in before],
         [name for name in IDENTITY if name not in reference.columns],
     )
@@ -201,11 +203,17 @@ def why_missing(identity: Identity, columns: Sequence[str], after: Iterable[Iden
 # --- judging ---------------------------------------------------------------------------------------------------
 
 
+def checked(rows: Sequence[RunRow]) -> list[Metric]:
+    """The metrics of a point that the reference has, of rates the first one."""
+    known = [metric for metric in CHECKED if spread_of(metric, rows)]
+    rate = next((metric for metric in known if metric in RATES), None)
+    return [metric for metric in known if metric is rate or metric not in RATES]
+
+
 def check_of(point: str, metric: Metric, before: Sequence[RunRow], after: Sequence[RunRow], tolerance: float) -> Check:
-    """One metric of a point, medians over repeats; without a reference where the file has no value."""
+    """One metric of a point that the reference has, medians over repeats."""
     reference, now = spread_of(metric, before), spread_of(metric, after)
-    if reference is None:
-        return Check(point, Verdict.passed, metric)
+    assert reference is not None
     if now is None:
         return Check(point, Verdict.missing, metric, reference, None, f"no run recorded {metric.name}")
     verdict = judged(metric, reference.median, now.median, tolerance)

@@ -20,6 +20,7 @@ from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order, degrees
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, compared
 from analysis.untrusted import lookup
@@ -129,7 +130,7 @@ COLUMNS: Sequence[Column] = (
     degree("tp", "TP"),
     setting("nodes", "nodes", "Nodes"),
     setting("ranks_per_node", "ranks_per_node"),
-    Column("ranks", lambda row: row.run.ranks if row.run.config else None, "Ranks"),
+    Column("ranks", lambda row: row.run.ranks, "Ranks"),
     setting("micro_batch_size", "job.micro_batch_size", "MBS"),
     planned("accumulation", "accumulation", "Accumulation"),
     planned("global_batch_size", "global_batch_size", "GBS"),
@@ -148,6 +149,11 @@ COLUMNS: Sequence[Column] = (
     Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
     measured(m.TOKENS_PER_S, on_page=True),
     measured(m.TOKENS_PER_S_PER_RANK),
+    measured(a.SAMPLES_PER_S, on_page=True),
+    measured(a.SAMPLES_PER_S_PER_RANK),
+    measured(a.STEPS_PER_S),
+    measured(a.TIME_TO_TRAIN, on_page=True),
+    measured(a.TRAINING_TIME),
     measured(m.STEP_TIME_MEDIAN, on_page=True),
     measured(m.STEP_TIME_P10, on_page=True),
     measured(m.STEP_TIME_P90, on_page=True),
@@ -161,6 +167,7 @@ COLUMNS: Sequence[Column] = (
     measured(m.FINAL_LOSS, on_page=True),
     measured(m.EVALUATION_LOSS, on_page=True),
     measured(m.EVALUATION_PERPLEXITY, on_page=True),
+    measured(a.EVALUATION_SCORE, on_page=True),
     measured(m.EVALUATION_LABELS),
     measured(m.EVALUATION_SAMPLES),
     measured(m.STARTUP_TIME),
@@ -199,11 +206,16 @@ def settings_digest(run: RunResult) -> str | None:
     return hashlib.sha256(json.dumps(compared(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
+def columns_of(rows: Iterable[Row]) -> list[Column]:
+    """Every column that these rows have, shown on a page or not."""
+    return [*COLUMNS, *sent_columns(rows)]
+
+
 def sent_columns(rows: Iterable[Row]) -> list[Column]:
     """A column of bytes for each axis over which any of these runs recorded collectives."""
     axes = {each.axis for row in rows for each in row.run.collectives or ()}
     return [
-        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis))
+        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis), metric=m.COLLECTIVE_BYTES)
         for axis in sorted(axes, key=axis_order)
     ]
 
@@ -223,13 +235,14 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
     if len(rows) < 2:
         return on_page, []
     shared = [c for c in on_page[1:] if c.metric is None and len({c.text(row) for row in rows}) == 1]
-    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(rows[0])) for c in shared]
+    known = [(str(c.heading), c.text(rows[0])) for c in shared if c.value(rows[0]) is not None]
+    return [c for c in on_page if c not in shared], known
 
 
 def to_csv(rows: Iterable[Row]) -> str:
     """All columns of all rows, full precision, with a line of names."""
     rows = list(rows)
-    columns = [*COLUMNS, *sent_columns(rows)]
+    columns = columns_of(rows)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(csv_cell(column.name) for column in columns)

@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
         "--launcher", choices=["slurm", "local", "script", "pbs_script"], help="another launcher than prepared for"
     )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
-    sub = command("report", "make report.html, runs.csv and runs.md from run directories")
+    sub = command("report", "make report.html, report.md and runs.csv from run directories")
     sub.add_argument("paths", type=Path, nargs="*", metavar="DIR", help="sweep or run directories")
     against = sub.add_mutually_exclusive_group()
     against.add_argument(
@@ -94,6 +94,13 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--allow-missing", action="store_true", help="points of FILE that were not measured do not fail")
     sub.add_argument("-o", "--output", type=Path, help="where to write (default: the one DIR given, else here)")
+    sub.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        metavar="LIST",
+        help="write more: parquet (runs.parquet), svg, png (figures/), latex (points.tex); --format svg,latex",
+    )
     return top
 
 
@@ -142,7 +149,7 @@ def report(options: argparse.Namespace) -> int:
         from analysis.compare import compare
 
         a, b = options.compare
-        answer, page = compare(a, b, options.output)
+        answer, page = compare(a, b, options.output, options.format)
         print(*answer, page, sep="\n")
         return 0
     if not options.paths:
@@ -151,11 +158,16 @@ def report(options: argparse.Namespace) -> int:
         from analysis.against_reference import regress
 
         return regress(
-            options.paths, options.reference, options.output, options.tolerance, allow_missing=options.allow_missing
+            options.paths,
+            options.reference,
+            options.output,
+            options.tolerance,
+            allow_missing=options.allow_missing,
+            formats=options.format,
         )
     from analysis.report import report as write_report
 
-    print(write_report(options.paths, options.output))
+    print(write_report(options.paths, options.output, options.format))
     return 0
 
 

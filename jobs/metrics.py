@@ -158,21 +158,22 @@ STEP_TIME_P90 = Metric("step_time_p90_s", "s", "90th percentile of the steady st
 SPEEDUP = Metric(
     "speedup",
     "1",
-    "Strong scaling: median tokens_per_s over repeats, divided by that of the reference point.",
+    "Median tokens_per_s over repeats, divided by that of the reference point; of logs without it samples_per_s or "
+    "steps_per_s. None for weak scaling.",
     Better.high,
     3,
 )
 EFFICIENCY = Metric(
     "efficiency",
     "1",
-    "Median tokens_per_s_per_rank over repeats, divided by that of the reference point.",
+    "Median tokens_per_s_per_rank over repeats, divided by that of the reference point; of logs likewise.",
     Better.high,
     3,
 )
 THROUGHPUT_RATIO = Metric(
     "throughput_ratio",
     "1",
-    "A against B: median tokens_per_s over the repeats of a point of B, divided by that of its partner in A.",
+    "A against B: median throughput over the repeats of a point of B, divided by that of its partner in A.",
     Better.high,
     4,
 )

@@ -6,7 +6,7 @@
         code-3f9c.../                   the code as it was when submitted, shared by runs of the same code
         logs/                           what the launcher and the ranks printed, and submitit's files
                                         (flat: Slurm does not make a directory for a job's output)
-        report.html runs.csv runs.md    made by `slurmscale report`
+        report.html report.md runs.csv  made by `slurmscale report`
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run

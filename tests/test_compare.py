@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_ind
 
 from analysis.compare import compare, compared_report
-from analysis.find import read_runs
+from analysis.find import read, read_runs
 from analysis.pairs import Comparison, compare_groups, ratio_of, welch_interval
 from analysis.report import markdown
 from analysis.scaling import scaling_groups
@@ -44,11 +44,11 @@ def compared_in(path: Path) -> Comparison:
 
 
 def answer_in(path: Path) -> list[str]:
-    return compared_report(*(read_runs([path / side]) for side in ("a", "b")))[1]
+    return compared_report(*(read([path / side]) for side in ("a", "b")))[1]
 
 
 def text_in(path: Path) -> str:
-    return markdown(compared_report(*(read_runs([path / side]) for side in ("a", "b")))[0])
+    return markdown(compared_report(*(read([path / side]) for side in ("a", "b")))[0])
 
 
 SLOW = (0.500, 0.502, 0.498)
@@ -276,8 +276,8 @@ def test_runs_of_a_and_b_with_equal_settings_stay_two_points_on_the_page(tmp_pat
     runs(tmp_path / "a", SLOW)
     runs(tmp_path / "b", FAST)
     text = text_in(tmp_path)
-    assert "| ddp side=A | strong | 1 | 1 | 3 |" in text
-    assert "| ddp side=B | strong | 1 | 1 | 3 |" in text
+    assert "| ddp side=A | strong | 1 | 1 | 16 | 3 |" in text
+    assert "| ddp side=B | strong | 1 | 1 | 16 | 3 |" in text
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_a_missing_an_empty_and_the_same_directory_are_refused_with_what_to_type
     assert str(missing.value).endswith(f"\n{TWO}")
     with pytest.raises(ReportError) as empty:
         compare(tmp_path / "empty", tmp_path / "a", None)
-    assert str(empty.value).startswith(f"--compare: A: {tmp_path / 'empty'}: no run in it. ")
+    assert str(empty.value).startswith(f"--compare: A: {tmp_path / 'empty'}: no run in it, ")
     for b, where in ((tmp_path / "a", "are the same"), (tmp_path, "share 3 of their runs")):
         with pytest.raises(ReportError) as same:
             compare(tmp_path / "a", b, None)

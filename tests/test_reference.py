@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from analysis.find import read_runs
+from analysis.find import read
 from analysis.reference import IDENTITY, parsed, read_reference
 from analysis.regression import Regression, Verdict, regression_of
 from analysis.report import build, report
@@ -30,7 +30,7 @@ MAKE_ONE = "A reference is a runs.csv that an earlier `slurmscale report DIR` wr
 
 
 def csv_of(sweep: Path) -> str:
-    return to_csv(build(read_runs([sweep])).rows)
+    return to_csv(build(read([sweep])).rows)
 
 
 def held(before: Path, now: Path, tolerance: float = 0.05, *, allow_missing: bool = False) -> Regression:
