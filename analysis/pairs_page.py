@@ -206,11 +206,14 @@ def ratios_figure(comparison: Comparison) -> list[Figure]:
          [pair for pair in drawn if pair.ratio.interval is None]),
     )  # fmt: skip
     for name, symbol, colour, members in kinds:
+        rows = [drawn.index(pair) for pair in members]
         if members:
-            plot.add_trace(markers(name, symbol, colour, members, [drawn.index(pair) for pair in members]))
-    plot.add_vline(x=1, line={"color": "#6b7280", "dash": "dash", "width": 1.5})
+            plot.add_traces([bars(colour, members, rows), markers(name, symbol, colour, members, rows)])
+    ends = (-0.6, len(drawn) - 0.4)
+    dashed = {"color": "#6b7280", "dash": "dash", "width": 1.5}
+    plot.add_trace(go.Scatter(name="equally fast", x=[1, 1], y=ends, mode="lines", line=dashed, hoverinfo="skip"))
     named = [plot_text(pair.described) for pair in drawn]
-    plot.update_yaxes(tickvals=list(range(len(drawn))), ticktext=named, showgrid=False, range=[-0.6, len(drawn) - 0.4])
+    plot.update_yaxes(tickvals=list(range(len(drawn))), ticktext=named, showgrid=False, range=ends)
     plot.update_xaxes(title_text="Throughput of B / throughput of A", showgrid=True)
     plot.update_layout(height=150 + 30 * max(2, len(drawn)), showlegend=True)
     left_out = len(pairs) - len(drawn)
@@ -223,27 +226,30 @@ def ratios_figure(comparison: Comparison) -> list[Figure]:
     return [Figure(TIMES.name, HEADING, caption, plot, wide=True)]
 
 
-def markers(name: str, symbol: str, colour: str, pairs: Sequence[Pair], rows: Sequence[int]) -> go.Scatter:
-    """The ratios of pairs on bars, each on its row.
+def bars(colour: str, pairs: Sequence[Pair], rows: Sequence[int]) -> go.Scatter:
+    """What is known of each ratio, as a line on its row.
 
-    Bars are lines of their own: a ratio of medians may lie outside the interval, which is of geometric means.
+    No error bars of the markers: a ratio of medians may lie outside the interval, which is of geometric means.
     """
     x: list[float | None] = []
     for pair in pairs:
-        low, high = pair.ratio.interval or (pair.ratio.low, pair.ratio.high)
-        x += [low, pair.ratio.medians, high, None]
-    hover = [
-        f"{plot_text(pair.described)}<br>B / A: {shown(TIMES, pair.ratio.medians)}<br>{verdict(pair)}; "
-        f"{hosts_words(pair)}; {loss_words(pair)}"
-        for pair in pairs
-    ]
+        x += [*(pair.ratio.interval or (pair.ratio.low, pair.ratio.high)), None]
+    y = [row for row in rows for _ in range(3)]
+    return go.Scatter(x=x, y=y, mode="lines", line={"color": colour, "width": 2.5}, showlegend=False, hoverinfo="skip")
+
+
+def markers(name: str, symbol: str, colour: str, pairs: Sequence[Pair], rows: Sequence[int]) -> go.Scatter:
+    """The ratios of pairs, each on its row."""
     return go.Scatter(
         name=name,
-        x=x,
-        y=[row for row in rows for _ in range(4)],
-        mode="lines+markers",
-        line={"color": colour, "width": 1.5},
-        marker={"symbol": ["line-ns-open", symbol, "line-ns-open", symbol] * len(pairs), "size": 10, "color": colour},
+        x=[pair.ratio.medians for pair in pairs],
+        y=list(rows),
+        mode="markers",
+        marker={"symbol": symbol, "size": 10, "color": colour},
         hoverinfo="text",
-        hovertext=[text for text in hover for _ in range(4)],
+        hovertext=[
+            f"{plot_text(pair.described)}<br>B / A: {shown(TIMES, pair.ratio.medians)}<br>{verdict(pair)}; "
+            f"{hosts_words(pair)}; {loss_words(pair)}"
+            for pair in pairs
+        ],
     )

@@ -142,7 +142,7 @@ def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
     for at_x, at_y, symbol in zip(x, y, symbols, strict=True):
         axes.plot([at_x], [at_y], **stroke, **marked(symbol))
     if label(trace) and "text" not in mode:
-        axes.plot([], [], **stroke, **marked(symbols[0]), label=label(trace))
+        axes.plot([], [], **stroke, **marked(next(iter(symbols), "")), label=label(trace))
     bars = trace.get("error_y", {})
     if bars.get("visible"):
         spread = [list(bars["arrayminus"]), list(bars["array"])]

@@ -168,7 +168,9 @@ def names(identities: Iterable[Identity], columns: Sequence[str]) -> dict[Identi
     named = {}
     for identity in identities:
         row = dict(zip(columns, identity, strict=False))
-        parts = [f"{row['parallelism']}, {counted(row['ranks'], 'rank')} on {counted(row['nodes'], 'node')}"]
+        parts = [
+            f"{row['parallelism'] or row['model']}, {counted(row['ranks'], 'rank')} on {counted(row['nodes'], 'node')}"
+        ]
         parts += [f"{columns[i]}={identity[i]}" for i in telling if identity[i]]
         parts += [f"settings {identity[-1]}"] if identity[-1] else []
         named[identity] = ", ".join(parts)
@@ -207,7 +209,13 @@ def checked(rows: Sequence[RunRow]) -> list[Metric]:
     """The metrics of a point that the reference has, of rates the first one."""
     known = [metric for metric in CHECKED if spread_of(metric, rows)]
     rate = next((metric for metric in known if metric in RATES), None)
-    return [metric for metric in known if metric is rate or metric not in RATES]
+    # Of logs nobody knows whether they must reach the same loss: neither the data nor its order is told.
+    same_data = all(row.get("data", "unknown to this file") for row in rows)
+    return [
+        metric
+        for metric in known
+        if metric is rate or (metric not in RATES and (same_data or metric is not m.FINAL_LOSS))
+    ]
 
 
 def check_of(point: str, metric: Metric, before: Sequence[RunRow], after: Sequence[RunRow], tolerance: float) -> Check:

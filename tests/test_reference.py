@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from analysis.find import read
+from analysis.parsers.metrics import SAMPLES_PER_S
 from analysis.reference import IDENTITY, parsed, read_reference
 from analysis.regression import Regression, Verdict, regression_of
 from analysis.report import build, report
@@ -21,6 +22,7 @@ from jobs.cli import main
 from jobs.errors import ReportError
 from jobs.schema import Run
 from tests.make_run import a_run, event, finished_run, prepared, started, with_engine, with_job
+from tests.parsers.reading import CORPUS, needs_corpus
 from tests.test_compare import runs
 from tests.test_report import Page
 
@@ -225,6 +227,15 @@ def test_an_older_reference_is_matched_on_the_columns_it_has(tmp_path: Path) -> 
     )
     assert found.passed
     assert found.not_matched_on == ["data", "job"]
+
+
+@needs_corpus
+def test_logs_are_held_by_their_rate_and_never_by_a_loss_of_unknown_data() -> None:
+    results = CORPUS / "mlperf/v4.1_Dell_llama2_70b_lora"
+    found = held(results, results)
+    assert found.passed
+    assert {check.metric for check in found.checks} == {SAMPLES_PER_S}
+    assert "llama2_70b_lora, 64 ranks on 8 nodes" in {check.point for check in found.checks}
 
 
 def test_every_column_that_identifies_a_point_is_written() -> None:
