@@ -92,12 +92,15 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) 
     path does not exist, holds no run, a format is unknown or lacks its package, or nothing can be written.
     """
     chosen = chosen_formats(formats)
-    content = build(read(paths))
-    folder = output or (paths[0] if len(paths) == 1 else Path())
+    return write(build(read(paths)), output or (paths[0] if len(paths) == 1 else Path()), chosen)
+
+
+def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
+    """Write the three files and those of known formats; returns the page's path. Raises ReportError when that fails."""
     texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
     # File names may hold bytes that are no UTF-8.
     files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
-    files |= exported(chosen, content.rows, content.groups, content.figures)
+    files |= exported(formats, content.rows, content.groups, content.figures)
     try:
         for name, data in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import functools
+import hashlib
 import io
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import Group, Point
+from analysis.scaling import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -144,6 +146,11 @@ COLUMNS: Sequence[Column] = (
     setting("sequence_length", "job.sequence_length", "Sequence length"),
     setting("scaling", "scaling.mode", "Scaling"),
     setting("precision", "job.precision", "Precision"),
+    setting("job", "job.name"),
+    setting("data", "data.name"),
+    setting("steps", "job.steps"),
+    setting("epochs", "job.epochs"),
+    Column("settings_digest", lambda row: settings_digest(row.run)),
     setting("repeat", "repeat", "Repeat"),
     started("device", "device"),
     started("device_name", "device_name"),
@@ -216,6 +223,13 @@ COLUMNS: Sequence[Column] = (
     Column("git_commit", lambda row: lookup(row.run.provenance, "git.commit")),
     Column("path", lambda row: str(row.run.path)),
 )
+
+
+def settings_digest(run: RunResult) -> str | None:
+    """What tells two lines apart whose columns are equal: a digest of all settings that are compared."""
+    if not run.used:
+        return None
+    return hashlib.sha256(json.dumps(compared(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def columns_of(rows: Iterable[Row]) -> list[Column]:

@@ -212,6 +212,13 @@ STEP_TIME_DRIFT_P = Metric(
     "independent. Absent where all of them are equal.",
     digits=2,
 )
+THROUGHPUT_RATIO = Metric(
+    "throughput_ratio",
+    "1",
+    "A against B: median throughput over the repeats of a point of B, divided by that of its partner in A.",
+    Better.high,
+    4,
+)
 FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
 EPOCH_TIME = Metric(
     "epoch_time_s",
