@@ -2,7 +2,7 @@
 
 A task is what throughputs may be compared over: the same model, data and sequence length. The line that is told is
 that of the fastest point, or the one with the most ranks where that has no other rank count; doubtful points
-(analysis.checks) are never told. Called by analysis.report and figures.
+(analysis.checks) are never told. Called by analysis.report, limits and figures.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from analysis.formats import shown
+from analysis.formats import per_second, shown
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, Spread, plural
 from jobs import metrics as m
 
-DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}
 
 
 def hardware(runs: Iterable[RunResult]) -> str:
@@ -34,8 +34,8 @@ def answers(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
             if len(runs) > 1
             else "No result: the run cannot be used; the reason is below."
         ]
-    tasks = by_task(groups)
-    return [answer(members, name_task=len(tasks) > 1) for members in tasks.values()]
+    tasks = by_task(groups).values()
+    return [answer(members, prefix(members, name_task=len(tasks) > 1)) for members in tasks]
 
 
 def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
@@ -47,31 +47,50 @@ def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
     return dict(sorted(tasks.items()))
 
 
-def answer(groups: Sequence[Group], *, name_task: bool) -> str:
-    """The sentence of one task."""
+def prefix(groups: Sequence[Group], *, name_task: bool) -> str:
+    """The first words of a sentence on a task: the hardware, then the task where there are several."""
     first = groups[0].runs[0]
-    task = f"{first.setting('data.name')}, sequence length {first.setting('job.sequence_length')}"
-    prefix = hardware(run for group in groups for run in group.runs) + (f", {task}: " if name_task else ": ")
+    task = [str(name)] if (name := first.setting("data.name")) else [groups[0].model]
+    task += [f"sequence length {length:,}"] if (length := first.setting("job.sequence_length")) else []
+    return hardware(run for group in groups for run in group.runs) + (f", {', '.join(task)}: " if name_task else ": ")
+
+
+def fastest(groups: Sequence[Group]) -> tuple[Group, Point] | None:
+    """The point with the most tokens per second, with its line; None when no point may be told."""
     points = [(group, point) for group in groups for point in group.points if not point.doubtful]
-    if not points:
-        return f"{prefix}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
-    group, point = max(points, key=lambda item: item[1].throughput.median)
-    rate = f"{shown(m.TOKENS_PER_S, point.throughput.median)} tokens/s"
-    spread = repeats(point.throughput) + overlap(point, [other for _, other in points])
-    scaled = [line for line in groups if farthest(line)]
-    if not scaled:
+    return max(points, key=lambda item: item[1].throughput.median, default=None)
+
+
+def told_line(groups: Sequence[Group]) -> Group | None:
+    """The line whose scaling is told; None when none of them scales, or no point may be told."""
+    best = fastest(groups)
+    if best and farthest(best[0]):
+        return best[0]
+    return max((line for line in groups if farthest(line)), key=lambda line: line.points[-1].ranks, default=None)
+
+
+def answer(groups: Sequence[Group], start: str) -> str:
+    """The sentence of one task."""
+    best = fastest(groups)
+    if best is None:
+        return f"{start}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
+    group, point = best
+    points = [each for line in groups for each in line.points if not each.doubtful]
+    rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
+    spread = repeats(point.throughput) + overlap(point, points)
+    line = told_line(groups)
+    if line is None:
         why = (
             "the losses that a reference needs are not believed"
-            if any(line.reference for line in groups)
+            if any(each.reference for each in groups)
             else "no line has points of different rank counts"
         )
         return (
-            f"{prefix}{group.described} reaches {rate} on {point.place} ({spread}), the fastest of "
+            f"{start}{group.described} reaches {rate} on {point.place} ({spread}), the fastest of "
             f"{plural(len(points), 'point')}; {why}, so there is no speedup and no efficiency."
         )
-    line = group if farthest(group) else max(scaled, key=lambda each: each.points[-1].ranks)
     return (
-        f"{prefix}{reach(line)}; fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, {rate} "
+        f"{start}{reach(line)}; fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, {rate} "
         f"({spread})."
     )
 
@@ -101,8 +120,9 @@ def reach(group: Group) -> str:
     own = group.efficiency(reference)
     if own is not None and own.n > 1:
         spread += f", the reference's own {shown(m.EFFICIENCY, own.low)} to {shown(m.EFFICIENCY, own.high)} %"
+    work = "throughput only, not the same work at each point" if group.unequal_work else f"{group.mode} scaling"
     return (
-        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{group.mode} scaling, "
+        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{work}, "
         f"reference {reference.place}, {n}, {spread})"
     )
 
@@ -117,4 +137,5 @@ def repeats(spread: Spread) -> str:
     """The number of repeats and their spread: `n = 2, 5,200 to 5,400`."""
     if spread.n == 1:
         return "n = 1, no spread"
+    # Rates have the same digits, whatever they count.
     return f"n = {spread.n}, {shown(m.TOKENS_PER_S, spread.low)} to {shown(m.TOKENS_PER_S, spread.high)}"

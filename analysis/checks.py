@@ -1,4 +1,4 @@
-"""What makes a comparison doubtful, in words: losses that disagree, other code, other hosts, dirty trees.
+"""What makes a comparison doubtful, in words: losses that disagree, other code or hosts, slow steps, dirty trees.
 
 A fast wrong run does not win: a run whose final loss leaves that of its peers is marked, never named fastest, and
 never silently dropped. Called by analysis.report.
@@ -13,9 +13,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.ended import Ended
+from analysis.evidence import Ending
+from analysis.facts import FILE_NAME
 from analysis.records import RunResult
-from analysis.scaling import plural
+from analysis.scaling import Group, plural
+from analysis.steadiness_page import steps_are_slow, steps_drift
 from analysis.untrusted import as_list, canonical, lookup
+from analysis.utilization import utilization
 from jobs import metrics as m
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
@@ -24,6 +29,7 @@ FINAL_LOSS_TOLERANCE = 0.01
 SAME_STEP_TOLERANCE = 1e-3
 MOST_SENTENCES = 5
 INFLUENCE_LOSS = ("model.", "data.", "job.")
+ENDED_WELL = {Ending.succeeded, Ending.unknown}
 # Job settings without influence on the mathematics of a step; precision changes rounding, not the sum.
 NO_INFLUENCE_ON_LOSS = {
     "job.name",
@@ -61,9 +67,12 @@ def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> 
 
 
 def loss_doubts(runs: Iterable[RunResult]) -> dict[Path, str]:
-    """Why a run's loss is not believed, by its path; runs without doubt are absent."""
+    """Why a run's loss is not believed, by its path; runs without doubt are absent.
+
+    Of logs nobody knows whether they must reach the same loss: neither the data nor its order is told.
+    """
     doubts = {}
-    for members in grouped(runs, peers):
+    for members in grouped([run for run in runs if run.log is None], peers):
         middle = statistics.median(run.values[m.FINAL_LOSS] for run in members)
         for run in members:
             loss = run.values[m.FINAL_LOSS]
@@ -80,12 +89,23 @@ def distance(value: float, of: float) -> float:
     return abs(value - of) / max(abs(of), sys.float_info.min)
 
 
-def warnings(runs: Collection[RunResult], doubts: dict[Path, str]) -> list[str]:
+def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
     """What a reader must know before believing the report."""
     used = [run for run in runs if run.used]
+    own = [run for run in used if run.log is None]
+    logs = [run for run in used if run.log is not None]
+    believed = [run for run in own if run.path not in doubts]
     rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
-    believed = [run for run in used if run.path not in doubts]
-    return disbelieved(used, doubts) + loss_disagreement(believed) + [said for rule in rules for said in rule(used)]
+    of_logs = (ended_badly, ranks_untold)
+    return (
+        work_differs(groups)
+        + disbelieved(own, doubts)
+        + loss_disagreement(believed)
+        + above_the_peak(used)
+        + [said for rule in rules for said in rule(own)]
+        + [said for rule in of_logs for said in rule(logs)]
+        + [said for rule in (steps_are_slow, steps_drift) for said in rule(used)]
+    )
 
 
 def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
@@ -138,6 +158,12 @@ def gap_at(step: int, runs: list[RunResult]) -> Gap:
     return Gap(distance(high.losses[step], low.losses[step]), step, low, high)
 
 
+def above_the_peak(runs: list[RunResult]) -> list[str]:
+    """Runs that would have done more FLOPs than their devices can."""
+    sentences = [said for run in runs if (said := utilization(run).impossible) is not None]
+    return first_of(sentences, "Further runs whose utilization is impossible")
+
+
 def engines_differ(runs: list[RunResult]) -> list[str]:
     """Runs of different engines, which differ in more than their layout."""
     counts = Counter(str(run.setting("engine.kind")) for run in runs)
@@ -183,6 +209,40 @@ def batch_differs(runs: list[RunResult]) -> list[str]:
     return [
         f"Global batches differ ({listed} sequences), as weak scaling implies or by choice: throughput may be "
         "compared, losses and steps to a given loss may not."
+    ]
+
+
+def ended_badly(runs: list[RunResult]) -> list[str]:
+    """Logs of runs that did not end well, whose steps count all the same."""
+    failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.ending not in ENDED_WELL]
+    sentences = [
+        f"{run.name} ended badly ({run.state}); its steps until then count. {Ended.of(run.path.name, verdict).proof}"
+        for run in failed
+        if run.log and (verdict := run.log.verdict) and verdict.line and verdict.proof
+    ]
+    return first_of(sentences, "Further logs of runs that ended badly")
+
+
+def work_differs(groups: Iterable[Group]) -> list[str]:
+    """Lines whose points did not do the same work."""
+    sentences = [
+        f"{group.described}: {why}. Its speedup and efficiency compare throughputs only, and neither strong nor weak "
+        "scaling; how many samples a given quality takes may differ from point to point."
+        for group in groups
+        if (why := group.unequal_work)
+    ]
+    return first_of(sentences, "Further lines of unequal work")
+
+
+def ranks_untold(runs: list[RunResult]) -> list[str]:
+    """Logs that cannot stand on an axis of ranks."""
+    without = [run.name for run in runs if run.ranks is None]
+    if not without:
+        return []
+    return [
+        f"{plural(len(without), 'log')} do not tell how many ranks there were ({', '.join(without[:3])}"
+        f"{', ...' if len(without) > 3 else ''}): measured, but in no line and no figure. "
+        f"Write `ranks: N` into a {FILE_NAME} beside them."
     ]
 
 

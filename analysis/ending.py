@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.evidence import SEARCH, Ending, Evidence, Weight, evidence
@@ -30,6 +30,10 @@ class Verdict:
     rank: int | None = None
     """Which rank it began with, where the log says so."""
     host: str | None = None
+    weight: Weight | None = field(default=None, compare=False)
+    """How much its proof proves; None without one."""
+    file: str | None = field(default=None, compare=False)
+    """The name of the file that the line is in, where that is not the log itself."""
 
     @property
     def advice(self) -> str:
@@ -56,7 +60,8 @@ def verdict(found: Iterable[Evidence], *, last_progress: int = 0, finished: bool
     first = min(equal, key=lambda each: (each.when or "~", each.line.number))
     if first.ending is Ending.collective_timeout:
         first = laggard(equal, first)
-    return Verdict(first.ending, first.line.number, first.line.text.strip(), first.line.rank, first.line.host)
+    line = first.line
+    return Verdict(first.ending, line.number, line.text.strip(), line.rank, line.host, first.weight)
 
 
 def laggard(waiting: list[Evidence], first: Evidence) -> Evidence:

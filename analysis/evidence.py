@@ -20,7 +20,7 @@ class Ending(Enum):
 
     succeeded = "Nothing to do."
     out_of_gpu_memory = (
-        "Lower job.micro_batch_size, shard more (parallelism=full_shard or more ranks), or turn activation "
+        "Lower job.micro_batch_size, shard more (parallelism=fsdp_full or more ranks), or turn activation "
         "checkpointing on."
     )
     out_of_host_memory = "Ask for more memory a node, start fewer ranks or data workers on it, or load weights once."
@@ -91,6 +91,7 @@ SIGNS = (
         Ending.out_of_host_memory, Weight.fault, r"Detected \d+ oom[-_]kill event|exceeded memory (?:limit|allocation)"
     ),
     sign(Ending.out_of_host_memory, Weight.fault, r"Out of memory: Kill(?:ed)? process|task \d+: Out Of Memory"),
+    sign(Ending.out_of_host_memory, Weight.end, r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
     sign(Ending.time_limit, Weight.end, r"CANCELLED AT [^%].*DUE TO TIME LIMIT|PBS: job killed: walltime \d+ exceeded"),
     sign(Ending.preempted, Weight.end, r"CANCELLED AT [^%].*DUE TO PREEMPTION"),
     sign(Ending.node_failure, Weight.end, r"CANCELLED AT [^%].*DUE TO NODE FAILURE|srun: error: Node failure on "),
@@ -104,6 +105,7 @@ SIGNS = (
     sign(Ending.diverged, Weight.end, r"(?i)loss (?:is|became|was) (?:nan|inf)|(?:nan|inf) in (?:loss|local grad)"),
     sign(Ending.collective_timeout, Weight.consequence, r"Watchdog caught collective operation timeout"),
     sign(Ending.network, Weight.consequence, r"Rendezvous\w*Error\b|Connection (?:reset|closed|refused)\b|Broken pipe"),
+    sign(Ending.network, Weight.consequence, r"^\w*Error: .*\bgloo/transport/"),
     sign(Ending.killed, Weight.signal, r"tasks? [\d,-]+: Killed\b|\bexitcode: -9\b|Signal 9 \(SIGKILL\)"),
     sign(Ending.aborted, Weight.signal, r"tasks? [\d,-]+: Aborted\b|\bexitcode: -6\b|Signal 6 \(SIGABRT\)"),
     sign(Ending.cancelled, Weight.signal, r"CANCELLED AT [\dT:-]+ \*\*\*|^KeyboardInterrupt$"),
@@ -114,6 +116,8 @@ CONFIGURATION_TYPES = re.compile(
     r"|(?:Config\w*|Missing\w*|Hydra)Exception$"
 )
 NETWORK_TYPES = re.compile(r"(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Network|Store|Backend))Error$")
+# What a process that a signal ended stands for, by the signal's number.
+SIGNALS = {9: Ending.killed, 6: Ending.aborted, 11: Ending.code_error}
 # torchrun's summary of its children: fields of one failure after the other.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
 RANK = re.compile(r"\[Rank (\d+)\]|srun: error: \S+: tasks? (\d+)")
@@ -124,7 +128,7 @@ NEEDLES = (
     "PCIe Bus Error", "PBS: job killed", "Node failure on", "spank plugin", "pyxis: ", "execve()", "loading shared",
     "error: unrecognized", "error: argument", "error: the following", "error: Parser key", "error: Configuration",
     "error: Problem", "loss is", "loss became", "loss was", "Loss is", "nan in l", "inf in l", "NaN in l",
-    "Watchdog caught",
+    "Watchdog caught", "DefaultCPUAllocator",
     "Rendezvous", "Connection re", "Connection closed", "Broken pipe", ": Killed", ": Aborted", "exitcode", "Signal 9",
     "Signal 6", "KeyboardInterrupt", "Traceback (most recent call last)", "Error", "Exception", "  time      :",
     "  host      :", "  rank      :",
@@ -162,9 +166,9 @@ def evidence(lines: Iterable[Line]) -> Iterator[Evidence]:
 
 
 def of_exception(exception: re.Match[str]) -> tuple[Ending | None, Weight]:
-    """What the last line of a traceback stands for; None where it only reports another failure."""
+    """What the last line of a traceback stands for; None where it only reports another failure, or a signal."""
     kind = exception["type"].rpartition(".")[2]
-    if kind in {"ChildFailedError", "SystemExit", "KeyboardInterrupt"}:
+    if kind in {"ChildFailedError", "SystemExit", "KeyboardInterrupt", "SignalException", "SIGTERMException"}:
         return None, Weight.signal
     if kind == "MemoryError":
         return Ending.out_of_host_memory, Weight.end
@@ -178,8 +182,7 @@ def of_exception(exception: re.Match[str]) -> tuple[Ending | None, Weight]:
 def of_child(child: dict[str, str], line: Line) -> Iterator[Evidence]:
     """What torchrun says of one process: nothing where it ended it itself, or where the process said why."""
     code = int(child["exitcode"]) if re.fullmatch(r"-?\d+", child["exitcode"]) else 0
-    endings = {-9: Ending.killed, -6: Ending.aborted, -11: Ending.code_error}
-    ending = endings.get(code, Ending.unknown if code > 0 else None)
+    ending = SIGNALS.get(-code, Ending.unknown if code > 0 else None)
     if ending is None:
         return
     rank = int(child["rank"]) if child.get("rank", "").isdigit() else None

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 import plotly.graph_objects as go
 
 from analysis.bars import MOST_BARS, stacked
+from analysis.fits import best_fits
 from analysis.formats import plot_text, shown, title
 from analysis.goodput_page import goodput_bars
 from analysis.lines import of, over_ranks
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, plural
+from analysis.scaling import RATES, Group, Point, plural
 from analysis.side_by_side import side_by_side
 from analysis.style import Figure, Look, empty_plot, legend, looks_of, word
 from jobs import metrics as m
@@ -32,9 +34,18 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         return []
     looks = looks_of(groups)
     return [
-        over_ranks("Throughput", m.TOKENS_PER_S, groups, looks, of(m.TOKENS_PER_S)),
+        *(
+            over_ranks("Throughput", rate, counted, looks, lambda _, point: point.throughput, fits=best_fits(counted))
+            for rate in RATES
+            if (counted := [group for group in groups if group.rate is rate])
+        ),
         over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
         over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
+        *(
+            [over_ranks("Time to train", a.TIME_TO_TRAIN, groups, looks, of(a.TIME_TO_TRAIN))]
+            if any(a.TIME_TO_TRAIN in run.values for group in groups for run in group.runs)
+            else []
+        ),
         over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
         *side_by_side(groups),
         time_split(groups),
@@ -83,8 +94,8 @@ def time_split(groups: Sequence[Group]) -> Figure:
 
 def typical(point: Point) -> RunResult:
     """The repeat with the median throughput (the lower one of two)."""
-    middle = statistics.median_low(run.values[m.TOKENS_PER_S] for run in point.runs)
-    return next(run for run in point.runs if run.values[m.TOKENS_PER_S] == middle)
+    middle = statistics.median_low(run.values[point.rate] for run in point.runs)
+    return next(run for run in point.runs if run.values[point.rate] == middle)
 
 
 def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:

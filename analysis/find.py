@@ -1,43 +1,96 @@
-"""Which run directories there are: below sweeps, parents of sweeps, or given themselves; each once.
+"""What there is to report on: our run directories, and every other file that may be a log; each once.
 
 A directory counts as a run when it holds at least two of the files that jobs/rundir.py names, so that a broken run is
-still listed. Called by analysis.report.
+still listed. What else lies in a sweep of ours is no log of others. Called by analysis.report.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.accounting import accounted
 from analysis.contents import FILES
+from analysis.derived import with_derived
+from analysis.facts import FILE_NAME, read_facts
+from analysis.log_file import LogFile, read_log_file
+from analysis.log_runs import log_runs, name_below
+from analysis.parsers import sacct
 from analysis.reading import read_all
 from analysis.records import RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
 
+# What `slurmscale report` writes, perhaps beside the logs.
+WRITTEN = {"report.html", "report.md", "runs.csv", "runs.parquet", "points.tex"}
+FIGURES = "figures"
 
-def read_runs(paths: Iterable[Path], *, use_cache: bool = False) -> list[RunResult]:
-    """Every run below these directories, each once, in the order of their paths; from the cache what has not changed.
 
-    Raises ReportError when a path does not exist or when there is no run at all.
+@dataclass(frozen=True)
+class Found:
+    """What lies at and below the paths of a report."""
+
+    runs: Sequence[RunResult]
+    """Run directories of ours, then trainings that logs tell of."""
+    logs: Sequence[LogFile]
+    """Every file that some format is in, trainings among them."""
+    unknown: Sequence[str]
+    """Files in which there is none, below the paths that were given."""
+
+
+def read(paths: Iterable[Path], *, use_cache: bool = False) -> Found:
+    """Every run and log at and below these paths, each once, in the order of their paths.
+
+    From the cache come those of our runs that have not changed; logs, and what is derived of runs, are not in it.
+
+    Raises ReportError when a path does not exist or when there is neither a run nor a log.
     """
     paths = list(paths)
-    found = {run: None for path in paths for run in run_directories(path)}
-    if not found:
+    directories: dict[Path, None] = {}
+    files: dict[Path, Path] = {}
+    for path in paths:
+        runs, others = files_below(path)
+        root = path.resolve()
+        directories |= dict.fromkeys(runs)
+        files |= {other.resolve(): root for other in others}
+    ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in directories}}
+    tasks = [(path, ledgers[path.parent].get(path.name, [])) for path in sorted(directories)]
+    own = read_all(tasks, use_cache=use_cache)
+    facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
+    logs = with_accounting({path: read_log_file(path) for path in sorted(files) if path.name != FILE_NAME})
+    told = [log for log in logs.values() if log.told]
+    roots = sorted({files[log.path] for log in told})
+    trainings = [
+        run for root in roots for run in log_runs([log for log in told if files[log.path] == root], root, facts)
+    ]
+    if not own and not told:
         given = ", ".join(str(path) for path in paths) or "nothing"
         raise ReportError(
-            f"{given}: no run in it. A run is a directory with {', '.join(FILES)}, or some of them. "
-            "Give a sweep, a run or a directory of sweeps, for instance: slurmscale report runs/demo"
+            f"{given}: no run in it, and no log that is known. A run is a directory with {', '.join(FILES)}, or some "
+            "of them; which programs' logs are known, the README lists. Give sweeps, runs, logs or directories of "
+            "them, for instance: slurmscale report runs/demo"
         )
-    ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in found}}
-    tasks = [(path, ledgers[path.parent].get(path.name, [])) for path in sorted(found)]
-    return without_copies(read_all(tasks, use_cache=use_cache))
+    unknown = [name_below(files[path], path) for path, log in logs.items() if not log.told]
+    return Found(with_derived([*without_copies(own), *trainings]), told, unknown)
+
+
+def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
+    """The logs, where tables of sacct among them tell more of the ends of their jobs."""
+    tables = [path for path, log in logs.items() if sacct.FORMAT.name in log.formats]
+    verdicts = {path: log.verdict for path, log in logs.items() if log.verdict and path not in tables}
+    said = accounted(verdicts, tables)
+    return {path: replace(log, verdict=said.get(path, log.verdict)) for path, log in logs.items()}
+
+
+def read_runs(paths: Iterable[Path], *, use_cache: bool = False) -> list[RunResult]:
+    """The runs alone, of ours and of logs; errors as those of `read`."""
+    return list(read(paths, use_cache=use_cache).runs)
 
 
 def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
@@ -50,12 +103,17 @@ def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
     return records
 
 
-def run_directories(path: Path) -> list[Path]:
-    """Run directories at or below a path, resolved; what is inside a run is not searched."""
+def files_below(path: Path) -> tuple[list[Path], list[Path]]:
+    """Run directories of ours at or below a path, resolved, and other files; not what is inside a run or a sweep."""
+    if path.is_file():
+        return [], [path]
     if not path.is_dir():
-        what = "is not a directory" if path.exists() else "does not exist"
-        raise ReportError(f"{path} {what}. Give sweep or run directories, for instance: slurmscale report runs/demo")
+        raise ReportError(
+            f"{path} does not exist. Give sweeps, runs, logs or directories of them, for instance: "
+            "slurmscale report runs/demo"
+        )
     runs: list[Path] = []
+    others: list[Path] = []
 
     def unreadable(error: OSError) -> None:
         # Reading it will say why.
@@ -66,8 +124,14 @@ def run_directories(path: Path) -> list[Path]:
         if len(set(FILES).intersection(files)) > 1:
             runs.append(Path(directory))
             below.clear()
+        elif SweepDir(Path(directory)).submissions.name in files:
+            below[:] = [name for name in below if name != SweepDir(Path()).logs.name]
+        else:
+            others += [Path(directory) / name for name in files if name not in WRITTEN and not name.startswith(".")]
+        if "report.html" in files:
+            below[:] = [name for name in below if name != FIGURES]
         below[:] = [name for name in below if not name.startswith((".", "code-"))]
-    return runs
+    return runs, [other for other in others if other.is_file()]
 
 
 def without_copies(runs: list[RunResult]) -> list[RunResult]:

@@ -9,22 +9,38 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Iterable
 
-from analysis.scaling import Spread
+from analysis.parsers import metrics as a
+from analysis.scaling import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 ABSENT = "—"
+ACRONYMS = {metric.name: metric.name.upper() for metric in (m.MFU, m.HFU)}
+COUNT_DIGITS = 9
 FORMULA = re.compile(r"\s*[=+\-@\t\r]")
 # Where a person reads another unit than the SI one on disk: its name, and how many base units it is.
 SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.MEMORY_PEAK: ("GiB", 2.0**30),
     m.COLLECTIVE_BYTES: ("MiB", 2.0**20),
     m.EFFICIENCY: ("%", 0.01),
+    m.SLOW_STEPS_SHARE: ("%", 0.01),
+    m.STEP_TIME_DRIFT: ("%", 0.01),
     m.GOODPUT: ("%", 0.01),
+    m.MFU: ("%", 0.01),
+    m.HFU: ("%", 0.01),
+    m.TOKENS_TRAINED: ("million", 1e6),
+    m.NODE_TIME: ("h", 3600.0),
+    m.RANK_TIME: ("h", 3600.0),
+    m.RANK_TIME_PER_TOKEN: ("h per 1e9 tokens", 3600.0 / 1e9),
+    m.ENERGY: ("kWh", 3.6e6),
+    m.ENERGY_COVERED: ("%", 0.01),
     m.CHECKPOINT_SIZE: ("MiB", 2.0**20),
     m.CHECKPOINT_STALL_SHARE: ("%", 0.01),
     m.CHECKPOINT_BANDWIDTH: ("GB/s", 1e9),
+    a.STORAGE_READ_PEAK: ("MB/s", 1e6),
+    a.STORAGE_WRITE_PEAK: ("MB/s", 1e6),
 }
 
 
@@ -43,15 +59,54 @@ def significant(value: float, digits: int) -> str:
 
 def shown(metric: Metric, value: float | None) -> str:
     """A metric's value in its shown unit and digits, without the unit; a dash when absent."""
-    return ABSENT if value is None else significant(value / SHOWN_IN.get(metric, ("", 1.0))[1], metric.digits)
+    if value is None:
+        return ABSENT
+    value /= SHOWN_IN.get(metric, ("", 1.0))[1]
+    # A count is written as one, however many digits it may have.
+    return (
+        f"{value:,.0f}"
+        if metric.digits >= COUNT_DIGITS and value == round(value)
+        else significant(value, metric.digits)
+    )
 
 
 def shown_spread(metric: Metric, spread: Spread | None) -> str:
-    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`."""
+    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`.
+
+    And its confidence interval, where that is another: `5,310 (5,200 to 5,400; CI 5,280 to 5,370)`.
+    """
     if spread is None:
         return ABSENT
     middle, low, high = (shown(metric, value) for value in (spread.median, spread.low, spread.high))
-    return middle if low == high else f"{middle} ({low} to {high})"
+    if low == high:
+        return middle
+    sure = [shown(metric, value) for value in spread.interval or ()]
+    interval = f"; CI {sure[0]} to {sure[1]}" if sure and sure != [low, high] else ""
+    return f"{middle} ({low} to {high}{interval})"
+
+
+def interval_words(groups: Iterable[Group]) -> str:
+    """Which confidence interval the medians of these lines have, and its coverage, by number of repeats."""
+    counts = sorted({len(point.runs) for group in groups for point in group.points})
+    if not counts:
+        return ""
+    said = [
+        f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
+        for n in counts
+        if (k := interval_rank(n))
+    ]
+    if not counts:
+        return "No point: no run tells on how many ranks it was."
+    if not said:
+        return (
+            f"Medians have no confidence interval: that takes {FEWEST_REPEATS} repeats, and no point has more than "
+            f"{counts[-1]}."
+        )
+    return (
+        "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
+        f"distribution: {'; '.join(said)}; not shown where it is smallest to largest. Points of fewer than "
+        f"{FEWEST_REPEATS} repeats have none. That of a speedup or efficiency takes the reference's median as exact."
+    )
 
 
 def unit(metric: Metric) -> str:
@@ -63,17 +118,27 @@ def unit(metric: Metric) -> str:
 def title(metric: Metric) -> str:
     """A metric's name as a heading: `Step time median (s)`."""
     name = metric.name
-    bare = name.removesuffix("_bytes_per_s").removesuffix("_s").removesuffix("_bytes")
+    bare = name.removesuffix("_bytes_per_s").removesuffix("_s").removesuffix("_bytes").removesuffix("_j")
     # The unit is said once, unless too little is left: `Collective` alone is no quantity.
-    if metric.unit in {"s", "B", "B/s"} and "_" in bare:
+    if metric.unit == "J" or (metric.unit in {"s", "B", "B/s"} and "_" in bare):
         name = bare
     words = name.replace("_per_", "/").replace("_", " ")
-    return f"{words[0].upper()}{words[1:]}" + (f" ({unit(metric)})" if unit(metric) else "")
+    return ACRONYMS.get(words, f"{words[0].upper()}{words[1:]}") + (f" ({unit(metric)})" if unit(metric) else "")
+
+
+def per_second(rate: Metric) -> str:
+    """The unit of a rate in words: `tokens/s`."""
+    return rate.name.replace("_per_s", "/s").replace("_", " ")
 
 
 def one_line(text: str) -> str:
     """Text without line breaks and other control characters."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text).strip()
+
+
+def unbroken(text: str) -> str:
+    """Text in which a line does not end between a number and its per cent sign, or inside `n = 2`."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bn) (?==)|(?<=\bn =) (?=\d)", "\u00a0", text)
 
 
 def short(text: str, limit: int) -> str:

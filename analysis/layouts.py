@@ -36,7 +36,7 @@ class MeasuredLayout:
     @property
     def per_rank(self) -> list[float]:
         """TOKENS_PER_S_PER_RANK of every repeat, slowest first."""
-        return sorted(run.values[m.TOKENS_PER_S_PER_RANK] for run in self.point.runs)
+        return sorted(run.values[m.TOKENS_PER_S] / self.point.ranks for run in self.point.runs)
 
     @property
     def choice(self) -> str:
@@ -68,8 +68,9 @@ def layouts_by_ranks(groups: Sequence[Group]) -> dict[int, list[MeasuredLayout]]
     """The layouts of one task by number of ranks: the fastest first, those whose loss is not believed last."""
     by_ranks: dict[int, list[MeasuredLayout]] = defaultdict(list)
     for group in groups:
-        for point in group.points:
-            by_ranks[point.ranks].append(MeasuredLayout(group, point))
+        if group.rate is m.TOKENS_PER_S:
+            for point in group.points:
+                by_ranks[point.ranks].append(MeasuredLayout(group, point))
     return {
         ranks: sorted(by_ranks[ranks], key=lambda each: (each.point.doubtful, -each.point.throughput.median, each.name))
         for ranks in sorted(by_ranks)

@@ -6,18 +6,22 @@ analysis.figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
-from analysis.formats import SHOWN_IN, plot_text, shown_spread, title
-from analysis.scaling import STRONG, Group, Point, Spread, plural
+from analysis.fits import EXTRAPOLATED_TIMES, Fit
+from analysis.formats import SHOWN_IN, plot_text, shown, shown_spread, title
+from analysis.scaling import RATES, STRONG, Group, Point, Spread, plural
 from analysis.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 GREY = "#6b7280"
+EXTRAPOLATED = "extrapolated by a fitted law"
 # Beyond this ratio of rank counts a linear axis squeezes the small ones together.
 LARGEST_LINEAR_RATIO = 16
 # More names do not fit below an axis.
@@ -35,8 +39,13 @@ def over_ranks(
     groups: Sequence[Group],
     looks: dict[str, Look],
     spread_at: Callable[[Group, Point], Spread | None],
+    *,
+    fits: Mapping[str, Fit] = MappingProxyType({}),
 ) -> Figure:
-    """A metric over the number of ranks, one line a group, with the spread over repeats."""
+    """A metric over the number of ranks, one line a group, with the spread over repeats.
+
+    `fits` are laws of that metric by the label of their line: each is drawn beyond what was measured.
+    """
     drawn = []
     for group in groups:
         spreads = [(point, spread) for point in group.points if (spread := spread_at(group, point))]
@@ -45,15 +54,20 @@ def over_ranks(
     if not drawn:
         return Figure(metric.name, heading, f"{word(groups)}: {why_nothing(groups, metric)}", None)
     plot = empty_plot()
-    ranks = sorted({point.ranks for _, spreads in drawn for point, _ in spreads})
-    largest = max(spread.high for _, spreads in drawn for _, spread in spreads)
-    both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and metric in {m.TOKENS_PER_S, m.SPEEDUP}
+    measured = {point.ranks for _, spreads in drawn for point, _ in spreads}
+    ranks = sorted(measured | {fit.farthest for fit in fits.values()})
+    largest = max(
+        [spread.high for _, spreads in drawn for _, spread in spreads]
+        + [fit.throughput(fit.farthest).value for fit in fits.values()]
+    )
+    both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and (metric is m.SPEEDUP or metric in RATES)
     # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.
     side_by_side = len(ranks) == 1
     for i, (group, spreads) in enumerate(drawn):
         x = [i if side_by_side else point.ranks for point, _ in spreads]
         plot.add_trace(line(group, spreads, x, metric, looks[group.label]))
     add_ideal(plot, metric, [group for group, _ in drawn], ranks)
+    add_extrapolated(plot, metric, fits, looks)
     plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else ranks_axis(ranks)))
     plot.update_yaxes(title_text=title(metric))
     if both_log:
@@ -62,7 +76,8 @@ def over_ranks(
         top = max(largest, ranks[-1] / ranks[0] if metric is m.SPEEDUP else 0, 1.0 if metric is m.EFFICIENCY else 0)
         plot.update_yaxes(range=[0, 1.08 * top / unit_size(metric)])
     plot.update_layout(**legend(0 if side_by_side else len(drawn)))
-    return Figure(metric.name, heading, caption_over_ranks(metric, [group for group, _ in drawn], groups), plot)
+    caption = caption_over_ranks(metric, [group for group, _ in drawn], groups) + extrapolated_words(fits)
+    return Figure(metric.name, heading, caption, plot)
 
 
 def line(
@@ -71,7 +86,7 @@ def line(
     """One group's line: medians, with bars from the smallest to the largest repeat."""
     size = unit_size(metric)
     return go.Scatter(
-        name=plot_text(group.label),
+        name=plot_text(group.label + (f" ({group.mode})" if group.unequal_work else "")),
         x=list(x),
         y=[spread.median / size for _, spread in spreads],
         error_y={
@@ -111,6 +126,43 @@ def add_ideal(plot: go.Figure, metric: Metric, groups: Sequence[Group], ranks: S
         plot.add_trace(go.Scatter(name=named, x=x, y=y, mode="lines", line=style, hoverinfo="skip"))
 
 
+def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], looks: dict[str, Look]) -> None:
+    """Fitted laws from the most measured ranks on, dotted and open, in the colours of their lines; one legend entry."""
+    size = unit_size(metric)
+    for label, fit in fits.items():
+        x = np.linspace(fit.ranks[-1], fit.farthest, 9).tolist()
+        far = f"{title(metric)}: {shown(metric, fit.throughput(fit.farthest).value)}"
+        where = f"Extrapolated to {plural(fit.farthest, 'rank')} by {fit.law.name}"
+        plot.add_trace(
+            go.Scatter(
+                name=EXTRAPOLATED,
+                legendgroup=EXTRAPOLATED,
+                showlegend=False,
+                x=x,
+                y=[fit.throughput(ranks).value / size for ranks in x],
+                mode="lines+markers",
+                line={"color": looks[label].colour, "dash": "dot", "width": 1.5},
+                marker={"symbol": "circle-open", "size": [0] * (len(x) - 1) + [11]},
+                hoverinfo="text",
+                hovertext=f"{plot_text(label)}<br>{where}<br>{far}",
+            )
+        )
+    if fits:
+        style = {"color": GREY, "dash": "dot", "width": 1.5}
+        entry = {"x": [None], "y": [None], "mode": "lines", "line": style, "showlegend": True}
+        plot.add_trace(go.Scatter(name=EXTRAPOLATED, legendgroup=EXTRAPOLATED, **entry))
+
+
+def extrapolated_words(fits: Mapping[str, Fit]) -> str:
+    """What the extrapolated lines are, for the caption."""
+    if not fits:
+        return ""
+    return (
+        f" Dotted, to an open circle: extrapolated to {EXTRAPOLATED_TIMES} times the most ranks by the law that fits a "
+        "line best (see Fits); nothing was measured there."
+    )
+
+
 def ranks_axis(ranks: Sequence[int]) -> dict[str, Any]:
     """An axis with the measured rank counts as its ticks and room at both ends."""
     if ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0]:
@@ -142,6 +194,7 @@ def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[
         if len(groups) > len(drawn):
             why = "one rank count only" if metric is m.EFFICIENCY else "one rank count only, or weak scaling"
             sentences.append(f"Without: {plural(len(groups) - len(drawn), 'line')} ({why}).")
+    sentences += [f"Not the same work, {group.label}: {work}." for group in drawn if (work := group.unequal_work)]
     points = [point for group in drawn for point in group.points]
     if any(point.doubtful for point in points):
         sentences.append("Open marker: no repeat has a loss that is believed.")

@@ -20,10 +20,12 @@ import orjson
 
 from analysis.cache import Shelf, cache_directory, digest
 from analysis.contents import Contents, contents_of
+from analysis.energy import Energy
 from analysis.goodput import Loss
 from analysis.progress import with_progress
 from analysis.records import RunResult, run_of
 from jobs import metrics as m
+from jobs.rundir import RunDir
 
 # Fewer are read before other processes have started.
 FEWEST_FOR_PROCESSES = 500
@@ -41,7 +43,7 @@ def read_all(tasks: Sequence[Task], *, use_cache: bool) -> list[RunResult]:
     found: dict[Path, RunResult] = {}
     for path, submissions in with_progress(tasks, len(tasks), "Looking for changes in runs"):
         shelf = shelves[path.parent]
-        if path.name in shelf.entries and (key := key_of(contents_of(path), submissions)):
+        if path.name in shelf.entries and (key := key_of(path, contents_of(path), submissions)):
             value = shelf.get(path.name, key)
             if value is not None:
                 found[path] = decoded(path, value)
@@ -89,11 +91,17 @@ def work_out(task: Task) -> tuple[str | None, bytes | None]:
     """A run's key and its result as JSON; no key where it is not to be kept, no JSON where that would change it."""
     path, submissions = task
     contents = contents_of(path)
-    return key_of(contents, submissions), encoded(run_of(path, contents, submissions))
+    return key_of(path, contents, submissions), encoded(run_of(path, contents, submissions))
 
 
-def key_of(contents: Contents, submissions: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key of a run in the cache; None where a file cannot be read, which another time it may."""
+def key_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, Any]]) -> str | None:
+    """The key of a run in the cache; None for one that is not to be kept.
+
+    That is where a file cannot be read, which another time it may, and where there are power readings: these are not
+    among the contents, for they may be too many for memory.
+    """
+    if RunDir(path).power_logs:
+        return None
     parts: list[bytes | None] = []
     for content in contents.values():
         if isinstance(content, OSError) and not isinstance(content, FileNotFoundError):
@@ -103,7 +111,7 @@ def key_of(contents: Contents, submissions: Sequence[Mapping[str, Any]]) -> str 
 
 
 def encoded(run: RunResult) -> bytes | None:
-    """A result without its path as JSON; None where JSON has no such values, as of dates and NaN in a configuration."""
+    """A result of ours without its path as JSON; None where JSON lacks such values, as dates and NaN."""
     value = {
         "config": run.config,
         "plan": run.plan,
@@ -115,7 +123,10 @@ def encoded(run: RunResult) -> bytes | None:
         # As two lists of numbers: a list for each pair takes several times as long to read.
         "losses": [list(run.losses), list(run.losses.values())],
         "steady_steps": run.steady_steps,
+        "step_times_s": [list(run.step_times_s), list(run.step_times_s.values())],
         "lost_to": [[loss.cause, loss.starts, loss.time_s] for loss in run.lost_to],
+        "energy": run.energy
+        and {**vars(run.energy), "devices": [*run.energy.devices], "left_out": [*run.energy.left_out]},
     }
     try:
         text = orjson.dumps(value)
@@ -137,5 +148,14 @@ def decoded(path: Path, value: Mapping[str, Any]) -> RunResult:
         values={m.REGISTRY[name]: number for name, number in value["values"].items()},
         losses=dict(zip(*value["losses"], strict=True)),
         steady_steps=value["steady_steps"],
+        step_times_s=dict(zip(*value["step_times_s"], strict=True)),
         lost_to=[Loss(*loss) for loss in value["lost_to"]],
+        energy=energy_decoded(value["energy"]),
     )
+
+
+def energy_decoded(value: Mapping[str, Any] | None) -> Energy | None:
+    """The energy that was encoded."""
+    if value is None:
+        return None
+    return Energy(**{**value, "devices": tuple(value["devices"]), "left_out": tuple(value["left_out"])})

@@ -21,10 +21,15 @@ import yaml
 from analysis.checkpoints import checkpoint_values
 from analysis.collectives import Collective, degrees, read_collectives, sums
 from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
+from analysis.energy import Energy, energy_of_run
 from analysis.goodput import Loss, account, starts_of
+from analysis.log_file import LogFile
+from analysis.steadiness import steadiness
 from analysis.untrusted import flat, lookup, number
 from jobs import metrics as m
+from jobs.causes import end_of, latest_attempt
 from jobs.metrics import Metric
+from jobs.rundir import RunDir
 from jobs.schema import Run
 
 # What the page and the groups read of a config.yaml; a file without one of them is of another version.
@@ -61,8 +66,14 @@ class RunResult:
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
+    step_times_s: Mapping[int, float] = field(default_factory=dict)
+    """Time of each steady step, by step."""
     lost_to: Sequence[Loss] = field(default_factory=list)
     """What ended its starts but the last, and what that cost."""
+    energy: Energy | None = None
+    """By the power readings that lie beside it; None where there are none."""
+    log: LogFile | None = None
+    """The log of another program that all of this comes from; None for a run directory of ours."""
 
     @property
     def used(self) -> bool:
@@ -80,9 +91,12 @@ class RunResult:
         return str(self.config.get("sweep") or self.path.parent.name)
 
     @property
-    def ranks(self) -> int:
-        """World size."""
-        return int(self.config["nodes"]) * int(self.config["ranks_per_node"])
+    def ranks(self) -> int | None:
+        """World size; None where a log does not tell."""
+        nodes, ranks_per_node = self.setting("nodes"), self.setting("ranks_per_node")
+        if isinstance(nodes, int) and isinstance(ranks_per_node, int):
+            return nodes * ranks_per_node
+        return self.setting("ranks") if self.log else None
 
     @functools.cached_property
     def started(self) -> Mapping[str, Any]:
@@ -138,22 +152,23 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         config = read_config(contents)
         plan = read_json(contents, AT.plan)
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)
-        records = [record for record in records_of(contents, AT.metrics) if number(record, m.STEP) is not None]
-        # Where attempts overlap, the later attempt's record replaces the earlier one.
-        steps = {int(record[m.STEP.name]): record for record in records}
+        records = step_records(records_of(contents, AT.metrics))
+        steps = latest(records)
         refuse_unfinished(events, config, last=max(steps, default=0))
         refuse_other_hardware(events, config)
         unmeasured = config["job"]["unmeasured_steps"]
         steady = steady_steps(steps, unmeasured, first_of_attempts(records))
         refuse_unmeasured(steps, steady, unmeasured)
+        ranks = config["nodes"] * config["ranks_per_node"]
+        starts = starts_of(events, records, submissions)
+        energy = energy_of_run(RunDir(path).power_logs, starts, ranks) if starts else None
     except UnusableError as error:
         return RunResult(path, config, plan, provenance, events, error.state, str(error))
     except OSError as error:
         reason = f"{error.filename or path} cannot be read: {error.strerror or error}"
         return RunResult(path, config, plan, provenance, events, "unreadable", reason)
-    ranks = config["nodes"] * config["ranks_per_node"]
-    starts = starts_of(events, records, submissions)
     spent = account(starts) if starts else None
+    step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     return RunResult(
         path,
         config,
@@ -162,6 +177,7 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         events,
         values={
             **measured(steps, steady, ranks),
+            **steadiness(step_times_s),
             **attempt_times(events),
             **held_and_sent(events),
             **evaluated(events),
@@ -170,7 +186,9 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
         steady_steps=len(steady),
+        step_times_s=step_times_s,
         lost_to=spent.losses if spent else [],
+        energy=energy,
     )
 
 
@@ -205,6 +223,16 @@ def with_defaults(values: Mapping[str, Any], schema: type) -> dict[str, Any]:
     return filled
 
 
+def step_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of a metrics file that are of steps, of all attempts, in the order written."""
+    return [record for record in records if number(record, m.STEP) is not None]
+
+
+def latest(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """One record a step: where attempts overlap, the later attempt's replaces the earlier one."""
+    return {int(record[m.STEP.name]): record for record in records}
+
+
 def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:
     """The first step of each attempt, also of those whose records a later attempt replaced."""
     first: dict[int, int] = {}
@@ -236,18 +264,15 @@ def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str
         return
     steps = config["job"].get("steps")
     reached = f"at step {last} of {steps}" if steps else f"at step {last}"
-    latest = events[len(kinds) - 1 - kinds[::-1].index("started") :] if "started" in kinds else events
-    # The rank that failed first brings the others down: theirs are consequences.
-    failed = next((event for event in latest if event["event"] == "failed"), None)
-    if failed is not None:
+    end = end_of(latest_attempt(events))
+    if end is not None and end["event"] == "failed":
         when = reached if "started" in kinds else "before its first step"
-        who = failed.get("stage") or f"rank {failed.get('rank', '?')} on {failed.get('node', 'an unnamed node')}"
-        raise UnusableError("failed", f"failed {when}: {who}: {failed.get('error', 'no error text')}")
+        who = end.get("stage") or f"rank {end.get('rank', '?')} on {end.get('node', 'an unnamed node')}"
+        raise UnusableError("failed", f"failed {when}: {who}: {end.get('error', 'no error text')}")
     if "started" not in kinds:
         raise UnusableError("not started", "never started")
-    stopped = next((event for event in latest if event["event"] == "stopped"), None)
-    if stopped is not None:
-        raise UnusableError("stopped", f"stopped {reached}: {stopped.get('reason', 'no reason recorded')}")
+    if end is not None:
+        raise UnusableError("stopped", f"stopped {reached}: {end.get('reason', 'no reason recorded')}")
     raise UnusableError("unfinished", f"no end recorded; last seen {reached}: still running, killed, or out of time")
 
 
@@ -283,14 +308,20 @@ def refuse_unmeasured(steps: dict[int, dict[str, Any]], steady: list[dict[str, A
 def measured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], ranks: int) -> dict[Metric, float]:
     """The metrics of one run, by their definitions in jobs.metrics."""
     times_s = [record[m.STEP_TIME.name] for record in steady]
-    tokens_per_s = sum(record[m.TOKENS.name] for record in steady) / math.fsum(times_s)
+    tokens = sum(record[m.TOKENS.name] for record in steady)
+    tokens_per_s = tokens / math.fsum(times_s)
+    trained = [number(record, m.TOKENS) for record in steps.values()]
     values = {
         m.TOKENS_PER_S: tokens_per_s,
         m.TOKENS_PER_S_PER_RANK: tokens_per_s / ranks,
+        m.TOKENS_PER_STEP: tokens / len(steady),
         m.FINAL_LOSS: float(steps[max(steps)][m.LOSS.name]),
     }
     percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
     values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
+    if known := [value for value in trained if value is not None]:
+        # A step that does not tell its tokens leaves their sum unknown.
+        values |= {m.TOKENS_TRAINED: sum(known)} if len(known) == len(trained) else {}
     memory = [value for record in steps.values() if (value := number(record, m.MEMORY_PEAK)) is not None]
     return values | ({m.MEMORY_PEAK: max(memory)} if memory else {})
 

@@ -1,4 +1,4 @@
-"""`slurmscale report DIR...`: run directories in; report.html, runs.csv and runs.md out.
+"""`slurmscale report DIR...`: run directories in; report.html, report.md, runs.csv and what `--format` names out.
 
 The page opens offline and fetches nothing: plotly.js is embedded once and a content security policy forbids the
 rest. Same inputs, same bytes: no time of day, no random ids. Everything from a file is text: jinja escapes it in HTML
@@ -7,12 +7,14 @@ and in the figures' JSON. Imports no torch.
 
 from __future__ import annotations
 
+import base64
 import gc
+import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,31 @@ from markupsafe import Markup
 from analysis.answer import answers, hardware
 from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
+from analysis.cost_page import cost_section
+from analysis.ended import endings
+from analysis.exports import chosen_formats, exported
 from analysis.figures import figures
-from analysis.find import read_runs
+from analysis.find import Found, read
+from analysis.fits_page import fits_section
+from analysis.formats import ABSENT, interval_words, one_line, unbroken
 from analysis.formats import markdown_cell as escaped
-from analysis.formats import one_line, shown_spread, title
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
+from analysis.limits import Limits, limits
+from analysis.log_steps import WARM_UP_RULE
+from analysis.measurements import measurement_sections
+from analysis.mlperf import mlperf_section
+from analysis.points import point_table
+from analysis.published_page import published_section
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, plural, scaling_groups
+from analysis.scaling import Group, plural, scaling_groups
 from analysis.style import Figure, Section
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.untrusted import as_list, lookup
+from analysis.utilization_page import utilization_section
 from jobs import metrics as m
 from jobs.errors import ReportError
+from jobs.metrics import Metric
 
 MOST_LISTED = 12
 # Rows that a table shows; runs.csv has every run.
@@ -49,11 +63,18 @@ class Report:
     title: str
     lead: str
     answers: Sequence[str]
+    limits: Sequence[Limits]
     warnings: Sequence[str]
     groups: Sequence[Group]
     rows: Sequence[Row]
     figures: Sequence[Figure]
     sections: Sequence[Section]
+    measurements: Sequence[Section]
+    """What logs measure that tell of no training: collectives, storage, serving."""
+    unknown: Sequence[str]
+    """Files that no parser knows."""
+    foreign_metrics: Sequence[Metric]
+    """Metrics that only logs carry, as far as these do."""
     facts: Sequence[tuple[str, Sequence[str]]]
 
     @property
@@ -67,30 +88,34 @@ class Report:
         return [row for row in self.rows if not row.run.used]
 
 
-def report(paths: list[Path], output: Path | None, *, use_cache: bool = True) -> Path:
-    """Write report.html, runs.csv and runs.md into `output` and return the page's path.
+def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), *, use_cache: bool = True) -> Path:
+    """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
 
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
-    path does not exist, holds no run, or nothing can be written.
+    path does not exist, holds no run, a format is unknown or lacks its package, or nothing can be written.
     """
+    chosen = chosen_formats(formats)
     # Of 10,000 runs there are millions of objects, none of which is garbage: looking for some takes half of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return write(build(read_runs(paths, use_cache=use_cache)), output or (paths[0] if len(paths) == 1 else Path()))
+        content = build(read(paths, use_cache=use_cache))
+        return write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
     finally:
         if collecting:
             gc.enable()
 
 
-def write(content: Report, folder: Path) -> Path:
-    """Write the report's files into a folder and return the page's path."""
-    texts = {"runs.csv": to_csv(content.rows), "runs.md": markdown(content), "report.html": page(content)}
+def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
+    """Write the three files and those of known formats; returns the page's path. Raises ReportError when that fails."""
+    texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
+    # File names may hold bytes that are no UTF-8.
+    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    files |= exported(formats, content.rows, content.groups, content.figures)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            # File names may hold bytes that are no UTF-8.
-            (folder / name).write_text(text, encoding="utf-8", errors="replace", newline="")
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
     except OSError as error:
         raise ReportError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}. "
@@ -99,8 +124,9 @@ def write(content: Report, folder: Path) -> Path:
     return folder / "report.html"
 
 
-def build(runs: Sequence[RunResult]) -> Report:
-    """The report of these runs: read them, compare them, say what is doubtful."""
+def build(found: Found) -> Report:
+    """The report of these runs and logs: read them, compare them, say what is doubtful."""
+    runs = found.runs
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
     used = [run for run in runs if run.used]
@@ -109,13 +135,36 @@ def build(runs: Sequence[RunResult]) -> Report:
         title=one_line(f"Scaling report: {listed(sweeps, most=3)}"),
         lead=lead(used, len(runs)),
         answers=answers(groups, runs),
-        warnings=warnings(runs, doubts),
+        limits=limits(groups),
+        warnings=warnings(runs, doubts, groups),
         groups=groups,
-        rows=rows_of(runs, groups, doubts),
+        rows=rows_of(runs, groups, doubts, endings(runs)),
         figures=figures(groups),
-        sections=[each for each in (goodput_section(used), checkpoint_section(used)) if each],
+        sections=[
+            each
+            for each in (
+                published_section(groups),
+                fits_section(groups),
+                mlperf_section(runs),
+                utilization_section(used),
+                cost_section(groups, used, len(runs) - len(used)),
+                goodput_section(used),
+                checkpoint_section(used),
+            )
+            if each
+        ],
+        measurements=measurement_sections(found.logs),
+        unknown=found.unknown,
+        foreign_metrics=foreign_metrics(found),
         facts=facts(used or runs),
     )
+
+
+def foreign_metrics(found: Found) -> list[Metric]:
+    """The metrics of these logs that our own runs do not have, by name."""
+    of_runs = [metric for run in found.runs for metric in run.values]
+    of_logs = [metric for log in found.logs for records in log.records.values() for r in records for metric in r.values]
+    return sorted({*of_runs, *of_logs} - set(m.REGISTRY.values()), key=lambda metric: metric.name)
 
 
 # --- words -----------------------------------------------------------------------------------------------------
@@ -126,13 +175,15 @@ def lead(used: Sequence[RunResult], count: int) -> str:
     if not used:
         return f"Nothing measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
-    ranks = sorted({run.ranks for run in used})
-    nodes = sorted({int(run.config["nodes"]) for run in used})
+    ranks = sorted({run.ranks for run in used if run.ranks})
+    nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})
     times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
     when = f", {period(times[0], times[-1])}" if times else ""
+    where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
+    runs = "run" if len(used) == 1 else "runs"
     return (
-        f"{hardware(used)} {'run' if len(used) == 1 else 'runs'} on {listed(devices)}, {span(ranks, 'rank')} on "
-        f"{span(nodes, 'node')}{when}; {len(used):,} of {plural(count, 'run')} used."
+        f"{hardware(used)} {runs} on {listed(devices)}, {where or 'ranks not told'}{when}; "
+        f"{len(used):,} of {plural(count, 'run')} used."
     )
 
 
@@ -195,38 +246,14 @@ def counted(values: Iterable[str]) -> list[str]:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
-POINT_HEADINGS = (
-    "Line",
-    "Scaling",
-    "Nodes",
-    "Ranks",
-    "n",
-    title(m.TOKENS_PER_S),
-    title(m.TOKENS_PER_S_PER_RANK),
-    title(m.STEP_TIME_MEDIAN),
-    title(m.SPEEDUP),
-    title(m.EFFICIENCY),
-    title(m.MEMORY_PEAK),
-    title(m.FINAL_LOSS),
-)
+UNUSED_HEADINGS = ("Run", "Sweep", "State", "Why", "Ended by", "What proves it", "What to do")
 
 
-def point_cells(group: Group, point: Point) -> list[str]:
-    """A point's cells under POINT_HEADINGS: medians, with the smallest and largest of several repeats."""
-    return [
-        group.label + (" (loss not believed)" if point.doubtful else ""),
-        group.mode,
-        f"{point.nodes:,}",
-        f"{point.ranks:,}",
-        f"{len(point.runs):,}",
-        shown_spread(m.TOKENS_PER_S, point.throughput),
-        shown_spread(m.TOKENS_PER_S_PER_RANK, point.spread(m.TOKENS_PER_S_PER_RANK)),
-        shown_spread(m.STEP_TIME_MEDIAN, point.spread(m.STEP_TIME_MEDIAN)),
-        shown_spread(m.SPEEDUP, group.speedup(point)),
-        shown_spread(m.EFFICIENCY, group.efficiency(point)),
-        shown_spread(m.MEMORY_PEAK, point.spread(m.MEMORY_PEAK)),
-        shown_spread(m.FINAL_LOSS, point.spread(m.FINAL_LOSS)),
-    ]
+def unused_cells(row: Row) -> list[str]:
+    """The cells of a run that is not used, under UNUSED_HEADINGS."""
+    ended = row.ended
+    told = [ended.words, ended.proof or ABSENT, ended.advice] if ended else [ABSENT] * 3
+    return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *told]
 
 
 def rows_left_out(count: int) -> str:
@@ -250,23 +277,34 @@ def markdown(content: Report) -> str:
     columns, shared = fold(content.used)
     parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
     parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.answers]
+    for limit in content.limits:
+        said = "".join(f"- {escaped(sentence)}\n" for sentence in limit.sentences)
+        parts.append(f"\n## {escaped(limit.heading)}\n\n{said}")
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     if content.used:
-        points = [point_cells(group, point) for group in content.groups for point in group.points]
+        point_headings, points = point_table(content.groups)
         held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used[:MOST_ROWS]]
-        parts.append("\n## Points: median over repeats (smallest to largest)\n\n" + table(POINT_HEADINGS, points))
+        parts.append(
+            f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
+            + table(point_headings, [row.cells for row in points])
+        )
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
             parts.append("\n## What a rank holds and sends\n\n" + table(held_headings, cells))
-        for section in content.sections:
-            parts.append(f"\n## {section.heading}\n\n" + table(section.headings, section.rows))
+    for section in (*content.sections, *content.measurements):
+        parts.append(f"\n## {escaped(section.heading)}\n\n" + table(section.headings, section.rows))
+    if content.used:
         parts.append("\n## Runs\n\n" + table([column.heading or "" for column in columns], runs, len(content.used)))
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
-        unused = [[row.run.name, row.run.sweep, row.run.state, str(row.run.reason)] for row in content.unused]
-        parts.append("\n## Runs not used, and why\n\n" + table(("Run", "Sweep", "State", "Why"), unused))
+        unused = [unused_cells(row) for row in content.unused]
+        parts.append("\n## Runs not used, and why\n\n" + table(UNUSED_HEADINGS, unused))
+    if content.unknown:
+        rest = f"\nand {len(content.unknown) - MOST_LISTED:,} more\n" if len(content.unknown) > MOST_LISTED else ""
+        names = "".join(f"- {escaped(path)}\n" for path in content.unknown[:MOST_LISTED])
+        parts.append(f"\n## Files that no parser knows: {len(content.unknown):,}\n\n{names}{rest}")
     return "".join(parts)
 
 
@@ -276,26 +314,46 @@ def page(content: Report) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string((files("analysis") / "report.html.j2").read_text(encoding="utf-8"))
+    environment.filters["unbroken"] = unbroken
+    template = environment.from_string(resource("report.html.j2"))
     held_headings, held_rows = held_and_sent(content.groups)
+    point_headings, points = point_table(content.groups)
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
-    unmeasured = sorted({row.run.config["job"]["unmeasured_steps"] for row in content.used})
+    own = [row.run for row in content.used if row.run.log is None]
+    unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
+    # Neither holds a closing script tag.
+    scripts = [plotly.offline.get_plotlyjs(), resource("report.js")] if plots else []
     return template.render(
         report=content,
         columns=columns,
         shared=in_words(shared),
-        point_headings=POINT_HEADINGS,
-        points=[(group, point) for group in content.groups for point in group.points],
-        point_cells=point_cells,
+        point_headings=point_headings,
+        points=points,
+        most_listed=MOST_LISTED,
+        intervals=interval_words(content.groups),
+        unused_headings=UNUSED_HEADINGS,
+        unused_cells=unused_cells,
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,
         sent_metric=m.COLLECTIVE_BYTES,
-        metrics=m.REGISTRY.values(),
+        metrics=[*m.REGISTRY.values(), *content.foreign_metrics],
         most_rows=MOST_ROWS,
         rows_left_out=rows_left_out,
         unmeasured=listed([str(count) for count in unmeasured]),
+        warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
         plots=plots,
-        # It holds no closing script tag.
-        plotly_js=Markup(plotly.offline.get_plotlyjs()) if plots else None,  # noqa: S704 (no text of a run is in it)
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
+        script_sources=Markup(script_sources(scripts)),  # noqa: S704
     )
+
+
+def resource(name: str) -> str:
+    """A text file that belongs to this package."""
+    return (resources.files("analysis") / name).read_text(encoding="utf-8")
+
+
+def script_sources(scripts: Iterable[str]) -> str:
+    """What a content security policy lets be executed: these scripts by their digests, nothing else."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"

@@ -3,18 +3,25 @@
 Pure functions of RunResults; no files, no figures. A group holds the used runs whose configuration differs only
 in ranks, repeat and bookkeeping; within it, runs on the same nodes and ranks are repeats of one point. The
 reference is the point with the fewest ranks that was measured; nothing is extrapolated. Definitions of speed-up and
-efficiency: jobs.metrics. Called by analysis.report, answer and figures.
+efficiency: jobs.metrics. Our runs declare strong or weak scaling; of other people's it is recognised by the global
+batch, and a batch that changes otherwise makes it neither. A run of unknown ranks is in no group. Called by
+analysis.report, answer and figures.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.untrusted import canonical
 from jobs import metrics as m
@@ -24,6 +31,8 @@ from jobs.metrics import Metric
 # batch of weak scaling is not among them because it is not a setting: it follows from the ranks.
 NOT_COMPARED = {
     "nodes",
+    "ranks",
+    "job.seed",
     "ranks_per_node",
     "repeat",
     "name",
@@ -31,6 +40,7 @@ NOT_COMPARED = {
     "runs_dir",
     "wall_time_min",
     "data.cache_dir",
+    "cluster.service_units_per_node_hour",
     "engine.hang_timeout_s",
     "launcher.kind",
     "launcher.max_running",
@@ -39,7 +49,28 @@ NOT_COMPARED = {
 }
 # The setting of a section that stands for the others in it.
 NAMING = {"name", "mode", "kind"}
-STRONG = "strong"
+STRONG, WEAK = "strong", "weak"
+CHANGING, UNKNOWN = "changing batch", "unknown batch"
+# What a line's speed may be counted in: the first of them that all its runs have.
+RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
+# Of an interval of the median; fewer repeats than these have none that is so sure.
+LEAST_COVERAGE = 0.95
+FEWEST_REPEATS = 6
+
+
+def coverage(n: int, k: int) -> float:
+    """How probably the k-th smallest to the k-th largest of n independent repeats hold the median, however distributed.
+
+    Either all but k - 1 are above the median or all but k - 1 below it, where they do not: a binomial tail, twice.
+    """
+    return 1 - sum(math.comb(n, i) for i in range(k)) / (1 << (n - 1))
+
+
+@functools.cache
+def interval_rank(n: int) -> int:
+    """The largest k whose coverage is at least LEAST_COVERAGE; 0 for fewer than FEWEST_REPEATS, where none is."""
+    tails = itertools.accumulate(math.comb(n, i) for i in range(n // 2))
+    return sum(1 - tail / (1 << (n - 1)) >= LEAST_COVERAGE for tail in tails)
 
 
 @dataclass(frozen=True)
@@ -50,15 +81,21 @@ class Spread:
     low: float
     high: float
     n: int
+    interval: tuple[float, float] | None = None
+    """Of the median, as `interval_rank` says; None for fewer repeats than it takes."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """The spread of at least one value."""
-        return cls(statistics.median(values), min(values), max(values), len(values))
+        ordered = sorted(values)
+        k = interval_rank(len(ordered))
+        interval = (ordered[k - 1], ordered[-k]) if k else None
+        return cls(statistics.median(ordered), ordered[0], ordered[-1], len(ordered), interval)
 
     def over(self, reference: float) -> Spread:
         """The same repeats, each divided by a reference."""
-        return Spread(self.median / reference, self.low / reference, self.high / reference, self.n)
+        interval = self.interval and (self.interval[0] / reference, self.interval[1] / reference)
+        return Spread(self.median / reference, self.low / reference, self.high / reference, self.n, interval)
 
 
 @dataclass(frozen=True)
@@ -66,10 +103,12 @@ class Point:
     """The repeats of one group on the same nodes and ranks."""
 
     ranks: int
-    nodes: int
+    nodes: int | None
     runs: tuple[RunResult, ...]
     doubted: tuple[RunResult, ...] = ()
     """Repeats whose loss is not believed: they do not enter the median, unless there are no others."""
+    rate: Metric = m.TOKENS_PER_S
+    """What its speed is counted in; every run of it has that."""
 
     @property
     def doubtful(self) -> bool:
@@ -79,7 +118,7 @@ class Point:
     @property
     def place(self) -> str:
         """The point in words: `2 ranks on 1 node`."""
-        return f"{plural(self.ranks, 'rank')} on {plural(self.nodes, 'node')}"
+        return plural(self.ranks, "rank") + (f" on {plural(self.nodes, 'node')}" if self.nodes else "")
 
     def spread(self, metric: Metric) -> Spread | None:
         """A metric over the repeats that have it."""
@@ -88,8 +127,20 @@ class Point:
 
     @property
     def throughput(self) -> Spread:
-        """Tokens per second; every used run has them."""
-        return Spread.of([run.values[m.TOKENS_PER_S] for run in self.runs])
+        """Its rate, all ranks together."""
+        return Spread.of([run.values[self.rate] for run in self.runs])
+
+    @property
+    def throughput_per_rank(self) -> Spread:
+        """Its rate, of one rank."""
+        return self.throughput.over(self.ranks)
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Sequences of a step; None where a run does not tell, or repeats differ."""
+        sizes = {run.plan.get("global_batch_size") for run in self.runs}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return size if isinstance(size, int) else None
 
 
 @dataclass(frozen=True)
@@ -99,19 +150,34 @@ class Group:
     label: str
     model: str
     engine: str
-    parallelism: str
+    parallelism: str | None
     mode: str
     points: tuple[Point, ...]
 
     @property
     def described(self) -> str:
         """The label with the model, which it names itself only where models differ."""
-        return self.label if self.label.startswith(f"{self.model} ") else f"{self.model} with {self.label}"
+        return self.label if f"{self.label} ".startswith(f"{self.model} ") else f"{self.model} with {self.label}"
+
+    @property
+    def rate(self) -> Metric:
+        """What its speed is counted in."""
+        return self.points[0].rate
 
     @property
     def runs(self) -> list[RunResult]:
         """The runs that its points rest on."""
         return [run for point in self.points for run in point.runs]
+
+    @property
+    def unequal_work(self) -> str | None:
+        """Why its points are not one experiment, in words; None where their batches are as its mode says."""
+        if len(self.points) == 1 or self.mode in {STRONG, WEAK}:
+            return None
+        if self.mode == UNKNOWN:
+            return "the global batch is not told"
+        sizes = ", ".join(f"{point.global_batch_size:,} on {plural(point.ranks, 'rank')}" for point in self.points)
+        return f"the global batch changes: {sizes}"
 
     @property
     def reference(self) -> Point | None:
@@ -120,22 +186,20 @@ class Group:
 
     def speedup(self, point: Point) -> Spread | None:
         """SPEEDUP of a point's repeats; None for weak scaling and without a reference."""
-        if self.mode != STRONG or self.reference is None:
+        if self.mode == WEAK or self.reference is None:
             return None
         return point.throughput.over(self.reference.throughput.median)
 
     def efficiency(self, point: Point) -> Spread | None:
         """EFFICIENCY of a point's repeats; None without a reference."""
-        per_rank = point.spread(m.TOKENS_PER_S_PER_RANK)
-        reference = self.reference.spread(m.TOKENS_PER_S_PER_RANK) if self.reference else None
-        return per_rank.over(reference.median) if per_rank and reference else None
+        return point.throughput_per_rank.over(self.reference.throughput_per_rank.median) if self.reference else None
 
 
 def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -> list[Group]:
     """The groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
     members: dict[bytes, list[RunResult]] = defaultdict(list)
     for run in runs:
-        if run.used:
+        if run.used and run.ranks is not None:
             members[canonical(compared(run))].append(run)
     labels = distinct_labels([compared(group[0]) for group in members.values()])
     groups = [one_group(label, group, doubtful) for label, group in zip(labels, members.values(), strict=True)]
@@ -146,21 +210,35 @@ def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> 
     """The group of these runs, with its points in order."""
     repeats: dict[tuple[int, int], list[RunResult]] = defaultdict(list)
     for run in runs:
-        repeats[run.ranks, run.config["nodes"]].append(run)
+        repeats[run.ranks or 0, run.setting("nodes") or 0].append(run)
+    rate = next(each for each in RATES if all(each in run.values for run in runs))
     points = []
     for (ranks, nodes), members in sorted(repeats.items(), key=lambda item: item[0]):
         doubted = tuple(run for run in members if run.path in doubtful)
         believed = tuple(run for run in members if run.path not in doubtful)
-        points.append(Point(ranks, nodes, believed or doubted, doubted))
+        points.append(Point(ranks, nodes or None, believed or doubted, doubted, rate))
     first = runs[0]
     return Group(
         label=label,
         model=str(first.setting("model.name")),
         engine=str(first.setting("engine.kind")),
-        parallelism=str(first.setting("parallelism.name")),
-        mode=str(first.setting("scaling.mode")),
+        parallelism=first.setting("parallelism.name"),
+        mode=mode_of(first.setting("scaling.mode"), points),
         points=tuple(points),
     )
+
+
+def mode_of(declared: str | None, points: Sequence[Point]) -> str:
+    """How the work grows with the ranks: as declared, unless the global batch of the points says otherwise."""
+    sizes = [(point.ranks, point.global_batch_size) for point in points]
+    known = [(ranks, size) for ranks, size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return declared or UNKNOWN
+    if declared and len(known) == 1:
+        return declared
+    if len({size for _, size in known}) == 1:
+        return STRONG
+    return WEAK if len({Fraction(size, ranks) for ranks, size in known}) == 1 else CHANGING
 
 
 def compared(run: RunResult) -> dict[str, Any]:
@@ -177,7 +255,9 @@ def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     naming = [key for key in ("model.name", "engine.kind") if len({str(each.get(key)) for each in settings}) > 1]
     namesakes: dict[str, list[int]] = defaultdict(list)
     for i, values in enumerate(settings):
-        namesakes[" ".join(str(values.get(key)) for key in (*naming, "parallelism.name"))].append(i)
+        names = [str(name) for key in (*naming, "parallelism.name") if (name := values.get(key)) is not None]
+        # Of a log that does not tell its layout, the model is all there is.
+        namesakes[" ".join(names) or str(values.get("model.name"))].append(i)
     labels = [""] * len(settings)
     for label, members in namesakes.items():
         keys = differing_keys([settings[i] for i in members])

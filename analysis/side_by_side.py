@@ -143,7 +143,7 @@ def row_label(layout: MeasuredLayout, rivals: Sequence[MeasuredLayout]) -> str:
     grid = layout.grid or {}
     notes = [f"{axis} {grid[axis]}" for axis in AXES if grid.get(axis, 1) > 1]
     if len({each.point.nodes for each in rivals}) > 1:
-        notes.append(plural(layout.point.nodes, "node"))
+        notes.append(plural(layout.point.nodes or 0, "node"))
     if layout.point.doubtful:
         notes.append("loss not believed")
     return plot_text(layout.name) + (f" ({', '.join(notes)})" if notes else "")

@@ -46,7 +46,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page with a row a run: the first cell is its name, the last one words, those between numbers."""
+    """A table of the page, a row a run or law: the first cell is a name, the last one words, those between numbers."""
 
     heading: str
     note: str
@@ -66,9 +66,10 @@ class Look:
 def looks_of(groups: Sequence[Group]) -> dict[str, Look]:
     """A look for each group, by label: colour and dash by order, symbol by parallelism."""
     strokes = itertools.cycle((colour, dash) for dash in DASHES for colour in COLOURS)
-    symbols = dict(zip(sorted({group.parallelism for group in groups}), itertools.cycle(SYMBOLS), strict=False))
+    symbols = dict(zip(sorted({str(group.parallelism) for group in groups}), itertools.cycle(SYMBOLS), strict=False))
     return {
-        group.label: Look(*stroke, symbols[group.parallelism]) for group, stroke in zip(groups, strokes, strict=False)
+        group.label: Look(*stroke, symbols[str(group.parallelism)])
+        for group, stroke in zip(groups, strokes, strict=False)
     }
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import functools
+import hashlib
 import io
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,13 @@ from typing import Any
 
 from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order
+from analysis.cost import relative_cost
+from analysis.ended import Ended
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import Group, Point
+from analysis.scaling import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -33,6 +38,8 @@ class Row:
     group: Group | None = None
     point: Point | None = None
     doubt: str | None = None
+    ended: Ended | None = None
+    """Why it died, where it did."""
     speedup: float | None = None
     """SPEEDUP of the run's point."""
     efficiency: float | None = None
@@ -44,8 +51,14 @@ class Row:
         return self.group.reference.place if self.group and self.group.reference else None
 
 
-def rows_of(runs: Iterable[RunResult], groups: Iterable[Group], doubts: Mapping[Path, str]) -> list[Row]:
+def rows_of(
+    runs: Iterable[RunResult],
+    groups: Iterable[Group],
+    doubts: Mapping[Path, str],
+    endings: Mapping[Path, Ended] | None = None,
+) -> list[Row]:
     """One row per run, in the order given."""
+    endings = endings or {}
     rows: dict[Path, Row] = {}
     for group in groups:
         for point in group.points:
@@ -56,10 +69,11 @@ def rows_of(runs: Iterable[RunResult], groups: Iterable[Group], doubts: Mapping[
                     group,
                     point,
                     doubts.get(run.path),
+                    endings.get(run.path),
                     speedup.median if speedup else None,
                     efficiency.median if efficiency else None,
                 )
-    return [rows.get(run.path) or Row(run, doubt=doubts.get(run.path)) for run in runs]
+    return [rows.get(run.path) or Row(run, doubt=doubts.get(run.path), ended=endings.get(run.path)) for run in runs]
 
 
 @dataclass(frozen=True)
@@ -129,13 +143,18 @@ COLUMNS: Sequence[Column] = (
     degree("tp", "TP"),
     setting("nodes", "nodes", "Nodes"),
     setting("ranks_per_node", "ranks_per_node"),
-    Column("ranks", lambda row: row.run.ranks if row.run.config else None, "Ranks"),
+    Column("ranks", lambda row: row.run.ranks, "Ranks"),
     setting("micro_batch_size", "job.micro_batch_size", "MBS"),
     planned("accumulation", "accumulation", "Accumulation"),
     planned("global_batch_size", "global_batch_size", "GBS"),
     setting("sequence_length", "job.sequence_length", "Sequence length"),
     setting("scaling", "scaling.mode", "Scaling"),
     setting("precision", "job.precision", "Precision"),
+    setting("job", "job.name"),
+    setting("data", "data.name"),
+    setting("steps", "job.steps"),
+    setting("epochs", "job.epochs"),
+    Column("settings_digest", lambda row: settings_digest(row.run)),
     setting("repeat", "repeat", "Repeat"),
     started("device", "device"),
     started("device_name", "device_name"),
@@ -143,12 +162,23 @@ COLUMNS: Sequence[Column] = (
     Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
     measured(m.TOKENS_PER_S, on_page=True),
     measured(m.TOKENS_PER_S_PER_RANK),
+    measured(a.SAMPLES_PER_S, on_page=True),
+    measured(a.SAMPLES_PER_S_PER_RANK),
+    measured(a.STEPS_PER_S),
+    measured(a.TIME_TO_TRAIN, on_page=True),
+    measured(a.TRAINING_TIME),
     measured(m.STEP_TIME_MEDIAN, on_page=True),
     measured(m.STEP_TIME_P10, on_page=True),
     measured(m.STEP_TIME_P90, on_page=True),
+    measured(m.SLOW_STEPS),
+    measured(m.SLOW_STEPS_SHARE),
+    measured(m.STEP_TIME_DRIFT),
+    measured(m.STEP_TIME_DRIFT_P),
     Column(m.SPEEDUP.name, lambda row: row.speedup, None, m.SPEEDUP),
     Column(m.EFFICIENCY.name, lambda row: row.efficiency, None, m.EFFICIENCY),
     Column("reference", lambda row: row.reference),
+    measured(m.MFU, on_page=True),
+    measured(m.HFU),
     measured(m.MEMORY_PEAK, on_page=True),
     measured(m.PARAMETERS_HELD, on_page=True),
     measured(m.COLLECTIVE_BYTES, on_page=True),
@@ -156,6 +186,7 @@ COLUMNS: Sequence[Column] = (
     measured(m.FINAL_LOSS, on_page=True),
     measured(m.EVALUATION_LOSS, on_page=True),
     measured(m.EVALUATION_PERPLEXITY, on_page=True),
+    measured(a.EVALUATION_SCORE, on_page=True),
     measured(m.EVALUATION_LABELS),
     measured(m.EVALUATION_SAMPLES),
     measured(m.STARTUP_TIME),
@@ -176,10 +207,21 @@ COLUMNS: Sequence[Column] = (
     measured(m.GOODPUT, on_page=True),
     measured(m.RUN_TIME),
     *(measured(part) for part in m.GOODPUT_PARTS),
+    measured(m.TOKENS_TRAINED),
+    measured(m.NODE_TIME),
+    measured(m.RANK_TIME),
+    measured(m.RANK_TIME_PER_TOKEN),
+    Column(m.RELATIVE_COST.name, lambda row: relative_cost(row.run, row.group), None, m.RELATIVE_COST),
+    measured(m.SERVICE_UNITS),
+    measured(m.ENERGY),
+    measured(m.ENERGY_COVERED),
+    measured(m.ENERGY_PER_TOKEN),
     Column("lost_to", lambda row: lost_words(row.run.lost_to) or None),
     Column("attempts", lambda row: row.run.attempts, "Attempts"),
     Column("state", lambda row: row.run.state),
     Column("not_used_because", lambda row: row.run.reason),
+    Column("ended_by", lambda row: row.ended.ending.name if row.ended else None),
+    Column("ended_by_proof", lambda row: row.ended.proof if row.ended else None),
     Column("loss_doubt", lambda row: row.doubt),
     Column("code_digest", lambda row: row.run.provenance.get("code_digest")),
     Column("git_commit", lambda row: lookup(row.run.provenance, "git.commit")),
@@ -187,11 +229,23 @@ COLUMNS: Sequence[Column] = (
 )
 
 
+def settings_digest(run: RunResult) -> str | None:
+    """What tells two lines apart whose columns are equal: a digest of all settings that are compared."""
+    if not run.used:
+        return None
+    return hashlib.sha256(json.dumps(compared(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def columns_of(rows: Iterable[Row]) -> list[Column]:
+    """Every column that these rows have, shown on a page or not."""
+    return [*COLUMNS, *sent_columns(rows)]
+
+
 def sent_columns(rows: Iterable[Row]) -> list[Column]:
     """A column of bytes for each axis over which any of these runs recorded collectives."""
     axes = {each.axis for row in rows for each in row.run.collectives or ()}
     return [
-        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis))
+        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis), metric=m.COLLECTIVE_BYTES)
         for axis in sorted(axes, key=axis_order)
     ]
 
@@ -217,13 +271,14 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
         return column.metric is None and all(column.text(row) == text for row in rows)
 
     shared = [column for column in on_page[1:] if is_shared(column)]
-    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(first)) for c in shared]
+    known = [(str(column.heading), column.text(first)) for column in shared if column.value(first) is not None]
+    return [c for c in on_page if c not in shared], known
 
 
 def to_csv(rows: Iterable[Row]) -> str:
     """All columns of all rows, full precision, with a line of names."""
     rows = list(rows)
-    columns = [*COLUMNS, *sent_columns(rows)]
+    columns = columns_of(rows)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(csv_cell(column.name) for column in columns)

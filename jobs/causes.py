@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from jobs.errors import SuiteError
 from jobs.ranks import restart_count
@@ -61,6 +63,8 @@ STOPS = {
 # By name, since torch may not be importable: c10d's exceptions, and torch's and NumPy's out of memory.
 LOST_PEER_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError"}
 OUT_OF_MEMORY_TYPES = {"OutOfMemoryError", "MemoryError"}
+# What torch raises as a plain RuntimeError for host memory.
+OUT_OF_MEMORY_TEXT = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 # gloo raises plain RuntimeErrors, which name its own files and nothing else in common.
 LOST_PEER_TEXT = re.compile(r"gloo/|Connection (closed|reset) by peer")
 # CUDA errors that NVIDIA's documentation of Xid messages ascribes to the device and not to the program.
@@ -73,7 +77,7 @@ def cause_of(error: BaseException) -> Cause:
     text = str(error)
     if isinstance(error, SuiteError):
         return Cause.refused
-    if types & OUT_OF_MEMORY_TYPES:
+    if types & OUT_OF_MEMORY_TYPES or OUT_OF_MEMORY_TEXT.search(text):
         return Cause.out_of_memory
     if HARDWARE_TEXT.search(text):
         return Cause.hardware
@@ -86,3 +90,27 @@ def record_failure(run: RunDir, cause: Cause, *, rank: int, node: str, error: st
     """Tell a run's record which rank ended this start of it, and why."""
     start = restart_count() if restart is None else restart
     append_event(run, "failed", restart=start, cause=cause.name, rank=rank, node=node, error=error)
+
+
+def latest_attempt(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The events since the ranks last met, or since the run last went back into the queue."""
+    begins = [i for i, event in enumerate(events) if event["event"] in {"started", "requeued"}]
+    latest = events[begins[-1] :] if begins else events
+    # A rank that outlived its attempt, on a node that was cut off, may still add its own failure.
+    restart = restart_of(latest[0], 0) if latest else 0
+    return [event for event in latest if event["event"] != "failed" or restart_of(event, restart) >= restart]
+
+
+def restart_of(event: Mapping[str, Any], unknown: int) -> int:
+    """How often the run had been started again when this happened."""
+    restart = event.get("restart")
+    return restart if isinstance(restart, int) else unknown
+
+
+def end_of(attempt: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The end that an attempt recorded: its first failure with a cause of its own, else the last end."""
+    ends = [event for event in attempt if event["event"] in {"finished", "stopped", "failed"}]
+    failures = [event for event in ends if event["event"] == "failed"]
+    # A rank that lost another one is a witness, whoever wrote first.
+    own = [event for event in failures if event.get("cause") != Cause.lost_peer.name]
+    return next(iter(own or failures or ends[-1:]), None)

@@ -15,7 +15,7 @@ OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `sl
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused."""
+    """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 below a reference."""
     options = parser().parse_args(arguments)
     try:
         return dispatch(options)
@@ -76,10 +76,32 @@ def parser() -> argparse.ArgumentParser:
         "--launcher", choices=["slurm", "local", "script", "pbs_script"], help="another launcher than prepared for"
     )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
-    sub = command("report", "make report.html, runs.csv and runs.md from run directories")
-    sub.add_argument("paths", type=Path, nargs="+", metavar="DIR", help="sweep or run directories")
+    sub = command("report", "make report.html, report.md and runs.csv from run directories")
+    sub.add_argument("paths", type=Path, nargs="*", metavar="DIR", help="sweep or run directories")
+    against = sub.add_mutually_exclusive_group()
+    against.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("A", "B"),
+        help="two of them: how fast is B against A, with what proof",
+    )
+    against.add_argument(
+        "--reference", type=Path, metavar="FILE", help="an earlier runs.csv; exit code 3 when a point got worse"
+    )
+    sub.add_argument(
+        "--tolerance", type=float, metavar="SHARE", help="how much worse than FILE still passes (default 0.05, so 5 %%)"
+    )
+    sub.add_argument("--allow-missing", action="store_true", help="points of FILE that were not measured do not fail")
     sub.add_argument("--no-cache", action="store_true", help="read all runs again, also those that have not changed")
     sub.add_argument("-o", "--output", type=Path, help="where to write (default: the one DIR given, else here)")
+    sub.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        metavar="LIST",
+        help="write more: parquet (runs.parquet), svg, png (figures/), latex (points.tex); --format svg,latex",
+    )
     return top
 
 
@@ -94,10 +116,7 @@ def dispatch(options: argparse.Namespace) -> int:
 
         return doctor(options.overrides, nodes=options.nodes, node_list=options.nodelist, with_job=not options.no_job)
     if options.command == "report":
-        from analysis.report import report
-
-        print(report(options.paths, options.output, use_cache=not options.no_cache))
-        return 0
+        return report(options)
     if options.command == "watch":
         from jobs.submit.watch import watch
 
@@ -115,6 +134,43 @@ def dispatch(options: argparse.Namespace) -> int:
             return commands.cancel(options.sweep)
         case _:
             return commands.resume(options.sweep, launcher=options.launcher, wait=options.wait)
+
+
+def report(options: argparse.Namespace) -> int:
+    """The report, on its own, of A against B, or against a reference."""
+    from jobs.errors import ReportError
+
+    if options.reference is None and (options.tolerance is not None or options.allow_missing):
+        raise ReportError(
+            "--tolerance and --allow-missing say how to judge against a reference. Type which: --reference runs.csv"
+        )
+    if options.compare:
+        if options.paths:
+            raise ReportError("--compare takes its two directories itself. Type slurmscale report --compare A B")
+        from analysis.compare import compare
+
+        a, b = options.compare
+        answer, page = compare(a, b, options.output, options.format, use_cache=not options.no_cache)
+        print(*answer, page, sep="\n")
+        return 0
+    if not options.paths:
+        raise ReportError("no DIR given. Type sweep or run directories, for instance: slurmscale report runs/demo")
+    if options.reference:
+        from analysis.against_reference import regress
+
+        return regress(
+            options.paths,
+            options.reference,
+            options.output,
+            options.tolerance,
+            allow_missing=options.allow_missing,
+            formats=options.format,
+            use_cache=not options.no_cache,
+        )
+    from analysis.report import report as write_report
+
+    print(write_report(options.paths, options.output, options.format, use_cache=not options.no_cache))
+    return 0
 
 
 if __name__ == "__main__":

@@ -152,24 +152,145 @@ TOKENS_PER_S = Metric(
     4,
 )
 TOKENS_PER_S_PER_RANK = Metric("tokens_per_s_per_rank", "1/s", "tokens_per_s divided by ranks.", Better.high, 4)
+TOKENS_PER_STEP = Metric("tokens_per_step", "1", "Tokens of the steady steps divided by their number.", digits=4)
+TOKENS_TRAINED = Metric(
+    "tokens_trained",
+    "1",
+    "Tokens of the recorded steps that the final model is made of, padding not counted.",
+    digits=4,
+)
 STEP_TIME_MEDIAN = Metric("step_time_median_s", "s", "Median of the steady step times.", Better.low, 4)
 STEP_TIME_P10 = Metric("step_time_p10_s", "s", "10th percentile of the steady step times.", Better.low, 4)
 STEP_TIME_P90 = Metric("step_time_p90_s", "s", "90th percentile of the steady step times.", Better.low, 4)
 SPEEDUP = Metric(
     "speedup",
     "1",
-    "Strong scaling: median tokens_per_s over repeats, divided by that of the reference point.",
+    "Median tokens_per_s over repeats, divided by that of the reference point; of logs without it samples_per_s or "
+    "steps_per_s. None for weak scaling.",
     Better.high,
     3,
 )
 EFFICIENCY = Metric(
     "efficiency",
     "1",
-    "Median tokens_per_s_per_rank over repeats, divided by that of the reference point.",
+    "Median tokens_per_s_per_rank over repeats, divided by that of the reference point; of logs likewise.",
     Better.high,
     3,
 )
+# Median absolute deviation times this is the standard deviation of normal values (Rousseeuw and Croux 1993,
+# https://doi.org/10.1080/01621459.1993.10476408).
+MAD_TO_DEVIATION = 1.4826
+SLOW_TIMES, SLOW_DEVIATIONS, SLOW_FEWEST_STEPS = 1.2, 5, 10
+SLOW_STEPS = Metric(
+    "slow_steps",
+    "1",
+    f"Steady steps that took more than {SLOW_TIMES} times the run's median step time, and more than "
+    f"{SLOW_DEVIATIONS} robust standard deviations ({MAD_TO_DEVIATION} times the median absolute deviation) beyond it. "
+    f"Of runs of at least {SLOW_FEWEST_STEPS} steady steps.",
+    Better.low,
+    9,
+)
+SLOW_STEPS_SHARE = Metric(
+    "slow_steps_share",
+    "1",
+    "What slow_steps took beyond the median step time, divided by the sum of the steady step times.",
+    Better.low,
+    3,
+)
+DRIFT_BLOCKS, DRIFT_FEWEST_STEPS = 10, 50
+STEP_TIME_DRIFT = Metric(
+    "step_time_drift",
+    "1",
+    "By how much the step time rose from the first to the last steady step, divided by its median: the Theil-Sen slope "
+    f"over the medians of {DRIFT_BLOCKS} equal blocks of steps. Of runs of at least {DRIFT_FEWEST_STEPS} steady steps.",
+    digits=3,
+)
+STEP_TIME_DRIFT_P = Metric(
+    "step_time_drift_p",
+    "1",
+    "How probable it is that, without a drift, Kendall's tau of these blocks is as far from 0; blocks are taken as "
+    "independent. Absent where all of them are equal.",
+    digits=2,
+)
+THROUGHPUT_RATIO = Metric(
+    "throughput_ratio",
+    "1",
+    "A against B: median throughput over the repeats of a point of B, divided by that of its partner in A.",
+    Better.high,
+    4,
+)
 FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
+EPOCH_TIME = Metric(
+    "epoch_time_s",
+    "s",
+    "Step times of the steps that the final model is made of, summed and divided by the passes over the data.",
+    Better.low,
+    4,
+)
+
+# --- utilization, derived by analysis ---------------------------------------------------------------------------
+MFU = Metric(
+    "mfu",
+    "1",
+    "Model FLOPs utilization: (6 N + 12 L a s) x tokens_per_s / (ranks x dense peak of the device at the arithmetic "
+    "type). N: weights in matrix products (output head in, looked-up embedding out, of experts the active ones); L: "
+    "layers; a: heads x head size; s: mean tokens of a sequence; the causal mask is not deducted (PaLM, "
+    "arXiv:2204.02311, appendix B). With LoRA 4 N: frozen weights have no gradient. Padding is not counted.",
+    Better.high,
+    3,
+)
+HFU = Metric(
+    "hfu",
+    "1",
+    "Hardware FLOPs utilization: mfu with the forward pass of the layers once more where activation checkpointing is "
+    "full (2 N of the layers + 4 L a s; arXiv:2205.05198). Absent where what is computed again is not known.",
+    Better.neither,
+    3,
+)
+
+# --- what a run cost over all of its starts, derived by analysis --------------------------------------------------
+NODE_TIME = Metric(
+    "node_time_s",
+    "s",
+    "Whole nodes times run_time_s without queue, requeue and the time that nobody had submitted it: start-up, useful "
+    "and lost steps, checkpoints, rest. Prologue, container and starts whose ranks never met are not in it. Of a log "
+    "its initialization and time to train.",
+    Better.low,
+    4,
+)
+RANK_TIME = Metric("rank_time_s", "s", "The same times ranks; on GPUs a rank is a GPU.", Better.low, 4)
+RANK_TIME_PER_TOKEN = Metric(
+    "rank_time_per_token_s", "s", "rank_time_s divided by tokens_trained: what a token cost.", Better.low, 4
+)
+RELATIVE_COST = Metric(
+    "relative_cost",
+    "1",
+    "rank_time_per_token_s divided by its median at the reference point; 2 is twice the price for a token.",
+    Better.low,
+    3,
+)
+SERVICE_UNITS = Metric(
+    "service_units", "1", "node_time_s in hours times cluster.service_units_per_node_hour.", Better.low, 4
+)
+ENERGY = Metric(
+    "energy_j",
+    "J",
+    "Power readings of all devices that were read, integrated by trapezoids over the starts of the run (of a log from "
+    "run_start to run_stop); where none was read nothing is added.",
+    Better.low,
+    4,
+)
+ENERGY_COVERED = Metric(
+    "energy_covered", "1", "Share of the time of these devices over which power could be integrated.", Better.high, 3
+)
+ENERGY_PER_TOKEN = Metric(
+    "energy_per_token_j",
+    "J",
+    "energy_j divided by tokens_trained; absent where energy_covered is below 0.95, or where not exactly the run's "
+    "devices were read.",
+    Better.low,
+    4,
+)
 
 # --- checkpoints of a run, derived by analysis; steps and checkpoints of all starts, also those done again ------------
 CHECKPOINT_STALL = Metric(

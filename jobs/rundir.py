@@ -6,7 +6,7 @@
         code-3f9c.../                   the code as it was when submitted, shared by runs of the same code
         logs/                           what the launcher and the ranks printed, and submitit's files
                                         (flat: Slurm does not make a directory for a job's output)
-        report.html runs.csv runs.md    made by `slurmscale report`
+        report.html report.md runs.csv  made by `slurmscale report`
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
@@ -15,6 +15,7 @@
             status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed,
                                         evaluated, ...
             metrics.jsonl               a header line, then one line a step
+            power-NODE.csv              what nvidia-smi read there, where you let it; the report makes energy of it
             heartbeats/                 what each rank is doing, while it does
             hangs/                      stacks and collectives of ranks that hung
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -91,6 +92,11 @@ class RunDir:
     def metrics(self) -> Path:
         """Per-step numbers."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def power_logs(self) -> list[Path]:
+        """Power readings of its nodes, which nothing here writes."""
+        return sorted(path for path in self.path.glob("power*.csv") if path.is_file())
 
     @property
     def heartbeats(self) -> Path:

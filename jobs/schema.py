@@ -305,7 +305,7 @@ class Gpu:
     name: str
     source: str
     device_name: str | None = None
-    """Part of what torch calls the device; a run on another device is not given this one's peak."""
+    """What torch calls the device, whole: an H200 NVL, or a slice by MIG, is not given the peak of an H200."""
     memory_gb: float | None = None
     peak_bf16_tflops: float | None = None
     """Dense, no sparsity."""
@@ -338,6 +338,8 @@ class Cluster:
     """Ask the scheduler for GPUs; False for CPU nodes."""
     network_gb_per_s: float | None = None
     """GB/s in one direction that two nodes, or a GPU of each, reach by the data sheet; the doctor compares with it."""
+    service_units_per_node_hour: float | None = None
+    """What the site charges for a whole node and hour; the report then tells what runs cost. None: it does not."""
     exclusive: bool = False
     partition: str | None
     account: str | None

@@ -169,6 +169,10 @@ def test_the_failure_of_a_rank_that_outlived_its_attempt_does_not_end_the_next_o
         (CheckpointError("x"), Cause.refused),
         (torch.OutOfMemoryError("CUDA out of memory"), Cause.out_of_memory),
         (MemoryError(), Cause.out_of_memory),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            Cause.out_of_memory,
+        ),
         (torch.distributed.DistBackendError("NCCL error"), Cause.lost_peer),
         (RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"), Cause.lost_peer),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), Cause.hardware),

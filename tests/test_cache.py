@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from analysis import cache, reading
 from analysis.cache import SUFFIX, Shelf, cache_directory, digest
+from analysis.derived import with_derived
 from analysis.find import read_runs
 from analysis.reading import decoded, encoded
 from analysis.records import RunResult, read_run
@@ -27,6 +28,8 @@ from jobs import metrics as m
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record
 from tests.make_run import a_run, counted, ended, event, finished_run, prepared, started, step
+from tests.test_ended import account, submitted
+from tests.test_energy import calm, power_log
 from tests.test_goodput import killed_once
 
 
@@ -43,6 +46,9 @@ def a_mixed_sweep(path: Path) -> None:
         counted(finished_run(path, a_run(f"good-{ranks}", ranks_per_node=ranks)), 2**20, [("tp", "send", 2, 8)])
     event(finished_run(path, a_run("saved")), "checkpoint", checkpoint_size_bytes=8, checkpoint_write_time_s=2.0)
     killed_once(prepared(path, a_run("killed")))
+    measured = prepared(path, a_run("power"))
+    calm(measured)
+    power_log(measured, range(60))
     prepared(path, a_run("waiting"))
     failed = prepared(path, a_run("failed"))
     event(failed, "failed", rank=3, node="node1", error="<b>ValueError</b>: ü \x00 | ,")
@@ -113,7 +119,8 @@ def test_each_file_of_a_run_counts_also_one_that_is_gone(name: str, tmp_path: Pa
     read_runs([tmp_path], use_cache=True)
     (run.path / name).unlink()
     (after,) = read_runs([tmp_path], use_cache=True)
-    assert same(after, read_run(run.path))
+    (direct,) = with_derived([read_run(run.path)])
+    assert same(after, direct)
 
 
 def test_the_sweeps_ledger_counts_too(tmp_path: Path) -> None:
@@ -124,6 +131,31 @@ def test_the_sweeps_ledger_counts_too(tmp_path: Path) -> None:
     (after,) = read_runs([tmp_path], use_cache=True)
     assert m.QUEUE_TIME not in before.values
     assert after.values[m.QUEUE_TIME] == 3.0
+
+
+def test_power_readings_count_as_they_come_grow_and_go(tmp_path: Path) -> None:
+    run = prepared(tmp_path / "demo", a_run())
+    calm(run)
+    found = []
+    for seconds in (range(0), range(30), range(60), range(0)):
+        power_log(run, seconds)
+        if not seconds:
+            (run.path / "power-n1.csv").unlink()
+        (read,) = read_runs([tmp_path], use_cache=True)
+        found.append(read.energy and read.energy.energy_j)
+    assert found[0] is found[3] is None
+    assert found[1:3] == pytest.approx([400 * 19.5, 400 * 30])
+
+
+def test_why_a_run_ended_is_told_from_what_lies_in_its_sweep_now(tmp_path: Path) -> None:
+    run = submitted(tmp_path / "demo")
+    said = []
+    for row in (None, "12|CANCELLED|0:0", "12|OUT_OF_MEMORY|0:125"):
+        if row:
+            account(run, row)
+        text = made(tmp_path / "demo")["report.md"].decode()
+        said.append([word for word in ("| cancelled |", "| out of host memory |") if word in text])
+    assert said == [[], ["| cancelled |"], ["| out of host memory |"]]
 
 
 def test_other_code_works_everything_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +270,9 @@ def test_a_kept_result_has_every_field_of_one_that_was_read(tmp_path: Path) -> N
         text = encoded(run)
         assert text is not None
         value = orjson.loads(text)
-        assert value.keys() == {field.name for field in fields(RunResult)} - {"path"}
+        assert value.keys() == {field.name for field in fields(RunResult)} - {"path", "log"}, (
+            "no log of another program is kept"
+        )
         assert same(decoded(path, value), run)
 
 

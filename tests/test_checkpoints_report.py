@@ -63,7 +63,7 @@ def test_the_report_has_a_row_of_each_run_that_saved_or_could_not_with_the_first
     finished_run(tmp_path, a_run("never"))
     page = report([tmp_path], None).read_text()
     assert "<h2>Checkpoints</h2>" in page
-    text = (tmp_path / "runs.md").read_text()
+    text = (tmp_path / "report.md").read_text()
     section = text[text.index("## Checkpoints") :].split("\n## ")[0].splitlines()
     assert section[2] == (
         "| Run | Written | Checkpoint size (MiB) | Checkpoint stall (s) | Checkpoint stall share (%) | "
@@ -85,7 +85,7 @@ def test_the_report_has_a_row_of_each_run_that_saved_or_could_not_with_the_first
 def test_a_report_of_runs_that_never_save_says_nothing_of_checkpoints(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
     assert "<h2>Checkpoints</h2>" not in report([tmp_path], None).read_text()
-    assert "## Checkpoints" not in (tmp_path / "runs.md").read_text()
+    assert "## Checkpoints" not in (tmp_path / "report.md").read_text()
 
 
 def test_a_checkpoint_without_a_size_or_a_time_has_no_bandwidth(tmp_path: Path) -> None:
@@ -105,4 +105,4 @@ def test_a_checkpoint_without_a_size_or_a_time_has_no_bandwidth(tmp_path: Path) 
 def markdown(path: Path) -> str:
     """The report's tables as Markdown."""
     report([path], None)
-    return (path / "runs.md").read_text()
+    return (path / "report.md").read_text()

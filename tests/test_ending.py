@@ -46,6 +46,13 @@ def of(log: str, last_progress: int = 0, *, finished: bool = False) -> Verdict:
         ("slurmstepd: error: Detected 3 oom-kill event(s) in step 17.batch cgroup.", Ending.out_of_host_memory),
         ("srun: error: node03: task 0: Out Of Memory", Ending.out_of_host_memory),
         (f"{TRACEBACK}MemoryError", Ending.out_of_host_memory),
+        (f"{TRACEBACK}RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8",
+         Ending.out_of_host_memory),
+        # A signal's exception says neither who sent it nor why.
+        (f"{TRACEBACK}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+         Ending.unknown),
+        (f"{TRACEBACK}RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting",
+         Ending.network),
         ("NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.", Ending.hardware),
         ("NVRM: Xid (PCI:0000:1b:00): 94, pid=7, Contained: SM (0x1)", Ending.hardware),
         ("NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=python, Ch 00000008, MMU Fault", Ending.unknown),

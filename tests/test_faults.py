@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from analysis.ended import Ended, endings
+from analysis.evidence import Ending
 from analysis.find import read_runs
 from analysis.records import RunResult
 from jobs import metrics as m
@@ -228,6 +230,11 @@ def every_second_of(run: RunDir) -> RunResult:
     return result
 
 
+def why(run: RunDir) -> Ended:
+    """What a report says of the end of a run."""
+    return endings(read_runs([run.path]))[run.path]
+
+
 def ours(process: psutil.Process, run: RunDir) -> bool:
     try:
         return str(run.path.parent) in " ".join(process.cmdline()) and process.pid != os.getpid()
@@ -273,6 +280,7 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
     assert not shell("squeue", "-h", "-r")
     assert events(run, "requeued") == []
     assert "no lit_model.pth" in detail(run)
+    assert why(run) == Ended(Ending.configuration_error, "status.jsonl: failed, cause refused")
 
 
 def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
@@ -282,6 +290,7 @@ def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     assert detail(run).startswith("rank 1 on node")
     assert "srun says: Killed" in detail(run)
     assert not shell("squeue", "-h", "-r")
+    assert why(run) == Ended(Ending.killed, "status.jsonl: failed, cause killed")
 
 
 def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path) -> None:
@@ -310,3 +319,8 @@ def test_a_cancelled_run_is_not_brought_back(tmp_path: Path) -> None:
     wait_until(lambda: not shell("squeue", "-h", "-r"))
     assert state(run) in {State.stopped, State.cancelled}
     assert events(run, "requeued") == []
+    # As the README says; accounting may lag by seconds.
+    account = ("sacct", "--parsable2", "-o", "JobID,State,ExitCode", "-j", job_id(run))
+    wait_until(lambda: "CANCELLED" in shell(*account))
+    (run.path.parent / "sacct.txt").write_text(shell(*account))
+    assert why(run).ending is Ending.cancelled

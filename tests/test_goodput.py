@@ -275,7 +275,7 @@ def test_a_report_with_a_restarted_run_tells_goodput_and_its_losses_in_page_tabl
     page = report([tmp_path], None).read_text()
     assert "<h2>Goodput, and what it was lost to</h2>" in page
     assert "killed: 1 start, 49.0 s" in page
-    text = (tmp_path / "runs.md").read_text()
+    text = (tmp_path / "report.md").read_text()
     section = text[text.index("## Goodput, and what it was lost to") :].splitlines()
     assert section[2] == (
         "| Run | Starts | Goodput (%) | Run time (s) | Queue time (s) | Startups time (s) | Useful time (s) | "

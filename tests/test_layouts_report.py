@@ -298,9 +298,9 @@ def test_page_and_markdown_have_the_table_only_where_something_was_recorded(tmp_
     finished_run(tmp_path / "without", a_run())
     for name, expected in (("with", True), ("without", False)):
         page = report([tmp_path / name], None)
-        for text in (page.read_text(), (page.parent / "runs.md").read_text()):
+        for text in (page.read_text(), (page.parent / "report.md").read_text()):
             assert ("What a rank holds and sends" in text) is expected
-    markdown = (tmp_path / "with" / "runs.md").read_text()
+    markdown = (tmp_path / "with" / "report.md").read_text()
     assert "| all_gather 48.00 (48); reduce_scatter 24.00 (24) |" in markdown
 
 

@@ -179,10 +179,11 @@ def queue() -> str:
 class TestOnSlurm:
     pytestmark = on_slurm
 
+    @pytest.mark.timeout(900)
     def test_evaluation_waits_for_the_end_of_a_run_that_went_on_by_itself_and_the_report_for_all(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        more = ["cluster=generic_slurm", f"job.init_from=null,{tmp_path}/nowhere", "job.steps=500",
+        more = ["cluster=generic_slurm", f"job.init_from=null,{tmp_path}/nowhere", "job.steps=300",
                 "launcher.requeues=1", "launcher.requeue_pause_s=1", "stages.evaluate.partition=debug",
                 "stages.evaluate.cpus=2"]  # fmt: skip
         assert main(["submit", "-m", *chained(tmp_path, *more)]) == 0
@@ -192,10 +193,10 @@ class TestOnSlurm:
         assert [stage for stage, _ in submitted(sweep)] == stages
         wait_until(lambda: events(good, "checkpoint"))
         process_of(good, 0).kill()
-        wait_until(lambda: stage_event(sweep, "reported"), 240)
+        wait_until(lambda: stage_event(sweep, "reported"), 720)
         assert [event["restart"] for event in events(good, "started")] == [0, 1]
         (evaluated,) = events(good, "evaluated")
-        assert evaluated["step"] == 500
+        assert evaluated["step"] == 300
         assert events(good, "evaluate_started")[0]["node"] in {"node05", "node06"}, "the nodes of partition debug"
         assert str(events(good, "evaluate_started")[0]["time"]) > str(events(good, "finished")[0]["time"])
         capsys.readouterr()

@@ -298,10 +298,10 @@ def test_a_lone_config_file_is_not_a_run(tmp_path: Path) -> None:
     [
         (
             lambda path: None,
-            "{path} does not exist. Give sweep or run directories, for instance: slurmscale report runs/demo",
+            "{path} does not exist. Give sweeps, runs, logs or directories of them, for instance: slurmscale report",
         ),
-        (lambda path: path.write_text(""), "{path} is not a directory. Give sweep or run directories"),
-        (lambda path: path.mkdir(), "{path}: no run in it. A run is a directory with config.yaml, plan.json"),
+        (lambda path: path.write_text("hello"), "{path}: no run in it, and no log that is known. A run is"),
+        (lambda path: path.mkdir(), "{path}: no run in it, and no log that is known. A run is a directory with"),
     ],
 )
 def test_a_path_without_runs_is_refused_in_words(tmp_path: Path, make: Callable[[Path], Any], text: str) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
+from analysis.parsers.fields import Names, numbers
 from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs import metrics as m
@@ -31,7 +32,7 @@ MEMORY = re.compile(
 )
 EFFECTIVE = re.compile(r"\bEffective Tera Flops per GPU: ([\d.]{1,12}) and total parameters ([\d.]{1,12}) B\b")
 ARGUMENT = re.compile(r"(?:^|\] : )  (\w+) \.{3,} (\S+)\s*$")
-VALUES: dict[str, tuple[Metric, float]] = {
+VALUES: Names = {
     "consumed samples": (a.SAMPLES_DONE, 1),
     "consumed tokens": (a.TOKENS_DONE, 1),
     "elapsed time per iteration (ms)": (m.STEP_TIME, 1e-3),
@@ -52,6 +53,7 @@ VALUES: dict[str, tuple[Metric, float]] = {
     "tokens per GPU (tokens/s/GPU)": (m.TOKENS_PER_S_PER_RANK, 1),
 }
 DEVICE_MEMORY = "hip mem usage/free/total/usage_ratio"
+DEVICE_MEMORY_SIZES = re.compile(r"([\d.]{1,9})GB/[\d.]+GB/([\d.]{1,9})GB/")
 TIMES = {
     "forward": a.FORWARD_TIME,
     "forward-compute": a.FORWARD_TIME,
@@ -77,9 +79,8 @@ ARGUMENTS = {
     "train_iters": a.PLANNED_STEPS,
     "seed": a.SEED,
 }
-# What a step cannot be without being a placeholder.
-POSITIVE = {m.STEP_TIME, a.GLOBAL_BATCH_SIZE, a.SAMPLES_PER_S, a.FLOPS_PER_S_PER_RANK, m.TOKENS_PER_S_PER_RANK,
-            a.SEQUENCE_LENGTH, a.LOSS_SCALE}  # fmt: skip
+# Besides times and rates, of what 0 or less is a placeholder.
+POSITIVE = {a.GLOBAL_BATCH_SIZE, a.SEQUENCE_LENGTH, a.LOSS_SCALE}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -104,16 +105,13 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 def fields(text: str) -> dict[Metric, float]:
     """The numbers of a line by metric; of Primus's pairs that of this line."""
-    values = {}
-    for name, said in FIELD.findall(text):
-        metric, unit = VALUES.get(name, (None, 1.0))
-        value = printed_number(said.partition("/")[0])
-        if metric is not None and value is not None and (value > 0 or metric not in POSITIVE):
-            values[metric] = value * unit
-        elif name == DEVICE_MEMORY and (sizes := re.match(r"([\d.]{1,9})GB/[\d.]+GB/([\d.]{1,9})GB/", said)):
-            used, total = (printed_number(size) for size in sizes.groups())
-            if used and total:
-                values |= {a.DEVICE_MEMORY_USED: used * 2**30, a.DEVICE_MEMORY: total * 2**30}
+    said = dict(FIELD.findall(text))
+    told = numbers(((name, value.partition("/")[0]) for name, value in said.items()), VALUES)
+    values = {metric: value for metric, value in told.items() if value > 0 or metric not in POSITIVE}
+    if sizes := DEVICE_MEMORY_SIZES.match(said.get(DEVICE_MEMORY, "")):
+        used, total = (printed_number(size) for size in sizes.groups())
+        if used and total:
+            values |= {a.DEVICE_MEMORY_USED: used * 2**30, a.DEVICE_MEMORY: total * 2**30}
     return values
 
 

@@ -105,7 +105,7 @@ GRADIENT_REDUCTION_TIME = Metric(
 )
 OPTIMIZER_TIME = Metric("optimizer_time_s", "s", "Updating the weights.", Better.low, 4)
 TIME_TO_TRAIN = Metric(
-    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, evaluations counted.", Better.low, 6
+    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, evaluations counted.", Better.low, 4
 )
 INITIALIZATION_TIME = Metric(
     "initialization_time_s", "s", "MLPerf: from the first init_start of any rank to init_stop.", Better.low, 4
@@ -127,6 +127,9 @@ STEPS_TIME = Metric(
 STEPS_PER_S = Metric("steps_per_s", "1/s", "Optimizer steps per second.", Better.high, 4)
 MEAN_LOSS = Metric(
     "mean_loss", "nat", "Mean of loss over the steps of an epoch, or of a whole training.", Better.low, 5
+)
+EVALUATION_TOTAL_TIME = Metric(
+    "evaluation_total_time_s", "s", "Wall clock of all evaluations of a run, from their start to their end.", digits=4
 )
 EVALUATION_TIME = Metric("evaluation_time_s", "s", "Wall clock of one evaluation.", Better.low, 4)
 TRAINING_TIME = Metric(
@@ -296,6 +299,18 @@ IO500_SCORE = Metric(
     "Square root of the geometric mean bandwidth in GiB/s times that of the operations in 1,000/s.",
     Better.high,
     4,
+)
+STORAGE_READ_PEAK = Metric(
+    "storage_read_peak_bytes_per_s", "B/s", "Most bytes a second that a storage system was seen to send.", digits=4
+)
+STORAGE_WRITE_PEAK = Metric(
+    "storage_write_peak_bytes_per_s", "B/s", "Most bytes a second that a storage system was seen to take.", digits=4
+)
+STORAGE_CPU_BUSY = Metric(
+    "storage_cpu_busy", "1", "Share of the time in which the processors of a storage system's nodes worked.", digits=3
+)
+STORAGE_OPERATIONS = Metric(
+    "storage_operations_per_node", "1", "File operations that a node of a storage system answered.", digits=3
 )
 IO_LATENCY = distribution("io_latency", "from handing an I/O to the library until it is done.")
 COMPLETION_LATENCY = distribution("completion_latency", "from the kernel having an I/O until it is done.")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from analysis.parsers import metrics as a
+from analysis.parsers.fields import Names, numbers
 from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import as_number
 from jobs import metrics as m
@@ -47,6 +48,8 @@ SCORES = {"eval_accuracy", "eval_loss"}
 RATES = {"gpt3": m.TOKENS_PER_S} | dict.fromkeys(
     ("llama2_70b_lora", "llama31_405b", "llama31_8b", "resnet", "bert", "stable_diffusion"), a.SAMPLES_PER_S
 )
+# Of gpt3 in round 3, which had no throughput.
+TRACKED: Names = {"train_step_timing": (m.STEP_TIME, 1), "reduced_train_loss": (m.LOSS, 1)}
 # gpt3 counted tokens under the name samples_count in round 3; all of its training is less than so many samples.
 MOST_SAMPLES = 1e8
 
@@ -70,6 +73,7 @@ class Entry(NamedTuple):
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """Settings, events, losses, evaluations and throughputs as they come, and the time to train at the end."""
     rate: Metric | None = None
+    batch: dict[Metric, float] = {}
     starts: dict[str, float] = {}
     stop: tuple[int, Entry] | None = None
     for line in lines:
@@ -83,6 +87,10 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         if entry.key in STARTS:
             starts.setdefault(entry.key, entry.time_s)
         kind, values, texts = said(entry, rate)
+        if a.GLOBAL_BATCH_SIZE in values:
+            batch = values
+        elif m.STEP_TIME in values:
+            values |= batch
         if values or texts:
             yield Record(kind, line.number, values, texts, line.rank, line.host)
     if stop is not None and "run_start" in starts:
@@ -124,8 +132,9 @@ def said(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, float], 
         return Kind.event, entry.progress, texts
     if key in NAMES:
         return Kind.setting, {}, {NAMES[key]: str(entry.value)}
-    if key == "tracked_stats":
-        value = as_number(entry.value.get("throughput")) if isinstance(entry.value, dict) else None
+    if key == "tracked_stats" and isinstance(entry.value, dict):
+        tracked = numbers(entry.value.items(), {**TRACKED, **({"throughput": (rate, 1)} if rate else {})})
+        return (Kind.step, entry.progress | tracked, {}) if tracked else (Kind.event, {}, {})
     if value is None:
         return Kind.event, {}, {}
     if key in SETTINGS:
@@ -138,7 +147,7 @@ def said(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, float], 
         return Kind.step, entry.progress | {m.LOSS: value}, {}
     if key in SCORES:
         return Kind.evaluation, entry.progress | {a.EVALUATION_SCORE: value}, {}
-    if key in {"throughput", "tracked_stats"} and rate is not None:
+    if key == "throughput" and rate is not None:
         return Kind.step, entry.progress | {rate: value}, {}
     return Kind.event, {}, {}
 

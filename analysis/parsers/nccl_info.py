@@ -103,7 +103,7 @@ def setting(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
     if NVLS.search(text):
         return {}, {Text.transport: "NVLS"}
     if found := VERSION.search(text) or PLUGIN.search(text):
-        return {}, {Text.software: f"{found[1]} {found[2]}"}
+        return {}, {Text.library: f"{found[1]} {found[2]}"}
     return {}, {}
 
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
+from analysis.parsers.fields import Names, numbers
 from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
-from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
 # size count type redop [root], then time algbw busbw wrong twice.
@@ -28,6 +28,12 @@ PROGRAM = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoall|sendrecv|gather|scatter|hypercube)_perf\b"
 )
 
+COLUMNS: Names = {
+    "time": (a.COLLECTIVE_TIME, 1e-6),
+    "algbw": (a.ALGORITHM_BANDWIDTH, 1e9),
+    "busbw": (a.BUS_BANDWIDTH, 1e9),
+}
+
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """A measurement for each row and place, a setting for each device, the average as a summary."""
@@ -43,22 +49,15 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             texts = {Text.nodes: found[2], Text.gpu_name: found[3]}
             yield Record(Kind.setting, line.number, {}, texts, int(found[1]), found[2])
         elif found := AVERAGE.search(line.text):
-            if (gb_per_s := printed_number(found[1])) is not None:
-                yield Record(Kind.summary, line.number, {a.BUS_BANDWIDTH: gb_per_s * 1e9}, program, line.rank)
+            if values := numbers([("busbw", found[1])], COLUMNS):
+                yield Record(Kind.summary, line.number, values, program, line.rank)
         elif found := PROGRAM.search(line.text):
             program = {Text.benchmark: found[1]}
 
 
 def measured(size: float, time_us: str, algorithm: str, bus: str, wrong: str) -> dict[Metric, float]:
     """The numbers of one half of a row; a row of zeros was not measured."""
-    values = {a.MESSAGE_SIZE: size}
-    for metric, said, unit in (
-        (a.COLLECTIVE_TIME, time_us, 1e-6),
-        (a.ALGORITHM_BANDWIDTH, algorithm, 1e9),
-        (a.BUS_BANDWIDTH, bus, 1e9),
-    ):
-        if value := printed_number(said):
-            values[metric] = value * unit
+    values = {a.MESSAGE_SIZE: size, **numbers((("time", time_us), ("algbw", algorithm), ("busbw", bus)), COLUMNS)}
     # What was a largest error before 2.13 is no count.
     return values | ({a.WRONG_VALUES: float(wrong)} if wrong.isdigit() else {})
 

@@ -44,6 +44,8 @@ class Text(Enum):
     precision = "precision"
     software = "software"
     """Name and version of what was run."""
+    library = "library"
+    """Name and version of what carries the collectives."""
     transport = "transport"
     """What collectives travelled over."""
     interfaces = "interfaces"

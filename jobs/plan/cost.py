@@ -33,13 +33,18 @@ def layer_parameters(model: Model) -> int:
     attention = width * qkv_width + heads_width * width
     match model.mlp:
         case Mlp.LLaMAMLP:
-            feed_forward, biases = 3 * width * hidden, 2 * hidden + width
+            feed_forward, biases = gated_parameters(width, hidden), 2 * hidden + width
         case Mlp.GptNeoxMLP:
             feed_forward, biases = 2 * width * hidden, hidden + width
         case Mlp.LLaMAMoE:
-            feed_forward = model.experts * 3 * width * hidden + width * model.experts
+            feed_forward = model.experts * gated_parameters(width, hidden) + width * model.experts
             biases = model.experts * (2 * hidden + width)
     return attention + feed_forward + 2 * norm_parameters(model) + (qkv_width + width + biases if model.bias else 0)
+
+
+def gated_parameters(width: int, hidden: int) -> int:
+    """Weights of a gated feed-forward's three matrices, which one expert has, too."""
+    return 3 * width * hidden
 
 
 def gpu_hours_limit(run: Run) -> float | None:

@@ -135,6 +135,17 @@ def model_is_consistent(run: Run) -> str | None:
     return None
 
 
+def service_units_are_positive(run: Run) -> str | None:
+    """A price that a report multiplies with."""
+    rate = run.cluster.service_units_per_node_hour
+    if rate is not None and not 0 < rate < float("inf"):
+        return (
+            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Type what your site charges for a "
+            "node and hour, or null."
+        )
+    return None
+
+
 def fits_cluster(run: Run) -> str | None:
     """What the cluster file says of a node and of the machine."""
     c = run.cluster
@@ -223,6 +234,7 @@ VALUES: tuple[Rule, ...] = (
     batch_fits_scaling_mode,
     sequence_fits_model,
     model_is_consistent,
+    service_units_are_positive,
     fits_cluster,
     fits_pilot,
     *chain.CHAIN,

@@ -21,14 +21,14 @@ from typing import Any
 from submitit.core.utils import JobPaths
 from submitit.helpers import clean_env
 
-from jobs.causes import Cause, record_failure
+from jobs.causes import Cause, latest_attempt, record_failure
 from jobs.errors import RunDirError, SubmitError
 from jobs.ranks import hosts, node_name, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_records
 from jobs.submit import slurm
 from jobs.submit.own_queue import move_on
 from jobs.submit.script import STARTED
-from jobs.submit.states import Submission, events_since, latest_attempt, latest_submissions, own_end
+from jobs.submit.states import Submission, events_since, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has written its record.
 RECORD_WAIT_S = 20.0
@@ -91,7 +91,7 @@ def again(run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bo
         return None
     if cause is Cause.time_limit:
         # From nothing but its beginning a run would reach the same limit again.
-        advanced = any(event["event"] == "checkpoint" for event in latest_attempt(run, submission))
+        advanced = any(event["event"] == "checkpoint" for event in latest_attempt(events))
         return Again(cause, 0, []) if advanced else None
     faults = 1 + sum(event["cause"] != Cause.time_limit.name for event in requeues)
     return Again(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,7 @@ class Pilot:
         self.preempted = self.preempted or job.get("PreemptTime", "None") != "None"
         self.ending = self.ending or self.preempted
 
-    def recorded_end(self, step: Step, submission: Submission) -> dict[str, Any]:
+    def recorded_end(self, step: Step, submission: Submission) -> Mapping[str, Any]:
         """What the record says of the end of a step; it is told what the ranks could not say."""
         directory, restart, printed = step.turn.directory, step.turn.launches, printed_since_start(step.output)
         over = time.monotonic() >= step.started + step.turn.run.wall_time_min * 60

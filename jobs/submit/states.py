@@ -11,6 +11,7 @@ import contextlib
 import socket
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -20,7 +21,7 @@ from typing import Any
 import psutil
 from submitit.core.utils import JobPaths
 
-from jobs.causes import Cause
+from jobs.causes import end_of, latest_attempt
 from jobs.errors import RunDirError, SubmitError
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit import slurm
@@ -122,6 +123,15 @@ class Submission:
 
 def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
     """The latest submission of each run, by run name."""
+    latest = submissions_on_record(sweep)
+    for run in sweep.runs():
+        if run.name not in latest and (by_hand := submission_by_hand(run)):
+            latest[run.name] = by_hand
+    return latest
+
+
+def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
+    """The latest submission of each run that the ledger has, by run name."""
     latest: dict[str, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
     for record in read_records(sweep.submissions):
@@ -157,9 +167,6 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
                 for submission in of_job[record["job_id"]] if "job_id" in record else [latest[record["run"]]]:
                     submission.cancelled = True
                     submission.waits_for = None
-    for run in sweep.runs():
-        if run.name not in latest and (by_hand := submission_by_hand(run)):
-            latest[run.name] = by_hand
     return latest
 
 
@@ -205,7 +212,7 @@ def states(sweep: SweepDir) -> list[RunState]:
 
 
 def decide(
-    run: RunDir, submission: Submission, end: dict[str, Any] | None, job: slurm.JobState | None
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm.JobState | None
 ) -> tuple[State, str]:
     """The state of a submitted run and a few words on it: finished is final, then what the scheduler still holds."""
     if end is not None and end["event"] == "finished":
@@ -251,10 +258,10 @@ def last_sign(run: RunDir, submission: Submission) -> float:
 
 
 def alive_state(
-    run: RunDir, submission: Submission, end: dict[str, Any] | None, job: slurm.JobState
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm.JobState
 ) -> tuple[State, str] | None:
     """The state of a run that its scheduler still holds; None when it does not."""
-    attempt = latest_attempt(run, submission)
+    attempt = latest_attempt(events_since(run, submission))
     started = any(event["event"] == "started" for event in attempt)
     if job.state == UNKNOWN:
         return None if end is not None else ((State.running if started else State.queued), job.reason or "")
@@ -277,23 +284,9 @@ def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
     return list(read_records(run.status))[submission.events_before :]
 
 
-def latest_attempt(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
-    """The events since the ranks last met, or since the run last went back into the queue."""
-    events = events_since(run, submission)
-    begins = [i for i, event in enumerate(events) if event["event"] in {"started", "requeued"}]
-    latest = events[begins[-1] :] if begins else events
-    # A rank that outlived its attempt, on a node that was cut off, may still add its own failure.
-    restart = latest[0].get("restart", 0) if latest else 0
-    return [event for event in latest if event["event"] != "failed" or event.get("restart", restart) >= restart]
-
-
-def own_end(run: RunDir, submission: Submission) -> dict[str, Any] | None:
-    """The end that the run's latest attempt recorded: its first failure with a cause of its own, else the last."""
-    ends = [event for event in latest_attempt(run, submission) if event["event"] in {"finished", "stopped", "failed"}]
-    failures = [event for event in ends if event["event"] == "failed"]
-    # A rank that lost another one is a witness, whoever wrote first.
-    causes = [event for event in failures if event.get("cause") != Cause.lost_peer.name]
-    return next(iter(causes or failures or ends[-1:]), None)
+def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:
+    """The end that the run's latest attempt recorded."""
+    return end_of(latest_attempt(events_since(run, submission)))
 
 
 def held_by_schedulers(submissions: list[Submission]) -> dict[str, slurm.JobState]:

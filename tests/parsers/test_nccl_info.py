@@ -44,7 +44,7 @@ def test_networks_are_named_without_addresses() -> None:
 
 def test_versions_and_variables_are_said_once() -> None:
     found = records(SAMPLE, NAME)
-    assert texts(found, Text.software) == [
+    assert texts(found, Text.library) == [
         "NCCL 2.26.2+cuda12.8", "aws-ofi-nccl 1.13.2-aws", "RCCL 2.22.3-develop:0123abc",
     ]  # fmt: skip
     variables = [each for each in found if Text.environment in each.texts]
@@ -126,7 +126,7 @@ def test_real_programs_say_over_what_they_talked(
 ) -> None:
     (path,) = CORPUS.glob(f"*/*/{file}")
     found = beside(path)
-    assert texts(found, Text.software) == [version]
+    assert texts(found, Text.library) == [version]
     assert channels(found) == by_transport
     assert {each.values[a.COMMUNICATOR_RANKS]: each.values[a.LINES] for each in found
             if Text.event in each.texts} == joined  # fmt: skip

@@ -1,0 +1,63 @@
+"""What a run cost: nodes and ranks over the time that it held them, service units, energy, and all that per token.
+
+Of every start, lost work included; not of the time in a queue. Definitions: jobs.metrics. Called by analysis.derived
+and cost_page.
+"""
+
+from __future__ import annotations
+
+import math
+
+from analysis.energy import Energy
+from analysis.parsers import metrics as a
+from analysis.records import RunResult
+from analysis.scaling import Group
+from analysis.untrusted import as_number, count
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+# In which a run holds no node.
+WAITING = (m.QUEUE_TIME, m.REQUEUE_TIME, m.UNSUBMITTED_TIME)
+HOUR_S = 3600.0
+
+
+def held_time_s(run: RunResult) -> float | None:
+    """How long a run held its nodes, over all of its starts; None where a start recorded too little to tell."""
+    if m.RUN_TIME in run.values:
+        return run.values[m.RUN_TIME] - math.fsum(run.values.get(part, 0.0) for part in WAITING)
+    if a.TIME_TO_TRAIN in run.values:
+        return run.values[a.TIME_TO_TRAIN] + run.values.get(a.INITIALIZATION_TIME, 0.0)
+    return run.values.get(m.TOTAL_TIME) if run.attempts < 2 else None
+
+
+def cost_values(run: RunResult) -> dict[Metric, float]:
+    """The costs of a used run that are known."""
+    held_s, nodes, ranks = held_time_s(run), count(run.config, "nodes"), run.ranks
+    tokens = run.values.get(m.TOKENS_TRAINED)
+    values = energy_values(run.energy, tokens) if run.energy else {}
+    if held_s is None or nodes is None or ranks is None:
+        return values
+    values |= {m.NODE_TIME: nodes * held_s, m.RANK_TIME: ranks * held_s}
+    if tokens:
+        values[m.RANK_TIME_PER_TOKEN] = values[m.RANK_TIME] / tokens
+    rate = as_number(run.setting("cluster.service_units_per_node_hour"))
+    if rate is not None and rate > 0:
+        values[m.SERVICE_UNITS] = rate * values[m.NODE_TIME] / HOUR_S
+    return values
+
+
+def energy_values(energy: Energy, tokens: float | None) -> dict[Metric, float]:
+    """What is known of the energy of a run; nothing where no reading is of its time."""
+    if energy.covered is None:
+        return {}
+    values = {m.ENERGY: energy.energy_j, m.ENERGY_COVERED: energy.covered}
+    if tokens and energy.complete:
+        values[m.ENERGY_PER_TOKEN] = energy.energy_j / tokens
+    return values
+
+
+def relative_cost(run: RunResult, group: Group | None) -> float | None:
+    """RELATIVE_COST of a run; None without a reference, or where either cost is not known."""
+    reference = group.reference.spread(m.RANK_TIME_PER_TOKEN) if group and group.reference else None
+    cost = run.values.get(m.RANK_TIME_PER_TOKEN)
+    return cost / reference.median if reference and cost is not None else None

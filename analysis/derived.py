@@ -1,0 +1,21 @@
+"""What is computed of a run once it is read, the same for our runs and for other programs' logs.
+
+Called by analysis.find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from analysis.cost import cost_values
+from analysis.records import RunResult
+from analysis.utilization import utilization
+
+
+def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
+    """The runs, those used with their utilization and their cost."""
+    return [
+        replace(run, values={**run.values, **utilization(run).values, **cost_values(run)}) if run.used else run
+        for run in runs
+    ]

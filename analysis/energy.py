@@ -1,0 +1,140 @@
+"""Energy from power readings: integrated by trapezoids over the time of a run, and nothing where nothing was read.
+
+Pure functions of readings, for logs of our own runs and of other programs alike (MLPerf's readings are to be multiplied
+by its conversion efficiency first), and the reader of what `nvidia-smi` left in a run directory. Called by
+analysis.records and log_energy.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from analysis.goodput import Start
+from analysis.parsers import metrics as a
+from analysis.parsers import nvidia_smi
+from analysis.parsers.read import read_log
+from analysis.parsers.record import Text
+
+# Between readings farther apart than this the power is not known.
+LONGEST_GAP_S = 30.0
+# Below this share of the time an energy is not that of the run (the definition of ENERGY_PER_TOKEN says it, too).
+LEAST_COVERED = 0.95
+Reading = tuple[str, float, float]
+"""Device, moment in seconds since the epoch, power in W."""
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What devices took over some intervals, as far as it was read."""
+
+    energy_j: float
+    covered_s: float
+    """Time over which it is known, summed over devices."""
+    interval_s: float
+    """Time of the intervals."""
+    devices: tuple[str, ...]
+    """Those with readings in it."""
+    left_out: tuple[str, ...]
+    """Those with readings of another time only: their clock may be off."""
+    expected: int | None = None
+    """How many devices there are to be read; None: not known."""
+
+    @property
+    def covered(self) -> float | None:
+        """ENERGY_COVERED; None without devices or time."""
+        whole_s = len(self.devices) * self.interval_s
+        return self.covered_s / whole_s if whole_s else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether no device is missing or too many, and hardly any time is."""
+        all_read = not self.left_out and self.expected in {None, len(self.devices)}
+        return all_read and self.covered is not None and self.covered >= LEAST_COVERED
+
+
+def energy_j(samples: Iterable[Reading], begin_s: float, end_s: float, *, expected: int | None = None) -> Energy:
+    """Energy of all devices from `begin_s` to `end_s`, in seconds since the epoch.
+
+    Readings of one device at one moment count as their mean. Gaps above LONGEST_GAP_S are not bridged. `expected`: how
+    many devices there are to be read.
+    """
+    return energy_over(samples, [(begin_s, end_s)], expected)
+
+
+def energy_over(samples: Iterable[Reading], intervals: Sequence[tuple[float, float]], expected: int | None) -> Energy:
+    """The same over several intervals that do not overlap."""
+    readings: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for device, time_s, power_w in samples:
+        if math.isfinite(time_s) and math.isfinite(power_w) and power_w >= 0:
+            readings[device][time_s].append(power_w)
+    joules: list[float] = []
+    covered_s: dict[str, float] = {}
+    for device, powers in readings.items():
+        parts = [integral(powers, begin_s, end_s) for begin_s, end_s in intervals]
+        joules += [part for part, _ in parts]
+        covered_s[device] = math.fsum(time_s for _, time_s in parts)
+    return Energy(
+        energy_j=math.fsum(joules),
+        covered_s=math.fsum(covered_s.values()),
+        interval_s=math.fsum(max(0.0, end_s - begin_s) for begin_s, end_s in intervals),
+        devices=tuple(sorted(device for device, time_s in covered_s.items() if time_s > 0)),
+        left_out=tuple(sorted(device for device, time_s in covered_s.items() if time_s <= 0)),
+        expected=expected,
+    )
+
+
+def integral(readings: Mapping[float, Sequence[float]], begin_s: float, end_s: float) -> tuple[float, float]:
+    """Joules of one device in an interval, and the seconds over which they are known."""
+    times_s = np.array(sorted(readings))
+    powers_w = np.array([statistics.fmean(readings[time_s]) for time_s in times_s])
+    # Each stretch between two readings, cut to the interval.
+    since_s, until_s = np.maximum(times_s[:-1], begin_s), np.minimum(times_s[1:], end_s)
+    known = (np.diff(times_s) <= LONGEST_GAP_S) & (until_s > since_s)
+    since_s, until_s = since_s[known], until_s[known]
+    mean_w = (np.interp(since_s, times_s, powers_w) + np.interp(until_s, times_s, powers_w)) / 2
+    return float(np.sum(mean_w * (until_s - since_s))), float(np.sum(until_s - since_s))
+
+
+# --- of our own runs -------------------------------------------------------------------------------------------
+
+
+def energy_of_run(logs: Sequence[Path], starts: Sequence[Start], ranks: int) -> Energy | None:
+    """What the GPUs took over the starts of a run, by the logs of nvidia-smi beside it; None without any reading."""
+    samples = [sample for log in logs for sample in nvidia_smi_samples(log)]
+    intervals = [(start.process_started, last_seen(start)) for start in starts]
+    return energy_over(samples, intervals, expected=ranks) if samples else None
+
+
+def nvidia_smi_samples(log: Path) -> Iterator[Reading]:
+    """The power readings of a log of `nvidia-smi --query-gpu=timestamp,index,power.draw`, taken under TZ=UTC.
+
+    A device is named by the file and its index, for every node counts its GPUs from 0. Raises OSError.
+    """
+    for each, records in read_log(log):
+        for record in records if each is nvidia_smi.FORMAT else ():
+            time_s = moment_of(record.texts.get(Text.timestamp, ""))
+            if time_s is not None and a.POWER in record.values:
+                yield f"{log.stem} GPU {record.texts.get(Text.device, '?')}", time_s, record.values[a.POWER]
+
+
+def moment_of(timestamp: str) -> float | None:
+    """nvidia-smi's `2026/01/31 12:34:56.789`, read as UTC; None for anything else."""
+    try:
+        return datetime.strptime(timestamp, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def last_seen(start: Start) -> float:
+    """When a start ended; where nothing tells, its last record."""
+    if start.ended is not None:
+        return start.ended
+    return start.met + max((step.elapsed_s for step in start.steps if step.elapsed_s is not None), default=0.0)

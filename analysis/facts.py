@@ -1,0 +1,72 @@
+"""`facts.yaml`: what logs do not say of their runs, written by who knows, for the logs beside it and below.
+
+    ranks: 16
+    nodes: 2
+    model: llama3-8b
+    gpu_name: NVIDIA H100 80GB HBM3
+
+Unlike a log it is the user's own: what is wrong in it is an error. Called by analysis.find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from analysis.parsers import metrics as a
+from analysis.parsers.record import Text
+from jobs.errors import ReportError
+from jobs.metrics import Metric
+
+FILE_NAME = "facts.yaml"
+NUMBERS = {
+    metric.name: metric
+    for metric in (
+        a.NODES,
+        a.RANKS,
+        a.RANKS_PER_NODE,
+        a.GLOBAL_BATCH_SIZE,
+        a.SEQUENCE_LENGTH,
+        a.PARAMETERS,
+        a.TENSOR_PARALLEL_SIZE,
+        a.PIPELINE_PARALLEL_SIZE,
+        a.CONTEXT_PARALLEL_SIZE,
+        a.EXPERT_PARALLEL_SIZE,
+        a.SEED,
+    )
+}
+TEXTS = {text.name: text for text in (Text.model, Text.gpu_name, Text.precision, Text.organization, Text.software)}
+ALLOWED = (*NUMBERS, *TEXTS)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one file states."""
+
+    numbers: dict[Metric, float]
+    texts: dict[Text, str]
+
+
+def read_facts(path: Path) -> Facts:
+    """The facts of a file; raises ReportError when it holds anything else."""
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ReportError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(said, dict):
+        raise ReportError(f"{path} holds no settings. Write one a line, for instance: ranks: 16")
+    numbers: dict[Metric, float] = {}
+    texts: dict[Text, str] = {}
+    for key, value in said.items():
+        if key in NUMBERS and type(value) is int and value > 0:
+            numbers[NUMBERS[key]] = value
+        elif key in TEXTS and isinstance(value, str) and value:
+            texts[TEXTS[key]] = value
+        elif key in NUMBERS or key in TEXTS:
+            kind = "a whole number above 0" if key in NUMBERS else "a text"
+            raise ReportError(f"{path}: {key} is {value!r}, and must be {kind}.")
+        else:
+            raise ReportError(f"{path}: {key} is not known. Known are {', '.join(ALLOWED)}.")
+    return Facts(numbers, texts)

@@ -1,0 +1,312 @@
+"""Log files of other people's jobs as runs: their settings in our words, their steps measured by our rules.
+
+What a run was, a log tells itself, or a file beside it: MLPerf's description of the system, or a `facts.yaml` that the
+user writes. Never a name. A log with training steps is a run; what other logs measure is for analysis.benchmarks.
+Called by analysis.find.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.evidence import Ending
+from analysis.facts import FILE_NAME, Facts
+from analysis.log_energy import energy_of_log
+from analysis.log_file import LogFile
+from analysis.log_steps import LogStep, steady, steps_of
+from analysis.parsers import metrics as a
+from analysis.parsers import mlperf_system
+from analysis.parsers.record import Kind, Text
+from analysis.records import RunResult
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+# Of summaries, as the log gives them.
+SUMMED_UP = (
+    a.TIME_TO_TRAIN,
+    a.INITIALIZATION_TIME,
+    a.TRAINING_TIME,
+    m.MEMORY_PEAK,
+    m.EVALUATION_LOSS,
+)
+SAY_SO = f"write `ranks: N` into a {FILE_NAME} beside it"
+# MLPerf's word for a run that reached its target.
+SUCCESS = "success"
+# Steps whose times differ by less, of two logs with the same losses, are the same steps.
+SAME_TIME_TOLERANCE = 0.01
+FEWEST_TO_TELL_COPIES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class LogRun:
+    """A log that tells of a training, with what files beside it say."""
+
+    file: LogFile
+    settings: Mapping[Metric, float]
+    texts: Mapping[Text, str]
+    steps: Sequence[LogStep]
+
+
+def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) -> list[RunResult]:
+    """The trainings that these files tell of, each as a run.
+
+    Names are paths below the root; facts are by the folder that they hold for, with what lies below it.
+    """
+    files = list(files)
+    beside = [file for file in files if is_description(file)]
+    runs = []
+    for file in files:
+        steps = steps_of(file)
+        if steps or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
+            settings, texts = dict(file.settings), dict(file.texts)
+            for other in descriptions_of(file.path, beside):
+                settings = {**other.settings, **settings}
+                texts = {**other.texts, **texts}
+            for said in (facts[folder] for folder in reversed(file.path.parents) if folder in facts):
+                settings |= said.numbers
+                texts |= said.texts
+            runs.append(LogRun(file, settings, texts, steps))
+    found = [(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs]
+    return without_copies(found)
+
+
+def is_description(file: LogFile) -> bool:
+    """Whether a file says what was run and nothing else."""
+    return bool(file.settings or file.texts) and not file.records
+
+
+def descriptions_of(log: Path, files: Sequence[LogFile]) -> list[LogFile]:
+    """The files that speak of a log: those beside it, else the description of the system that its folder is named by.
+
+    MLPerf results lie in results/SYSTEM/BENCHMARK/, the descriptions in systems/SYSTEM.json.
+    """
+    beside = [file for file in files if file.path.parent == log.parent]
+    if any(a.NODES in file.settings for file in beside):
+        return beside
+    systems = [file for file in files if mlperf_system.FORMAT.name in file.formats]
+    named = [file for file in systems if file.path.stem in {parent.name for parent in log.parents}]
+    nearest = max(named, key=lambda file: len(os.path.commonpath([file.path, log])), default=None)
+    return [*beside, nearest] if nearest else beside
+
+
+def result(run: LogRun, root: Path) -> RunResult:
+    """A log as a run; with a reason where it is not used."""
+    settings = configuration(run)
+    counted = steady(run.steps)
+    values = measured(run, counted, settings["ranks"])
+    state, reason = standing(run, values)
+    return RunResult(
+        run.file.path,
+        {**settings, "name": name_below(root, run.file.path), "sweep": root.name or str(root)},
+        plan(run),
+        events=({"event": "started", **device(run)},),
+        state=state,
+        reason=reason,
+        values=values,
+        losses=by_step(run.steps, m.LOSS),
+        steady_steps=len(counted),
+        step_times_s=by_step(counted, m.STEP_TIME),
+        log=run.file,
+    )
+
+
+def by_step(steps: Sequence[LogStep], metric: Metric) -> dict[int, float]:
+    """A metric of the steps that have it, by their number, which some logs leave to be counted."""
+    return {
+        int(step.values.get(m.STEP, index)): step.values[metric]
+        for index, step in enumerate(steps, start=1)
+        if metric in step.values
+    }
+
+
+def name_below(root: Path, path: Path) -> str:
+    """A path as a name: without the root that it lies below, or its last part where it is the root."""
+    return path.name if path == root else str(path.relative_to(root))
+
+
+# --- what was run ----------------------------------------------------------------------------------------------
+
+
+def configuration(run: LogRun) -> dict[str, Any]:
+    """The settings under the keys that our own configurations have; what is not known is None."""
+    texts, ranks = run.texts, count(run, a.RANKS) or count(run, a.COMMUNICATOR_RANKS)
+    nodes = count(run, a.NODES) or count(run, a.COMMUNICATOR_NODES)
+    per_node = count(run, a.RANKS_PER_NODE) or count(run, a.GPUS_PER_NODE)
+    if nodes and ranks and not per_node and ranks % nodes == 0:
+        per_node = ranks // nodes
+    if per_node and ranks and not nodes and ranks % per_node == 0:
+        nodes = ranks // per_node
+    sizes = {name: count(run, metric) for name, metric in LAYOUT.items()}
+    return {
+        "nodes": nodes,
+        "ranks_per_node": per_node,
+        "ranks": ranks or (nodes * per_node if nodes and per_node else None),
+        # Of two logs that do not say their model nobody knows whether it is the same one.
+        "model": {"name": texts.get(Text.benchmark) or texts.get(Text.model) or f"model of {run.file.path.name}"},
+        "engine": {"kind": texts.get(Text.software) or " and ".join(training_formats(run.file))},
+        "parallelism": {"name": " ".join(f"{name}{size}" for name, size in sizes.items() if size) or None},
+        "system": {"organization": texts.get(Text.organization), "ranks_per_node": per_node},
+        "scaling": {"mode": None},
+        "job": {
+            "sequence_length": count(run, a.SEQUENCE_LENGTH),
+            "precision": texts.get(Text.precision),
+            "seed": count(run, a.SEED),
+        },
+        "repeat": None,
+    }
+
+
+LAYOUT = {
+    "tp": a.TENSOR_PARALLEL_SIZE,
+    "pp": a.PIPELINE_PARALLEL_SIZE,
+    "cp": a.CONTEXT_PARALLEL_SIZE,
+    "ep": a.EXPERT_PARALLEL_SIZE,
+}
+
+
+def training_formats(file: LogFile) -> list[str]:
+    """The formats that tell of its steps, else all of them."""
+    return [name for name, kind in file.records if kind is Kind.step] or list(file.formats)
+
+
+def plan(run: LogRun) -> dict[str, Any]:
+    """What of our plans a log tells."""
+    sizes = {step.values[a.GLOBAL_BATCH_SIZE] for step in run.steps if a.GLOBAL_BATCH_SIZE in step.values}
+    last = run.steps[-1].values.get(a.GLOBAL_BATCH_SIZE) if run.steps else None
+    # A batch that grows with the training is that of its last steps.
+    size = count(run, a.GLOBAL_BATCH_SIZE) if not sizes else last
+    return {
+        "global_batch_size": None if size is None else int(size),
+        "accumulation": count(run, a.ACCUMULATION),
+        "parameters": count(run, a.PARAMETERS),
+    }
+
+
+def device(run: LogRun) -> dict[str, str]:
+    """The GPU, where the log names it."""
+    name = run.texts.get(Text.gpu_name)
+    return {"device": "gpu", "device_name": name} if name else {}
+
+
+def count(run: LogRun, metric: Metric) -> int | None:
+    """A whole number of the settings."""
+    value = run.settings.get(metric)
+    return int(value) if value is not None and value == int(value) else None
+
+
+# --- what was measured -----------------------------------------------------------------------------------------
+
+
+def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
+    """The metrics of a log, by their definitions; those of steps are over the steady ones."""
+    values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
+    values |= speed(counted, ranks)
+    times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
+    if times_s:
+        percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
+        values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
+    if run.steps and m.STEP_TIME in run.steps[0].values:
+        values[m.FIRST_STEP_TIME] = run.steps[0].values[m.STEP_TIME]
+    for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
+        told = [step.values[metric] for step in run.steps if metric in step.values]
+        values |= {latest: max(told) if metric is m.MEMORY_PEAK else told[-1]} if told else {}
+    for metric in (m.EVALUATION_LOSS, a.EVALUATION_SCORE, a.SAMPLES_DONE):
+        told = [record.values[metric] for record in run.file.of(Kind.evaluation) if metric in record.values]
+        values |= {metric: told[-1]} if told else {}
+    if a.CONVERGENCE_FACTOR in run.settings:
+        values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
+    return values | evaluating(run.file)
+
+
+def evaluating(file: LogFile) -> dict[Metric, float]:
+    """How long the evaluations of an MLPerf log took together; ranks that say the same count once."""
+    began: float | None = None
+    spent_s: list[float] = []
+    for record in file.of(Kind.event):
+        time_s, event = record.values.get(a.UNIX_TIME), record.texts.get(Text.event)
+        if event == "eval_start" and began is None:
+            began = time_s
+        elif event == "eval_stop" and began is not None and time_s is not None:
+            spent_s.append(time_s - began)
+            began = None
+    return {a.EVALUATION_TOTAL_TIME: sum(spent_s)} if spent_s else {}
+
+
+def speed(counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
+    """The rates over these steps: work divided by time, where all steps are as much work."""
+    values: dict[Metric, float] = {}
+    for metric, per_rank in ((m.TOKENS_PER_S, m.TOKENS_PER_S_PER_RANK), (a.SAMPLES_PER_S, a.SAMPLES_PER_S_PER_RANK)):
+        told = [step.values[metric] for step in counted if metric in step.values]
+        each = [step.values[per_rank] for step in counted if per_rank in step.values]
+        # Less often told it may be of something else, such as of the whole run with its evaluations.
+        if told and 2 * len(told) >= len(counted):
+            values[metric] = statistics.harmonic_mean(told)
+        elif each and ranks:
+            values[metric] = ranks * statistics.harmonic_mean(each)
+        if metric in values and ranks:
+            values[per_rank] = values[metric] / ranks
+        elif each:
+            values[per_rank] = statistics.harmonic_mean(each)
+    timed = [step.values for step in counted if m.STEP_TIME in step.values]
+    if timed:
+        time_s = sum(each[m.STEP_TIME] for each in timed)
+        values[a.STEPS_PER_S] = len(timed) / time_s
+        if a.SAMPLES_PER_S not in values and all(a.GLOBAL_BATCH_SIZE in each for each in timed):
+            values[a.SAMPLES_PER_S] = sum(each[a.GLOBAL_BATCH_SIZE] for each in timed) / time_s
+    return values
+
+
+def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | None]:
+    """How the run stands, and why it is not used if it is not."""
+    stops = [record.texts[Text.state] for record in run.file.of(Kind.summary) if Text.state in record.texts]
+    if stops and stops[-1] != SUCCESS:
+        return stops[-1], f"the log says of its end: {stops[-1]}"
+    verdict = run.file.verdict
+    state = "as far as logged" if verdict is None or verdict.ending is Ending.unknown else verdict.ending.name
+    if stops:
+        state = Ending.succeeded.name
+    if {m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S} & values.keys():
+        return state.replace("_", " "), None
+    if values.keys() & {m.TOKENS_PER_S_PER_RANK, a.SAMPLES_PER_S_PER_RANK}:
+        return "unmeasured", f"it tells the throughput of a rank, but not how many ranks there were: {SAY_SO}"
+    if any(a.MICRO_BATCH_TIME in step.values for step in run.steps):
+        return "unmeasured", "it tells the times of micro-batches, and not of whole steps"
+    timed = any(step.time_s is not None for step in run.steps)
+    return "unmeasured", "no step after the warm-up" if timed else "it tells neither a step time nor a throughput"
+
+
+# --- ranks of one run in files of their own ----------------------------------------------------------------------
+
+
+def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[RunResult]:
+    """The runs, where a file that tells the same steps as another one, by another rank or copied, is not used."""
+    originals: dict[object, list[tuple[LogRun, RunResult]]] = defaultdict(list)
+    kept = []
+    for run, found in runs:
+        losses = tuple(found.losses.values())
+        alike = originals[run.file.formats, losses] if len(losses) >= FEWEST_TO_TELL_COPIES else []
+        original = next((other for before, other in alike if same_run(before, run)), None)
+        if original is None:
+            alike.append((run, found))
+            kept.append(found)
+        else:
+            reason = f"the same steps as {original.name}: another rank's log of that run, or a copy"
+            kept.append(replace(found, state="copy", reason=reason))
+    return kept
+
+
+def same_run(one: LogRun, other: LogRun) -> bool:
+    """Whether no setting differs that both tell, and every step took as long, which in a repeat it does not."""
+    if any(one.settings[metric] != other.settings[metric] for metric in one.settings.keys() & other.settings.keys()):
+        return False
+    times = [(some.time_s, others.time_s) for some, others in zip(one.steps, other.steps, strict=False)]
+    apart = [abs(a_s - b_s) / max(a_s, b_s) for a_s, b_s in times if a_s is not None and b_s is not None]
+    return bool(apart) and max(apart) < SAME_TIME_TOLERANCE

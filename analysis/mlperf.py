@@ -1,0 +1,141 @@
+"""MLPerf Training: the score of each system as the rules make it, and how time to train scales beside throughput.
+
+Time to train and throughput scale differently: a larger batch needs more samples, and evaluations do not get shorter.
+Called by analysis.report.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.formats import ABSENT, shown, shown_spread, significant
+from analysis.parsers import metrics as a
+from analysis.records import RunResult
+from analysis.scaling import Spread, compared, plural
+from analysis.style import Section
+from jobs.metrics import Metric
+
+# Of fewer results, none is left after the fastest and the slowest are dropped.
+FEWEST_RESULTS = 3
+NOTE = (
+    "One row a system: all results of it that reached the target or were aborted. Score: the fastest and the slowest "
+    "result are dropped, an aborted one being the slowest; the mean of the others times the convergence factor of "
+    "scaling.json, which is 1 where there is none (MLPerf training rules). Samples and evaluations: medians. Speedup: "
+    "score of the first row of the same line divided by the row's, and below it that of the throughput."
+)
+HEADINGS = (
+    "System",
+    "Nodes",
+    "Ranks",
+    "GBS",
+    "Results",
+    "Score (min)",
+    "Time to train (min)",
+    "Samples to the target",
+    "In evaluations (%)",
+    "Speedup in score",
+    "Speedup in throughput",
+    "What to know",
+)
+
+
+@dataclass(frozen=True)
+class System:
+    """The results of one system at one benchmark."""
+
+    results: Sequence[RunResult]
+
+    @property
+    def reached(self) -> list[RunResult]:
+        """The results that reached the target."""
+        return [run for run in self.results if run.used]
+
+    @property
+    def ranks(self) -> int:
+        """World size; 0 where it is not told."""
+        return self.results[0].ranks or 0
+
+    @property
+    def convergence_factor(self) -> float:
+        """By what the mean is multiplied."""
+        return self.results[0].values.get(a.CONVERGENCE_FACTOR, 1.0)
+
+    @property
+    def score_s(self) -> float | None:
+        """The score in seconds; None where too few results are left, or more than the dropped one were aborted."""
+        dropped_aborted = len(self.results) - len(self.reached)
+        times_s = sorted(run.values[a.TIME_TO_TRAIN] for run in self.reached)
+        if len(self.results) < FEWEST_RESULTS or dropped_aborted > 1:
+            return None
+        return statistics.fmean(times_s[1:] if dropped_aborted else times_s[1:-1]) * self.convergence_factor
+
+    def median(self, metric: Metric) -> float | None:
+        """A metric over the results that reached the target."""
+        values = [run.values[metric] for run in self.reached if metric in run.values]
+        return statistics.median(values) if values else None
+
+
+def systems_of(runs: Sequence[RunResult]) -> list[list[System]]:
+    """The systems that have times to train, in lines that differ in their size alone; the smallest first."""
+    lines: dict[str, dict[tuple[int, int], list[RunResult]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if a.TIME_TO_TRAIN in run.values and run.state != "copy":
+            line = json.dumps(compared(run), sort_keys=True, default=str)
+            lines[line][run.ranks or 0, run.plan.get("global_batch_size") or 0].append(run)
+    return [[System(sizes[size]) for size in sorted(sizes)] for sizes in lines.values()]
+
+
+def mlperf_section(runs: Sequence[RunResult]) -> Section | None:
+    """A row of each system, if there is any."""
+    rows = [row(system, line[0]) for line in systems_of(runs) for system in line]
+    return Section("Time to train (MLPerf)", NOTE, HEADINGS, rows) if rows else None
+
+
+def row(system: System, reference: System) -> list[str]:
+    """The cells of a system."""
+    first = system.results[0]
+    times = [run.values[a.TIME_TO_TRAIN] / 60 for run in system.reached]
+    share = [
+        run.values[a.EVALUATION_TOTAL_TIME] / run.values[a.TIME_TO_TRAIN]
+        for run in system.reached
+        if a.EVALUATION_TOTAL_TIME in run.values
+    ]
+    size = first.plan.get("global_batch_size")
+    return [
+        f"{first.setting('model.name')}, {first.setting('system.organization') or 'organization not told'}",
+        f"{first.setting('nodes'):,}" if first.setting("nodes") else ABSENT,
+        f"{system.ranks:,}" if system.ranks else ABSENT,
+        f"{size:,}" if size else ABSENT,
+        f"{len(system.results):,}",
+        ABSENT if system.score_s is None else significant(system.score_s / 60, a.TIME_TO_TRAIN.digits),
+        shown_spread(a.TIME_TO_TRAIN, Spread.of(times)) if times else ABSENT,
+        shown(a.SAMPLES_DONE, system.median(a.SAMPLES_DONE)),
+        f"{100 * statistics.median(share):.1f}" if share else ABSENT,
+        ratio(reference.score_s, system.score_s),
+        ratio(system.median(a.SAMPLES_PER_S), reference.median(a.SAMPLES_PER_S)),
+        words(system, reference),
+    ]
+
+
+def ratio(over: float | None, under: float | None) -> str:
+    """How many times one is the other."""
+    return ABSENT if over is None or under is None else f"{over / under:.2f}"
+
+
+def words(system: System, reference: System) -> str:
+    """What a reader must know of a row."""
+    said = []
+    if aborted := len(system.results) - len(system.reached):
+        said.append(f"{plural(aborted, 'result')} aborted")
+    if system.score_s is None:
+        said.append("no score: too few results that reached the target")
+    if system.convergence_factor != 1:
+        said.append(f"convergence factor {system.convergence_factor:.4g}")
+    sizes = [each.results[0].plan.get("global_batch_size") for each in (reference, system)]
+    if sizes[0] != sizes[1]:
+        said.append(f"global batch {sizes[1] or 'not told'} against {sizes[0] or 'not told'} of the reference")
+    return "; ".join(said) or "—"

@@ -1,0 +1,132 @@
+"""The rows of a runs.csv, read back as what a later report is held against.
+
+The file may have been kept for months, cut short or saved by a spreadsheet: what is not as analysis.table wrote it is
+refused with its line and column, never guessed. Called by analysis.regression.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.formats import short
+from analysis.scaling import RATES
+from analysis.untrusted import printed_number
+from jobs import metrics as m
+from jobs.errors import ReportError
+from jobs.metrics import Better
+
+# Of the rates the first one that a point has.
+CHECKED = (*RATES, m.MEMORY_PEAK, m.FINAL_LOSS)
+# Two points are one when they agree in each of these columns that the reference has.
+IDENTITY = (
+    "model",
+    "parameters",
+    "data",
+    "job",
+    "steps",
+    "epochs",
+    "sequence_length",
+    "parallelism",
+    "engine",
+    "pp",
+    "dp_replicate",
+    "dp_shard",
+    "cp",
+    "tp",
+    "nodes",
+    "ranks",
+    "micro_batch_size",
+    "accumulation",
+    "global_batch_size",
+    "scaling",
+    "precision",
+)
+DEVICE = ("device", "device_name", "emulated_nodes")
+NEEDED = ("name", "model", "parallelism", "nodes", "ranks", *DEVICE, "not_used_because", m.TOKENS_PER_S.name)
+MAKE_ONE = "A reference is a runs.csv that an earlier `slurmscale report DIR` wrote; make one and keep it elsewhere."
+
+
+@dataclass(frozen=True)
+class ReferenceFile:
+    """A table of runs: its columns, and its rows as text by column."""
+
+    columns: Sequence[str]
+    rows: Sequence[Mapping[str, str]]
+
+    @property
+    def used(self) -> list[Mapping[str, str]]:
+        """The rows that were measured and whose loss was believed."""
+        return [row for row in self.rows if not row["not_used_because"] and not row.get("loss_doubt")]
+
+
+def read_reference(path: Path) -> ReferenceFile:
+    """The table in a file; raises ReportError with line and column where it is no runs.csv, or holds nothing."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror or error}. {MAKE_ONE}") from error
+    except UnicodeDecodeError as error:
+        raise ReportError(f"{path} is not UTF-8 text (byte {error.start}). {MAKE_ONE}") from error
+    table = parsed(text, str(path))
+    if not table.used:
+        raise ReportError(f"{path} holds no run that was measured and believed, so nothing can be held against it.")
+    return table
+
+
+def parsed(text: str, where: str) -> ReferenceFile:
+    """The table in a text of `where`; raises ReportError with line and column."""
+    # Strict: a quote that is never closed is a torn file, not a long cell.
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        columns = next(reader, [])
+        refuse_other_tables(columns, text, where)
+        rows = []
+        for cells in reader:
+            if len(cells) != len(columns):
+                raise ReportError(
+                    f"{where}, line {reader.line_num}: {len(cells)} cells, but the first line names {len(columns)} "
+                    "columns: the file is cut short or was edited. Take the original, or write it again."
+                )
+            row = dict(zip(columns, cells, strict=True))
+            refuse_impossible_values(row, f"{where}, line {reader.line_num}")
+            rows.append(row)
+    except csv.Error as error:
+        raise ReportError(
+            f"{where}, line {reader.line_num}: no CSV ({error}): the file is cut short or was edited. Take the "
+            "original, or write it again."
+        ) from error
+    return ReferenceFile(columns, rows)
+
+
+def refuse_other_tables(columns: Sequence[str], text: str, where: str) -> None:
+    """Raise ReportError unless these are the columns of a runs.csv."""
+    missing = [name for name in NEEDED if name not in columns]
+    if missing:
+        first = text.split("\n", 1)[0]
+        saved = " It has semicolons: a spreadsheet saved it in another form." if ";" in first else ""
+        raise ReportError(
+            f"{where} has no column {missing[0]}; its first line begins {short(first, 60)!r}.{saved} {MAKE_ONE}"
+        )
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise ReportError(f"{where} names the column {twice[0]!r} more than once: it was edited. Take the original.")
+
+
+def refuse_impossible_values(row: Mapping[str, str], where: str) -> None:
+    """Raise ReportError where a checked metric of a used row is no number, or one that cannot be."""
+    for metric in CHECKED:
+        text = row.get(metric.name, "")
+        if not text or row["not_used_because"]:
+            continue
+        value = printed_number(text)
+        positive = metric.better is Better.high
+        if value is None or value < 0 or (value == 0 and positive):
+            raise ReportError(
+                f"{where}, column {metric.name}: {short(text, 40)!r} is not a {metric.name} "
+                f"({'a number above 0' if positive else 'a number, not negative'}, in {metric.unit}). "
+                "Take the original file, or write it again."
+            )

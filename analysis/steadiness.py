@@ -1,0 +1,55 @@
+"""How steady the steps of a run are: single slow ones, and a drift of the step time over the run.
+
+Both rules are robust: neither a few slow steps nor a skewed distribution of step times makes a drift, and slow steps do
+not hide themselves by widening the spread. Definitions and limits: jobs.metrics. Called by analysis.records;
+analysis.steadiness_page has the words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import kendalltau, theilslopes
+
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+
+def steadiness(step_times_s: Mapping[int, float]) -> dict[Metric, float]:
+    """Slow steps and drift of a run, from its steady step times by step; without what takes more steps than it has."""
+    times_s = np.array([step_times_s[step] for step in sorted(step_times_s)])
+    slow = slowness(step_times_s, times_s) if len(times_s) >= m.SLOW_FEWEST_STEPS else {}
+    return slow | (drift(times_s) if len(times_s) >= m.DRIFT_FEWEST_STEPS else {})
+
+
+def slowness(step_times_s: Mapping[int, float], times_s: NDArray[np.float64]) -> dict[Metric, float]:
+    """How many steps are slow, and what they cost."""
+    slow = slow_steps(step_times_s)
+    beyond_s = sum(step_times_s[step] for step in slow) - len(slow) * float(np.median(times_s))
+    return {m.SLOW_STEPS: float(len(slow)), m.SLOW_STEPS_SHARE: beyond_s / float(times_s.sum())}
+
+
+def slow_steps(step_times_s: Mapping[int, float]) -> list[int]:
+    """The steps that SLOW_STEPS counts."""
+    times_s = np.fromiter(step_times_s.values(), float)
+    middle = float(np.median(times_s))
+    deviation_s = m.MAD_TO_DEVIATION * float(np.median(np.abs(times_s - middle)))
+    limit_s = max(m.SLOW_TIMES * middle, middle + m.SLOW_DEVIATIONS * deviation_s)
+    return sorted(step for step, time_s in step_times_s.items() if time_s > limit_s)
+
+
+def drift(times_s: NDArray[np.float64]) -> dict[Metric, float]:
+    """How far the step time went over the run, and how surely.
+
+    Over blocks, because neighbouring steps are alike, which makes single ones surer than they are. Slope: Sen 1968,
+    https://doi.org/10.1080/01621459.1968.10480934.
+    """
+    blocks = [float(np.median(block)) for block in np.array_split(times_s, m.DRIFT_BLOCKS)]
+    order = np.arange(len(blocks))
+    rise_s = float(theilslopes(blocks, order).slope) * len(blocks)
+    p = float(kendalltau(order, blocks).pvalue)
+    values = {m.STEP_TIME_DRIFT: rise_s / float(np.median(times_s))}
+    return values if math.isnan(p) else values | {m.STEP_TIME_DRIFT_P: p}

@@ -1,0 +1,267 @@
+"""How much of its devices' peak a run's model FLOPs come to (MFU, HFU), with all inputs, or why that is not known.
+
+The FLOPs of a token are PaLM's (arXiv:2204.02311, appendix B), recomputation is counted as by Korthikanti et al.
+(arXiv:2205.05198); definitions: jobs.metrics. Peaks are those of the run's own `gpu`, else of conf/gpu, for exactly the
+device that the run found. What a foreign log claims of its own utilization never comes here. Called by
+analysis.derived, checks and utilization_page.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from analysis.formats import significant
+from analysis.records import RunResult
+from analysis.untrusted import as_number, lookup
+from jobs import metrics as m
+from jobs.metrics import Metric
+from jobs.plan.cost import gated_parameters
+from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Precision
+
+# Arithmetic on the tensor cores' bfloat16 and the plain float32: which setting of `gpu` is its peak.
+PEAK_OF = {Precision.bfloat16.name: "peak_bf16_tflops", Precision.float32.name: "peak_fp32_tflops"}
+# Forward 2, backward 2 for the gradient of the activations and 2 for that of the weights.
+FLOPS_PER_WEIGHT = 6
+FLOPS_PER_FROZEN_WEIGHT = 4
+FORWARD_FLOPS_PER_WEIGHT = 2
+# The same for an entry of attention's two products, of which a token has s x heads x head size in each layer.
+FLOPS_PER_ATTENDED = 12
+FORWARD_FLOPS_PER_ATTENDED = 4
+
+
+class UnknownError(Exception):
+    """What is not known, so that there is no utilization; never leaves this module."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that one device can do, by its data sheet."""
+
+    flops_per_s: float
+    device: str
+    precision: str
+    source: str
+
+    @property
+    def said(self) -> str:
+        """The peak in words, with its source."""
+        return f"{tera(self.flops_per_s)} TFLOP/s, dense {self.precision} of {self.device} ({self.source})"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run computes for one token."""
+
+    weights: int
+    """N: in matrix products, for one token."""
+    left_out: int
+    """Weights of the model that are not among them."""
+    per_weight: int
+    layers: int
+    width: int
+    """Heads x head size."""
+    sequence: float
+    """Tokens of a sequence, in the mean."""
+    head_weights: int
+
+    @property
+    def attended(self) -> float:
+        """Entries of each of attention's products, over all layers."""
+        return self.layers * self.width * self.sequence
+
+    @property
+    def model_flops(self) -> float:
+        """FLOPs of a token that the model itself needs."""
+        return self.per_weight * self.weights + FLOPS_PER_ATTENDED * self.attended
+
+    @property
+    def recomputed_flops(self) -> float:
+        """FLOPs of a token when each layer's forward pass is computed once more; the output head is not in a layer."""
+        in_layers = self.weights - self.head_weights
+        return FORWARD_FLOPS_PER_WEIGHT * in_layers + FORWARD_FLOPS_PER_ATTENDED * self.attended
+
+    @property
+    def said(self) -> str:
+        """The formula with its numbers."""
+        frozen = " (frozen weights; the adapters' own work is left out)" if self.per_weight < FLOPS_PER_WEIGHT else ""
+        return (
+            f"{self.per_weight} N{frozen} + {FLOPS_PER_ATTENDED} L a s = {scientific(self.model_flops)} FLOP a token "
+            f"with N = {self.weights:,} (output head in; {self.left_out:,} weights of embedding and idle experts out), "
+            f"L = {self.layers:,}, a = {self.width:,}, s = {significant(self.sequence, 4)}: attention is "
+            f"{significant(100 * FLOPS_PER_ATTENDED * self.attended / self.model_flops, 3)} % of it, causal mask not "
+            "deducted"
+        )
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """MFU and HFU where they are known and possible; else no value and the reason."""
+
+    values: Mapping[Metric, float] = field(default_factory=dict)
+    said: Sequence[str] = ()
+    """What went into it, or why there is none: clauses of a sentence."""
+    impossible: str | None = None
+    """Above the peak: which inputs are suspect."""
+
+
+def utilization(run: RunResult) -> Utilization:
+    """MFU and HFU of a used run, with their inputs."""
+    try:
+        peak = peak_of(run)
+        work = work_of(run)
+        rate = known(run.values.get(m.TOKENS_PER_S), "tokens/s") / known(run.ranks, "the number of ranks")
+    except UnknownError as error:
+        return Utilization(said=[f"no MFU: {error}"])
+    values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
+    again = recomputed(run, work)
+    if again is not None:
+        values[m.HFU] = (work.model_flops + again) * rate / peak.flops_per_s
+    if max(values.values()) > 1:
+        return impossible(run, work, peak, max(values.values()), rate)
+    achieved = f"{tera(work.model_flops * rate)} TFLOP/s per rank"
+    return Utilization(values, [work.said, achieved, f"peak {peak.said}", recomputation(run, again)])
+
+
+def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float) -> Utilization:
+    """No value where a device would have done more than it can, and the inputs to look at."""
+    narrow = ", or were its matrix products TF32" if peak.precision == Precision.float32.name else ""
+    why = (
+        f"{significant(100 * share, 3)} % of the peak is more than the device can do, so it is not shown. One of its "
+        f"inputs is wrong: the device (gpu.device_name is {peak.device}), the arithmetic type (job.precision is "
+        f"{peak.precision}{narrow}), the peak ({tera(peak.flops_per_s)} TFLOP/s), the weights (N = {work.weights:,}) "
+        f"or the speed ({significant(rate, 4)} tokens/s per rank)"
+    )
+    return Utilization(said=[f"no MFU: {why}"], impossible=f"{run.name}: an MFU or HFU of {why}.")
+
+
+# --- the devices' peak -----------------------------------------------------------------------------------------
+
+
+def peak_of(run: RunResult) -> Peak:
+    """The peak of the device that the run found, in the arithmetic of the run; raises UnknownError."""
+    device, precision = run.started.get("device_name"), run.setting("job.precision")
+    described = [gpu for gpu in (run.setting("gpu"), *known_gpus()) if lookup(gpu, "device_name") == device]
+    if device is None or not described:
+        raise UnknownError(f"the peak of {device or 'an unnamed device'} is not known")
+    if run.started.get("emulated_nodes") is True:
+        raise UnknownError("nodes are emulated, so ranks may share a device")
+    if precision == Precision.float32.name and run.setting("engine.kind") == EngineKind.nemo.name:
+        # Transformer Engine: CUBLAS_COMPUTE_32F_FAST_TF32 in common/gemm/cublaslt_gemm.cu.
+        raise UnknownError("NeMo's matrix products in float32 may be TF32, whose peak is another")
+    tflops = as_number(lookup(described[0], PEAK_OF.get(str(precision), "")))
+    if tflops is None or tflops <= 0:
+        raise UnknownError(f"the peak of {device} in {precision or 'an unnamed arithmetic type'} is not known")
+    return Peak(tflops * 1e12, str(device), str(precision), str(lookup(described[0], "source") or "source not said"))
+
+
+@functools.cache
+def known_gpus() -> Sequence[Mapping[str, Any]]:
+    """The GPUs of conf/gpu, in the order of their names."""
+    paths = sorted((files("conf") / "gpu").iterdir(), key=lambda path: path.name)
+    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.name.endswith(".yaml")]
+
+
+# --- a token's FLOPs -------------------------------------------------------------------------------------------
+
+
+def work_of(run: RunResult) -> Work:
+    """What a run computes for a token, by its configuration and plan; raises UnknownError."""
+    layers, heads, head_size, hidden, vocabulary = (
+        setting(run, f"model.{key}") for key in ("layers", "heads", "head_size", "hidden_size", "vocab_size")
+    )
+    embedding = vocabulary * hidden
+    looked_up = 0 if run.setting("model.tie_embeddings") is True else embedding
+    left_out = looked_up + idle_experts(run)
+    weights = whole(lookup(run.plan, "parameters"), "the number of weights") - left_out
+    if weights <= embedding:
+        raise UnknownError(f"{left_out:,} weights of embedding and idle experts leave no layers of the model's")
+    frozen = run.setting("job.lora") is not None
+    return Work(
+        weights=weights,
+        left_out=left_out,
+        per_weight=FLOPS_PER_FROZEN_WEIGHT if frozen else FLOPS_PER_WEIGHT,
+        layers=layers,
+        width=heads * head_size,
+        sequence=mean_sequence(run),
+        head_weights=embedding,
+    )
+
+
+def idle_experts(run: RunResult) -> int:
+    """Weights of the experts that a token is not sent to, over all layers; of a dense model none."""
+    if run.setting("model.mlp") != Mlp.LLaMAMoE.name:
+        return 0
+    layers, hidden, inner, experts, active = (
+        setting(run, f"model.{key}")
+        for key in ("layers", "hidden_size", "intermediate_size", "experts", "experts_per_token")
+    )
+    return layers * (experts - active) * gated_parameters(hidden, inner)
+
+
+def mean_sequence(run: RunResult) -> float:
+    """Tokens of a sequence in the mean, which understates attention where lengths differ; else the longest."""
+    longest = setting(run, "job.sequence_length")
+    tokens, sequences = run.values.get(m.TOKENS_PER_STEP), as_number(lookup(run.plan, "global_batch_size"))
+    if not tokens or not sequences or sequences < 1:
+        return float(longest)
+    if tokens > sequences * longest:
+        raise UnknownError(f"a step of {tokens:,.0f} tokens is more than {sequences:,} sequences of {longest:,} hold")
+    return tokens / sequences
+
+
+def recomputed(run: RunResult, work: Work) -> float | None:
+    """FLOPs of a token in layers that activation checkpointing computes again; None where that is not known."""
+    mode = run.setting("engine.activation_checkpointing")
+    if mode == ActivationCheckpointing.none.name:
+        return 0.0
+    if mode == ActivationCheckpointing.full.name:
+        return work.recomputed_flops
+    # The native engine's selective mode keeps every matrix product and PyTorch's attention (not the ring's); what
+    # Megatron computes again depends on its version.
+    native = run.setting("engine.kind") == EngineKind.native.name and run.setting("parallelism.context") == 1
+    return 0.0 if mode == ActivationCheckpointing.selective.name and native else None
+
+
+def recomputation(run: RunResult, again: float | None) -> str:
+    """What HFU adds, in words."""
+    mode = run.setting("engine.activation_checkpointing")
+    if again is None:
+        return f"no HFU: what activation checkpointing ({mode or 'not said'}) computes again is not known"
+    if again == 0:
+        return f"HFU adds nothing (activation checkpointing: {mode})"
+    return f"HFU adds {scientific(again)} FLOP a token (activation checkpointing: {mode})"
+
+
+def setting(run: RunResult, key: str) -> int:
+    """A positive whole number of the configuration; raises UnknownError."""
+    return whole(run.setting(key), key)
+
+
+def whole(value: Any, name: str) -> int:
+    """A positive whole number; raises UnknownError where it is something else."""
+    if type(value) is not int or value < 1:
+        raise UnknownError(f"{name} is not known")
+    return value
+
+
+def known(value: float | None, name: str) -> float:
+    """A value; raises UnknownError where it is absent."""
+    if value is None:
+        raise UnknownError(f"{name} is not known")
+    return value
+
+
+def scientific(flops: float) -> str:
+    """FLOPs to four digits, with a power of ten."""
+    return f"{flops:.3e}".replace("e+", "e").replace("e0", "e")
+
+
+def tera(flops_per_s: float) -> str:
+    """TFLOP/s to four digits."""
+    return significant(flops_per_s / 1e12, 4)
