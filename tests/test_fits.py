@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
@@ -104,7 +104,6 @@ def test_a_standard_error_is_as_wide_as_fits_of_repeated_measurements_scatter() 
     assert np.median([error for error in claimed if error is not None]) == pytest.approx(scatter, rel=0.15)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1.0, 1e6), min_size=4, max_size=7), st.sampled_from(LAWS))
 def test_no_points_at_all_give_a_negative_share_or_a_negative_throughput(rates: list[float], law: Law) -> None:
     fitted = fit_of(law, RANKS[: len(rates)], np.array(rates))

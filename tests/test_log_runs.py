@@ -338,3 +338,16 @@ def test_the_dell_series_scales_as_its_logs_say() -> None:
     )
     first, second = (system.score_s / system.convergence_factor for system in systems[:2] if system.score_s)
     assert first / second == pytest.approx(1.385, abs=0.001)
+
+
+# What is no log: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
+NO_LOGS = ("README.md", ".ini", ".yaml", ".sh", ".slurm", "/stderr", "package_checker_params", "_storage_report.json",
+           "per_epoch_stats.json", "slurm_source_strings.txt")  # fmt: skip
+# The excerpt ends before its first row or step.
+BEGINNINGS = {"dmon_pucm_columns.txt", "litgpt_pretrain_2023_measured_tflops.txt"}
+
+
+@needs_corpus
+def test_every_log_of_the_corpus_is_known() -> None:
+    unknown = [name for name in read([CORPUS]).unknown if not name.endswith(("meta.json", *NO_LOGS))]
+    assert {Path(name).name for name in unknown} == BEGINNINGS
