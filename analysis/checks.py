@@ -16,6 +16,8 @@ from pathlib import Path
 from analysis.ended import Ended
 from analysis.evidence import Ending
 from analysis.facts import FILE_NAME
+from analysis.formats import per_second, shown
+from analysis.mlperf import scores_lag
 from analysis.records import RunResult
 from analysis.scaling import Group, plural
 from analysis.steadiness_page import steps_are_slow, steps_drift
@@ -29,6 +31,9 @@ FINAL_LOSS_TOLERANCE = 0.01
 SAME_STEP_TOLERANCE = 1e-3
 MOST_SENTENCES = 5
 INFLUENCE_LOSS = ("model.", "data.", "job.")
+# A repeat is told when it is farther from the median of its point than this share of it, and than so many times the
+# median distance of all its repeats.
+REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_TO_TELL_REPEATS = 0.05, 5, 4
 ENDED_WELL = {Ending.succeeded, Ending.unknown}
 # Job settings without influence on the mathematics of a step; precision changes rounding, not the sum.
 NO_INFLUENCE_ON_LOSS = {
@@ -99,6 +104,8 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     of_logs = (ended_badly, ranks_untold)
     return (
         work_differs(groups)
+        + repeats_apart(groups)
+        + scores_lag(runs)
         + disbelieved(own, doubts)
         + loss_disagreement(believed)
         + above_the_peak(used)
@@ -232,6 +239,25 @@ def work_differs(groups: Iterable[Group]) -> list[str]:
         if (why := group.unequal_work)
     ]
     return first_of(sentences, "Further lines of unequal work")
+
+
+def repeats_apart(groups: Iterable[Group]) -> list[str]:
+    """Repeats that are much faster or slower than the others of their point."""
+    sentences = []
+    for group in groups:
+        for point in group.points:
+            middle = point.throughput.median
+            apart = statistics.median(abs(run.values[point.rate] - middle) for run in point.runs)
+            limit = max(REPEAT_TOLERANCE * middle, REPEAT_DEVIATIONS * apart)
+            if len(point.runs) >= FEWEST_TO_TELL_REPEATS:
+                sentences += [
+                    f"{run.name} has {shown(point.rate, run.values[point.rate])} {per_second(point.rate)}, "
+                    f"{distance(run.values[point.rate], middle) * 100:.0f} % from the median of its {len(point.runs)} "
+                    f"repeats, {group.label} on {point.place}. It counts: find out what it ran into."
+                    for run in point.runs
+                    if abs(run.values[point.rate] - middle) > limit
+                ]
+    return first_of(sentences, "Further repeats that are far from the others of their point")
 
 
 def ranks_untold(runs: list[RunResult]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.fits import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, why_none
-from analysis.formats import ABSENT, shown, significant, title
+from analysis.formats import ABSENT, per_second, shown, significant, title
 from analysis.scaling import Group, plural
 from analysis.style import Section, word
 from jobs import metrics as m
@@ -21,7 +21,7 @@ HEADINGS = (
     "Largest residual (%)",
     "AICc",
     "Extrapolated to ranks",
-    f"Extrapolated {title(m.TOKENS_PER_S).lower()}",
+    "Extrapolated throughput",
     f"Extrapolated {title(m.EFFICIENCY).lower()}",
     "Law, with its parameters",
 )
@@ -57,7 +57,7 @@ def rows_of(group: Group) -> list[list[str]]:
 
 def cells(group: Group, fit: Fit) -> list[str]:
     """A fit under HEADINGS, without its line."""
-    words = f"{fit.law.formula},\n{parameters(fit)}"
+    words = f"{fit.law.formula},\n{parameters(group, fit)}"
     far = extrapolated(group, fit) if fit.holds else [ABSENT] * 3
     return [
         fit.law.name,
@@ -73,9 +73,10 @@ def cells(group: Group, fit: Fit) -> list[str]:
 def extrapolated(group: Group, fit: Fit) -> list[str]:
     """Ranks, throughput and efficiency beyond what was measured."""
     far = fit.throughput(fit.farthest)
+    value = with_error(shown(group.rate, far.value), far.standard_error)
     return [
         f"{fit.farthest:,}",
-        with_error(shown(m.TOKENS_PER_S, far.value), far.standard_error),
+        f"{value} {per_second(group.rate)}",
         shown(m.EFFICIENCY, efficiency(group, far.value / fit.farthest)),
     ]
 
@@ -88,11 +89,12 @@ def efficiency(group: Group, per_rank: float) -> float | None:
     return per_rank / (reference.throughput.median / reference.ranks)
 
 
-def parameters(fit: Fit) -> str:
+def parameters(group: Group, fit: Fit) -> str:
     """The parameters in words, each with its standard error or the bound it is at."""
     one = fit.throughput(1)
     measured = "" if fit.ranks[0] == 1 else ", extrapolated"
-    words = [f"R(1) = {with_error(shown(m.TOKENS_PER_S, one.value), one.standard_error)} tokens/s{measured}"]
+    value = with_error(shown(group.rate, one.value), one.standard_error)
+    words = [f"R(1) = {value} {per_second(group.rate)}{measured}"]
     return "; ".join(
         words + [f"{name} = {share_words(share)}" for name, share in zip(fit.law.shares, fit.shares, strict=True)]
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.formats import ABSENT, shown, shown_spread, significant
@@ -21,6 +21,8 @@ from jobs.metrics import Metric
 
 # Of fewer results, none is left after the fastest and the slowest are dropped.
 FEWEST_RESULTS = 3
+# By how much a speedup in throughput is above that in score before it is worth a sentence.
+LAG_TOLERANCE = 0.05
 NOTE = (
     "One row a system: all results of it that reached the target or were aborted. Score: the fastest and the slowest "
     "result are dropped, an aborted one being the slowest; the mean of the others times the convergence factor of "
@@ -79,7 +81,7 @@ class System:
         return statistics.median(values) if values else None
 
 
-def systems_of(runs: Sequence[RunResult]) -> list[list[System]]:
+def systems_of(runs: Iterable[RunResult]) -> list[list[System]]:
     """The systems that have times to train, in lines that differ in their size alone; the smallest first."""
     lines: dict[str, dict[tuple[int, int], list[RunResult]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -95,15 +97,41 @@ def mlperf_section(runs: Sequence[RunResult]) -> Section | None:
     return Section("Time to train (MLPerf)", NOTE, HEADINGS, rows) if rows else None
 
 
-def row(system: System, reference: System) -> list[str]:
-    """The cells of a system."""
-    first = system.results[0]
-    times = [run.values[a.TIME_TO_TRAIN] / 60 for run in system.reached]
-    share = [
+def scores_lag(runs: Iterable[RunResult]) -> list[str]:
+    """Where time to train scales worse than throughput, with what both are made of."""
+    return [said for line in systems_of(runs) if (said := lag(line[0], line[-1]))]
+
+
+def lag(first: System, last: System) -> str | None:
+    """How far a larger system's score is behind its throughput; None where it is not, or one of them is not known."""
+    rates = first.median(a.SAMPLES_PER_S), last.median(a.SAMPLES_PER_S)
+    if first.score_s is None or last.score_s is None or rates[0] is None or rates[1] is None:
+        return None
+    in_score, in_rate = first.score_s / last.score_s, rates[1] / rates[0]
+    if in_rate <= in_score * (1 + LAG_TOLERANCE):
+        return None
+    samples = [shown(a.SAMPLES_DONE, system.median(a.SAMPLES_DONE)) for system in (first, last)]
+    return (
+        f"{first.results[0].setting('model.name')} from {first.ranks:,} to {plural(last.ranks, 'rank')}: {in_rate:.2f} "
+        f"times the throughput, but only {in_score:.2f} times the score in time to train. Samples to the target: "
+        f"{' and '.join(samples)}; in evaluations: {evaluating(first)} and {evaluating(last)} % of the time."
+    )
+
+
+def evaluating(system: System) -> str:
+    """The share of the time to train that evaluations take, in percent: the median over the results that tell it."""
+    shares = [
         run.values[a.EVALUATION_TOTAL_TIME] / run.values[a.TIME_TO_TRAIN]
         for run in system.reached
         if a.EVALUATION_TOTAL_TIME in run.values
     ]
+    return f"{100 * statistics.median(shares):.1f}" if shares else ABSENT
+
+
+def row(system: System, reference: System) -> list[str]:
+    """The cells of a system."""
+    first = system.results[0]
+    times = [run.values[a.TIME_TO_TRAIN] / 60 for run in system.reached]
     size = first.plan.get("global_batch_size")
     return [
         f"{first.setting('model.name')}, {first.setting('system.organization') or 'organization not told'}",
@@ -114,7 +142,7 @@ def row(system: System, reference: System) -> list[str]:
         ABSENT if system.score_s is None else significant(system.score_s / 60, a.TIME_TO_TRAIN.digits),
         shown_spread(a.TIME_TO_TRAIN, Spread.of(times)) if times else ABSENT,
         shown(a.SAMPLES_DONE, system.median(a.SAMPLES_DONE)),
-        f"{100 * statistics.median(share):.1f}" if share else ABSENT,
+        evaluating(system),
         ratio(reference.score_s, system.score_s),
         ratio(system.median(a.SAMPLES_PER_S), reference.median(a.SAMPLES_PER_S)),
         words(system, reference),

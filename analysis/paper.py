@@ -135,15 +135,16 @@ def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
     colour = line.get("color") or marker.get("color")
     stroke = {"color": colour, "linewidth": POINTS_PER_PIXEL * line.get("width", 2)}
     stroke["linestyle"] = DASHES[line.get("dash", "solid")] if "lines" in mode else ""
-    stroke["markersize"] = POINTS_PER_PIXEL * marker.get("size", 8)
-    symbols = marker.get("symbol", "circle") if "markers" in mode else ""
-    symbols = [symbols] * len(x) if isinstance(symbols, str) else list(symbols)
+    symbols = each_point(marker.get("symbol", "circle") if "markers" in mode else "", len(x))
+    sizes = each_point(marker.get("size", 8), len(x))
+    looks = [marked(symbol, size) for symbol, size in zip(symbols, sizes, strict=True)]
     axes.plot(x, y, **stroke)
-    for symbol in dict.fromkeys(symbols):
-        chosen = [i for i, each in enumerate(symbols) if each == symbol]
-        axes.plot([x[i] for i in chosen], [y[i] for i in chosen], **stroke | {"linestyle": ""}, **marked(symbol))
+    for i, look in enumerate(looks):
+        if look not in looks[:i]:
+            alike = [j for j, each in enumerate(looks) if each == look]
+            axes.plot([x[j] for j in alike], [y[j] for j in alike], **stroke | {"linestyle": ""}, **look)
     if x and label(trace) and "text" not in mode:
-        axes.plot([], [], **stroke, **marked(symbols[0].removesuffix("-open")), label=label(trace))
+        axes.plot([], [], **stroke, **marked(symbols[0].removesuffix("-open"), sizes[0]), label=label(trace))
     bars = trace.get("error_y", {})
     if bars.get("visible"):
         spread = [list(bars["arrayminus"]), list(bars["array"])]
@@ -154,12 +155,17 @@ def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
             axes.text(at_x, at_y, as_text(text), fontsize=7, ha=PLACES[horizontal], va=PLACES[vertical])
 
 
-def marked(symbol: str) -> dict[str, Any]:
-    """How matplotlib draws a symbol of plotly's; an empty one is no marker."""
-    if not symbol:
+def each_point(setting: Any, points: int) -> list[Any]:
+    """A setting of a trace's markers for each of its points: plotly takes one for all, or one each."""
+    return [setting] * points if isinstance(setting, str | int | float) else list(setting)
+
+
+def marked(symbol: str, size_pixels: float) -> dict[str, Any]:
+    """How matplotlib draws a symbol of plotly's; an empty one, or one without a size, is no marker."""
+    if not symbol or not size_pixels:
         return {}
     hollow = {"markerfacecolor": "#ffffff"} if symbol.endswith("-open") else {}
-    return {"marker": MARKERS[symbol.removesuffix("-open")], **hollow}
+    return {"marker": MARKERS[symbol.removesuffix("-open")], "markersize": POINTS_PER_PIXEL * size_pixels, **hollow}
 
 
 def draw_bars(axes: Axes, trace: Mapping[str, Any], layout: Mapping[str, Any], ends: dict[Any, float]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.compose import Point, compose
@@ -263,7 +263,7 @@ def test_tensor_parallelism_across_nodes_is_a_warning() -> None:
     gbs=st.integers(1, 64),
     parallelism=st.sampled_from(options("parallelism")),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
     nodes: int, ranks: int, tensor: int, pipeline: int, mbs: int, gbs: int, parallelism: str
 ) -> None:

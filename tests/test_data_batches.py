@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jobs.data import Batches, Dataset, StepBatch, held_out_batches, open_dataset
@@ -57,7 +57,6 @@ def layouts(draw: st.DrawFn) -> tuple[int, int, int]:
 
 
 @given(layout=layouts(), extra=st.integers(0, 30), n=st.integers(1, 12), data=st.data())
-@settings(deadline=None)
 def test_the_ranks_together_hold_the_step_of_one_rank_in_its_order(
     layout: tuple[int, int, int], extra: int, n: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -76,7 +75,6 @@ def test_the_ranks_together_hold_the_step_of_one_rank_in_its_order(
 
 
 @given(lengths=st.lists(st.integers(2, 9), min_size=4, max_size=20), data=st.data())
-@settings(deadline=None)
 def test_labels_are_counted_over_the_global_batch(
     lengths: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -97,7 +95,6 @@ def test_a_micro_batch_is_as_long_as_its_longest_sample_and_padded_behind(tmp_pa
 
 
 @given(count=st.integers(1, 40), gbs=st.integers(1, 40), epoch=st.integers(0, 3))
-@settings(deadline=None)
 def test_an_epoch_visits_samples_once_and_leaves_out_the_incomplete_batch(
     count: int, gbs: int, epoch: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -190,7 +187,6 @@ def test_a_directory_that_is_not_prepared_data_is_refused(tmp_path: Path) -> Non
 
 
 @given(arrays=st.lists(st.lists(st.integers(0, 65535))), most=st.one_of(st.none(), st.integers(1, 30)))
-@settings(deadline=None)
 def test_tokens_written_array_by_array_are_one_array(
     arrays: list[list[int]], most: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from litgpt.data.base import SFTDataset
 from litgpt.prompts import Alpaca
@@ -92,7 +92,6 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @given(documents=st.lists(st.text(min_size=1), min_size=1, max_size=4), sequence_length=st.integers(1, 12))
-@settings(deadline=None)
 def test_windows_give_every_token_but_the_first_as_a_label_once(
     documents: list[str], sequence_length: int, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -164,7 +163,6 @@ rows_strategy = st.lists(
 
 
 @given(rows=rows_strategy, mask_prompt=st.booleans(), sequence_length=st.integers(2, 400))
-@settings(deadline=None)
 def test_alpaca_samples_are_those_of_litgpt(
     rows: list[dict[str, str]],
     mask_prompt: bool,
@@ -234,7 +232,6 @@ def test_a_record_beyond_max_samples_may_be_too_long(tmp_path: Path) -> None:
 
 
 @given(vocab_size=st.integers(1, 200_000), seed=st.integers(0, 2**63), index=st.integers(0, 4095))
-@settings(deadline=None)
 def test_random_tokens_are_full_samples_below_the_vocabulary_and_repeat(
     vocab_size: int, seed: int, index: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

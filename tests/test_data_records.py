@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from litgpt.prompts import Alpaca
 
@@ -39,7 +39,6 @@ def refusal(path: Path, content: str | bytes, source: Source = Source.alpaca) ->
 
 
 @given(instruction=st.text(), context=st.one_of(st.none(), st.text()), output=st.text())
-@settings(deadline=None)
 def test_the_alpaca_prompt_is_that_of_litgpt(
     instruction: str, context: str | None, output: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

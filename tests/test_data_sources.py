@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.data import sources
@@ -72,7 +72,6 @@ def test_random_has_no_files() -> None:
 
 
 @given(text=st.text(), size=st.integers(1, 40))
-@settings(deadline=None)
 def test_pieces_put_together_are_the_file(text: str, size: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "pieces.txt"
     path.write_bytes(text.encode())

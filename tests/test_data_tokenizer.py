@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from litgpt.tokenizer import Tokenizer as LitGPTTokenizer
 from tokenizers import Tokenizer as HuggingFaceTokenizer
@@ -70,7 +70,6 @@ texts = st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "</s>", " ", "\n\n
 
 
 @given(text=texts, bos=st.sampled_from([None, True, False]), eos=st.booleans())
-@settings(deadline=None)
 def test_ids_are_those_of_litgpt(
     pair: tuple[Tokenizer, LitGPTTokenizer], text: str, bos: bool | None, eos: bool
 ) -> None:
@@ -79,7 +78,6 @@ def test_ids_are_those_of_litgpt(
 
 
 @given(many=st.lists(texts))
-@settings(deadline=None)
 def test_many_texts_are_encoded_as_one_by_one(pair: tuple[Tokenizer, LitGPTTokenizer], many: list[str]) -> None:
     ours, _ = pair
     assert ours.encode(many) == [ids for text in many for ids in ours.encode([text])]

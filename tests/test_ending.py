@@ -115,7 +115,7 @@ def test_an_exception_that_training_went_on_after_is_no_end() -> None:
     assert of(log, last_progress=2).ending is Ending.code_error
 
 
-@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(st.sampled_from(NEEDLES), st.text(max_size=20)), max_size=30).map("".join))
 def test_any_text_has_a_verdict(text: str) -> None:
     found = of(text)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
@@ -104,7 +104,6 @@ def test_a_standard_error_is_as_wide_as_fits_of_repeated_measurements_scatter() 
     assert np.median([error for error in claimed if error is not None]) == pytest.approx(scatter, rel=0.15)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1.0, 1e6), min_size=4, max_size=7), st.sampled_from(LAWS))
 def test_no_points_at_all_give_a_negative_share_or_a_negative_throughput(rates: list[float], law: Law) -> None:
     fitted = fit_of(law, RANKS[: len(rates)], np.array(rates))
@@ -212,11 +211,11 @@ def test_a_row_a_law_says_parameters_residual_range_and_what_is_extrapolated(tmp
     assert cells[:4] == ["ddp", "Amdahl", "5", "1 to 16"]
     assert 0 < abs(float(cells[4])) < 2
     assert cells[6] == "32"
-    assert float(cells[7].split(" ± ")[0].replace(",", "")) == pytest.approx(1024 / (0.05 + 0.95 / 32), rel=0.02)
+    assert float(cells[7].split()[0].replace(",", "")) == pytest.approx(1024 / (0.05 + 0.95 / 32), rel=0.02)
     assert float(cells[8]) == pytest.approx(100 / (0.05 + 0.95 / 32) / 32, rel=0.03)
     assert cells[9].startswith("R(p) = R(1) / (s + (1 - s) / p), R(1) = 1,0")
     assert "serial share s = " in cells[9]
-    assert "| Extrapolated to ranks | Extrapolated tokens/s | Extrapolated efficiency (%) |" in written
+    assert "| Extrapolated to ranks | Extrapolated throughput | Extrapolated efficiency (%) |" in written
 
 
 def test_the_table_of_fits_starts_with_the_hardware_and_says_how_it_was_fitted(tmp_path: Path) -> None:

@@ -219,6 +219,25 @@ def test_time_to_train_and_throughput_are_told_apart(tmp_path: Path) -> None:
     assert cells[-4:-1] == ["1.25", "1.80", "global batch 16 against 8 of the reference"]
 
 
+def test_a_score_that_scales_worse_than_the_throughput_is_told_with_what_it_is_made_of(tmp_path: Path) -> None:
+    system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
+    system(tmp_path / "two", 2, (8, 8, 8), rate=18.0)
+    (said,) = warnings(read_runs([tmp_path]), {})
+    assert said == (
+        "llama2_70b_lora from 8 to 16 ranks: 1.80 times the throughput, but only 1.25 times the score in time to "
+        "train. Samples to the target: 40 and 40; in evaluations: 1.0 and 1.2 % of the time."
+    )
+
+
+def test_a_repeat_that_is_far_from_the_others_is_named(tmp_path: Path) -> None:
+    for name, rate in zip("abcde", (10.0, 10.1, 9.9, 8.0, 10.0), strict=True):
+        write(tmp_path / name / "result_0.txt", result(10, rate=rate))
+    write(tmp_path / "facts.yaml", "nodes: 1\nranks_per_node: 8\n")
+    runs = read_runs([tmp_path])
+    (said,) = warnings(runs, {}, scaling_groups(runs))
+    assert said.startswith("d/result_0.txt has 8.000 samples/s, 20 % from the median of its 5 repeats, llama2_70b_lora")
+
+
 def test_an_aborted_result_is_listed_and_not_measured(tmp_path: Path) -> None:
     run = one(write(tmp_path / "result_0.txt", result(10, status="aborted")))
     assert (run.state, run.reason) == ("aborted", "the log says of its end: aborted")
@@ -319,3 +338,16 @@ def test_the_dell_series_scales_as_its_logs_say() -> None:
     )
     first, second = (system.score_s / system.convergence_factor for system in systems[:2] if system.score_s)
     assert first / second == pytest.approx(1.385, abs=0.001)
+
+
+# What is no log: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
+NO_LOGS = ("README.md", ".ini", ".yaml", ".sh", ".slurm", "/stderr", "package_checker_params", "_storage_report.json",
+           "per_epoch_stats.json", "slurm_source_strings.txt")  # fmt: skip
+# The excerpt ends before its first row or step.
+BEGINNINGS = {"dmon_pucm_columns.txt", "litgpt_pretrain_2023_measured_tflops.txt"}
+
+
+@needs_corpus
+def test_every_log_of_the_corpus_is_known() -> None:
+    unknown = [name for name in read([CORPUS]).unknown if not name.endswith(("meta.json", *NO_LOGS))]
+    assert {Path(name).name for name in unknown} == BEGINNINGS

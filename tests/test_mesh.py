@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jobs.cli import main
@@ -55,7 +55,6 @@ def folded(drawing: str) -> range:
 
 
 @given(layout=grids(), width=st.sampled_from([80, 120]))
-@settings(deadline=None)
 def test_every_rank_is_drawn_on_its_node_at_its_coordinates_or_said_to_be_folded(layout: Layout, width: int) -> None:
     assume(layout.world_size > 1)
     drawing = draw(layout, width=width)
@@ -71,7 +70,6 @@ def test_every_rank_is_drawn_on_its_node_at_its_coordinates_or_said_to_be_folded
 
 
 @given(layout=grids())
-@settings(deadline=None)
 def test_nodes_that_are_folded_as_a_pattern_repeat_the_nodes_before_them(layout: Layout) -> None:
     assume(layout.nodes > 8 and layout.ranks_per_node <= 16)  # each node is one box
     match = FOLD.search(draw(layout))
@@ -89,7 +87,6 @@ def test_nodes_that_are_folded_as_a_pattern_repeat_the_nodes_before_them(layout:
 
 
 @given(layout=grids(most=1024), width=st.sampled_from([80, 120]))
-@settings(deadline=None)
 def test_a_drawing_is_ascii_and_as_wide_as_it_is_told_and_never_long(layout: Layout, width: int) -> None:
     lines = draw(layout, width=width).splitlines()
     assert all(line.isascii() and line == line.rstrip() for line in lines)

@@ -131,7 +131,7 @@ def test_a_string_is_refused_with_words_or_reaches_its_place_unharmed(
     harmless = outcome(with_value(PLAIN), kind)
     passed = []
 
-    @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
     @example('it\'s "odd" $(touch pwned) `touch pwned`; touch pwned #SBATCH --nodes=99')
     @example("a b")
     @example("two\nlines\n#SBATCH --nodes=99\n#PBS -l select=99")

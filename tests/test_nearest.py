@@ -153,7 +153,6 @@ def made(fsdp: Run, nodes: int, ranks: int, batch: int, **degrees: int | None) -
 
 
 @given(**illegal)
-@settings(deadline=None)
 def test_answers_are_deterministic_and_distinct(fsdp: Run, **values: Any) -> None:
     run = made(fsdp, **values)
     found = nearest_legal(run, legal)
@@ -163,7 +162,7 @@ def test_answers_are_deterministic_and_distinct(fsdp: Run, **values: Any) -> Non
 
 @pytest.mark.slow
 @given(**illegal)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_every_answer_composes_to_a_legal_run(fsdp: Run, **values: Any) -> None:
     run = made(fsdp, **values)
     for text in nearest_legal(run, legal):
@@ -173,7 +172,6 @@ def test_every_answer_composes_to_a_legal_run(fsdp: Run, **values: Any) -> None:
 
 
 @given(**illegal)
-@settings(deadline=None)
 def test_the_first_answer_is_the_nearest_product_that_an_exhaustive_search_finds(fsdp: Run, **values: Any) -> None:
     run = made(fsdp, **(values | {"shard": None, "replicate": None}))
     old = [getattr(run.parallelism, key) for key in DEGREES]
