@@ -49,7 +49,7 @@ def regress(
             f"{reference} is where this report would write its own runs.csv. Keep the reference elsewhere, or write "
             "the report elsewhere with --output DIR."
         )
-    content = build(read(paths, use_cache=use_cache))
+    content = build(read(paths, use_cache=use_cache, may_spawn=True))
     now = parsed(to_csv(content.rows), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
     said = sentence(found)

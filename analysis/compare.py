@@ -44,7 +44,7 @@ def compare(
 def found_in(side: str, path: Path, *, use_cache: bool) -> Found:
     """The runs and logs of one side; raises ReportError with the side when there is none."""
     try:
-        return read([path], use_cache=use_cache)
+        return read([path], use_cache=use_cache, may_spawn=True)
     except ReportError as error:
         raise ReportError(
             f"--compare: {side}: {error}\nIt takes two of them: slurmscale report --compare runs/before runs/after"

@@ -44,11 +44,11 @@ class Found:
     """Files in which there is none, below the paths that were given."""
 
 
-def read(paths: Iterable[Path], *, use_cache: bool = False) -> Found:
+def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = False) -> Found:
     """Every run and log at and below these paths, each once, in the order of their paths.
 
-    From the cache come those of our runs that have not changed; logs, and what is derived of runs, are not in it.
-
+    From the cache come those of our runs that have not changed; logs, and what is derived of runs, are not in it. A
+    process that may not be spawned is that of a script: a new process would execute the script's own lines again.
     Raises ReportError when a path does not exist or when there is neither a run nor a log.
     """
     paths = list(paths)
@@ -61,7 +61,7 @@ def read(paths: Iterable[Path], *, use_cache: bool = False) -> Found:
         files |= {other.resolve(): root for other in others}
     ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in directories}}
     tasks = [(path, ledgers[path.parent].get(path.name, [])) for path in sorted(directories)]
-    own = read_all(tasks, use_cache=use_cache)
+    own = read_all(tasks, use_cache=use_cache, may_spawn=may_spawn)
     facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
     logs = with_accounting({path: read_log_file(path) for path in sorted(files) if path.name != FILE_NAME})
     told = [log for log in logs.values() if log.told]
@@ -88,9 +88,9 @@ def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
     return {path: replace(log, verdict=said.get(path, log.verdict)) for path, log in logs.items()}
 
 
-def read_runs(paths: Iterable[Path], *, use_cache: bool = False) -> list[RunResult]:
+def read_runs(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = False) -> list[RunResult]:
     """The runs alone, of ours and of logs; errors as those of `read`."""
-    return list(read(paths, use_cache=use_cache).runs)
+    return list(read(paths, use_cache=use_cache, may_spawn=may_spawn).runs)
 
 
 def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:

@@ -36,7 +36,7 @@ Task = tuple[Path, Sequence[Mapping[str, Any]]]
 """A run directory, with what its sweep's ledger has on it."""
 
 
-def read_all(tasks: Sequence[Task], *, use_cache: bool) -> list[RunResult]:
+def read_all(tasks: Sequence[Task], *, use_cache: bool, may_spawn: bool) -> list[RunResult]:
     """The results of these runs, in their order."""
     folder = cache_directory() if use_cache else None
     shelves = {sweep: Shelf.of(sweep, folder) for sweep in {path.parent for path, _ in tasks}}
@@ -49,7 +49,7 @@ def read_all(tasks: Sequence[Task], *, use_cache: bool) -> list[RunResult]:
                 found[path] = decoded(path, value)
     rest = [task for task in tasks if task[0] not in found]
     for (path, submissions), (key, text) in zip(
-        rest, with_progress(worked_out(rest), len(rest), "Reading runs"), strict=True
+        rest, with_progress(worked_out(rest, may_spawn=may_spawn), len(rest), "Reading runs"), strict=True
     ):
         if text is None:
             found[path] = run_of(path, contents_of(path), submissions)
@@ -63,10 +63,10 @@ def read_all(tasks: Sequence[Task], *, use_cache: bool) -> list[RunResult]:
     return [found[path] for path, _ in tasks]
 
 
-def worked_out(tasks: Sequence[Task]) -> Iterator[tuple[str | None, bytes | None]]:
+def worked_out(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[tuple[str | None, bytes | None]]:
     """The key and the result of each, in order, from several processes where there are many."""
     done = 0
-    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if may_spawn else 1
     if len(tasks) >= FEWEST_FOR_PROCESSES and processes > 1:
         pool = ProcessPoolExecutor(
             processes,

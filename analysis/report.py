@@ -99,7 +99,7 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), 
     collecting = gc.isenabled()
     gc.disable()
     try:
-        content = build(read(paths, use_cache=use_cache))
+        content = build(read(paths, use_cache=use_cache, may_spawn=True))
         return write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
     finally:
         if collecting:

@@ -70,7 +70,7 @@ def noisy(line: str) -> str:
 def table(folder: Path) -> str:
     """What runs.csv holds, from the directories to the text."""
     gc.disable()  # as analysis.report does
-    runs = read_runs([folder], use_cache=True)
+    runs = read_runs([folder], use_cache=True, may_spawn=True)
     doubts = loss_doubts(runs)
     return to_csv(rows_of(runs, scaling_groups(runs, doubts), doubts))
 

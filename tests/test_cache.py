@@ -284,7 +284,7 @@ def test_several_processes_read_what_one_reads_in_the_same_order(
     monkeypatch.setattr(reading, "FEWEST_FOR_PROCESSES", 2)
     monkeypatch.setattr(reading, "RUNS_AT_ONCE", 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    together = read_runs([tmp_path], use_cache=True)
+    together = read_runs([tmp_path], use_cache=True, may_spawn=True)
     assert len(alone) > 4
     assert all(same(one, other) for one, other in zip(alone, together, strict=True))
 
@@ -298,10 +298,24 @@ def test_a_machine_that_starts_no_more_processes_still_reads(tmp_path: Path) -> 
         "reading.FEWEST_FOR_PROCESSES = 2\n"
         "import os; os.sched_getaffinity = lambda _: {0, 1}\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))\n"
-        "print(*[run.state for run in read_runs([Path(sys.argv[1])])], sep='|')\n"
+        "print(*[run.state for run in read_runs([Path(sys.argv[1])], may_spawn=True)], sep='|')\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout.strip().split("|") == [run.state for run in read_runs([tmp_path])], done.stderr
+
+
+def test_a_script_that_asks_for_frames_is_executed_once_however_many_runs_there_are(tmp_path: Path) -> None:
+    a_mixed_sweep(tmp_path / "demo")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, analysis; from analysis import reading\n"
+        "print('begun')\n"
+        "reading.FEWEST_FOR_PROCESSES = 2\n"
+        "os.sched_getaffinity = lambda _: {0, 1}\n"
+        f"print(len(analysis.frames({str(tmp_path / 'demo')!r}).runs) > 4)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["begun", "True"], done.stderr
 
 
 def output_in_a_terminal(code: str) -> str:
