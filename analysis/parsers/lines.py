@@ -111,6 +111,9 @@ PREFIX = re.compile(
     re.VERBOSE,
 )
 
+# No prefix begins so, but most lines that are of interest do.
+NO_PREFIX = {":", "{", "#", "|", ""}
+
 
 @dataclass(frozen=True)
 class Search:
@@ -202,7 +205,7 @@ def cleaned(raw: bytes, number: int) -> Line:
         text = NOT_TEXT.sub("", text)
     rank: int | None = None
     host: str | None = None
-    while prefix := PREFIX.match(text):
+    while text[:1] not in NO_PREFIX and (prefix := PREFIX.match(text)):
         if prefix.lastgroup == "host":
             host = prefix["host"]
         elif prefix.lastgroup is not None:

@@ -66,8 +66,9 @@ class Entry(NamedTuple):
     def progress(self) -> dict[Metric, float]:
         """How much had been trained on, and when."""
         done = as_number(self.metadata.get("samples_count", self.metadata.get("step")))
-        metric = a.SAMPLES_DONE if done is not None and done < MOST_SAMPLES else a.TOKENS_DONE
-        return {a.UNIX_TIME: self.time_s} | ({} if done is None else {metric: done})
+        if done is None:
+            return {a.UNIX_TIME: self.time_s}
+        return {a.UNIX_TIME: self.time_s, a.SAMPLES_DONE if done < MOST_SAMPLES else a.TOKENS_DONE: done}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -79,6 +80,13 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     for line in lines:
         entry = entry_of(line.text)
         if entry is None:
+            continue
+        if entry.key == "train_loss":
+            # Nearly all lines of some logs, and so told without asking what else they might be.
+            if (loss := as_number(entry.value)) is not None:
+                values = entry.progress
+                values[m.LOSS] = loss
+                yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
             continue
         if entry.key == "submission_benchmark":
             rate = RATES.get(str(entry.value))
@@ -143,8 +151,6 @@ def said(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, float], 
         host = entry.metadata.get("host")
         texts = {Text.variant: key} | ({Text.device: host} if isinstance(host, str) else {})
         return Kind.sample, {a.UNIX_TIME: entry.time_s, a.POWER: value}, texts
-    if key == "train_loss":
-        return Kind.step, entry.progress | {m.LOSS: value}, {}
     if key in SCORES:
         return Kind.evaluation, entry.progress | {a.EVALUATION_SCORE: value}, {}
     if key == "throughput" and rate is not None:

@@ -13,6 +13,9 @@ from jobs.metrics import Metric
 class Kind(Enum):
     """What a record is about; a table has a row for each record of one kind."""
 
+    # That of enumerations is Python code, and keys of so many records are hashed.
+    __hash__ = object.__hash__
+
     step = "step"
     """One optimizer step, or the mean over several."""
     evaluation = "evaluation"
@@ -32,6 +35,8 @@ class Kind(Enum):
 
 class Text(Enum):
     """What a text of a record says."""
+
+    __hash__ = object.__hash__
 
     benchmark = "benchmark"
     """Which test of a suite, such as all_reduce or llama2_70b_lora."""
