@@ -115,9 +115,6 @@ EVALUATION_SCORE = Metric(
 )
 UNIX_TIME = Metric("unix_time_s", "s", "Since 1970-01-01 UTC by the clock of the machine that wrote it.", digits=13)
 MICRO_BATCHES_DONE = Metric("micro_batches_done", "1", "Micro-batches of a rank since the run began.", digits=9)
-MICRO_BATCH_TIME = Metric(
-    "micro_batch_time_s", "s", "Wall clock of one micro-batch, with the update where one follows it.", Better.low, 4
-)
 MEAN_STEP_TIME = Metric(
     "mean_step_time_s", "s", "Mean of the step times since the program began to measure.", Better.low, 4
 )
