@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 # The command, for a machine that has everything but .venv: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
 SLURMSCALE ?= $(BIN)/slurmscale
 
-.PHONY: help demo test test-faults test-fast test-layouts check benchmark figure fault-table gpu-table slurm browser clean
+.PHONY: help demo test test-faults test-fast test-layouts check benchmark gpu-benchmark batching-benchmark figure fault-table gpu-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -20,6 +20,8 @@ help:
 	echo "make test-layouts  every legal product of parallelisms up to 8 ranks"
 	echo "make check      ruff, mypy --strict, shellcheck"
 	echo "make benchmark  time what the README's numbers table quotes"
+	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  stock LitGPT beside ours, padded, bucketed, packed"
+	echo "make gpu-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model GPU=h200_sxm  Llama-2 7B on one GPU: stock LitGPT beside ours, and dense rows"
 	echo "make fault-table  make every fault on the emulated Slurm and time the recovery"
 	echo "make gpu-table  step time on one GPU by arithmetic, activation checkpointing and compilation"
 
@@ -75,8 +77,20 @@ check: $(VENV)/dev.done
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.checkpoint_benchmark
+	$(BIN)/python -m tests.pace_benchmark
+	$(BIN)/python -m tests.startup_benchmark
 	$(BIN)/python -m tests.parsing_benchmark
 	$(BIN)/python -m tests.report_benchmark
+
+# Apart, because it needs data with its tokenizer, and an hour.
+batching-benchmark: $(VENV)/dev.done
+	$(BIN)/python -m tests.batching_benchmark --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 4096
+	$(BIN)/python -m tests.batching_benchmark --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 32000
+
+# Under ten minutes on an H200, whose Python has torch already; GPU=h100_sxm or another file of conf/gpu.
+GPU ?= h200_sxm
+gpu-benchmark:
+	python3 -m tests.gpu_benchmark --data '$(DATA)' --tokenizer '$(TOKENIZER)' --gpu '$(GPU)' --output .github/gpu-benchmark.csv
 
 # The README's picture and its numbers, from runs/demo.
 figure: demo browser

@@ -1,4 +1,4 @@
-"""Stacked bars: the wall time of runs, cut into named parts. Called by analysis.figures and goodput_page."""
+"""Stacked bars: the wall time of runs, cut into named parts. Called by analysis.figures and pages."""
 
 from __future__ import annotations
 

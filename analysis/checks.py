@@ -1,4 +1,4 @@
-"""What makes a comparison doubtful, in words: losses that disagree, other code or hosts, slow steps, dirty trees.
+"""What makes a comparison doubtful, in words: losses that disagree, other code or hosts, slow steps or networks.
 
 A fast wrong run does not win: a run whose final loss leaves that of its peers is marked, never named fastest, and
 never silently dropped. Called by analysis.report.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,30 +21,35 @@ from analysis.mlperf import scores_lag
 from analysis.records import RunResult
 from analysis.scaling import Group, plural
 from analysis.steadiness_page import steps_are_slow, steps_drift
+from analysis.stragglers_page import ranks_straggle
 from analysis.untrusted import as_list, canonical, lookup
 from analysis.utilization import utilization
 from jobs import metrics as m
+from jobs.transport import SOCKETS, SOCKETS_ADVICE
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
 FINAL_LOSS_TOLERANCE = 0.01
 # Relative distance of losses of the same step, same arithmetic type, beyond which layouts are said to disagree.
 SAME_STEP_TOLERANCE = 1e-3
 MOST_SENTENCES = 5
-INFLUENCE_LOSS = ("model.", "data.", "job.")
 # A repeat is told when it is farther from the median of its point than this share of it, and than so many times the
 # median distance of all its repeats.
 REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_TO_TELL_REPEATS = 0.05, 5, 4
 ENDED_WELL = {Ending.succeeded, Ending.unknown}
-# Job settings without influence on the mathematics of a step; precision changes rounding, not the sum.
-NO_INFLUENCE_ON_LOSS = {
-    "job.name",
-    "job.micro_batch_size",
-    "job.precision",
-    "job.export",
-    "job.checkpoint_every_steps",
-    "job.keep_checkpoints",
-    "job.unmeasured_steps",
-    "data.cache_dir",
+# The sections that the loss follows from, less what has no influence on the mathematics of a step; precision changes
+# rounding, not the sum.
+INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
+    "model": (),
+    "data": {"cache_dir"},
+    "job": {
+        "name",
+        "micro_batch_size",
+        "precision",
+        "export",
+        "checkpoint_every_steps",
+        "keep_checkpoints",
+        "unmeasured_steps",
+    },
 }
 
 
@@ -54,9 +59,9 @@ def peers(run: RunResult) -> bytes:
     Neither layout nor engine, except where dropout draws its random numbers in an order that follows from them.
     """
     settings = {
-        key: value
-        for key, value in run.settings.items()
-        if key.startswith(INFLUENCE_LOSS) and key not in NO_INFLUENCE_ON_LOSS
+        name: {key: value for key, value in section.items() if key not in without}
+        for name, without in INFLUENCE_LOSS.items()
+        if isinstance(section := run.config.get(name), Mapping)
     }
     drawn_by = [run.setting("engine.kind"), run.plan.get("layout")] if run.setting("job.lora.dropout") else None
     return canonical([settings, run.plan.get("global_batch_size"), drawn_by])
@@ -100,8 +105,8 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     own = [run for run in used if run.log is None]
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
-    rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, batch_differs, planned)
-    of_logs = (ended_badly, ranks_untold)
+    rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
+    of_logs = (ended_badly, ranks_untold, attempts_in_files)
     return (
         work_differs(groups)
         + repeats_apart(groups)
@@ -111,7 +116,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + above_the_peak(used)
         + [said for rule in rules for said in rule(own)]
         + [said for rule in of_logs for said in rule(logs)]
-        + [said for rule in (steps_are_slow, steps_drift) for said in rule(used)]
+        + [said for rule in (steps_are_slow, steps_drift, ranks_straggle) for said in rule(used)]
     )
 
 
@@ -207,6 +212,22 @@ def hosts_differ(runs: list[RunResult]) -> list[str]:
     return [f"Not every point ran on the same hosts ({named}): that they are equally fast is assumed, not measured."]
 
 
+def sockets_between_nodes(runs: list[RunResult]) -> list[str]:
+    """Runs on several nodes between which NCCL sent over TCP; of nodes that are emulated it could do nothing else."""
+    over = [
+        run.name
+        for run in runs
+        if SOCKETS in run.ways and run.setting("nodes") > 1 and run.started.get("emulated_nodes") is not True
+    ]
+    if not over:
+        return []
+    named = ", ".join(over[:3]) + (", ..." if len(over) > 3 else "")
+    return [
+        f"Between the nodes of {plural(len(over), 'run')} ({named}) NCCL sent by {SOCKETS}. {SOCKETS_ADVICE} Type "
+        "slurmscale doctor to see what pairs of nodes reach."
+    ]
+
+
 def batch_differs(runs: list[RunResult]) -> list[str]:
     """Global batches of different size, whose losses are not comparable."""
     sizes = sorted({size for run in runs if isinstance(size := run.plan.get("global_batch_size"), int)})
@@ -228,6 +249,12 @@ def ended_badly(runs: list[RunResult]) -> list[str]:
         if run.log and (verdict := run.log.verdict) and verdict.line and verdict.proof
     ]
     return first_of(sentences, "Further logs of runs that ended badly")
+
+
+def attempts_in_files(runs: list[RunResult]) -> list[str]:
+    """Trainings whose attempts are in files of their own, and files that may belong to one."""
+    sentences = [run.log.note for run in runs if run.log and run.log.note]
+    return first_of(sentences, "Further logs of attempts in files of their own")
 
 
 def work_differs(groups: Iterable[Group]) -> list[str]:

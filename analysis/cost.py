@@ -56,8 +56,13 @@ def energy_values(energy: Energy, tokens: float | None) -> dict[Metric, float]:
     return values
 
 
-def relative_cost(run: RunResult, group: Group | None) -> float | None:
-    """RELATIVE_COST of a run; None without a reference, or where either cost is not known."""
-    reference = group.reference.spread(m.RANK_TIME_PER_TOKEN) if group and group.reference else None
+def reference_cost(group: Group) -> float | None:
+    """RANK_TIME_PER_TOKEN of a group's reference; None without one, or where it is not known."""
+    spread = group.reference.spread(m.RANK_TIME_PER_TOKEN) if group.reference else None
+    return spread.median if spread else None
+
+
+def relative_cost(run: RunResult, reference: float | None) -> float | None:
+    """RELATIVE_COST of a run against the cost of its reference; None where either is not known."""
     cost = run.values.get(m.RANK_TIME_PER_TOKEN)
-    return cost / reference.median if reference and cost is not None else None
+    return cost / reference if reference and cost is not None else None

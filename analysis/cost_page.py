@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from analysis.answer import DEVICES, hardware
-from analysis.cost import relative_cost
+from analysis.cost import reference_cost, relative_cost
 from analysis.energy import LONGEST_GAP_S, Energy
 from analysis.formats import shown, significant, title
 from analysis.records import RunResult
@@ -28,8 +28,14 @@ def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int
     known = [run for run in runs if m.RANK_TIME in run.values or m.ENERGY in run.values]
     if not known:
         return None
-    group_of = {run.path: group for group in groups for point in group.points for run in (*point.runs, *point.doubted)}
-    ratios = {run.path: relative_cost(run, group_of.get(run.path)) for run in known}
+    references = {
+        run.path: cost
+        for group in groups
+        for cost in [reference_cost(group)]
+        for point in group.points
+        for run in (*point.runs, *point.doubted)
+    }
+    ratios = {run.path: relative_cost(run, references.get(run.path)) for run in known}
     metrics = [m.NODE_TIME, m.RANK_TIME]
     metrics += [each for each in (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN) if any(each in run.values for run in known)]
     metrics += [m.RELATIVE_COST] if any(ratio is not None for ratio in ratios.values()) else []

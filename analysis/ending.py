@@ -61,7 +61,8 @@ def verdict(found: Iterable[Evidence], *, last_progress: int = 0, finished: bool
     if first.ending is Ending.collective_timeout:
         first = laggard(equal, first)
     line = first.line
-    return Verdict(first.ending, line.number, line.text.strip(), line.rank, line.host, first.weight)
+    rank = line.rank if isinstance(line.rank, int) else None
+    return Verdict(first.ending, line.number, line.text.strip(), rank, line.host, first.weight)
 
 
 def laggard(waiting: list[Evidence], first: Evidence) -> Evidence:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from analysis.parsers.lines import Search
-from analysis.parsers.record import Line
+from analysis.parsers.record import Line, Whose
 
 
 class Ending(Enum):
@@ -138,7 +138,7 @@ SEARCH = Search(NEEDLES)
 
 def evidence(lines: Iterable[Line]) -> Iterator[Evidence]:
     """What the lines say of an end, in their order."""
-    raising: set[int | None] = set()
+    raising: set[Whose] = set()
     child: dict[str, str] = {}
     for line in lines:
         if " NCCL INFO " in line.text:

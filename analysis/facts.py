@@ -35,10 +35,26 @@ NUMBERS = {
         a.CONTEXT_PARALLEL_SIZE,
         a.EXPERT_PARALLEL_SIZE,
         a.SEED,
+        a.LAYERS,
+        a.HIDDEN_SIZE,
+        a.HEADS,
+        a.KV_HEADS,
+        a.HEAD_SIZE,
+        a.INTERMEDIATE_SIZE,
+        a.VOCABULARY_SIZE,
+        a.EXPERTS,
+        a.EXPERTS_PER_TOKEN,
+        a.LORA_RANK,
     )
 }
+SWITCHES = {metric.name: metric for metric in (a.GATED, a.TIED_EMBEDDINGS)}
 TEXTS = {text.name: text for text in (Text.model, Text.gpu_name, Text.precision, Text.organization, Text.software)}
-ALLOWED = (*NUMBERS, *TEXTS)
+ALLOWED = (*NUMBERS, *SWITCHES, *TEXTS)
+KINDS = {
+    **dict.fromkeys(NUMBERS, "a whole number above 0"),
+    **dict.fromkeys(SWITCHES, "true or false"),
+    **dict.fromkeys(TEXTS, "a text"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,11 +78,12 @@ def read_facts(path: Path) -> Facts:
     for key, value in said.items():
         if key in NUMBERS and type(value) is int and value > 0:
             numbers[NUMBERS[key]] = value
+        elif key in SWITCHES and isinstance(value, bool):
+            numbers[SWITCHES[key]] = float(value)
         elif key in TEXTS and isinstance(value, str) and value:
             texts[TEXTS[key]] = value
-        elif key in NUMBERS or key in TEXTS:
-            kind = "a whole number above 0" if key in NUMBERS else "a text"
-            raise ReportError(f"{path}: {key} is {value!r}, and must be {kind}.")
+        elif key in KINDS:
+            raise ReportError(f"{path}: {key} is {value!r}, and must be {KINDS[key]}.")
         else:
             raise ReportError(f"{path}: {key} is not known. Known are {', '.join(ALLOWED)}.")
     return Facts(numbers, texts)

@@ -1,13 +1,13 @@
 """The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
 
-Lines over ranks are drawn by analysis.lines, layouts by analysis.side_by_side, goodput by analysis.goodput_page; where
-the time went and the losses are drawn here. No file is written: analysis.report does.
+Lines over ranks are drawn by analysis.lines, layouts by analysis.side_by_side, start-up and goodput by their pages;
+where the time went and the losses are drawn here. No file is written: analysis.report does.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -20,12 +20,21 @@ from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import RATES, Group, Point, plural
 from analysis.side_by_side import side_by_side
+from analysis.startup_page import startup_bars
 from analysis.style import Figure, Look, empty_plot, legend, looks_of, word
 from jobs import metrics as m
+from jobs.metrics import Metric
 
 MOST_CURVE_POINTS = 100_000
 # A browser draws no more of them in the time that a reader waits.
 MOST_CURVES = 500
+BEFORE_STEP_TIME = {a.TIME_TO_TRAIN: "Time to train"}
+AFTER_STEP_TIME = {
+    m.MFU: "Model FLOPs utilization",
+    m.RANK_TIME_PER_TOKEN: "Cost of a token",
+    m.SERVICE_UNITS: "Service units",
+    m.ENERGY_PER_TOKEN: "Energy of a token",
+}
 
 
 def figures(groups: Sequence[Group]) -> list[Figure]:
@@ -41,18 +50,24 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         ),
         over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
         over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
-        *(
-            [over_ranks("Time to train", a.TIME_TO_TRAIN, groups, looks, of(a.TIME_TO_TRAIN))]
-            if any(a.TIME_TO_TRAIN in run.values for group in groups for run in group.runs)
-            else []
-        ),
+        *where_known(BEFORE_STEP_TIME, groups, looks),
         over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
+        *where_known(AFTER_STEP_TIME, groups, looks),
         *side_by_side(groups),
         time_split(groups),
+        *startup_bars(groups),
         *goodput_bars(groups),
         loss_curves(groups, looks),
         over_ranks("Memory per rank", m.MEMORY_PEAK, groups, looks, of(m.MEMORY_PEAK)),
     ]
+
+
+def where_known(metrics: Mapping[Metric, str], groups: Sequence[Group], looks: dict[str, Look]) -> Iterator[Figure]:
+    """A figure over ranks of each of these metrics that any run has, under its heading."""
+    told = {metric for group in groups for run in group.runs for metric in run.values}
+    for metric, heading in metrics.items():
+        if metric in told:
+            yield over_ranks(heading, metric, groups, looks, of(metric))
 
 
 PARTS = (

@@ -7,7 +7,7 @@ still listed. What else lies in a sweep of ours is no log of others. Called by a
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +18,8 @@ from analysis.accounting import accounted
 from analysis.contents import FILES
 from analysis.derived import with_derived
 from analysis.facts import FILE_NAME, read_facts
-from analysis.log_file import LogFile, read_log_file
+from analysis.log_file import LogFile
+from analysis.log_reading import read_logs
 from analysis.log_runs import log_runs, name_below
 from analysis.parsers import sacct
 from analysis.reading import read_all
@@ -28,7 +29,7 @@ from jobs.errors import ReportError
 from jobs.rundir import SweepDir, read_records
 
 # What `slurmscale report` writes, perhaps beside the logs.
-WRITTEN = {"report.html", "report.md", "runs.csv", "runs.parquet", "points.tex"}
+WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
 FIGURES = "figures"
 
 
@@ -47,7 +48,7 @@ class Found:
 def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = False) -> Found:
     """Every run and log at and below these paths, each once, in the order of their paths.
 
-    From the cache come those of our runs that have not changed; logs, and what is derived of runs, are not in it. A
+    From the cache come those of our runs and of the logs that have not changed; what is derived of runs is not in it. A
     process that may not be spawned is that of a script: a new process would execute the script's own lines again.
     Raises ReportError when a path does not exist or when there is neither a run nor a log.
     """
@@ -63,7 +64,7 @@ def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = Fa
     tasks = [(path, ledgers[path.parent].get(path.name, [])) for path in sorted(directories)]
     own = read_all(tasks, use_cache=use_cache, may_spawn=may_spawn)
     facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
-    logs = with_accounting({path: read_log_file(path) for path in sorted(files) if path.name != FILE_NAME})
+    logs = with_accounting(read_logs([path for path in sorted(files) if path.name != FILE_NAME], use_cache=use_cache))
     told = [log for log in logs.values() if log.told]
     roots = sorted({files[log.path] for log in told})
     trainings = [
@@ -136,11 +137,19 @@ def files_below(path: Path) -> tuple[list[Path], list[Path]]:
 
 def without_copies(runs: list[RunResult]) -> list[RunResult]:
     """The runs, where a copy of a run's directory is not used: it is not a second measurement."""
+
+    def name(run: RunResult) -> tuple[str, str]:
+        return str(run.config.get("sweep")), str(run.config.get("name"))
+
+    namesakes = Counter(map(name, runs))
     originals: dict[bytes, RunResult] = {}
     kept = []
     for run in runs:
-        identity = canonical([run.config, run.events])
-        original = originals.setdefault(identity, run) if run.used else run
+        # Nearly every name is there once, and what is compared takes long to write out.
+        if not run.used or namesakes[name(run)] == 1:
+            kept.append(run)
+            continue
+        original = originals.setdefault(canonical([run.config, run.events]), run)
         reason = None if original is run else f"a copy of {original.path}"
         kept.append(run if reason is None else replace(run, state="copy", reason=reason))
     return kept

@@ -26,6 +26,7 @@ SHOWN_IN: dict[Metric, tuple[str, float]] = {
     m.COLLECTIVE_BYTES: ("MiB", 2.0**20),
     m.EFFICIENCY: ("%", 0.01),
     m.SLOW_STEPS_SHARE: ("%", 0.01),
+    m.STRAGGLER_SHARE: ("%", 0.01),
     m.STEP_TIME_DRIFT: ("%", 0.01),
     m.GOODPUT: ("%", 0.01),
     m.MFU: ("%", 0.01),
@@ -166,5 +167,5 @@ def csv_cell(value: object) -> object:
 
 
 def is_number(text: str) -> bool:
-    """Whether text is a number, sign included."""
-    return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", text) is not None
+    """Whether text is a number, sign included; infinity and nan as Python writes them."""
+    return re.fullmatch(r"\s*[+-]?(inf|nan|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*", text) is not None

@@ -17,6 +17,7 @@ from analysis.goodput_page import lost_words
 from analysis.layouts import MeasuredLayout, axes_of
 from analysis.records import RunResult
 from analysis.scaling import STRONG, Group, Point, plural
+from analysis.stragglers_page import cost, who
 from jobs import metrics as m
 from jobs.layout import Layout
 from jobs.metrics import Metric
@@ -133,6 +134,16 @@ def slow_steps(told: Told) -> str | None:
     return f"Steps are uneven: the slowest tenth takes at least {ratio} times the median step."
 
 
+def straggler(told: Told) -> str | None:
+    """The rank or node that the others wait for, of the run that it costs most."""
+    found = [(run.stragglers[0], run) for run in told.point.runs if run.stragglers]
+    if not found:
+        return None
+    worst, run = max(found, key=lambda each: each[0].share)
+    where = f", in {run.name}" if len(told.point.runs) > 1 else ""
+    return f"The others wait for {who(worst)}{where}: {cost(worst)}."
+
+
 def time_without_steps(told: Told) -> str | None:
     """The share of the wall time that steps have, and what takes the rest."""
     runs = [run for run in told.point.runs if run.values.get(m.TOTAL_TIME)]
@@ -151,7 +162,7 @@ def time_without_steps(told: Told) -> str | None:
     )
 
 
-RULES = (growth, traffic, slow_steps, time_without_steps)
+RULES = (growth, straggler, traffic, slow_steps, time_without_steps)
 
 
 def restarts(groups: Sequence[Group]) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,17 @@ import numpy as np
 
 from analysis.evidence import Ending
 from analysis.facts import FILE_NAME, Facts
+from analysis.gpu_names import device_name
+from analysis.log_attempts import without_attempts
 from analysis.log_energy import energy_of_log
 from analysis.log_file import LogFile
-from analysis.log_steps import LogStep, steady, steps_of
+from analysis.log_model import model_of, parameters_of
+from analysis.log_steps import LogRun, LogStep, steady, steps_of
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.record import Kind, Text
 from analysis.records import RunResult
+from analysis.stragglers import straggler_share, stragglers_of_log
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -43,16 +47,6 @@ SUCCESS = "success"
 # Steps whose times differ by less, of two logs with the same losses, are the same steps.
 SAME_TIME_TOLERANCE = 0.01
 FEWEST_TO_TELL_COPIES = 3
-
-
-@dataclass(frozen=True, eq=False)
-class LogRun:
-    """A log that tells of a training, with what files beside it say."""
-
-    file: LogFile
-    settings: Mapping[Metric, float]
-    texts: Mapping[Text, str]
-    steps: Sequence[LogStep]
 
 
 def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) -> list[RunResult]:
@@ -74,8 +68,8 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
                 settings |= said.numbers
                 texts |= said.texts
             runs.append(LogRun(file, settings, texts, steps))
-    found = [(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs]
-    return without_copies(found)
+    found = without_copies([(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs])
+    return without_attempts(found, lambda run: result(run, root))
 
 
 def is_description(file: LogFile) -> bool:
@@ -107,7 +101,7 @@ def result(run: LogRun, root: Path) -> RunResult:
         run.file.path,
         {**settings, "name": name_below(root, run.file.path), "sweep": root.name or str(root)},
         plan(run),
-        events=({"event": "started", **device(run)},),
+        events=({"event": "started", **device(run)},) * run.files,
         state=state,
         reason=reason,
         values=values,
@@ -150,7 +144,10 @@ def configuration(run: LogRun) -> dict[str, Any]:
         "ranks_per_node": per_node,
         "ranks": ranks or (nodes * per_node if nodes and per_node else None),
         # Of two logs that do not say their model nobody knows whether it is the same one.
-        "model": {"name": texts.get(Text.benchmark) or texts.get(Text.model) or f"model of {run.file.path.name}"},
+        "model": {
+            "name": texts.get(Text.benchmark) or texts.get(Text.model) or f"model of {run.file.path.name}",
+            **model_of(run.settings, texts),
+        },
         "engine": {"kind": texts.get(Text.software) or " and ".join(training_formats(run.file))},
         "parallelism": {"name": " ".join(f"{name}{size}" for name, size in sizes.items() if size) or None},
         "system": {"organization": texts.get(Text.organization), "ranks_per_node": per_node},
@@ -159,6 +156,7 @@ def configuration(run: LogRun) -> dict[str, Any]:
             "sequence_length": count(run, a.SEQUENCE_LENGTH),
             "precision": texts.get(Text.precision),
             "seed": count(run, a.SEED),
+            "lora": {"rank": rank} if (rank := count(run, a.LORA_RANK)) else None,
         },
         "repeat": None,
     }
@@ -186,14 +184,14 @@ def plan(run: LogRun) -> dict[str, Any]:
     return {
         "global_batch_size": None if size is None else int(size),
         "accumulation": count(run, a.ACCUMULATION),
-        "parameters": count(run, a.PARAMETERS),
+        "parameters": parameters_of(run.settings, model_of(run.settings, run.texts)),
     }
 
 
 def device(run: LogRun) -> dict[str, str]:
     """The GPU, where the log names it."""
     name = run.texts.get(Text.gpu_name)
-    return {"device": "gpu", "device_name": name} if name else {}
+    return {"device": "gpu", "device_name": device_name(name)} if name else {}
 
 
 def count(run: LogRun, metric: Metric) -> int | None:
@@ -218,12 +216,17 @@ def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict
     for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
         told = [step.values[metric] for step in run.steps if metric in step.values]
         values |= {latest: max(told) if metric is m.MEMORY_PEAK else told[-1]} if told else {}
+    for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
+        # What the program makes of its own speed; analysis.utilization shows it beside what we do.
+        told = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
+        values |= {metric: statistics.harmonic_mean(told)} if told else {}
     for metric in (m.EVALUATION_LOSS, a.EVALUATION_SCORE, a.SAMPLES_DONE):
         told = [record.values[metric] for record in run.file.of(Kind.evaluation) if metric in record.values]
         values |= {metric: told[-1]} if told else {}
     if a.CONVERGENCE_FACTOR in run.settings:
         values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
-    return values | evaluating(run.file)
+    found = stragglers_of_log(run.file.of(Kind.sample), run.settings, values.get(m.STEP_TIME_MEDIAN))
+    return values | evaluating(run.file) | straggler_share(found)
 
 
 def evaluating(file: LogFile) -> dict[Metric, float]:
@@ -286,20 +289,23 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
 # --- ranks of one run in files of their own ----------------------------------------------------------------------
 
 
-def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[RunResult]:
-    """The runs, where a file that tells the same steps as another one, by another rank or copied, is not used."""
+def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[tuple[LogRun, RunResult]]:
+    """The runs with what was found of them.
+
+    A file that tells the same steps as another one, by another rank or copied, is not used.
+    """
     originals: dict[object, list[tuple[LogRun, RunResult]]] = defaultdict(list)
-    kept = []
+    kept: list[tuple[LogRun, RunResult]] = []
     for run, found in runs:
         losses = tuple(found.losses.values())
         alike = originals[run.file.formats, losses] if len(losses) >= FEWEST_TO_TELL_COPIES else []
         original = next((other for before, other in alike if same_run(before, run)), None)
         if original is None:
             alike.append((run, found))
-            kept.append(found)
+            kept.append((run, found))
         else:
             reason = f"the same steps as {original.name}: another rank's log of that run, or a copy"
-            kept.append(replace(found, state="copy", reason=reason))
+            kept.append((run, replace(found, state="copy", reason=reason)))
     return kept
 
 

@@ -1,18 +1,18 @@
 """The steps of a log: ranks that say the same step joined, attempts told apart, the warm-up of each left out.
 
-Called by analysis.log_runs.
+Called by analysis.log_runs and log_attempts.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.log_file import LogFile
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Record
+from analysis.parsers.record import Kind, Record, Text, Whose
 from jobs import metrics as m
 from jobs.metrics import Better, Metric
 
@@ -48,6 +48,18 @@ class LogStep:
         return next((1 / self.values[rate] for rate in RATES if self.values.get(rate, 0) > 0), None)
 
 
+@dataclass(frozen=True, eq=False)
+class LogRun:
+    """A log that tells of a training, with what files beside it say."""
+
+    file: LogFile
+    settings: Mapping[Metric, float]
+    texts: Mapping[Text, str]
+    steps: Sequence[LogStep]
+    files: int = 1
+    """Those that its steps are from: of attempts of one training there may be several, of which `file` is the last."""
+
+
 def steps_of(file: LogFile) -> list[LogStep]:
     """The steps of a log in order; where attempts overlap, the later one's replaces the earlier one's."""
     told = [joined(records) for (_, kind), records in file.records.items() if kind is Kind.step]
@@ -66,7 +78,7 @@ def steps_of(file: LogFile) -> list[LogStep]:
 
 def joined(records: Iterable[Record]) -> list[LogStep]:
     """The steps that one format tells, in the order of their first line."""
-    attempt, seen, said = 1, dict[Place, int](), set[tuple[Place, int]]()
+    attempt, seen, said = 1, dict[Place, int](), set[tuple[Place, Whose]]()
     told: dict[tuple[int, Place], list[Record]] = defaultdict(list)
     for count, record in enumerate(records):
         place = place_of(record, count)

@@ -267,6 +267,19 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float
     return math.exp(middle - half), math.exp(middle + half)
 
 
+def paired_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """The interval of the geometric mean of ratios of pairs; None with too few pairs or no variance.
+
+    Student's t interval of their mean logarithm, exponentiated.
+    """
+    if len(ratios) < FEWEST_REPEATS or len(set(ratios)) == 1:
+        return None
+    logs = [math.log(ratio) for ratio in ratios]
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    middle, half = statistics.fmean(logs), float(stdtrit(len(logs) - 1, (1 + confidence) / 2)) * error
+    return math.exp(middle - half), math.exp(middle + half)
+
+
 # --- what differs ----------------------------------------------------------------------------------------------
 
 

@@ -24,8 +24,10 @@ from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of
 from analysis.energy import Energy, energy_of_run
 from analysis.goodput import Loss, account, starts_of
 from analysis.log_file import LogFile
+from analysis.parsers.record import Kind
 from analysis.steadiness import steadiness
-from analysis.untrusted import flat, lookup, number
+from analysis.stragglers import Straggler, straggler_share, stragglers, stragglers_of_log
+from analysis.untrusted import as_list, flat, lookup, number
 from jobs import metrics as m
 from jobs.causes import end_of, latest_attempt
 from jobs.metrics import Metric
@@ -61,8 +63,9 @@ class RunResult:
     state: str = "finished"
     reason: str | None = None
     values: Mapping[Metric, float] = field(default_factory=dict)
-    """Measured over steady steps; times of attempts are summed over the attempts that recorded their end; what a rank
-    holds and sends is of the latest attempt that recorded it, sent summed over axes and collectives."""
+    """Measured over steady steps; times of attempts are summed over the attempts that recorded their end, start-up by
+    cause over all starts; what a rank holds and sends is of the latest attempt that recorded it, sent summed over axes
+    and collectives."""
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
@@ -112,6 +115,23 @@ class RunResult:
     def collectives(self) -> tuple[Collective, ...] | None:
         """What a rank sent in a step; None when no attempt recorded it."""
         return read_collectives(last_event(self.events, "layout"))
+
+    @functools.cached_property
+    def ways(self) -> Sequence[str]:
+        """By which its ranks' collectives travelled in the latest attempt that recorded it; empty where none did."""
+        return [str(way) for way in as_list(last_event(self.events, "transport").get("ways"))]
+
+    @property
+    def transport(self) -> str | None:
+        """The ways in words; None where they were not recorded."""
+        return ", ".join(self.ways) or None
+
+    @functools.cached_property
+    def stragglers(self) -> Sequence[Straggler] | None:
+        """Ranks and nodes that the others waited for; None where that was not recorded."""
+        if self.log:
+            return stragglers_of_log(self.log.of(Kind.sample), self.log.settings, self.values.get(m.STEP_TIME_MEDIAN))
+        return stragglers(self.events, self.step_times_s)
 
     @functools.cached_property
     def degrees(self) -> Mapping[str, int]:
@@ -178,7 +198,9 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         values={
             **measured(steps, steady, ranks),
             **steadiness(step_times_s),
+            **straggler_share(stragglers(events, step_times_s)),
             **attempt_times(events),
+            **startup_parts(events),
             **held_and_sent(events),
             **evaluated(events),
             **checkpoint_values(events, records),
@@ -319,9 +341,13 @@ def measured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], ran
     }
     percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
     values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
-    if known := [value for value in trained if value is not None]:
-        # A step that does not tell its tokens leaves their sum unknown.
-        values |= {m.TOKENS_TRAINED: sum(known)} if len(known) == len(trained) else {}
+    # A step that does not tell its tokens or samples leaves their sum unknown.
+    if None not in trained:
+        values |= {m.TOKENS_TRAINED: sum(filter(None, trained))}
+    samples = [number(record, m.SAMPLES) for record in steps.values()]
+    if None not in samples:
+        total = sum(filter(None, samples))
+        values |= {m.SAMPLES_TRAINED: total, m.SAMPLES_PER_STEP: total / len(samples)}
     memory = [value for record in steps.values() if (value := number(record, m.MEMORY_PEAK)) is not None]
     return values | ({m.MEMORY_PEAK: max(memory)} if memory else {})
 
@@ -335,6 +361,14 @@ def attempt_times(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
         if values:
             sums[metric] = math.fsum(values)
     return sums
+
+
+def startup_parts(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
+    """Where the start-up of rank 0 went, summed over the starts that recorded it."""
+    starts = [event for event in events if event["event"] == "started"]
+    known = {metric: [number(event, metric) for event in starts] for metric in m.STARTUP_PARTS}
+    present = {metric: [value for value in values if value is not None] for metric, values in known.items()}
+    return {metric: math.fsum(values) for metric, values in present.items() if values}
 
 
 def evaluated(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:

@@ -35,6 +35,10 @@ from analysis.formats import ABSENT, interval_words, one_line, unbroken
 from analysis.formats import markdown_cell as escaped
 from analysis.goodput_page import goodput_section
 from analysis.layouts import held_and_sent
+from analysis.leaderboard import FILE_NAME as LEADERBOARD
+from analysis.leaderboard import answers as campaign_answers
+from analysis.leaderboard import sections as campaign_sections
+from analysis.leaderboard import to_csv as leaderboard_csv
 from analysis.limits import Limits, limits
 from analysis.log_steps import WARM_UP_RULE
 from analysis.measurements import measurement_sections
@@ -43,6 +47,8 @@ from analysis.points import point_table
 from analysis.published_page import published_section
 from analysis.records import RunResult
 from analysis.scaling import Group, plural, scaling_groups
+from analysis.startup_page import startup_section
+from analysis.stragglers_page import straggler_section
 from analysis.style import Figure, Section
 from analysis.table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.untrusted import as_list, lookup
@@ -68,6 +74,8 @@ class Report:
     groups: Sequence[Group]
     rows: Sequence[Row]
     figures: Sequence[Figure]
+    campaigns: Sequence[Section]
+    """Leaderboards and ledgers, which stand before all else that is measured."""
     sections: Sequence[Section]
     measurements: Sequence[Section]
     """What logs measure that tell of no training: collectives, storage, serving."""
@@ -111,6 +119,8 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
     # File names may hold bytes that are no UTF-8.
     files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    if board := leaderboard_csv([row.run for row in content.rows]):
+        files[LEADERBOARD] = board.encode("utf-8", errors="replace")
     files |= exported(formats, content.rows, content.groups, content.figures)
     try:
         for name, data in files.items():
@@ -134,12 +144,13 @@ def build(found: Found) -> Report:
     return Report(
         title=one_line(f"Scaling report: {listed(sweeps, most=3)}"),
         lead=lead(used, len(runs)),
-        answers=answers(groups, runs),
+        answers=[*campaign_answers(runs), *answers(groups, runs)],
         limits=limits(groups),
         warnings=warnings(runs, doubts, groups),
         groups=groups,
         rows=rows_of(runs, groups, doubts, endings(runs)),
         figures=figures(groups),
+        campaigns=campaign_sections(runs),
         sections=[
             each
             for each in (
@@ -148,8 +159,10 @@ def build(found: Found) -> Report:
                 mlperf_section(runs),
                 utilization_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
+                startup_section(used),
                 goodput_section(used),
                 checkpoint_section(used),
+                straggler_section(used),
             )
             if each
         ],
@@ -282,6 +295,7 @@ def markdown(content: Report) -> str:
         parts.append(f"\n## {escaped(limit.heading)}\n\n{said}")
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
+    parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.campaigns]
     if content.used:
         point_headings, points = point_table(content.groups)
         held_headings, held_rows = held_and_sent(content.groups)
@@ -344,7 +358,7 @@ def page(content: Report) -> str:
         warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
         plots=plots,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
-        script_sources=Markup(script_sources(scripts)),  # noqa: S704
+        script_sources=Markup(script_sources(scripts)),  # noqa: S704 (digests)
     )
 
 

@@ -40,6 +40,7 @@ NOT_COMPARED = {
     "runs_dir",
     "wall_time_min",
     "data.cache_dir",
+    "gpu.compute_capability",
     "cluster.service_units_per_node_hour",
     "engine.hang_timeout_s",
     "launcher.kind",

@@ -18,7 +18,7 @@ from typing import Any
 
 from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order
-from analysis.cost import relative_cost
+from analysis.cost import reference_cost, relative_cost
 from analysis.ended import Ended
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
@@ -44,6 +44,10 @@ class Row:
     """SPEEDUP of the run's point."""
     efficiency: float | None = None
     """EFFICIENCY of the run's point."""
+    reference_cost: float | None = None
+    """RANK_TIME_PER_TOKEN of the group's reference."""
+    settings_digest: str | None = None
+    """What tells two lines apart whose columns are equal: a digest of all settings that are compared."""
 
     @property
     def reference(self) -> str | None:
@@ -61,6 +65,9 @@ def rows_of(
     endings = endings or {}
     rows: dict[Path, Row] = {}
     for group in groups:
+        # Of one line all are equal.
+        digest = next(settings_digest(run) for point in group.points for run in (*point.runs, *point.doubted))
+        cost = reference_cost(group)
         for point in group.points:
             speedup, efficiency = group.speedup(point), group.efficiency(point)
             for run in (*point.runs, *point.doubted):
@@ -72,8 +79,14 @@ def rows_of(
                     endings.get(run.path),
                     speedup.median if speedup else None,
                     efficiency.median if efficiency else None,
+                    cost,
+                    digest,
                 )
-    return [rows.get(run.path) or Row(run, doubt=doubts.get(run.path), ended=endings.get(run.path)) for run in runs]
+    return [
+        rows.get(run.path)
+        or Row(run, doubt=doubts.get(run.path), ended=endings.get(run.path), settings_digest=settings_digest(run))
+        for run in runs
+    ]
 
 
 @dataclass(frozen=True)
@@ -105,8 +118,8 @@ def is_count(value: object) -> bool:
 
 
 def setting(name: str, key: str, heading: str | None = None) -> Column:
-    """A column from the configuration."""
-    return Column(name, lambda row: row.run.setting(key), heading)
+    """A column from the configuration: of a value in it, not of a section."""
+    return Column(name, lambda row: row.run.settings.get(key), heading)
 
 
 def planned(name: str, key: str, heading: str | None = None) -> Column:
@@ -154,11 +167,13 @@ COLUMNS: Sequence[Column] = (
     setting("data", "data.name"),
     setting("steps", "job.steps"),
     setting("epochs", "job.epochs"),
-    Column("settings_digest", lambda row: settings_digest(row.run)),
+    Column("settings_digest", lambda row: row.settings_digest),
     setting("repeat", "repeat", "Repeat"),
     started("device", "device"),
     started("device_name", "device_name"),
     started("emulated_nodes", "emulated_nodes"),
+    started("kernels", "kernels"),
+    Column("transport", lambda row: row.run.transport),
     Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
     measured(m.TOKENS_PER_S, on_page=True),
     measured(m.TOKENS_PER_S_PER_RANK),
@@ -172,6 +187,7 @@ COLUMNS: Sequence[Column] = (
     measured(m.STEP_TIME_P90, on_page=True),
     measured(m.SLOW_STEPS),
     measured(m.SLOW_STEPS_SHARE),
+    measured(m.STRAGGLER_SHARE),
     measured(m.STEP_TIME_DRIFT),
     measured(m.STEP_TIME_DRIFT_P),
     Column(m.SPEEDUP.name, lambda row: row.speedup, None, m.SPEEDUP),
@@ -190,6 +206,7 @@ COLUMNS: Sequence[Column] = (
     measured(m.EVALUATION_LABELS),
     measured(m.EVALUATION_SAMPLES),
     measured(m.STARTUP_TIME),
+    *(measured(part) for part in m.STARTUP_PARTS),
     measured(m.FIRST_STEP_TIME),
     measured(m.WARMUP_TIME),
     measured(m.STEADY_TIME),
@@ -208,10 +225,12 @@ COLUMNS: Sequence[Column] = (
     measured(m.RUN_TIME),
     *(measured(part) for part in m.GOODPUT_PARTS),
     measured(m.TOKENS_TRAINED),
+    measured(m.SAMPLES_TRAINED),
+    measured(m.SAMPLES_PER_STEP),
     measured(m.NODE_TIME),
     measured(m.RANK_TIME),
     measured(m.RANK_TIME_PER_TOKEN),
-    Column(m.RELATIVE_COST.name, lambda row: relative_cost(row.run, row.group), None, m.RELATIVE_COST),
+    Column(m.RELATIVE_COST.name, lambda row: relative_cost(row.run, row.reference_cost), None, m.RELATIVE_COST),
     measured(m.SERVICE_UNITS),
     measured(m.ENERGY),
     measured(m.ENERGY_COVERED),
@@ -230,7 +249,7 @@ COLUMNS: Sequence[Column] = (
 
 
 def settings_digest(run: RunResult) -> str | None:
-    """What tells two lines apart whose columns are equal: a digest of all settings that are compared."""
+    """The digest of a run's compared settings; None for one that is not used."""
     if not run.used:
         return None
     return hashlib.sha256(json.dumps(compared(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
@@ -279,10 +298,14 @@ def to_csv(rows: Iterable[Row]) -> str:
     """All columns of all rows, full precision, with a line of names."""
     rows = list(rows)
     columns = columns_of(rows)
+    values = [column.value for column in columns]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(csv_cell(column.name) for column in columns)
-    writer.writerows([csv_cell(column.value(row)) for column in columns] for row in rows)
+    # Of 10,000 runs a million cells: most are numbers or empty, and only text is ever changed for a spreadsheet.
+    writer.writerows(
+        [csv_cell(value) if isinstance(value := value_of(row), str) else value for value_of in values] for row in rows
+    )
     return file.getvalue()
 
 

@@ -51,7 +51,7 @@ def moment(record: Mapping[str, Any]) -> float | None:
 
 def lookup(values: Any, key: str) -> Any:
     """A value of nested mappings by its dotted key; None when absent."""
-    for part in key.split("."):
+    for part in key.split(".") if "." in key else (key,):
         # Nearly all are dictionaries, which is a faster question.
         values = values.get(part) if isinstance(values, (dict, Mapping)) else None
     return values

@@ -2,8 +2,8 @@
 
 The FLOPs of a token are PaLM's (arXiv:2204.02311, appendix B), recomputation is counted as by Korthikanti et al.
 (arXiv:2205.05198); definitions: jobs.metrics. Peaks are those of the run's own `gpu`, else of conf/gpu, for exactly the
-device that the run found. What a foreign log claims of its own utilization never comes here. Called by
-analysis.derived, checks and utilization_page.
+device that the run found. Of another program's log everything comes from analysis.log_model; what the log claims of its
+own utilization stands beside, and is never taken for it. Called by analysis.derived, checks and utilization_page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 
 import yaml
 
+from analysis.facts import FILE_NAME
 from analysis.formats import significant
+from analysis.log_model import ARITHMETIC, claims, tokens_per_s
 from analysis.records import RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
@@ -24,8 +26,12 @@ from jobs.metrics import Metric
 from jobs.plan.cost import gated_parameters
 from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Precision
 
-# Arithmetic on the tensor cores' bfloat16 and the plain float32: which setting of `gpu` is its peak.
-PEAK_OF = {Precision.bfloat16.name: "peak_bf16_tflops", Precision.float32.name: "peak_fp32_tflops"}
+# Arithmetic on the tensor cores' 16 bits and the plain float32: which setting of `gpu` is its peak.
+PEAK_OF = {
+    Precision.bfloat16.name: "peak_bf16_tflops",
+    "float16": "peak_fp16_tflops",
+    Precision.float32.name: "peak_fp32_tflops",
+}
 # Forward 2, backward 2 for the gradient of the activations and 2 for that of the weights.
 FLOPS_PER_WEIGHT = 6
 FLOPS_PER_FROZEN_WEIGHT = 4
@@ -115,7 +121,7 @@ def utilization(run: RunResult) -> Utilization:
     try:
         peak = peak_of(run)
         work = work_of(run)
-        rate = known(run.values.get(m.TOKENS_PER_S), "tokens/s") / known(run.ranks, "the number of ranks")
+        rate = known(tokens_per_s(run), "tokens/s") / known(run.ranks, "the number of ranks")
     except UnknownError as error:
         return Utilization(said=[f"no MFU: {error}"])
     values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
@@ -125,15 +131,17 @@ def utilization(run: RunResult) -> Utilization:
     if max(values.values()) > 1:
         return impossible(run, work, peak, max(values.values()), rate)
     achieved = f"{tera(work.model_flops * rate)} TFLOP/s per rank"
-    return Utilization(values, [work.said, achieved, f"peak {peak.said}", recomputation(run, again)])
+    said = claims(run, work.model_flops * rate, values[m.MFU])
+    return Utilization(values, [work.said, achieved, *said, f"peak {peak.said}", recomputation(run, again)])
 
 
 def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float) -> Utilization:
     """No value where a device would have done more than it can, and the inputs to look at."""
     narrow = ", or were its matrix products TF32" if peak.precision == Precision.float32.name else ""
+    device, precision = ("gpu_name", "precision") if run.log else ("gpu.device_name", "job.precision")
     why = (
         f"{significant(100 * share, 3)} % of the peak is more than the device can do, so it is not shown. One of its "
-        f"inputs is wrong: the device (gpu.device_name is {peak.device}), the arithmetic type (job.precision is "
+        f"inputs is wrong: the device ({device} is {peak.device}), the arithmetic type ({precision} is "
         f"{peak.precision}{narrow}), the peak ({tera(peak.flops_per_s)} TFLOP/s), the weights (N = {work.weights:,}) "
         f"or the speed ({significant(rate, 4)} tokens/s per rank)"
     )
@@ -146,18 +154,32 @@ def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float
 def peak_of(run: RunResult) -> Peak:
     """The peak of the device that the run found, in the arithmetic of the run; raises UnknownError."""
     device, precision = run.started.get("device_name"), run.setting("job.precision")
-    described = [gpu for gpu in (run.setting("gpu"), *known_gpus()) if lookup(gpu, "device_name") == device]
-    if device is None or not described:
-        raise UnknownError(f"the peak of {device or 'an unnamed device'} is not known")
+    precision = ARITHMETIC.get(precision) if run.log else precision
+    own = run.setting("gpu")
+    described = own if lookup(own, "device_name") == device else known_gpu(str(device))
+    if device is None or described is None:
+        hint = "" if device or not run.log else f": write `gpu_name: NAME` into a {FILE_NAME} beside it"
+        raise UnknownError(f"the peak of {device or 'an unnamed device'} is not known{hint}")
     if run.started.get("emulated_nodes") is True:
         raise UnknownError("nodes are emulated, so ranks may share a device")
     if precision == Precision.float32.name and run.setting("engine.kind") == EngineKind.nemo.name:
         # Transformer Engine: CUBLAS_COMPUTE_32F_FAST_TF32 in common/gemm/cublaslt_gemm.cu.
         raise UnknownError("NeMo's matrix products in float32 may be TF32, whose peak is another")
-    tflops = as_number(lookup(described[0], PEAK_OF.get(str(precision), "")))
+    if run.setting("engine.float8") is True:
+        raise UnknownError("linear layers multiply in float8 and the rest does not, so that there is no one peak")
+    if run.log and precision is None:
+        raise UnknownError(f"{run.setting('job.precision') or 'an arithmetic type that the log does not name'} is "
+                           "none whose peak is known for sure (known are bf16 and fp16)")  # fmt: skip
+    tflops = as_number(lookup(described, PEAK_OF.get(str(precision), "")))
     if tflops is None or tflops <= 0:
         raise UnknownError(f"the peak of {device} in {precision or 'an unnamed arithmetic type'} is not known")
-    return Peak(tflops * 1e12, str(device), str(precision), str(lookup(described[0], "source") or "source not said"))
+    return Peak(tflops * 1e12, str(device), str(precision), str(lookup(described, "source") or "source not said"))
+
+
+@functools.cache
+def known_gpu(device: str) -> Mapping[str, Any] | None:
+    """The first GPU of conf/gpu of that name; None where there is none."""
+    return next((gpu for gpu in known_gpus() if gpu.get("device_name") == device), None)
 
 
 @functools.cache
@@ -172,13 +194,20 @@ def known_gpus() -> Sequence[Mapping[str, Any]]:
 
 def work_of(run: RunResult) -> Work:
     """What a run computes for a token, by its configuration and plan; raises UnknownError."""
+    if (uncovered := run.setting("model.uncovered")) is not None:
+        raise UnknownError(f"its model has what the formula does not cover ({uncovered})")
+    if run.log and run.setting("model.tie_embeddings") is None:
+        raise UnknownError(missing("tied_embeddings"))
     layers, heads, head_size, hidden, vocabulary = (
         setting(run, f"model.{key}") for key in ("layers", "heads", "head_size", "hidden_size", "vocab_size")
     )
     embedding = vocabulary * hidden
     looked_up = 0 if run.setting("model.tie_embeddings") is True else embedding
     left_out = looked_up + idle_experts(run)
-    weights = whole(lookup(run.plan, "parameters"), "the number of weights") - left_out
+    counted = lookup(run.plan, "parameters")
+    if run.log and counted is None:
+        raise UnknownError(missing("parameters"))
+    weights = whole(counted, "the number of weights") - left_out
     if weights <= embedding:
         raise UnknownError(f"{left_out:,} weights of embedding and idle experts leave no layers of the model's")
     frozen = run.setting("job.lora") is not None
@@ -240,7 +269,15 @@ def recomputation(run: RunResult, again: float | None) -> str:
 
 def setting(run: RunResult, key: str) -> int:
     """A positive whole number of the configuration; raises UnknownError."""
-    return whole(run.setting(key), key)
+    value = run.setting(key)
+    if run.log and value is None:
+        raise UnknownError(missing(key.rsplit(".", maxsplit=1)[-1]))
+    return whole(value, key)
+
+
+def missing(name: str) -> str:
+    """That a log does not tell a number, and who may."""
+    return f"the log does not tell {name}, and no {FILE_NAME} beside it does"
 
 
 def whole(value: Any, name: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from analysis.answer import hardware
 from analysis.formats import ABSENT, shown, title
+from analysis.log_model import tells_of_flops
 from analysis.records import RunResult
 from analysis.scaling import plural
 from analysis.style import Section
@@ -18,13 +19,16 @@ SHARED = "In all rows with an MFU"
 
 
 def utilization_section(runs: Sequence[RunResult]) -> Section | None:
-    """A row of each run with an MFU; runs of ours without one share a row for each reason."""
+    """A row of each run with an MFU; those without one share a row for each reason.
+
+    Of logs those are in it that tell of their model's shape or of FLOPs: of an image model nobody asks for it.
+    """
     known, reasons = [], defaultdict(list)
     for run in runs:
         found = utilization(run)
         if found.values:
             known.append((run, found))
-        elif run.log is None:
+        elif run.log is None or tells_of_flops(run):
             reasons["; ".join(found.said)].append(run)
     said = Counter(clause for _, found in known for clause in found.said)
     shared = [clause for clause, count in said.items() if count == len(known) > 1]

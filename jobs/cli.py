@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from jobs.errors import SuiteError
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
         if name == "submit":
             sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
+    campaign_commands(command)
     sub = command("doctor", "look at a Slurm cluster, and whether the overrides fit it, before a run is sent there")
     where = sub.add_mutually_exclusive_group()
     where.add_argument("--nodes", type=int, metavar="N", help="how many nodes the test job looks at (default 2)")
@@ -105,6 +107,26 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def campaign_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """The grammar of what makes a campaign and shows it."""
+    one = command("attempt", "run one configuration in turns with the baseline of a campaign, repeated")
+    one.add_argument("name", metavar="NAME", help="of the attempt, such as mbs2; the first one is called baseline")
+    one.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="of the baseline: all; later: what differs")
+    several = command("campaign", "run all attempts that a file names in turns with their baseline, in one submission")
+    several.add_argument("file", type=Path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]")
+    several.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="launcher=... for all of them, nothing else")
+    for sub in (one, several):
+        sub.add_argument(
+            "--campaign", type=Path, metavar="DIR", help="default: the baseline's sweep, later the one in runs/"
+        )
+        sub.add_argument(
+            "--repeats", type=int, default=3, metavar="N", help="how often, each beside a baseline (default 3)"
+        )
+        sub.add_argument("--wait", action="store_true", help="return when all have ended, and show the leaderboard")
+    sub = command("leaderboard", "rank the attempts of a campaign, and say which do not count and why")
+    sub.add_argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024")
+
+
 def dispatch(options: argparse.Namespace) -> int:
     """Call the command's function."""
     if options.command == "plan":
@@ -121,6 +143,17 @@ def dispatch(options: argparse.Namespace) -> int:
         from jobs.submit.watch import watch
 
         return watch(options.sweep)
+    if options.command == "leaderboard":
+        return show_leaderboard(options.campaign)
+    if options.command in {"attempt", "campaign"}:
+        from jobs.submit.attempt import attempt, attempts
+
+        how = {"campaign": options.campaign, "repeats": options.repeats, "wait": options.wait}
+        one = options.command == "attempt"
+        code, campaign = (
+            attempt(options.name, options.overrides, **how) if one else attempts(options.file, options.overrides, **how)
+        )
+        return show_leaderboard(campaign) or code if options.wait else code
     from jobs.submit import commands
 
     match options.command:
@@ -134,6 +167,13 @@ def dispatch(options: argparse.Namespace) -> int:
             return commands.cancel(options.sweep)
         case _:
             return commands.resume(options.sweep, launcher=options.launcher, wait=options.wait)
+
+
+def show_leaderboard(campaign: Path) -> int:
+    """The leaderboard of a campaign."""
+    from analysis.leaderboard import show
+
+    return show(campaign)
 
 
 def report(options: argparse.Namespace) -> int:

@@ -12,12 +12,12 @@ import itertools
 import pickle
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import cast, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
@@ -42,6 +42,7 @@ GROUPS = {
     "model",
     "parallelism",
     "engine",
+    "kernels",
     "job",
     "data",
     "scaling",
@@ -60,6 +61,8 @@ class Point:
     run: Run
     overrides: list[str]
     """What the user would type to get this very point."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else its provenance holds."""
 
 
 def compose(overrides: list[str], *, multirun: bool, judge: Callable[[Run], list[str]] = problems) -> list[Point]:
@@ -68,6 +71,8 @@ def compose(overrides: list[str], *, multirun: bool, judge: Callable[[Run], list
     Raises ConfigError for what Hydra refuses (unknown key, option or type, missing value) and, once all points
     are composed, one that lists every illegal point with its reasons.
     """
+    # As Hydra wants it typed where config.yaml does not list the group, which ours does.
+    overrides = [line.removeprefix("+") if line.startswith("+experiment=") else line for line in overrides]
     with refusals_in_our_words(), initialize_config_module("conf", version_base="1.3"):
         axes = sweep_axes(overrides, multirun=multirun)
         points = [
@@ -137,6 +142,7 @@ def composed(axes: list[list[Override]]) -> Iterator[tuple[tuple[Override, ...],
             bases[choices] = pickle.dumps(composed_base(list(choices)))
         config = pickle.loads(bases[choices])  # noqa: S301 (our own)
         for override in values:
+            refuse_unset_section(config, override)
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         swept = [override for override, axis in zip(point, axes, strict=True) if len(axis) > 1]
         yield point, frozen(config), swept
@@ -151,6 +157,16 @@ def composed_base(overrides: list[str]) -> DictConfig:
         )
     config = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=False)
     return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Run), config))
+
+
+def refuse_unset_section(config: DictConfig, override: Override) -> None:
+    """Raise ConfigError for a value inside a section that nothing has set."""
+    section = override.key_or_group.rpartition(".")[0]
+    if section and section in known_keys() and OmegaConf.select(config, section) is None:
+        raise ConfigError(
+            f"{typed(override)}: {section} is null, so nothing in it can be changed. Choose an experiment or job "
+            f"file that sets {section}."
+        )
 
 
 def frozen(config: DictConfig) -> Run:

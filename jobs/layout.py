@@ -163,10 +163,12 @@ def stages_of(run: Run, pp_rank: int) -> list[int]:
 
 
 def padding(run: Run) -> tuple[int, bool]:
-    """What sequences of a micro-batch are padded to: a multiple, and whether always to `job.sequence_length`.
+    """What rows of a micro-batch are padded to: a multiple, and whether all micro-batches of a step are equally long.
 
-    Pipeline stages exchange tensors of one size, and every cut along the sequence must be even.
+    Every cut along the sequence must be even. Pipeline stages exchange tensors of one size: whole sequences of
+    `job.sequence_length`, so that few sizes occur where rows are packed.
     """
     p = run.parallelism
-    multiple = p.tensor if sequence_parallel(run) else 1
-    return multiple, p.pipeline > 1 or p.context > 1 or run.engine.kind is EngineKind.nemo
+    if p.pipeline > 1 or p.context > 1 or run.engine.kind is EngineKind.nemo:
+        return run.job.sequence_length, True
+    return p.tensor if sequence_parallel(run) else 1, False

@@ -49,10 +49,13 @@ GRADIENT_NORM = Metric(
 STEP_TIME = Metric(
     "step_time_s",
     "s",
-    "Wall clock from asking for the batch to the end of the optimizer update "
-    "and the loss reduction, device synchronised; the slowest rank.",
+    "Wall clock from asking for the batch (made in the step unless engine.prefetch_batches makes it ahead) to the end "
+    "of the optimizer update and the loss reduction, device synchronised; the slowest rank.",
     Better.low,
     4,
+)
+SAMPLES = Metric(
+    "samples", "1", "Samples of the global batch as drawn from the data, whatever was configured.", digits=9
 )
 TOKENS = Metric("tokens", "1", "Tokens of the global batch that are data, padding not counted.", digits=9)
 PADDED_TOKENS = Metric("padded_tokens", "1", "Tokens of the global batch as computed on, padding counted.", digits=9)
@@ -78,6 +81,56 @@ MEMORY_PEAK = Metric(
     4,
 )
 
+# --- one value per attempt, of rank 0 (status.jsonl, `started` event); they sum to startup_time_s -----------------
+STARTUP_IMPORT_TIME = Metric(
+    "startup_import_time_s",
+    "s",
+    "From the start of rank 0's process until all that training needs is imported: interpreter, torch, LitGPT or NeMo.",
+    Better.low,
+    3,
+)
+STARTUP_RENDEZVOUS_TIME = Metric(
+    "startup_rendezvous_time_s",
+    "s",
+    "Rank 0 choosing its device and making the process groups: it waits there for the last rank to come up.",
+    Better.low,
+    3,
+)
+STARTUP_DATA_TIME = Metric(
+    "startup_data_time_s", "s", "Rank 0 opening the tokenized samples, or making them.", Better.low, 3
+)
+STARTUP_MODEL_TIME = Metric(
+    "startup_model_time_s",
+    "s",
+    "Rank 0 building the model without memory for its weights, and cutting it over ranks.",
+    Better.low,
+    3,
+)
+STARTUP_WEIGHTS_TIME = Metric(
+    "startup_weights_time_s",
+    "s",
+    "Rank 0 reading its first weights, or drawing them, into memory; with DDP the copy to the other ranks, and the "
+    "optimizer.",
+    Better.low,
+    3,
+)
+STARTUP_CHECKPOINT_TIME = Metric(
+    "startup_checkpoint_time_s",
+    "s",
+    "Rank 0 looking for a checkpoint to resume from, and reading it with the others.",
+    Better.low,
+    3,
+)
+STARTUP_OTHER_TIME = Metric(
+    "startup_other_time_s",
+    "s",
+    "startup_time_s less the other parts: preparing to save and to record, waiting for ranks that loaded more slowly; "
+    "with engine=nemo also rendezvous, model, weights and checkpoint, which are inside NeMo; with engine=litgpt all of "
+    "LitGPT until its first step, its first validation too.",
+    Better.low,
+    3,
+)
+
 # --- one value per attempt (status.jsonl, `finished` and `stopped` events; start-up: `started` too) -----------
 STARTUP_TIME = Metric(
     "startup_time_s",
@@ -96,6 +149,16 @@ OTHER_TIME = Metric(
     "other_time_s", "s", "total_time_s less start-up, steps and checkpoints: logging, export, closing.", Better.low, 3
 )
 TOTAL_TIME = Metric("total_time_s", "s", "From the start of rank 0's process to its recorded end.", Better.low, 4)
+
+# --- one value per attempt of engine=litgpt (status.jsonl, `litgpt` event) ---------------------------------------
+LITGPT_TRAINING_TIME = Metric(
+    "litgpt_training_time_s",
+    "s",
+    "What LitGPT prints as its training time: its first validation, the steps, and what it does between them; of "
+    "pretraining also the last validation and saving.",
+    Better.low,
+    4,
+)
 
 # --- one value per checkpoint (status.jsonl, `checkpoint` event) --------------------------------------------------
 CHECKPOINT_WRITE_TIME = Metric(
@@ -130,6 +193,21 @@ COLLECTIVE_BYTES = Metric(
     4,
 )
 
+# --- values of a rank over a window of steps (status.jsonl, `pace` event) ------------------------------------------
+OWN_TIME = Metric(
+    "own_time_s",
+    "s",
+    "Time of a step in which a rank waits for no other: getting its batch (from asking for it), and the forward passes "
+    "of the transformer layers it holds; medians over the steps of a window. Ranks of a tensor or context group meet "
+    "inside layers: the least time of the group's counts for each.",
+    Better.low,
+    3,
+)
+BATCH_TIME = Metric("batch_time_s", "s", "Part of own_time_s: getting the batch.", Better.low, 3)
+OTHERS_OWN_TIME = Metric(
+    "others_own_time_s", "s", "Median own_time_s of the other ranks that hold the same layers.", Better.low, 3
+)
+
 # --- one value per evaluation (status.jsonl, `evaluated` event) ---------------------------------------------------
 EVALUATION_LOSS = Metric(
     "evaluation_loss",
@@ -158,6 +236,10 @@ TOKENS_TRAINED = Metric(
     "1",
     "Tokens of the recorded steps that the final model is made of, padding not counted.",
     digits=4,
+)
+SAMPLES_PER_STEP = Metric("samples_per_step", "1", "Samples of the recorded steps divided by their number.", digits=9)
+SAMPLES_TRAINED = Metric(
+    "samples_trained", "1", "Samples of the recorded steps that the final model is made of.", digits=9
 )
 STEP_TIME_MEDIAN = Metric("step_time_median_s", "s", "Median of the steady step times.", Better.low, 4)
 STEP_TIME_P10 = Metric("step_time_p10_s", "s", "10th percentile of the steady step times.", Better.low, 4)
@@ -211,6 +293,19 @@ STEP_TIME_DRIFT_P = Metric(
     "How probable it is that, without a drift, Kendall's tau of these blocks is as far from 0; blocks are taken as "
     "independent. Absent where all of them are equal.",
     digits=2,
+)
+STRAGGLER_TIMES, STRAGGLER_SMALLEST_SHARE = 1.1, 0.02
+STRAGGLER_WINDOWS, STRAGGLER_FEWEST_WINDOWS = 0.75, 4
+STRAGGLER_SHARE = Metric(
+    "straggler_share",
+    "1",
+    "How much longer own_time_s of the worst straggler is than others_own_time_s, divided by the step time; median "
+    "over windows, 0 without a straggler. The others wait at least as long: backward passes are not in it. A rank "
+    f"straggles if, in at least {STRAGGLER_WINDOWS:.0%} of the windows, its own time is more than {STRAGGLER_TIMES} "
+    f"times the others' and longer by more than {STRAGGLER_SMALLEST_SHARE:.0%} of the step time; a node, if all of its "
+    f"ranks do. Of runs with at least {STRAGGLER_FEWEST_WINDOWS} windows.",
+    Better.low,
+    3,
 )
 THROUGHPUT_RATIO = Metric(
     "throughput_ratio",
@@ -380,11 +475,21 @@ STEP_METRICS = (
     LEARNING_RATE,
     GRADIENT_NORM,
     STEP_TIME,
+    SAMPLES,
     TOKENS,
     PADDED_TOKENS,
     CHECKPOINT_TIME,
     ELAPSED,
     MEMORY_PEAK,
+)
+STARTUP_PARTS = (
+    STARTUP_IMPORT_TIME,
+    STARTUP_RENDEZVOUS_TIME,
+    STARTUP_DATA_TIME,
+    STARTUP_MODEL_TIME,
+    STARTUP_WEIGHTS_TIME,
+    STARTUP_CHECKPOINT_TIME,
+    STARTUP_OTHER_TIME,
 )
 GOODPUT_PARTS = (
     QUEUE_TIME,

@@ -11,8 +11,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from submitit.slurm.slurm import _parse_node_list
-
 from jobs.errors import SubmitError
 
 # Below Linux' ephemeral ports (32768), so that an outgoing connection cannot take the port first.
@@ -64,8 +62,22 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
     return Rank(rank, world_size, local_rank, address, port)
 
 
+def torchrun_environment(rank: Rank, ranks_per_node: int) -> dict[str, str]:
+    """A process's place in torchrun's words, whoever started it: what Lightning and NeMo read."""
+    return {
+        "RANK": str(rank.rank),
+        "WORLD_SIZE": str(rank.world_size),
+        "LOCAL_RANK": str(rank.local_rank),
+        "GROUP_RANK": str(rank.rank // ranks_per_node),
+        "MASTER_ADDR": rank.master_addr,
+        "MASTER_PORT": str(rank.master_port),
+    }
+
+
 def hosts(node_list: str) -> list[str]:
     """The nodes of Slurm's compressed list, such as node[01-04,07]; scontrol would need Slurm inside containers."""
+    from submitit.slurm.slurm import _parse_node_list
+
     return [str(node) for node in _parse_node_list(node_list)]
 
 

@@ -20,6 +20,7 @@ from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redact_exception
+from jobs.transport import listen_to_nccl
 
 
 def main(run_directory: str) -> None:
@@ -32,6 +33,8 @@ def main(run_directory: str) -> None:
         refuse_other_world(run.ranks, rank)
         # Threads are fixed when the arithmetic libraries load.
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
+        if run.ranks > 1:
+            listen_to_nccl(directory.nccl_log(rank.rank))
         workload(run)(run, directory, rank)
     except BaseException as error:
         redact_exception(error)
@@ -47,6 +50,8 @@ def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
             from jobs.workloads.train import train
         case EngineKind.nemo:
             from jobs.workloads.train_nemo import train
+        case EngineKind.litgpt:
+            from jobs.workloads.train_litgpt import train
     return train
 
 

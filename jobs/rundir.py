@@ -10,12 +10,14 @@
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
-            provenance.json             git state, versions, host, command
+            provenance.json             git state, versions, host, command; of a campaign's run its attempt
             code -> ../code-3f9c...
-            status.jsonl                events: prepared, started, layout, checkpoint, finished, stopped, failed,
-                                        evaluated, ...
+            status.jsonl                events: prepared, started, transport, layout, pace, checkpoint, finished,
+                                        stopped, failed, evaluated, ...
             metrics.jsonl               a header line, then one line a step
             power-NODE.csv              what nvidia-smi read there, where you let it; the report makes energy of it
+            nccl-RANK.log               how NCCL connects the ranks; `transport` is read of it after the first step,
+                                        and it goes
             heartbeats/                 what each rank is doing, while it does
             hangs/                      stacks and collectives of ranks that hung
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -96,7 +98,16 @@ class RunDir:
     @property
     def power_logs(self) -> list[Path]:
         """Power readings of its nodes, which nothing here writes."""
-        return sorted(path for path in self.path.glob("power*.csv") if path.is_file())
+        try:
+            names = os.listdir(self.path)  # noqa: PTH208 (pathlib takes several times as long, of 10,000 runs a second)
+        except OSError:
+            return []
+        found = [self.path / name for name in sorted(names) if name.startswith("power") and name.endswith(".csv")]
+        return [path for path in found if path.is_file()]
+
+    def nccl_log(self, rank: int) -> Path:
+        """What NCCL tells of this rank, until its first step is done."""
+        return self.path / f"nccl-{rank}.log"
 
     @property
     def heartbeats(self) -> Path:

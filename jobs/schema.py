@@ -143,8 +143,18 @@ class Parallelism:
     stage_split: StageSplit = StageSplit.even
     stage_layers: list[int] | None = None
     """Layers of every stage, first to last; None: what `stage_split` deals."""
+    prefetch: int | None = None
+    """Layers whose FSDP weights are gathered ahead, in forward and in backward; None: PyTorch's choice, which is the
+    next one as far as the host is ahead of the device."""
     context: int = 1
     """Ranks that share each sequence (CP)."""
+
+
+class Precision(Enum):
+    """Type of numbers."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
 
 
 class EngineKind(Enum):
@@ -154,6 +164,8 @@ class EngineKind(Enum):
     """LitGPT's model under PyTorch's own parallelism."""
     nemo = "nemo"
     """NeMo 2's recipe: Megatron-core's model and parallelism."""
+    litgpt = "litgpt"
+    """LitGPT's own scripts through Lightning Fabric, as others run them: the baseline."""
 
 
 class ActivationCheckpointing(Enum):
@@ -166,6 +178,45 @@ class ActivationCheckpointing(Enum):
     """Keep the input of each layer only."""
 
 
+class WeightsReader(Enum):
+    """Which ranks read the checkpoint that a run starts from (job.init_from)."""
+
+    each = "each"
+    """Every rank reads what it needs of the file."""
+    node = "node"
+    """One rank of a node, and of each pipeline stage there, reads a weight and sends it to the others, one by one."""
+
+
+class OptimizerLoop(Enum):
+    """How AdamW's update walks over the parameters, by PyTorch's names; the arithmetic is one."""
+
+    fused = "fused"
+    """One kernel for all operations of many parameters."""
+    foreach = "foreach"
+    """One kernel an operation, for many parameters."""
+    single = "single"
+    """One kernel an operation and parameter; the least memory."""
+
+
+class Loss(Enum):
+    """How the loss is computed from the last hidden states (native)."""
+
+    whole = "whole"
+    """From the logits of every position, all in memory at once."""
+    chunked = "chunked"
+    """From the logits of 1,024 positions at a time, and only of those that have a label."""
+
+
+class Kernels(Enum):
+    """Whose GPU kernels compute norms, rotary embedding and SwiGLU."""
+
+    torch = "torch"
+    liger = "liger"
+    """Liger's fused ones; refused where a rank has no GPU or not the package."""
+    liger_or_torch = "liger_or_torch"
+    """Liger's, and torch's where a rank cannot have them; the record says which (`kernels` of `started`)."""
+
+
 @dataclass(kw_only=True)
 class Engine:
     """The code that executes a training step."""
@@ -173,20 +224,40 @@ class Engine:
     kind: EngineKind
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
     compile: bool = False
-    """Compile every layer by torch.compile (native); NeMo has kernels of its own."""
+    """Compile by torch.compile: every layer (native), or the whole model (litgpt); NeMo has kernels of its own."""
+    loss: Loss = Loss.whole
     distributed_optimizer: bool = False
     """Megatron's optimizer state cut over data-parallel ranks (nemo), which is ZeRO stage 1."""
+    float8: bool = False
+    """Multiply in float8 in all linear layers but the head, by torchao, on GPUs that have it (native)."""
+    kernels: Kernels = Kernels.torch
+    """Also a group of its own: kernels=liger (native)."""
+    weights: WeightsReader = WeightsReader.each
+    """Who reads `job.init_from` (native)."""
+    prefetch_batches: int = 0
+    """Batches that a thread of the rank makes ahead of their step; 0: each is made in its step (native)."""
+    optimizer: OptimizerLoop | None = None
+    """None: fused on a GPU, single on a CPU (native)."""
+    parameters: Precision = Precision.float32
+    """Type of weights, gradients and optimizer state between steps (native, litgpt); bfloat16 halves their memory, and
+    small updates are lost in rounding. `job.precision` is the type of the arithmetic."""
     hang_timeout_s: int = 600
     """A step, or reading the data or a checkpoint, that takes longer ends the run; its record names who lagged."""
+    pace_every_steps: int | None = None
+    """How often ranks compare how long their own work takes, which names stragglers (native); None: 10, 0: never."""
     cpu_threads_per_rank: int = 1
     """Compute threads of a rank on a CPU; ranks share the cores, so 1 is the honest default."""
 
 
-class Precision(Enum):
-    """Type of the arithmetic; weights and optimizer state stay float32."""
+class Batching(Enum):
+    """How samples of different lengths become micro-batches (native; NeMo has padded)."""
 
-    float32 = "float32"
-    bfloat16 = "bfloat16"
+    padded = "padded"
+    """A row for each sample, as long as the longest of its micro-batch."""
+    bucketed = "bucketed"
+    """The same, but samples of similar length come into one micro-batch."""
+    packed = "packed"
+    """One row for all samples of a micro-batch, end to end, each attending to itself alone."""
 
 
 @dataclass(kw_only=True)
@@ -210,8 +281,12 @@ class Job:
     sequence_length: int
     """Longest sample in tokens."""
     micro_batch_size: int
-    """Sequences per rank and forward pass (MBS)."""
+    """Sequences per rank and forward pass (MBS); packed, the mean of them."""
+    batching: Batching = Batching.padded
+    bucket_batches: int | None = None
+    """Global batches whose samples are sorted by length together; only with batching=bucketed, None: 8."""
     precision: Precision
+    """Type of the arithmetic; weights and optimizer state are of `engine.parameters`."""
     learning_rate: float
     min_learning_rate: float
     """Where the cosine ends."""
@@ -243,10 +318,15 @@ class Source(Enum):
     """Kind of text a run trains on."""
 
     stdlib = "stdlib"
+    docstrings = "docstrings"
     text = "text"
     alpaca = "alpaca"
     pubmedqa = "pubmedqa"
     random = "random"
+
+
+INSTRUCTIONS = frozenset({Source.docstrings, Source.alpaca, Source.pubmedqa})
+"""Sources of prompts with responses; the others are text, or random tokens."""
 
 
 class TooLong(Enum):
@@ -263,7 +343,7 @@ class Data:
     name: str
     source: Source
     path: str | None
-    """File, directory of .txt files (text) or one with train.json (instructions); None for stdlib and random."""
+    """File, directory of .txt files (text) or one with train.json (instructions); None for the others."""
     tokenizer: str | None = None
     """Directory with tokenizer.json or tokenizer.model, or that file; None: a byte-level BPE trained on the text."""
     bpe_vocab_size: int = 2048
@@ -306,6 +386,8 @@ class Gpu:
     source: str
     device_name: str | None = None
     """What torch calls the device, whole: an H200 NVL, or a slice by MIG, is not given the peak of an H200."""
+    compute_capability: float | None = None
+    """NVIDIA's number of what its cores can do (developer.nvidia.com/cuda-gpus); None: not NVIDIA's, or not known."""
     memory_gb: float | None = None
     peak_bf16_tflops: float | None = None
     """Dense, no sparsity."""
@@ -421,6 +503,50 @@ class Stages:
     """`slurmscale report`, after all others."""
 
 
+class Counted(Enum):
+    """Which time of a run a contest compares."""
+
+    training = "training"
+    """Steps and checkpoints, from the first step to the last."""
+    total = "total"
+    """From the start of the process to its recorded end."""
+
+
+@dataclass(kw_only=True)
+class Contest:
+    """The rules of a contest: what a run must be to count, and how attempts are judged against the baseline.
+
+    The experiment file that holds them sets the run's own values from them.
+    """
+
+    name: str
+    source: str
+    """Where the rules were read."""
+    model: str
+    """Name of the model; a run of another one, or of other data, is a rehearsal and says so."""
+    data: str
+    """Name of the data."""
+    nodes: int
+    ranks_per_node: int
+    wall_time_min: int
+    """Longest time limit that may be asked for, and longest run."""
+    samples: int
+    """Samples of an epoch."""
+    epochs: int
+    sequence_length: int
+    """Longest sample in tokens."""
+    lora: bool = False
+    """Whether low-rank adapters count."""
+    counted: Counted = Counted.training
+    """The time that is compared."""
+    loss_steps: int = 2
+    """The loss of a run is its mean over so many last steps ..."""
+    loss_tolerance: float = 0.05
+    """... and may be this share of the baseline's away from it, ..."""
+    loss_spreads: float = 3.0
+    """... or so many standard deviations of the baseline's repeats, where that is more."""
+
+
 @dataclass(kw_only=True)
 class Run:
     """One point of a sweep: everything a job needs to know, frozen in its run directory."""
@@ -447,6 +573,8 @@ class Run:
     cluster: Cluster
     launcher: Launcher
     stages: Stages = field(default_factory=Stages)
+    contest: Contest | None = None
+    """Rules that this run keeps; None: none."""
 
     @property
     def ranks(self) -> int:

@@ -12,7 +12,10 @@ from tests.slurm.fixture import empty_queue, slurm
 __all__ = ["empty_queue", "slurm"]
 
 # How long an example takes, on a machine that does other things too, says nothing of the code.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples everywhere, so that a change that passes here passes anywhere; --hypothesis-profile=explore looks
+# for others.
+settings.register_profile("any machine", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("any machine")
 
 

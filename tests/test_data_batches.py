@@ -43,7 +43,7 @@ def batches(
 def rows(batch: StepBatch) -> list[tuple[list[int], list[int]]]:
     """Inputs and targets of every sample, padding taken off; our tokens are never 0."""
     found = []
-    for inputs, targets in batch.micro_batches:
+    for inputs, targets, _ in batch.micro_batches:
         for row_inputs, row_targets in zip(inputs, targets, strict=True):
             length = int(np.count_nonzero(row_inputs))
             found.append((row_inputs[:length].tolist(), row_targets[:length].tolist()))
@@ -68,9 +68,9 @@ def test_the_ranks_together_hold_the_step_of_one_rank_in_its_order(
     alone = batches(dataset, gbs).step(n)
     assert [row for rank in ranks for row in rows(rank)] == rows(alone)
     for rank in ranks:
-        assert [inputs.shape[0] for inputs, _ in rank.micro_batches] == [mbs] * accumulation
+        assert [inputs.shape[0] for inputs, *_ in rank.micro_batches] == [mbs] * accumulation
         assert (rank.labels, rank.tokens) == (alone.labels, alone.tokens)
-        assert rank.padded_tokens == sum(inputs.size for each in ranks for inputs, _ in each.micro_batches)
+        assert rank.padded_tokens == sum(inputs.size for each in ranks for inputs, *_ in each.micro_batches)
     assert alone.tokens == alone.padded_tokens == sum(len(inputs) for inputs, _ in rows(alone))
 
 
@@ -81,13 +81,13 @@ def test_labels_are_counted_over_the_global_batch(
     unlabelled = [data.draw(st.integers(0, length - 1)) for length in lengths]
     dataset = stored(tmp_path_factory.getbasetemp() / "labels", lengths, unlabelled)
     ranks = [batches(dataset, 4, 2, 2, rank).step(1) for rank in range(2)]
-    counted = sum(int((targets != IGNORED).sum()) for rank in ranks for _, targets in rank.micro_batches)
+    counted = sum(int((targets != IGNORED).sum()) for rank in ranks for _, targets, _ in rank.micro_batches)
     assert {rank.labels for rank in ranks} == {counted}
 
 
 def test_a_micro_batch_is_as_long_as_its_longest_sample_and_padded_behind(tmp_path: Path) -> None:
     dataset = stored(tmp_path, [3, 1], unlabelled=[2, 0])
-    ((inputs, targets),) = batches(dataset, gbs=2, mbs=2).step(1).micro_batches
+    ((inputs, targets, _),) = batches(dataset, gbs=2, mbs=2).step(1).micro_batches
     by_length = np.argsort(inputs.min(axis=1))[::-1]  # the padded row holds a 0
     assert inputs[by_length].tolist() == [[1, 2, 3], [5, 0, 0]]
     assert targets[by_length].tolist() == [[IGNORED, IGNORED, 4], [6, IGNORED, IGNORED]]
@@ -116,8 +116,8 @@ def test_the_last_samples_are_held_out_of_every_epoch_and_come_in_order_where_th
     everything = [(inputs.tolist(), targets.tolist()) for inputs, targets in map(dataset.sample, range(8))]
     seen = [row for n in range(1, 41) for row in rows(trained.step(n))]
     assert {tuple(inputs) for inputs, _ in seen} == {tuple(inputs) for inputs, _ in everything[:5]}
-    held_out = [StepBatch([each], 0, 0, 0) for each in held_out_batches(dataset, 3, 2)]
-    assert [inputs.shape for batch in held_out for inputs, _ in batch.micro_batches] == [(2, 9), (1, 6)]
+    held_out = [StepBatch([each], 0, 0, 0, 0) for each in held_out_batches(dataset, 3, 2)]
+    assert [inputs.shape for batch in held_out for inputs, *_ in batch.micro_batches] == [(2, 9), (1, 6)]
     assert [row for batch in held_out for row in rows(batch)] == everything[5:]
 
 

@@ -207,6 +207,19 @@ def test_pubmedqa_takes_loss_on_answer_and_decision_alone(tmp_path: Path) -> Non
     assert dataset.description.startswith("PubMedQA questions of pqal.json: 2 samples, ")
 
 
+def test_docstrings_are_there_offline_and_take_loss_on_the_answer_alone_where_prompts_are_masked(
+    tmp_path: Path,
+) -> None:
+    config = data_config(tmp_path, Source.docstrings, max_samples=8, mask_prompt=True, too_long=TooLong.truncate)
+    directory = prepare(config, sequence_length=128, vocab_size=2048)
+    dataset = open_dataset(directory)
+    labels = [token for token in dataset.sample(1)[1].tolist() if token != IGNORED]
+    text = LitGPTTokenizer(directory).processor.decode(labels, skip_special_tokens=False)
+    assert text.startswith("Return first release in which this feature was recognized.")
+    assert text.endswith("<|endoftext|>")
+    assert dataset.description.startswith("Docstrings of the Python standard library: 8 samples, ")
+
+
 def test_a_record_that_is_too_long_is_refused_with_what_to_type(tmp_path: Path) -> None:
     # A byte-level BPE of 257 tokens has no merges: a token is a byte, and one more ends the response.
     rows = [{"instruction": "short", "output": "o" * n} for n in (1, 30, 2, 50, 40)]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from litgpt.prompts import Alpaca
 
 from jobs.data.records import Record, read_records
+from jobs.data.sources import STDLIB, stdlib_files
 from jobs.errors import DataError
 from jobs.schema import Source
 from tests.tiny_data import ALPACA, write_json
@@ -28,13 +29,13 @@ def read(path: Path, value: Any, source: Source = Source.alpaca, max_samples: in
         path.write_text("".join(json.dumps(row) + "\n" for row in value))
     else:
         write_json(path, value)
-    return read_records(source, path, max_samples)
+    return read_records(source, [path], max_samples)
 
 
 def refusal(path: Path, content: str | bytes, source: Source = Source.alpaca) -> str:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError) as refused:
-        read_records(source, path, None)
+        read_records(source, [path], None)
     return str(refused.value)
 
 
@@ -55,6 +56,56 @@ def test_records_are_read_from_a_list_or_from_lines(tmp_path: Path, name: str) -
 
 def test_only_the_first_samples_are_read(tmp_path: Path) -> None:
     assert len(read(tmp_path / "a.json", [*ALPACA, "not a record"], max_samples=len(ALPACA))) == len(ALPACA)
+
+
+def test_docstrings_are_questions_in_alpacas_prompt_with_signatures_as_input(tmp_path: Path) -> None:
+    (tmp_path / "queues.py").write_text(
+        '''"""Where jobs wait.
+
+    Not for long.
+"""
+try:
+    class Queue(list):
+        async def take(self, n: int = 1, *, wait=True) -> "Job":
+            """Take n jobs.
+
+            Waits for them.
+            """
+            def inner():
+                """Of no use to others."""
+        def undocumented(self): pass
+except ImportError:
+    class Queue: "None here."
+'''
+    )
+    records = read_records(Source.docstrings, [tmp_path / "queues.py"], None)
+    asked = [("What is queues?", None), ("What does queues.Queue.take do?", "take(self, n: int=1, *, wait=True)"),
+             ("What is queues.Queue?", None)]  # fmt: skip
+    assert [record.prompt for record in records] == [Alpaca().apply(prompt=each[0], input=each[1]) for each in asked]
+    assert [record.response for record in records] == [
+        "Where jobs wait.\n\nNot for long.", "Take n jobs.\n\nWaits for them.", "None here.",
+    ]  # fmt: skip
+    assert records[1].where == f'{tmp_path}/queues.py: docstring 2 ("What does queues.Queue.take do?")'
+
+
+def test_the_standard_library_has_thousands_of_docstrings_of_varied_length() -> None:
+    files = stdlib_files(STDLIB)
+    records = read_records(Source.docstrings, files, None)
+    assert len(records) > 2000
+    sizes = sorted(len(record.response) for record in records)
+    assert sizes[len(sizes) // 10] * 10 < sizes[-len(sizes) // 10]
+    assert read_records(Source.docstrings, files, 100) == records[:100]
+    asked = [record.prompt for record in read_records(Source.docstrings, [STDLIB / "json/__init__.py"], 2)]
+    assert [prompt.split("\n")[3] for prompt in asked] == ["What is json?", "What does json.dump do?"]
+
+
+def test_a_file_that_is_not_python_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "old.py"
+    path.write_text("import sys\nprint 'two'\n")
+    with pytest.raises(DataError) as refused:
+        read_records(Source.docstrings, [path], None)
+    assert str(refused.value).startswith(f"{path} cannot be parsed at line 2: ")
+    assert str(refused.value).endswith("Type data=stdlib, which takes it as text.")
 
 
 def test_pubmedqa_is_read_as_published(tmp_path: Path) -> None:

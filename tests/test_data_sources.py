@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.data import sources
-from jobs.data.sources import STDLIB_LEAST_BYTES, STDLIB_TEXT_BYTES, Piece, pieces, source_files, stdlib_files
+from jobs.data.sources import STDLIB, STDLIB_LEAST_BYTES, STDLIB_TEXT_BYTES, Piece, pieces, source_files, stdlib_files
 from jobs.errors import DataError
 from jobs.schema import Source
 from tests.tiny_data import data_config
@@ -23,9 +22,11 @@ def refusal(source: Source, path: Path | None) -> str:
     return str(refused.value)
 
 
-def test_the_standard_library_is_read_in_order_within_its_bound() -> None:
-    files = stdlib_files(Path(sysconfig.get_path("stdlib")))
+@pytest.mark.parametrize("source", [Source.stdlib, Source.docstrings])
+def test_the_standard_library_is_read_in_order_within_its_bound(source: Source) -> None:
+    files = source_files(data_config(Path("unused"), source))
     assert files == sorted(files)
+    assert files[0] == STDLIB / "__future__.py"
     assert STDLIB_LEAST_BYTES < sum(file.stat().st_size for file in files) <= STDLIB_TEXT_BYTES
 
 
@@ -49,8 +50,8 @@ def test_a_python_without_its_sources_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         stdlib_files(tmp_path)
     assert str(refused.value) == (
-        f"The standard library of this Python has 11 bytes of source text in {tmp_path}, and data=stdlib needs "
-        f"{STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
+        f"The standard library of this Python has 11 bytes of source text in {tmp_path}, and data=stdlib and "
+        f"data=docstrings need {STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
     )
 
 
@@ -112,7 +113,7 @@ def test_a_path_that_is_not_set_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("source", [Source.stdlib, Source.random])
+@pytest.mark.parametrize("source", [Source.stdlib, Source.docstrings, Source.random])
 def test_a_path_that_is_not_used_is_refused(source: Source) -> None:
     assert refusal(source, Path("/some/file.txt")) == (
         f"data.path=/some/file.txt is not used by data.source={source.name}. Type data.path=null, or data=text to "

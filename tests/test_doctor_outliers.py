@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.compose import compose
-from jobs.doctor.bandwidth import nccl_transports
 from jobs.doctor.outliers import Pairs, rounds, slow_nodes, slow_pairs
 from jobs.doctor.pairs import bandwidths
 from jobs.doctor.report import Finding, Verdict
 from jobs.plan.legality import value_problems
+from jobs.transport import nccl_networks, nccl_ways
 from tests.test_doctor_nodes import report
 
 NOISE = st.floats(0.87, 1.13)
@@ -125,11 +125,12 @@ n1:901:950 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA
 
 
 def test_the_transport_is_what_nccl_says_and_sockets_between_gpus_are_a_warning() -> None:
-    assert nccl_transports(NCCL_LOG) == ["NET/IB [0]mlx5_0:1/IB", "NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"]
+    assert [*nccl_networks(NCCL_LOG), *nccl_ways(NCCL_LOG)] == ["NET/IB [0]mlx5_0:1/IB", "NET/IB/GDRDMA"]
     log = NCCL_LOG.replace("IB : Using [0]mlx5_0:1/IB", "Socket : Using [0]eth0:10.0.0.1<0>")
-    sockets = nccl_transports(re.sub(r"NET/IB/\d/GDRDMA", "NET/Socket/0", log))
-    assert sockets == ["NET/Socket [0]eth0:10.0.0.1<0>", "NET/Socket/0"]
+    log = re.sub(r"NET/IB/\d/GDRDMA", "NET/Socket/0", log)
+    sockets = [*nccl_networks(log), *nccl_ways(log)]
+    assert sockets == ["NET/Socket [0]eth0:10.0.0.1<0>", "NET/Socket"]
     speeds = {"n1": {"n2": 48.0}, "n2": {"n1": 48.0}}
-    assert said(speeds, ways=("NET/IB/0/GDRDMA",))["transport"].verdict is Verdict.ok
+    assert said(speeds, ways=("NET/IB/GDRDMA",))["transport"].verdict is Verdict.ok
     assert said(speeds, ways=tuple(sockets))["transport"].verdict is Verdict.warning
     assert said(speeds, ways=("TCP over eth0",), backend="gloo")["transport"].verdict is Verdict.ok

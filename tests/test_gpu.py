@@ -36,3 +36,51 @@ def test_one_gpu_trains_under_every_parallelism_as_the_cpu_does(
     assert train(cpu) == [0], printed(cpu)
     tolerance = 0.05 if precision == "bfloat16" else 1e-3
     assert losses(gpu) == pytest.approx(losses(cpu), abs=tolerance)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
+def test_fused_kernels_train_as_torchs_do(
+    parallelism: str, precision: str, checkpointing: str, weights: RunDir, tmp_path: Path
+) -> None:
+    pytest.importorskip("liger_kernel", reason="the extra liger is not installed")
+    common = (
+        "ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
+        f"job.precision={precision}", f"engine.activation_checkpointing={checkpointing}",
+    )  # fmt: skip
+    runs = [make_run(tmp_path, f"name={kernels}", *common, f"kernels={kernels}") for kernels in ("torch", "liger")]
+    for run, kernels in zip(runs, ("torch", "liger"), strict=True):
+        assert train(run) == [0], printed(run)
+        assert events(run, "started")[0]["kernels"] == kernels
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=0.02 if precision == "bfloat16" else 1e-4)
+
+
+def test_batches_copied_from_page_locked_memory_are_the_same(weights: RunDir, tmp_path: Path) -> None:
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", "parallelism=single")
+    runs = [make_run(tmp_path, f"name=ahead{n}", *common, f"engine.prefetch_batches={n}") for n in (0, 3)]
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize("loop", ["fused", "foreach", "single"])
+def test_the_optimizers_loop_does_not_change_the_losses(loop: str, weights: RunDir, tmp_path: Path) -> None:
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", "parallelism=fsdp_full")
+    runs = [make_run(tmp_path, f"name={n}", *common, *more) for n, more in
+            (("default", ()), (loop, (f"engine.optimizer={loop}",)))]  # fmt: skip
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-4)
+
+
+@pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
+def test_float8_trains_close_to_bfloat16_but_not_equal(parallelism: str, weights: RunDir, tmp_path: Path) -> None:
+    pytest.importorskip("torchao", reason="the extra float8 is not installed")
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
+              "job.precision=bfloat16")  # fmt: skip
+    runs = [make_run(tmp_path, f"name=float8_{on}", *common, f"engine.float8={on}") for on in ("false", "true")]
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    differences = [abs(a - b) for a, b in zip(*map(losses, runs), strict=True)]
+    assert 0 < max(differences) < 0.1

@@ -96,7 +96,9 @@ def test_the_job_script_trains_two_by_two_ranks_with_the_losses_of_one(tmp_path:
     said = "".join(file.read_text() for file in sorted(sweep.logs.glob("4711_*_log.out")))
     assert (code, left) == (0, []), out + said
     assert sorted((run.path / "asked").read_text().splitlines()) == ["line 0", "line 3"]
-    assert [event["event"] for event in read_records(run.status)] == ["prepared", "started", "layout", "finished"]
+    assert [event["event"] for event in read_records(run.status)] == [
+        "prepared", "started", "transport", "layout", "finished"
+    ]  # fmt: skip
     assert [event["ranks"] for event in read_records(run.status) if event["event"] == "started"] == [4]
     assert {file.name for file in sweep.logs.iterdir()} == {f"4711_{rank}_log.out" for rank in range(4)}
     one = make_run(tmp_path / "one", "ranks_per_node=1", "job.steps=4")

@@ -96,16 +96,23 @@ def test_the_settings_are_those_of_the_documents() -> None:
 
 def test_the_experiments_named_are_there_and_compose_to_the_published_settings() -> None:
     named = {each.experiment for each in published() if each.experiment}
-    assert named == {"llama2_7b_nemo", "llama2_70b_nemo"} <= set(options("experiment"))
+    assert named == {"llama2_7b_nemo", "llama2_70b_nemo", "apac_hpc_ai_2024"} <= set(options("experiment"))
     for figure in published():
         if figure.experiment:
-            run = of_experiment(f"experiment={figure.experiment}")
-            assert (run.model.name, run.nodes, run.ranks, run.parallelism.tensor, run.parallelism.pipeline) == (
-                figure.model, figure.nodes, figure.gpus, figure.tensor, figure.pipeline,
-            )  # fmt: skip
-            assert (run.global_batch_size, run.job.sequence_length, run.job.steps) == (
-                figure.global_batch_size, figure.sequence_length, figure.steps,
-            )  # fmt: skip
+            data = ["data.path=/data"] if figure.data == "alpaca" else []
+            run = of_experiment(f"experiment={figure.experiment}", *data)
+            settings = [
+                (run.model.name, figure.model),
+                (run.nodes, figure.nodes),
+                (run.ranks, figure.gpus),
+                (run.parallelism.tensor, figure.tensor),
+                (run.parallelism.pipeline, figure.pipeline),
+                (run.global_batch_size, figure.global_batch_size),
+                (run.job.sequence_length, figure.sequence_length),
+                (run.job.steps, figure.steps),
+                (run.job.epochs, figure.epochs),
+            ]
+            assert all(theirs in {None, ours} for ours, theirs in settings)
 
 
 # --- beside runs -----------------------------------------------------------------------------------------------

@@ -96,6 +96,15 @@ def test_the_commands_for_nemo_run_as_printed(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
+def test_the_campaign_can_be_typed_as_printed(tmp_path: Path) -> None:
+    (attempts,) = [block for block in blocks("yaml") if block.startswith("baseline:")]
+    (tmp_path / "attempts.yaml").write_text(attempts)
+    ((campaign, leaderboard),) = [block for block in COMMANDS if block[0].startswith("slurmscale campaign")]
+    done = run(f"{campaign.removesuffix('--wait')} launcher=dry --repeats 1", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / leaderboard.split()[-1] / "gbs64-r1/config.yaml").exists()
+
+
 def test_every_make_target_named_exists() -> None:
     named = {shlex.split(line, comments=True)[1] for block in COMMANDS for line in block if line.startswith("make ")}
     assert named >= {"demo", "test", "test-fast", "check"}
@@ -111,7 +120,20 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["model", "parallelism", "engine", "job", "data", "scaling", "cluster", "launcher", "stages", "experiment"]
+    "group",
+    [
+        "model",
+        "parallelism",
+        "engine",
+        "kernels",
+        "job",
+        "data",
+        "scaling",
+        "cluster",
+        "launcher",
+        "stages",
+        "experiment",
+    ],
 )
 def test_the_table_of_choices_names_every_file(group: str) -> None:
     (row,) = re.findall(rf"^\| `{group}` \| (.+) \|$", README, flags=re.MULTILINE)

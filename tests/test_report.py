@@ -42,6 +42,7 @@ ALL_FIGURES = [
     "Speedup",
     "Efficiency",
     "Step time",
+    "Cost of a token",
     "Layouts side by side",
     "Where the time went",
     "Loss",

@@ -243,7 +243,9 @@ def test_a_cancelled_job_stops_at_a_step_boundary_and_says_so(
     told(capsys)
     main(["status", str(tmp_path / "s")])
     assert "1 run: 1 cancelled" in told(capsys)
-    assert [e["event"] for e in read_records(run.status)] == ["prepared", "started", "layout", "checkpoint", "stopped"]
+    assert [e["event"] for e in read_records(run.status)] == [
+        "prepared", "started", "transport", "layout", "checkpoint", "stopped"
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -7,7 +7,11 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kendalltau, theilslopes
 
 from analysis.checks import warnings
 from analysis.find import read_runs
@@ -40,6 +44,17 @@ def timed_run(path: Path, name: str, times_s: Sequence[float]) -> None:
 
 def said(path: Path) -> list[str]:
     return warnings(read_runs([path]), {})
+
+
+@given(st.lists(st.integers(1, 40), min_size=m.DRIFT_FEWEST_STEPS, max_size=90))
+def test_the_drift_and_its_p_are_those_of_theil_sen_and_of_kendall(times: list[int]) -> None:
+    values = steadiness(by_step([float(time) for time in times]))
+    blocks = [float(np.median(block)) for block in np.array_split(times, m.DRIFT_BLOCKS)]
+    order = range(m.DRIFT_BLOCKS)
+    rise = theilslopes(blocks, order).slope * m.DRIFT_BLOCKS / np.median(times)
+    p = kendalltau(order, blocks).pvalue
+    assert values[m.STEP_TIME_DRIFT] == pytest.approx(rise)
+    assert values.get(m.STEP_TIME_DRIFT_P, math.nan) == pytest.approx(p, nan_ok=True)
 
 
 # --- slow steps ------------------------------------------------------------------------------------------------

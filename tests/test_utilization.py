@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from analysis.figures import figures
 from analysis.find import read_runs
+from analysis.paper import drawn
 from analysis.records import RunResult
 from analysis.report import report
+from analysis.scaling import scaling_groups
 from analysis.utilization import known_gpus, utilization
 from jobs import metrics as m
 from jobs.plan.cost import parameters
@@ -155,6 +158,13 @@ def test_without_a_peak_there_is_no_mfu_and_the_page_says_why(
     assert (row["mfu"], row["hfu"]) == ("", "")
 
 
+def test_float8_beside_bfloat16_leaves_no_mfu(tmp_path: Path) -> None:
+    measured(tmp_path, with_engine(a_gpu_run(), "native", float8=True), 40_000)
+    assert utilization(only(tmp_path)).said == [
+        "no MFU: linear layers multiply in float8 and the rest does not, so that there is no one peak"
+    ]
+
+
 @pytest.mark.parametrize(
     ("plan", "why"),
     [
@@ -244,3 +254,30 @@ def test_runs_without_mfu_for_one_reason_share_a_row(tmp_path: Path) -> None:
     report([tmp_path], None)
     row = "| a and 2 more runs | 1, 2 | — | — | no MFU: the peak of Test CPU is not known |"
     assert row in (tmp_path / "report.md").read_text().splitlines()
+
+
+# --- figures ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_token_costs_and_how_busy_the_devices_were_is_drawn_over_the_ranks(tmp_path: Path) -> None:
+    for ranks in (4, 8):
+        run = replace(a_gpu_run(f"r{ranks}"), ranks_per_node=ranks)
+        measured(tmp_path, run, 10_000 * ranks**0.9)
+    runs = read_runs([tmp_path])
+    drawn_of = {figure.name: figure for figure in figures(scaling_groups(runs))}
+    for metric, size in ((m.MFU, 0.01), (m.RANK_TIME_PER_TOKEN, 3600 / 1e9)):
+        figure = drawn_of[metric.name]
+        assert figure.plot is not None
+        (line,) = figure.plot.data
+        assert list(line.x) == [4, 8]
+        assert list(line.y) == pytest.approx([run.values[metric] / size for run in sorted(runs, key=lambda r: r.name)])
+        assert metric.definition in figure.caption
+    assert {f"figures/{name}.svg" for name in ("mfu", "rank_time_per_token_s")} <= drawn(
+        drawn_of.values(), ["svg"]
+    ).keys()
+    assert m.ENERGY_PER_TOKEN.name not in drawn_of, "nothing was read"
+
+
+def test_without_an_mfu_there_is_no_figure_of_it(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run())
+    assert m.MFU.name not in {figure.name for figure in figures(scaling_groups(read_runs([tmp_path])))}

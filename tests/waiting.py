@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 90) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 180) -> None:
     """Return once the condition holds; fail when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

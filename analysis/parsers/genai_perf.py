@@ -1,5 +1,6 @@
 """GenAI-Perf and its successor AIPerf: a table in a box, a CSV file, or a JSON document, with a row for each quantity.
 
+AIPerf also writes a line of JSON for each request, whose quantities are the mean over that one.
 What they call inter token latency is one value a request, that is time per output token.
 """
 
@@ -78,6 +79,23 @@ def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]
         yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
 
 
+def is_request(document: Any) -> bool:
+    """Whether a document is a line of a profile_export.jsonl."""
+    return isinstance(lookup(document, "metrics.request_latency"), Mapping)
+
+
+def parse_request(document: Any) -> Iterator[Record]:
+    """One request, if it was measured and answered."""
+    warming_up = lookup(document, "metadata.benchmark_phase") not in {None, "profiling"}
+    values: dict[Metric, float] = {}
+    for key, said in document["metrics"].items():
+        if isinstance(said, Mapping):
+            one = {"avg": as_number(said.get("value"))}
+            values |= quantity(str(key).replace("_", " "), str(said.get("unit")), one)
+    if values and not warming_up and not document.get("error"):
+        yield Record(Kind.sample, 0, values, {Text.variant: "request"})
+
+
 def recognises(document: Any) -> bool:
     """Whether a document is a profile_export_genai_perf.json or profile_export_aiperf.json."""
     return isinstance(lookup(document, "request_throughput.avg"), int | float) and "request_latency" in document
@@ -104,3 +122,10 @@ FORMAT = LineFormat(
     "GenAI-Perf", UPSTREAM, parse, opens=TITLES, closes=("└",), is_header=lambda header: header.startswith(HEADER)
 )
 DOCUMENT = DocumentFormat("GenAI-Perf (JSON)", UPSTREAM, recognises, parse_document)
+REQUESTS = DocumentFormat(
+    "AIPerf requests (JSON lines)",
+    "https://github.com/ai-dynamo/aiperf/blob/f86c6c0/src/aiperf/common/models/record_models.py",
+    is_request,
+    parse_request,
+    in_lines='"request_latency"',
+)

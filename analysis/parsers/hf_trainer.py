@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.parsers import metrics as a
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import DocumentFormat, Kind, Line, LineFormat, Record, Text
+from analysis.parsers.record import RESUMED, DocumentFormat, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import as_list
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -32,7 +32,7 @@ SETTING_NAMES: Names = {
 }
 SETTING = re.compile(rf"({'|'.join(map(re.escape, SETTING_NAMES))}) = ([\d,]+)$")
 STATE_NAMES: Names = {"max_steps": (a.PLANNED_STEPS, 1), "train_batch_size": (a.MICRO_BATCH_SIZE, 1)}
-RESUMED = re.compile(r"Continuing training from global step 0*[1-9]")
+CONTINUING = re.compile(r"Continuing training from global step 0*([1-9]\d{0,11})")
 PROGRESS: Names = {"step": (m.STEP, 1), "epoch": (a.EPOCH, 1)}
 STEP_NAMES: Names = {
     **PROGRESS,
@@ -83,8 +83,11 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if found[1] == LAST_SETTING and settings != given:
                 given = dict(settings)
                 yield Record(Kind.setting, line.number, given, {}, line.rank, line.host)
-        elif RESUMED.search(line.text):
+        elif found := CONTINUING.search(line.text):
             resumed = True
+            yield Record(
+                Kind.event, line.number, {m.STEP: float(found[1])}, {Text.event: RESUMED}, line.rank, line.host
+            )
     if heading:
         yield from logged(block, heading, resumed=resumed)
 

@@ -12,20 +12,25 @@ import gzip
 import lzma
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
 import zstandard
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from analysis.parsers.record import Line
+from analysis.parsers.record import Line, LocalRank, Whose
 
 BLOCK_BYTES = 1 << 22
 # A longer line is cut: no format has one, a binary file does.
-LONGEST_LINE_BYTES = 1 << 16
+LONGEST_LINE = 1 << 16
+# Bytes that no UTF-8 has. Given only few marks, the library jumps to the rarest byte of each, as it believes, and in a
+# log that is full of those stops at every one of them; with so many more it reads on at full speed.
+DECOYS = [b"\xf8", b"\xf9", b"\xfa", b"\xfb"]
 DECOMPRESS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
@@ -44,15 +49,34 @@ def blocks(path: Path) -> Iterator[bytes]:
     """
     rest = b""
     for block in utf_8(read(path)):
-        whole, end, begun = (rest + block).rpartition(b"\n")
+        end = block.rfind(b"\n") + 1
         if end:
-            yield whole + end
-        rest = begun
+            yield rest + block[:end]
+            rest = block[end:]
+        else:
+            rest += block
         if len(rest) >= BLOCK_BYTES:
             yield rest
             rest = b""
     if rest:
         yield rest
+
+
+def whole_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number; one of more bytes than that is left out."""
+    pieces: list[bytes] = []
+    number, size = 1, 0
+    for block in blocks(path):
+        *ended, begun = block.split(b"\n")
+        for piece in ended:
+            if size + len(piece) <= longest:
+                yield number, b"".join((*pieces, piece))
+            pieces, size = [], 0
+            number += 1
+        size += len(begun)
+        pieces = [*pieces, begun] if size <= longest else []
+    if pieces:
+        yield number, b"".join(pieces)
 
 
 def read(path: Path) -> Iterator[bytes]:
@@ -97,7 +121,8 @@ NO_HOST = (
 PREFIX = re.compile(
     rf"""
     [ ]*(?P<label>\d{{1,6}}):[ ]                                      # srun --label
-    | \[(?:default|rank)(?P<rank>\d+)\]:[ ]?                         # torchrun --tee, torch's own log
+    | \[rank(?P<rank>\d+)\]:[ ]?                                   # torch's own log
+    | \[default(?P<local>\d+)\]:[ ]?                               # torchrun --tee
     | \[rank-(?P<primus>\d+)/\d+\]                                  # Primus, after its time
     | \[\d{{8}}[ ][\d:]{{8}}\](?=\[rank-)
     | \[trainer\d+\|(?P<trainer>\d+)\]:[ ]?
@@ -127,6 +152,8 @@ class Search:
     """... up to one with one of these."""
     everything: bool = False
     """All lines."""
+    alike: re.Pattern[str] | None = None
+    """Of lines in which this matches the same text only the first of a block, with their number."""
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
@@ -136,31 +163,59 @@ class Search:
     @cached_property
     def automaton(self) -> BytesAhoCorasick:
         """Finds all of them in one pass."""
+        marks = [mark.encode() for mark in self.marks]
         # Of the three the fastest by far, and the one that takes most memory: a few hundred kB for all formats.
-        return BytesAhoCorasick([mark.encode() for mark in self.marks], implementation=Implementation.DFA)
+        return BytesAhoCorasick(marks + DECOYS if len(marks) > 1 else marks, implementation=Implementation.DFA)
+
+    @cached_property
+    def alike_in_bytes(self) -> re.Pattern[bytes]:
+        """The first match of a line, with the rest of the line."""
+        return re.compile(b"(" + (self.alike.pattern if self.alike else "(?!)").encode() + rb")[^\r\n]*")
+
+    def tally(self, block: bytes) -> tuple[Counter[str], list[tuple[int, int, int]]]:
+        """How many lines are alike, by the text that they share, and the first of each as a needle that was found."""
+        counts: Counter[bytes] = Counter(self.alike_in_bytes.findall(block))
+        firsts: dict[bytes, tuple[int, int, int]] = {}
+        for match in self.alike_in_bytes.finditer(block) if counts else ():
+            firsts.setdefault(match[1], (0, *match.span(1)))
+            if len(firsts) == len(counts):
+                break
+        return Counter({text.decode(): count for text, count in counts.items()}), [*firsts.values()]
 
     def found(self, block: bytes) -> list[tuple[int, int, int]]:
         """Which mark is where, also marks that overlap: those of another format may begin within one of this."""
-        return self.automaton.find_matches_as_indexes(block, overlapping=True)
+        decoy = len(self.marks)
+        matches = self.automaton.find_matches_as_indexes(block, overlapping=True)
+        return [match for match in matches if match[0] < decoy]
 
     def lines(self, content: Iterable[bytes]) -> Iterator[Line]:
         """The lines that matter, without prefixes, colours and NUL bytes; of a bar that redraws itself every state."""
         number = 1
-        inside = self.everything
+        inside, alike = self.everything, self.alike
         for block in content:
-            spans, inside = self.spans(block, inside=inside)
+            tally, firsts = self.tally(block) if alike is not None else (Counter[str](), [])
+            spans, inside = self.spans(block, firsts, inside=inside)
             counted = 0
             for start, end in spans:
                 number += block.count(b"\n", counted, start)
-                for further, line in enumerate(block[start:end].split(b"\n")):
-                    for state in line.split(b"\r") if b"\r" in line else (line,):
+                text = block[start:end].decode(errors="replace")
+                if "\x1b" in text or "\0" in text:
+                    text = NOT_TEXT.sub("", text)
+                for further, printed in enumerate(text.split("\n")):
+                    for state in printed.split("\r") if "\r" in printed else (printed,):
                         if state:
-                            yield cleaned(state[:LONGEST_LINE_BYTES], number + further)
+                            said, at = state[:LONGEST_LINE], number + further
+                            line = Line(at, said) if said[0] in NO_PREFIX else cleaned(said, at)
+                            if alike is not None and (match := alike.search(line.text)):
+                                line = line._replace(times=tally.pop(match[0], 0))
+                            yield line
                 number += further
                 counted = end
             number += block.count(b"\n", counted)
 
-    def spans(self, block: bytes, *, inside: bool) -> tuple[list[tuple[int, int]], bool]:
+    def spans(
+        self, block: bytes, firsts: list[tuple[int, int, int]], *, inside: bool
+    ) -> tuple[list[tuple[int, int]], bool]:
         """From where to where a block matters, given whether a section was open before it and whether one still is."""
         if self.everything:
             return [(0, len(block))], True
@@ -168,9 +223,14 @@ class Search:
         found: list[tuple[int, int]] = []
         opened = 0 if inside else None
         start = end = 0
-        for mark, at, _ in self.found(block):
+        matches = self.found(block)
+        for mark, at, _ in sorted([*matches, *firsts], key=itemgetter(2)) if firsts else matches:
             if at >= end:
-                start, end = line_around(block, at, end)
+                # The line that it is in; of a very long one a piece.
+                start = max(block.rfind(b"\n", end, at) + 1, end, at - LONGEST_LINE)
+                end = block.find(b"\n", at, at + LONGEST_LINE)
+                if end < 0:
+                    end = min(len(block), at + LONGEST_LINE)
             if opened is None and mark < first_open:
                 if found and start == found[-1][1] + 1:
                     found[-1] = found[-1][0], end
@@ -189,25 +249,15 @@ class Search:
         return found, opened is not None
 
 
-def line_around(block: bytes, at: int, earliest: int) -> tuple[int, int]:
-    """Start and end of the line that a place is in, no earlier than that; of a very long line a piece."""
-    earliest = max(earliest, at - LONGEST_LINE_BYTES)
-    feed = block.rfind(b"\n", earliest, at)
-    start = earliest if feed < 0 else feed + 1
-    feed = block.find(b"\n", at, at + LONGEST_LINE_BYTES)
-    return start, min(len(block), at + LONGEST_LINE_BYTES) if feed < 0 else feed
-
-
-def cleaned(raw: bytes, number: int) -> Line:
-    """A line as its program printed it, and whose it is."""
-    text = raw.decode(errors="replace")
-    if "\x1b" in text or "\0" in text:
-        text = NOT_TEXT.sub("", text)
-    rank: int | None = None
+def cleaned(text: str, number: int) -> Line:
+    """A line without its prefixes, and whose it is."""
+    rank: Whose = None
     host: str | None = None
     while text[:1] not in NO_PREFIX and (prefix := PREFIX.match(text)):
         if prefix.lastgroup == "host":
             host = prefix["host"]
+        elif prefix.lastgroup == "local":
+            rank = LocalRank(int(prefix["local"]))
         elif prefix.lastgroup is not None:
             rank = int(prefix[prefix.lastgroup])
         text = text[prefix.end() :]

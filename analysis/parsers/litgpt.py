@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
 from analysis.parsers.fields import numbers
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.record import RESUMED, Kind, Line, LineFormat, Record, Text
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -48,8 +48,21 @@ SETTING_NAMES = {
     "micro_batch_size": (a.MICRO_BATCH_SIZE, 1),
     "max_steps": (a.PLANNED_STEPS, 1),
     "max_seq_length": (a.SEQUENCE_LENGTH, 1),
+    "lora_r": (a.LORA_RANK, 1),
+    # Of a model that the configuration describes instead of naming it.
+    "n_layer": (a.LAYERS, 1),
+    "n_embd": (a.HIDDEN_SIZE, 1),
+    "n_head": (a.HEADS, 1),
+    "n_query_groups": (a.KV_HEADS, 1),
+    "head_size": (a.HEAD_SIZE, 1),
+    "intermediate_size": (a.INTERMEDIATE_SIZE, 1),
+    "padded_vocab_size": (a.VOCABULARY_SIZE, 1),
 }
 PRECISION = re.compile(r"^[ {]*'precision': '([\w-]+)',$")
+MLP = re.compile(r"\bmlp_class_name='(\w+)',$")
+RESUMING = re.compile(r"^Resuming training from (\S+)$")
+GATED = {"LLaMAMLP": 1.0, "GptNeoxMLP": 0.0}
+TIED = re.compile(r"\btie_embeddings=(True|False|None),$")
 # Two lines each at the end, of which newer versions make a table.
 END = re.compile(r"^(?:\| - )?(Training [Tt]ime|Memory [Uu]sed|Tok/sec) *: +([\d.]+) ?(?:s|GB|tok/s) *$")
 END_NAMES = {
@@ -62,15 +75,15 @@ END_NAMES = {
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """What was set up, once a run; micro-batches, evaluations, and the end as each node tells it."""
     settings: dict[Metric, float] = {}
-    precision: dict[Text, str] = {}
+    texts: dict[Text, str] = {}
     # Where the configuration stands that was not given yet; and whether a line was LitGPT's beyond doubt.
     configured: int | None = None
     known = False
     for line in lines:
         if found := STEP.search(line.text):
             if configured is not None:
-                yield Record(Kind.setting, configured, settings, precision)
-                settings, precision, configured = {}, {}, None
+                yield Record(Kind.setting, configured, settings, texts)
+                settings, texts, configured = {}, {}, None
             known = True
             yield Record(Kind.step, line.number, step(found), {}, line.rank, line.host)
         elif CONFIGURATION in line.text:
@@ -84,9 +97,17 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         elif found := SETTING.match(line.text):
             settings |= numbers([(found[1], found[2])], SETTING_NAMES)
         elif found := PRECISION.match(line.text):
-            precision = {Text.precision: found[1]}
+            texts[Text.precision] = found[1]
+        elif found := RESUMING.match(line.text):
+            event = {Text.event: RESUMED, Text.checkpoint: found[1]}
+            yield Record(Kind.event, line.number, {}, event, line.rank, line.host)
+        elif found := MLP.search(line.text):
+            settings |= {a.GATED: GATED[found[1]]} if found[1] in GATED else {}
+            texts |= {} if found[1] in GATED else {Text.uncovered: found[1]}
+        elif found := TIED.search(line.text):
+            settings[a.TIED_EMBEDDINGS] = float(found[1] == "True")
     if configured is not None:
-        yield Record(Kind.setting, configured, settings, precision)
+        yield Record(Kind.setting, configured, settings, texts)
 
 
 def step(found: re.Match[str]) -> dict[Metric, float]:
@@ -103,5 +124,8 @@ FORMAT = LineFormat(
     parse,
     needles=("iter time: ", ": val loss ", "Final evaluation | val loss: ", "Training time: ", "| - Training Time ",
              "Memory used: ", "| - Memory Used ", "| - Tok/sec ", CONFIGURATION, "'devices': ", "'num_nodes': ",
-             "'precision': '", " global_batch_size=", " micro_batch_size=", " max_steps=", " max_seq_length="),
+             "'precision': '", " global_batch_size=", " micro_batch_size=", " max_steps=", " max_seq_length=",
+             "'lora_r': ", " n_layer=", " n_embd=", " n_head=", " n_query_groups=", " head_size=",
+             " intermediate_size=", " padded_vocab_size=", " mlp_class_name='", " tie_embeddings=",
+             "Resuming training from "),
 )  # fmt: skip

@@ -7,11 +7,11 @@ stands before, and Primus prints `this line/mean of the run`. Around them: argum
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.record import RESUMED, SAVED, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -30,6 +30,9 @@ MEMORY = re.compile(
     r"\[Rank (\d{1,6})\] \(after (\d{1,12}) iterations\) memory \(MB\) \| allocated: (\d{1,9}\.\d+) \| "
     r"max allocated: (\d{1,9}\.\d+) \| reserved: \d+\.\d+ \| max reserved: (\d{1,9}\.\d+)"
 )
+# Its straggler detector (megatron/core/README_STRAGGLER.md): least and most time of a rank in forward passes.
+DETECTED = re.compile(r"\| MnRtt/Rnk: (\d{1,9}\.\d+)ms/(\d{1,6}) \| MxRtt/Rnk: (\d{1,9}\.\d+)ms/(\d{1,6}) \|")
+FASTEST_RANK, SLOWEST_RANK = "fastest rank", "slowest rank"
 EFFECTIVE = re.compile(r"\bEffective Tera Flops per GPU: ([\d.]{1,12}) and total parameters ([\d.]{1,12}) B\b")
 ARGUMENT = re.compile(r"(?:^|\] : )  (\w+) \.{3,} (\S+)\s*$")
 VALUES: Names = {
@@ -66,6 +69,36 @@ TIMES = {
     "batch-generator": a.DATA_TIME,
     "batch generator": a.DATA_TIME,
 }
+END_OF_ARGUMENTS = "end of arguments"
+VOCABULARY = re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d{1,12})\)")
+# " [ t 1/2, p 1/2 ]" stands between in newer versions.
+LOADED = re.compile(r"\bsuccessfully loaded checkpoint from (\S+) (?:\[[^\]]*\] )?at iteration (\d{1,12})")
+WROTE = re.compile(r"\bsuccessfully saved checkpoint (?:at|from) iteration +(\d{1,12}) to (\S+)")
+SHAPE = {
+    "num_layers": a.LAYERS,
+    "hidden_size": a.HIDDEN_SIZE,
+    "num_attention_heads": a.HEADS,
+    "kv_channels": a.HEAD_SIZE,
+    "ffn_hidden_size": a.INTERMEDIATE_SIZE,
+    "padded_vocab_size": a.VOCABULARY_SIZE,
+}
+EXPERTS = {
+    "num_experts": a.EXPERTS,
+    "moe_router_topk": a.EXPERTS_PER_TOKEN,
+    "moe_ffn_hidden_size": a.INTERMEDIATE_SIZE,
+}
+# Of a layer or of the model, with what an argument says where there is none of it.
+UNCOVERED = {
+    "multi_latent_attention": "False",
+    "mtp_num_layers": "None",
+    "hybrid_override_pattern": "None",
+    "moe_shared_expert_intermediate_size": "None",
+    "moe_layer_freq": "1",
+    "glu_activation": "None",
+    "decoder_num_layers": "None",
+}
+SHAPE_SWITCHES = ("group_query_attention", "num_query_groups", "swiglu", "untie_embeddings_and_output_weights")
+SHAPE_WORDS = {*SHAPE, *EXPERTS, *UNCOVERED, *SHAPE_SWITCHES}
 ARGUMENTS = {
     "world_size": a.RANKS,
     "data_parallel_size": a.DATA_PARALLEL_SIZE,
@@ -85,6 +118,7 @@ POSITIVE = {a.GLOBAL_BATCH_SIZE, a.SEQUENCE_LENGTH, a.LOSS_SCALE}
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """Steps, validations, timers, memory and arguments."""
+    arguments: dict[str, str] = {}
     for line in lines:
         if found := STEP.search(line.text):
             values = {m.STEP: float(found[1]), a.PLANNED_STEPS: float(found[2]), **fields(found[3])}
@@ -97,8 +131,22 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield Record(Kind.evaluation, line.number, values, {}, line.rank, line.host)
         elif found := ARGUMENT.search(line.text):
             values, texts = argument(found[1], found[2])
+            if found[1] in SHAPE_WORDS:
+                arguments[found[1]] = found[2]
             if values or texts:
                 yield Record(Kind.setting, line.number, values, texts, line.rank, line.host)
+        elif END_OF_ARGUMENTS in line.text and "num_layers" in arguments:
+            values, texts = shape(arguments)
+            arguments = {}
+            yield Record(Kind.setting, line.number, values, texts, line.rank, line.host)
+        elif found := VOCABULARY.search(line.text):
+            yield Record(Kind.setting, line.number, {a.VOCABULARY_SIZE: float(found[1])}, {}, line.rank, line.host)
+        elif found := LOADED.search(line.text):
+            texts = {Text.event: RESUMED, Text.checkpoint: found[1]}
+            yield Record(Kind.event, line.number, {m.STEP: float(found[2])}, texts, line.rank, line.host)
+        elif found := WROTE.search(line.text):
+            texts = {Text.event: SAVED, Text.checkpoint: found[2]}
+            yield Record(Kind.event, line.number, {m.STEP: float(found[1])}, texts, line.rank, line.host)
         else:
             yield from readings(line)
 
@@ -125,6 +173,20 @@ def argument(name: str, said: str) -> tuple[dict[Metric, float], dict[Text, str]
     return ({} if value is None else {ARGUMENTS[name]: value}), {}
 
 
+def shape(said: Mapping[str, str]) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """The model that a whole table of arguments describes; what older versions cannot do they have no argument for."""
+    names = SHAPE if said.get("num_experts", "None") in {"None", "[1]"} else SHAPE | EXPERTS
+    told = {metric: printed_number(said.get(name, "")) for name, metric in names.items()}
+    values = {metric: value for metric, value in told.items() if value is not None and value > 0}
+    grouped = printed_number(said.get("num_query_groups", "")) if said.get("group_query_attention") == "True" else None
+    if (heads := grouped or values.get(a.HEADS)) is not None:
+        values[a.KV_HEADS] = heads
+    values[a.GATED] = float(said.get("swiglu") == "True")
+    values[a.TIED_EMBEDDINGS] = float(said.get("untie_embeddings_and_output_weights") != "True")
+    extra = [f"{name} {said[name]}" for name, none in UNCOVERED.items() if said.get(name, none) != none]
+    return values, {Text.uncovered: ", ".join(extra)} if extra else {}
+
+
 def readings(line: Line) -> Iterator[Record]:
     """Timers, memory and the rate of operations, each printed on lines of their own."""
     times = TIMER.findall(found[1]) if (found := TIMERS.match(line.text)) else TIMER_OF_RANKS.findall(line.text)
@@ -138,6 +200,10 @@ def readings(line: Line) -> Iterator[Record]:
             a.MEMORY_RESERVED_PEAK: float(reserved) * 2**20,
         }
         yield Record(Kind.sample, line.number, values, {}, int(rank), line.host)
+    if found := DETECTED.search(line.text):
+        for which, time_ms, rank in ((FASTEST_RANK, found[1], found[2]), (SLOWEST_RANK, found[3], found[4])):
+            values = {a.FORWARD_TIME: float(time_ms) / 1000}
+            yield Record(Kind.sample, line.number, values, {Text.variant: which}, int(rank))
     if found := EFFECTIVE.search(line.text):
         rate, size = printed_number(found[1]), printed_number(found[2])
         if rate and size:
@@ -156,6 +222,11 @@ FORMAT = LineFormat(
         "...: (",
         " memory (MB) | ",
         "Effective Tera Flops",
-        *(f"  {name} ." for name in ("params_dtype", "fp8", *ARGUMENTS)),
+        END_OF_ARGUMENTS,
+        "successfully loaded checkpoint from ",
+        "successfully saved checkpoint ",
+        "> padded vocab (size: ",
+        "| MnRtt/Rnk: ",
+        *(f"  {name} ." for name in ("params_dtype", "fp8", *ARGUMENTS, *sorted(SHAPE_WORDS))),
     ),
 )

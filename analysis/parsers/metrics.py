@@ -34,6 +34,22 @@ TRAINING_SAMPLES = Metric("training_samples", "1", "Samples of the training set.
 HELD_OUT_SAMPLES = Metric("held_out_samples", "1", "Samples of the evaluation set.", digits=9)
 GPUS_PER_NODE = Metric("gpus_per_node", "1", "Accelerators of a machine.", digits=9)
 
+# --- the model, by its keys in jobs.schema.Model ------------------------------------------------------------------
+LAYERS = Metric("layers", "1", "Transformer layers of the model.", digits=9)
+HIDDEN_SIZE = Metric("hidden_size", "1", "Width of the model.", digits=9)
+HEADS = Metric("heads", "1", "Query heads of a layer.", digits=9)
+KV_HEADS = Metric(
+    "kv_heads", "1", "Key and value heads of a layer: fewer than heads is grouped-query attention.", digits=9
+)
+HEAD_SIZE = Metric("head_size", "1", "Width of a head.", digits=9)
+INTERMEDIATE_SIZE = Metric("intermediate_size", "1", "Width inside a feed-forward, or inside an expert.", digits=9)
+VOCABULARY_SIZE = Metric("vocab_size", "1", "Rows of the embedding, those that pad it counted.", digits=9)
+EXPERTS = Metric("experts", "1", "Experts of a layer; a dense model tells none.", digits=9)
+EXPERTS_PER_TOKEN = Metric("experts_per_token", "1", "Experts that a token is sent to.", digits=9)
+GATED = Metric("gated", "1", "1 where a feed-forward has three matrices, 0 where it has two.", digits=1)
+TIED_EMBEDDINGS = Metric("tied_embeddings", "1", "1 where embedding and output head share weights, else 0.", digits=1)
+LORA_RANK = Metric("lora_rank", "1", "Rank of LoRA's adapters, beside which all weights are frozen.", digits=9)
+
 # --- training ----------------------------------------------------------------------------------------------------
 ITERATION = Metric(
     "iteration", "1", "Optimizer steps so far, of the epoch or of the run: which, only the program knows.", digits=9

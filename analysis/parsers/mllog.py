@@ -65,10 +65,7 @@ class Entry(NamedTuple):
     @property
     def progress(self) -> dict[Metric, float]:
         """How much had been trained on, and when."""
-        done = as_number(self.metadata.get("samples_count", self.metadata.get("step")))
-        if done is None:
-            return {a.UNIX_TIME: self.time_s}
-        return {a.UNIX_TIME: self.time_s, a.SAMPLES_DONE if done < MOST_SAMPLES else a.TOKENS_DONE: done}
+        return progress(self.metadata, self.time_s)
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -78,16 +75,18 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     starts: dict[str, float] = {}
     stop: tuple[int, Entry] | None = None
     for line in lines:
-        entry = entry_of(line.text)
-        if entry is None:
+        fields = fields_of(line.text)
+        if fields is None:
             continue
-        if entry.key == "train_loss":
+        if fields[0] == "train_loss":
             # Nearly all lines of some logs, and so told without asking what else they might be.
-            if (loss := as_number(entry.value)) is not None:
-                values = entry.progress
+            _, value, metadata, time_s = fields
+            if (loss := as_number(value)) is not None:
+                values = progress(metadata, time_s)
                 values[m.LOSS] = loss
                 yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
             continue
+        entry = Entry(*fields)
         if entry.key == "submission_benchmark":
             rate = RATES.get(str(entry.value))
         elif entry.key == "run_stop":
@@ -110,8 +109,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         yield Record(Kind.summary, number, values, {Text.state: status} if isinstance(status, str) else {})
 
 
-def entry_of(text: str) -> Entry | None:
-    """The event of a line; None where there is none, or only a part of one."""
+def fields_of(text: str) -> tuple[str, Any, Mapping[str, Any], float] | None:
+    """The fields of a line's entry; None where there is none, or only a part of one."""
     at = text.find(MARK)
     if at < 0:
         return None
@@ -128,7 +127,15 @@ def entry_of(text: str) -> Entry | None:
     key, time_ms, metadata = logged.get("key"), as_number(logged.get("time_ms")), logged.get("metadata")
     if not isinstance(key, str) or time_ms is None:
         return None
-    return Entry(key, logged.get("value"), metadata if isinstance(metadata, dict) else {}, time_ms / 1000)
+    return key, logged.get("value"), metadata if isinstance(metadata, dict) else {}, time_ms / 1000
+
+
+def progress(metadata: Mapping[str, Any], time_s: float) -> dict[Metric, float]:
+    """How much had been trained on, and when."""
+    done = as_number(metadata["samples_count"] if "samples_count" in metadata else metadata.get("step"))
+    if done is None:
+        return {a.UNIX_TIME: time_s}
+    return {a.UNIX_TIME: time_s, a.SAMPLES_DONE if done < MOST_SAMPLES else a.TOKENS_DONE: done}
 
 
 def said(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, float], dict[Text, str]]:

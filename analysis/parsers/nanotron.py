@@ -6,12 +6,13 @@ Numbers have three digits and, from a thousand on, K, M, G or T for powers of 10
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.record import RESUMED, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -20,6 +21,23 @@ STEP = re.compile(r"\biteration: (?P<step>\d+) / (?P<planned>\d+) (?P<fields>\|.
 HEAD = re.compile(r"(\d\d/\d\d/\d{4} [\d:]{8}) \[\w+\|(?:\w+=\d+\|)*([^\]|]+)\]: $")
 FIELD = re.compile(r"\| (\w+): (-?[\d.]+(?:e[-+]\d+)?)([KMGTP]?)(?= *(?:\||$))")
 THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+# The configuration as Python prints it, a setting a line.
+SETTING = re.compile(r"[ (](\w+)=([\w.]+)[,)]+$")
+SETTINGS = {
+    "num_hidden_layers": a.LAYERS,
+    "hidden_size": a.HIDDEN_SIZE,
+    "num_attention_heads": a.HEADS,
+    "num_key_value_heads": a.KV_HEADS,
+    "intermediate_size": a.INTERMEDIATE_SIZE,
+    "vocab_size": a.VOCABULARY_SIZE,
+    "sequence_length": a.SEQUENCE_LENGTH,
+    "micro_batch_size": a.MICRO_BATCH_SIZE,
+    "dp": a.DATA_PARALLEL_SIZE,
+    "pp": a.PIPELINE_PARALLEL_SIZE,
+    "tp": a.TENSOR_PARALLEL_SIZE,
+}
+LLAMA = "LlamaConfig("
+START = re.compile(r"\| start_iteration_step: (\d{1,12}) \|")
 NAMES: Names = {
     "step": (m.STEP, 1),
     "planned": (a.PLANNED_STEPS, 1),
@@ -38,14 +56,39 @@ NAMES: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, with the host that logs."""
+    """Steps, with the host that logs; before them what was set up."""
+    settings: dict[Metric, float] = {}
+    texts: dict[Text, str] = {}
+    configured: int | None = None
     for line in lines:
+        if configured is None and LLAMA in line.text:
+            configured = line.number
+            settings[a.GATED] = 1.0
         if found := STEP.search(line.text):
+            if configured is not None:
+                yield Record(Kind.setting, configured, settings | ranks_of(settings), texts)
+                settings, texts, configured = {}, {}, None
             fields = {name: scaled(said, suffix) for name, said, suffix in FIELD.findall(found["fields"])}
             values = numbers((found.groupdict() | fields).items(), NAMES) | batch(fields)
             head = HEAD.search(line.text[: found.start()])
-            texts = {Text.timestamp: head[1]} if head else {}
-            yield Record(Kind.step, line.number, values, texts, line.rank, head[2] if head else line.host)
+            when = {Text.timestamp: head[1]} if head else {}
+            yield Record(Kind.step, line.number, values, when, line.rank, head[2] if head else line.host)
+        elif found := START.search(line.text):
+            if (done := float(found[1])) > 0:
+                yield Record(Kind.event, line.number, {m.STEP: done}, {Text.event: RESUMED}, line.rank, line.host)
+        elif found := SETTING.search(line.text):
+            if found[1] in SETTINGS and found[2].isdecimal():
+                settings.setdefault(SETTINGS[found[1]], float(found[2]))
+            elif found[1] == "dtype":
+                texts.setdefault(Text.precision, found[2].removeprefix("torch."))
+            elif found[1] == "tie_word_embeddings":
+                settings.setdefault(a.TIED_EMBEDDINGS, float(found[2] == "True"))
+
+
+def ranks_of(settings: Mapping[Metric, float]) -> dict[Metric, float]:
+    """How many ranks the axes make, where all three are told."""
+    axes = (a.DATA_PARALLEL_SIZE, a.PIPELINE_PARALLEL_SIZE, a.TENSOR_PARALLEL_SIZE)
+    return {a.RANKS: math.prod(settings[axis] for axis in axes)} if settings.keys() >= set(axes) else {}
 
 
 def batch(fields: Mapping[str, float | None]) -> dict[Metric, float]:
@@ -68,5 +111,14 @@ FORMAT = LineFormat(
     "nanotron",
     "https://github.com/huggingface/nanotron/blob/v0.4/src/nanotron/trainer.py (train_step_logs)",
     parse,
-    needles=("| consumed_tokens: ",),
+    needles=(
+        "| consumed_tokens: ",
+        "| start_iteration_step: ",
+        LLAMA,
+        "tie_word_embeddings=",
+        " dtype=torch.",
+        "sequence_length=",
+        "(dp=",
+        *(f" {name}=" for name in SETTINGS if name not in {"sequence_length", "dp"}),
+    ),
 )

@@ -13,12 +13,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from analysis.parsers import metrics as a
 from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
 from jobs.metrics import Metric
+from jobs.transport import CHANNEL, way_of
 
-# Only whole words: in a log that many processes write at once lines are torn anywhere.
-CHANNEL = re.compile(
-    r" via (?:(?P<net>(?:NET|COLLNET)/[\w -]{1,40})/\d+(?:\(\d+\))?(?P<gpu_direct>/GDRDMA)?"
-    r"|(?P<local>P2P/(?:CUMEM|MNNVL|IPC|direct pointer|indirect)|SHM)|direct shared memory)"
-)
 NETWORK = re.compile(r"NCCL INFO Using network (\S[\w -]*?)\s*$")
 DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")
 PORT = re.compile(r"\[\d+\](\S+:\d+/(?:IB|RoCE))\b")
@@ -43,9 +39,9 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     kept: dict[Hashable, Record] = {}
     counts: Counter[Hashable] = Counter()
     for line in lines:
-        # Nearly all lines are of channels: of those seen before nothing more is made.
+        # Nearly all lines are of channels.
         channel = CHANNEL.search(line.text)
-        key: Hashable = transport(channel) if channel else None
+        key: Hashable = way_of(channel) if channel else None
         if key not in kept:
             record = Record(Kind.summary, line.number, {}, {Text.transport: str(key)}) if channel else said(line)
             if record is None:
@@ -56,7 +52,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
                 kept.clear()
                 counts.clear()
             kept.setdefault(key, record)
-        counts[key] += 1
+        counts[key] += line.times
     yield from counted(kept, counts)
 
 
@@ -64,12 +60,6 @@ def counted(kept: dict[Hashable, Record], counts: Counter[Hashable]) -> Iterator
     """Each record with the number of lines that it stands for."""
     for key, record in kept.items():
         yield record._replace(values={**record.values, a.LINES: float(counts[key])})
-
-
-def transport(channel: re.Match[str]) -> str:
-    """What a channel goes over; older versions write shared memory out."""
-    net, gpu_direct, local = channel.groups()
-    return net + (gpu_direct or "") if net else local or "SHM"
 
 
 def said(line: Line) -> Record | None:
@@ -111,9 +101,10 @@ FORMAT = LineFormat(
     "NCCL INFO",
     "https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/init.cc",
     parse,
+    repeated=(" via NET/", " via COLLNET/", " via P2P/", " via SHM/", " via direct shared memory"),
+    alike=CHANNEL,
     needles=(
-        " via NET/", " via COLLNET/", " via P2P/", " via SHM/", " via direct shared memory", "NCCL WARN ",
-        "- Init COMPLETE", "Init timings", " nNodes ", " set by environment to ", "NCCL_IB_HCA set to ",
+        "NCCL WARN ", "- Init COMPLETE", "Init timings", " nNodes ", " set by environment to ", "NCCL_IB_HCA set to ",
         "NCCL INFO Using network ", "NET/IB : Using ", "NET/Socket : Using ", "Bootstrap : Using ", "Bootstrap: Using ",
         "NET/OFI ", " nvls channels", "NCCL version ", "RCCL version ",
     ),

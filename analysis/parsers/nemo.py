@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import Kind, Line, LineFormat, Record
+from analysis.parsers.record import RESUMED, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -25,6 +25,8 @@ BAR = re.compile(
 BAR_FIELD = re.compile(r"(?:^|, )([^,=]+)=([-+.\w]+)")
 TIMES = re.compile(r"\btrain_step_timing in s: \[([\d., ]+)\]")
 SPEED = re.compile(r"\bTFLOPs per sec per GPU=(\d+\.\d+)")
+# Lightning's own words, after all of a checkpoint was read.
+RESTORED = re.compile(r"\bRestored all states from the checkpoint at (\S+)")
 TIME = "train_step_timing in s"
 NAMES: Names = {
     "lr": (m.LEARNING_RATE, 1),
@@ -60,6 +62,9 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if not every_step:
                 values = {metric: value for metric, value in values.items() if metric not in OF_ONE_STEP}
             yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
+        elif found := RESTORED.search(line.text):
+            texts = {Text.event: RESUMED, Text.checkpoint: found[1]}
+            yield Record(Kind.event, line.number, {}, texts, line.rank, line.host)
         elif found := TIMES.search(line.text):
             for time_s in found[1].split(", "):
                 yield Record(Kind.step, line.number, numbers([(TIME, time_s)], NAMES), {}, line.rank)
@@ -105,5 +110,11 @@ FORMAT = LineFormat(
     "NeMo",
     "https://github.com/NVIDIA/NeMo/blob/v2.7.3/nemo/lightning/pytorch/callbacks/progress_printer.py",
     parse,
-    needles=("Training epoch ", "global_step=", "train_step_timing in s: [", "TFLOPs per sec per GPU="),
+    needles=(
+        "Training epoch ",
+        "global_step=",
+        "train_step_timing in s: [",
+        "TFLOPs per sec per GPU=",
+        "Restored all states from the checkpoint at ",
+    ),
 )

@@ -26,6 +26,7 @@ from analysis.parsers import (
     megatron_golden,
     mllog,
     mlperf_system,
+    mxnet,
     nanogpt,
     nanotron,
     nccl_info,
@@ -39,10 +40,12 @@ from analysis.parsers import (
     torchtune,
     vllm_bench,
 )
-from analysis.parsers.lines import BLOCK_BYTES, LONGEST_LINE_BYTES, Search, blocks
+from analysis.parsers.lines import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
 from analysis.parsers.record import DocumentFormat, Format, LineFormat, Record
 
 FORMATS: tuple[Format, ...] = (
+    # Before MLLOG, which tells the evaluation of all workers.
+    mxnet.FORMAT,
     mllog.FORMAT,
     megatron.FORMAT,
     megatron_golden.FORMAT,
@@ -70,6 +73,7 @@ FORMATS: tuple[Format, ...] = (
     apache_bench.FORMAT,
     genai_perf.FORMAT,
     genai_perf.DOCUMENT,
+    genai_perf.REQUESTS,
     perf_analyzer.FORMAT,
     ior.FORMAT,
     ior.DOCUMENT,
@@ -82,8 +86,8 @@ FORMATS: tuple[Format, ...] = (
 )
 LINE_FORMATS = tuple(each for each in FORMATS if isinstance(each, LineFormat))
 DOCUMENT_FORMATS = tuple(each for each in FORMATS if isinstance(each, DocumentFormat))
-SEARCHES = {each.name: Search(each.needles, each.opens, each.closes) for each in LINE_FORMATS}
-ANY_FORMAT = Search(tuple({mark: None for each in LINE_FORMATS for mark in each.needles + each.opens}))
+SEARCHES = {each.name: Search(each.needles, each.opens, each.closes, alike=each.alike) for each in LINE_FORMATS}
+ANY_FORMAT = Search(tuple({mark: None for each in LINE_FORMATS for mark in each.needles + each.opens + each.repeated}))
 # Not a log whose lines begin with "[2026-01-02 03:04:05]" or "[rank0]:", or with a Python dictionary.
 BEGINS_DOCUMENT = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*(?:[\[{\"\]]|(?:-?[\d.eE+]+|true|false|null)\s*[,\]]))")
 # Parsed JSON takes ten times its size in memory.
@@ -99,21 +103,34 @@ def read_log(path: Path) -> Iterator[tuple[Format, Iterator[Record]]]:
     if BEGINS_DOCUMENT.match(first) and (whole := document(path)) is not None:
         yield from ((each, each.parse(whole)) for each in DOCUMENT_FORMATS if each.recognises(whole))
         return
-    header = first[:LONGEST_LINE_BYTES].decode(errors="replace").lstrip("\ufeff").lstrip().partition("\n")[0].rstrip()
+    if BEGINS_DOCUMENT.match(first):
+        yield from ((each, of_lines(path, each)) for each in DOCUMENT_FORMATS if each.in_lines)
+    header = first[:LONGEST_LINE].decode(errors="replace").lstrip("\ufeff").lstrip().partition("\n")[0].rstrip()
     held = marks_of(path)
     for each in LINE_FORMATS:
         if each.is_header is not None and each.is_header(header):
             yield each, each.parse(Search(everything=True).lines(blocks(path)))
-        elif not held.isdisjoint(each.needles + each.opens):
+        elif not held.isdisjoint(each.needles + each.opens + each.repeated):
             yield each, each.parse(SEARCHES[each.name].lines(blocks(path)))
 
 
 def marks_of(path: Path) -> set[str]:
     """Which of the formats' marks are in a file."""
-    held: set[int] = set()
+    wanted = ANY_FORMAT
     for block in blocks(path):
-        held |= {mark for mark, _, _ in ANY_FORMAT.found(block)}
-    return {ANY_FORMAT.marks[mark] for mark in held}
+        if found := {wanted.marks[mark] for mark, _, _ in wanted.found(block)}:
+            # A log is full of few of them: each is looked for until it is found.
+            wanted = Search(tuple(mark for mark in wanted.marks if mark not in found))
+    return set(ANY_FORMAT.marks) - set(wanted.marks)
+
+
+def of_lines(path: Path, form: DocumentFormat) -> Iterator[Record]:
+    """What the lines say that are each a document of a format."""
+    mark = (form.in_lines or "").encode()
+    for number, line in whole_lines(path, LARGEST_DOCUMENT_BYTES):
+        if mark in line and form.recognises(said := loaded(line)):
+            for record in form.parse(said):
+                yield record._replace(line=number)
 
 
 def document(path: Path) -> object:
@@ -123,8 +140,13 @@ def document(path: Path) -> object:
         content.append(block)
         if len(content) * BLOCK_BYTES > LARGEST_DOCUMENT_BYTES:
             return None
+    return loaded(b"".join(content))
+
+
+def loaded(text: bytes) -> object:
+    """The JSON document that a text is; None where it is none."""
     try:
-        found: object = json.loads(b"".join(content))
+        found: object = json.loads(text)
     except (ValueError, RecursionError):
         return None
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -77,6 +78,24 @@ class Text(Enum):
     unit = "unit"
     """Of a number whose unit the log's format leaves open."""
     message = "message"
+    checkpoint = "checkpoint"
+    """Where one was saved to or loaded from, as written."""
+    uncovered = "uncovered"
+    """What a model has that the formula of its FLOPs does not cover."""
+
+
+# What an event of a log is called that attempts of one training are recognised by.
+RESUMED, SAVED = "resumed", "saved"
+
+
+class LocalRank(NamedTuple):
+    """Which process of its node a line is of: not a rank, which counts over all nodes, and never equal to one."""
+
+    number: int
+
+
+Whose = int | LocalRank | None
+"""A rank, or as much as a log tells of one."""
 
 
 class Line(NamedTuple):
@@ -85,9 +104,11 @@ class Line(NamedTuple):
     number: int
     """Counted from 1 by line feeds, as an editor counts."""
     text: str
-    rank: int | None = None
+    rank: Whose = None
     """The rank or task whose output it is, where a prefix says so."""
     host: str | None = None
+    times: int = 1
+    """How many lines it stands for, itself counted, where its format says that they are alike."""
 
 
 class Record(NamedTuple):
@@ -98,7 +119,7 @@ class Record(NamedTuple):
     """Where; 0 for a document that has no lines."""
     values: Mapping[Metric, float] = {}
     texts: Mapping[Text, str] = {}
-    rank: int | None = None
+    rank: Whose = None
     host: str | None = None
 
 
@@ -117,19 +138,25 @@ class LineFormat:
     """Texts from whose line on every line is given to the parser, for tables of rows without a mark of their own ..."""
     closes: tuple[str, ...] = ()
     """... up to a line with one of these."""
+    repeated: tuple[str, ...] = ()
+    """Further needles, of lines so many that they are counted without being looked at ..."""
+    alike: re.Pattern[str] | None = None
+    """... but for the first in a while in which this matches a text, in ASCII, that it matches in the others, too."""
     is_header: Callable[[str], bool] | None = None
     """For tables without any mark: whether the first line of a file is one's header."""
 
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """A format that is one JSON document a file."""
+    """A format that is one JSON document a file, or a line."""
 
     name: str
     upstream: str
     recognises: Callable[[Any], bool]
     parse: Callable[[Any], Iterator[Record]]
     """Raises nothing whatever it is given."""
+    in_lines: str | None = None
+    """Where its program also writes one document a line: a text that is in each of them."""
 
 
 Format = LineFormat | DocumentFormat

@@ -6,11 +6,12 @@ Under pipeline parallelism a loss of -1 says that the rank holds not the last st
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.record import RESUMED, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -43,6 +44,18 @@ SETTINGS = {
 }
 GPU = re.compile(r"\b[A-Z]{2,4} capacity: (.+) with ([\d.]{1,12})GiB memory")
 MODEL = re.compile(r"\bModel (.+) size: ([\d,]{1,20}) total parameters")
+# Versions of 2024 tell the index of the GPU after its name.
+INDEX = re.compile(r" \(\d+\)$")
+MESH = re.compile(r"\bBuilding \d-D device mesh with \[[\w', ]*\], \[([\d, ]{1,60})\]")
+BUILT = re.compile(r"\bBuilding .{1,80} with \w*ModelArgs\((.*)")
+ARGUMENT = re.compile(r"\b(\w+)=(\w+)")
+SHAPE = {"dim": a.HIDDEN_SIZE, "n_layers": a.LAYERS, "n_heads": a.HEADS, "head_dim": a.HEAD_SIZE,
+         "vocab_size": a.VOCABULARY_SIZE}  # fmt: skip
+UNCOVERED = ("moe_args", "moe_enabled", "q_lora_rank", "kv_lora_rank")
+PRECISION = re.compile(r"\bRunning with args: .*'mixed_precision_param': '(\w+)'")
+# Such as float8: which products are then computed how, the line does not say.
+CONVERTED = re.compile(r"'converters': \[[^\]]")
+STARTS = re.compile(r"\bTraining starts at step (\d{1,12})\b")
 PEAK = re.compile(r"\bPeak FLOPS used for computing MFU: ([\d.]+e\+\d\d)")
 
 
@@ -59,9 +72,13 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if m.LOSS in values:
                 values[m.EVALUATION_LOSS] = values.pop(m.LOSS)
             yield Record(Kind.evaluation, line.number, values, when, line.rank, line.host)
+        elif found := STARTS.search(line.text):
+            if (done := float(found[1]) - 1) > 0:
+                texts = when | {Text.event: RESUMED}
+                yield Record(Kind.event, line.number, {m.STEP: done}, texts, line.rank, line.host)
         else:
             values, texts = settings(line.text)
-            if values:
+            if values or texts:
                 yield Record(Kind.setting, line.number, values, when | texts, line.rank, line.host)
 
 
@@ -80,7 +97,13 @@ def settings(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
     """What a line says of the run, its model or its GPUs."""
     if found := GPU.search(text):
         size = printed_number(found[2])
-        return {} if size is None else {a.DEVICE_MEMORY: size * 2**30}, {Text.gpu_name: found[1]}
+        return {} if size is None else {a.DEVICE_MEMORY: size * 2**30}, {Text.gpu_name: INDEX.sub("", found[1])}
+    if found := BUILT.search(text):
+        return shape(found[1])
+    if found := MESH.search(text):
+        return {a.RANKS: float(math.prod(int(size) for size in found[1].split(",") if size.strip()))}, {}
+    if found := PRECISION.search(text):
+        return {}, {} if CONVERTED.search(text) else {Text.precision: found[1]}
     if found := MODEL.search(text):
         size = printed_number(found[2].replace(",", ""))
         return {} if size is None else {a.PARAMETERS: size}, {Text.model: found[1]}
@@ -90,10 +113,34 @@ def settings(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
     return {SETTINGS[name]: float(said) for name, said in SETTING.findall(text)}, {}
 
 
+def shape(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """The model that its arguments describe; whether its feed-forward is gated none of them says: all models' are."""
+    said = dict(ARGUMENT.findall(text))
+    values = {metric: float(said[name]) for name, metric in SHAPE.items() if said.get(name, "").isdecimal()}
+    heads = said.get("n_kv_heads", "")
+    if heads.isdecimal() or heads == "None":
+        values |= {a.KV_HEADS: float(heads)} if heads.isdecimal() else {a.KV_HEADS: values.get(a.HEADS, 0.0)}
+    values[a.GATED] = 1.0
+    values[a.TIED_EMBEDDINGS] = float(said.get("enable_weight_tying") == "True")
+    extra = [name for name in UNCOVERED if said.get(name, "None") not in {"None", "False", "0"}]
+    return values, {Text.uncovered: ", ".join(extra)} if extra else {}
+
+
 FORMAT = LineFormat(
     "torchtitan",
     "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan/components/metrics.py",
     parse,
     # Colours stand between the fields of a real terminal.
-    needles=("GiB(", "  data: ", "local batch size ", " total parameters", "GiB memory", "Peak FLOPS used"),
+    needles=(
+        "GiB(",
+        "  data: ",
+        "local batch size ",
+        " total parameters",
+        "GiB memory",
+        "Peak FLOPS used",
+        "Training starts at step ",
+        "-D device mesh with [",
+        "ModelArgs(",
+        "'mixed_precision_param': '",
+    ),
 )

@@ -1,7 +1,9 @@
-"""vLLM's serving benchmark: a table under `==== Serving Benchmark Result ====`, or one JSON document.
+"""vLLM's serving benchmark: a table under `==== Serving Benchmark Result ====`, and JSON, one document a file or line.
 
-SGLang, TensorRT-LLM and others print the same table with more or fewer rows. Rates are printed with two decimals: one
-of 0.05 requests per second has a single digit left, so that the count divided by the printed duration says more.
+SGLang, TensorRT-LLM and others print the same table with more or fewer rows. SGLang appends a line of JSON a run, as
+vLLM does with --append-result, both with the times of all requests where these are asked for. Rates are printed with
+two decimals: one of 0.05 requests per second has a single digit left, so that the count divided by the printed duration
+says more.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ POSITIVE = {
     "request goodput (req/s)": a.GOOD_REQUESTS_PER_S,
     "request_goodput": a.GOOD_REQUESTS_PER_S,
     "input token throughput (tok/s)": a.INPUT_TOKENS_PER_S,
+    "input_throughput": a.INPUT_TOKENS_PER_S,
     "output token throughput (tok/s)": a.OUTPUT_TOKENS_PER_S,
     "output_throughput": a.OUTPUT_TOKENS_PER_S,
     "peak output token throughput (tok/s)": a.PEAK_OUTPUT_TOKENS_PER_S,
@@ -129,4 +132,6 @@ def parse_document(document: Any) -> Iterator[Record]:
 
 UPSTREAM = "https://github.com/vllm-project/vllm/blob/v0.11.0/vllm/benchmarks/serve.py"
 FORMAT = LineFormat("vLLM serving benchmark", UPSTREAM, parse, opens=(TITLE,), closes=("=" * 50,))
-DOCUMENT = DocumentFormat("vLLM serving benchmark (JSON)", UPSTREAM, recognises, parse_document)
+DOCUMENT = DocumentFormat(
+    "vLLM serving benchmark (JSON)", UPSTREAM, recognises, parse_document, in_lines='"request_throughput"'
+)

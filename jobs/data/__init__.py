@@ -4,6 +4,7 @@
     tokenizer           token ids as LitGPT makes them, or a BPE trained on the text itself
     prepare             tokenize once into a cache directory named by its content
     dataset             that directory, memory-mapped
+    micro_batches       samples as padded rows, or packed end to end
     batches             which samples a rank sees in step n
 
 numpy only: jobs/submit calls this on the login node, where torch may be missing; ranks call the same.
@@ -13,6 +14,16 @@ from __future__ import annotations
 
 from jobs.data.batches import Batches, StepBatch, held_out_batches
 from jobs.data.dataset import Dataset, open_dataset
+from jobs.data.micro_batches import MicroBatch
 from jobs.data.prepare import prepare, refuse_unready
 
-__all__ = ["Batches", "Dataset", "StepBatch", "held_out_batches", "open_dataset", "prepare", "refuse_unready"]
+__all__ = [
+    "Batches",
+    "Dataset",
+    "MicroBatch",
+    "StepBatch",
+    "held_out_batches",
+    "open_dataset",
+    "prepare",
+    "refuse_unready",
+]

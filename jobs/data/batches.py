@@ -2,31 +2,40 @@
 
 Nothing is remembered from step to step, so resuming is asking for the next n. Epoch e visits the samples, less those
 held out at the end, in a permutation drawn from (seed, e); an incomplete last global batch is left out. A global
-batch is the same samples whatever dp and micro_batch_size are: rank r takes its r-th contiguous slice and cuts that
-into micro-batches.
+batch is the same samples whatever dp and micro_batch_size are:
+
+    padded      rank r takes its r-th contiguous slice and cuts that into micro-batches
+    bucketed    samples of a pool of global batches are sorted by length before they are cut into those, which then come
+                in an order drawn from the seed; ranks take micro-batches in turn, so that all have similar lengths
+    packed      samples are dealt to the micro-batches of all ranks so that these have about equally many tokens
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from jobs.data.dataset import IGNORED, Dataset, Tokens
+from jobs.data.dataset import Dataset, Tokens
+from jobs.data.micro_batches import MicroBatch, dealt, end_to_end, side_by_side
 from jobs.errors import DataError
+from jobs.schema import Batching
+
+Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class StepBatch:
     """What a rank computes on in one optimizer step, and the size of the whole global batch."""
 
-    micro_batches: list[tuple[Tokens, Tokens]]
-    """Inputs and targets of this rank, each (micro_batch_size, longest sample in the micro-batch or as padded)."""
+    micro_batches: list[MicroBatch[Tokens]]
+    """This rank's, (micro_batch_size, longest sample in the micro-batch or as padded); packed (1, all of them)."""
     labels: int
     """Targets of the global batch that take a loss."""
+    samples: int
+    """Samples of the global batch."""
     tokens: int
     """Inputs of the global batch, padding not counted."""
     padded_tokens: int
@@ -34,8 +43,9 @@ class StepBatch:
 
 
 class Batches:
-    """The batches of one data-parallel rank, padded to `pad_to` or else to the next multiple of `pad_multiple`.
+    """The batches of one data-parallel rank, rows padded to a multiple of `row_multiple`.
 
+    With `equal_rows`, micro-batches of all ranks have rows as long as the longest of them needs.
     Raises DataError when the data does not fill a global batch, or when one could be without any label.
     """
 
@@ -48,8 +58,10 @@ class Batches:
         dp: int,
         dp_rank: int,
         seed: int,
-        pad_multiple: int = 1,
-        pad_to: int | None = None,
+        batching: Batching = Batching.padded,
+        bucket_batches: int = 1,
+        row_multiple: int = 1,
+        equal_rows: bool = False,
         held_out: int = 0,
     ) -> None:
         assert global_batch_size % (dp * micro_batch_size) == 0, (
@@ -64,10 +76,13 @@ class Batches:
         self._micro_batch_size = micro_batch_size
         self._micro_batches = global_batch_size // (dp * micro_batch_size)
         self._dp_rank = dp_rank
+        self._dp = dp
         self._seed = seed
-        self._pad_multiple = pad_multiple
-        self._pad_to = pad_to
-        self._epoch: tuple[int, npt.NDArray[np.intp]] | None = None
+        self._batching = batching
+        self._bucket_batches = bucket_batches
+        self._row_multiple = row_multiple
+        self._equal_rows = equal_rows
+        self._epoch: tuple[int, Indices] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -76,49 +91,87 @@ class Batches:
 
     def step(self, n: int) -> StepBatch:
         """The batch of optimizer step n = 1, 2, ..."""
-        assert n >= 1, f"steps count from 1, not {n}"
-        epoch, index = divmod(n - 1, self.steps_per_epoch)
-        start = index * self._global_batch_size
-        chosen = self._order(epoch)[start : start + self._global_batch_size]
-        micro_batches = chosen.reshape(-1, self._micro_batch_size)  # of all ranks, in rank order
-        lengths = self._dataset.lengths[micro_batches]
+        chosen = self._global_batch(n)
+        micro_batches = self._cut(chosen)
+        row_lengths = self._row_lengths(micro_batches)
         first = self._dp_rank * self._micro_batches
+        mine = slice(first, first + self._micro_batches)
         return StepBatch(
             micro_batches=[
-                side_by_side(self._dataset, samples, int(self._padded_lengths(lengths[row].max())))
-                for row, samples in enumerate(micro_batches[first : first + self._micro_batches], start=first)
+                self._rows(samples, length)
+                for samples, length in zip(micro_batches[mine], row_lengths[mine].tolist(), strict=True)
             ],
             labels=int(self._dataset.label_counts[chosen].sum()),
-            tokens=int(lengths.sum(dtype=np.int64)),
-            padded_tokens=int(self._padded_lengths(lengths.max(axis=1)).sum(dtype=np.int64)) * self._micro_batch_size,
+            samples=len(chosen),
+            tokens=int(self._dataset.lengths[chosen].sum(dtype=np.int64)),
+            padded_tokens=int(row_lengths.sum()) * (1 if self._batching is Batching.packed else self._micro_batch_size),
         )
 
-    def _order(self, epoch: int) -> npt.NDArray[np.intp]:
-        """The samples in the order of an epoch; the last one asked for is kept, it costs time linear in the data."""
+    def samples(self, n: int) -> list[int]:
+        """The samples of this rank in optimizer step n, micro-batch after micro-batch."""
+        first = self._dp_rank * self._micro_batches
+        mine = self._cut(self._global_batch(n))[first : first + self._micro_batches]
+        return [int(sample) for samples in mine for sample in samples]
+
+    def _global_batch(self, n: int) -> Indices:
+        """The samples of optimizer step n, of all ranks."""
+        assert n >= 1, f"steps count from 1, not {n}"
+        epoch, index = divmod(n - 1, self.steps_per_epoch)
+        chosen: Indices = self._order(epoch)[index]
+        return chosen
+
+    def _order(self, epoch: int) -> Indices:
+        """The samples of an epoch, one row a global batch.
+
+        The last one asked for is kept: it costs time linear in the data.
+        """
         if self._epoch is None or self._epoch[0] != epoch:
             random = np.random.default_rng((self._seed, epoch))
-            self._epoch = (epoch, random.permutation(self._samples))
+            whole = self.steps_per_epoch * self._global_batch_size
+            order = random.permutation(self._samples)[:whole].reshape(-1, self._global_batch_size)
+            if self._batching is Batching.bucketed:
+                order = bucketed(order, self._dataset.lengths, self._bucket_batches, random)
+            self._epoch = (epoch, order)
         return self._epoch[1]
 
-    def _padded_lengths(self, longest: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What sequences are padded to in micro-batches whose longest samples these are."""
-        if self._pad_to is not None:
-            return np.full_like(longest, self._pad_to)
-        return (longest + self._pad_multiple - 1) // self._pad_multiple * self._pad_multiple
+    def _cut(self, chosen: Indices) -> list[Indices]:
+        """A global batch as the micro-batches of all ranks, in rank order."""
+        if self._batching is Batching.packed:
+            count = self._dp * self._micro_batches
+            return [chosen[samples] for samples in dealt(self._dataset.lengths[chosen], count)]
+        micro_batches = chosen.reshape(-1, self._micro_batch_size)
+        if self._batching is Batching.bucketed:
+            in_turn = micro_batches.reshape(self._micro_batches, self._dp, -1)
+            micro_batches = in_turn.swapaxes(0, 1).reshape(-1, self._micro_batch_size)
+        return list(micro_batches)
+
+    def _row_lengths(self, micro_batches: list[Indices]) -> npt.NDArray[np.int64]:
+        """How long the rows of each micro-batch are."""
+        used = np.sum if self._batching is Batching.packed else np.max
+        needed = np.array([used(self._dataset.lengths[samples]) for samples in micro_batches], dtype=np.int64)
+        if self._equal_rows:
+            needed[:] = needed.max()
+        return (needed + self._row_multiple - 1) // self._row_multiple * self._row_multiple
+
+    def _rows(self, samples: Indices, length: int) -> MicroBatch[Tokens]:
+        """Samples as rows of this length."""
+        if self._batching is Batching.packed:
+            return end_to_end(self._dataset, samples, length, self._row_multiple)
+        return side_by_side(self._dataset, samples, length)
 
 
-def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -> tuple[Tokens, Tokens]:
-    """Samples as rows of this length; inputs padded with 0, which no label looks at, and targets with IGNORED."""
-    shape = (len(samples), length)
-    inputs, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
-    for row, sample in enumerate(samples.tolist()):
-        used = int(dataset.lengths[sample])
-        inputs[row, :used], targets[row, :used] = dataset.sample(sample)
-    return inputs, targets
+def bucketed(order: Indices, lengths: npt.NDArray[np.int32], pool: int, random: np.random.Generator) -> Indices:
+    """Global batches (n, GBS) made anew of the samples of each `pool` of them, by length, and drawn in any order."""
+    pools = []
+    for start in range(0, len(order), pool):
+        samples = order[start : start + pool]
+        by_length = samples.ravel()[np.argsort(lengths[samples.ravel()], kind="stable")]
+        pools.append(random.permutation(by_length.reshape(samples.shape)))
+    return np.concatenate(pools)
 
 
-def held_out_batches(dataset: Dataset, held_out: int, size: int) -> Iterator[tuple[Tokens, Tokens]]:
-    """Inputs and targets of the samples that no step trains on, in their order, so many at once."""
+def held_out_batches(dataset: Dataset, held_out: int, size: int) -> Iterator[MicroBatch[Tokens]]:
+    """The samples that no step trains on, in their order, so many at once."""
     chosen = np.arange(len(dataset) - held_out, len(dataset))
     for start in range(0, held_out, size):
         samples = chosen[start : start + size]

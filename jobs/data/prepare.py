@@ -29,7 +29,7 @@ from jobs.data.records import Record, read_records
 from jobs.data.sources import pieces, reading, source_files
 from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
 from jobs.errors import DataError
-from jobs.schema import Data, Source, TooLong
+from jobs.schema import INSTRUCTIONS, Data, Source, TooLong
 
 FORMAT = 1
 """Part of the digest: raise it when the same input gives other samples."""
@@ -45,6 +45,7 @@ LOCK_WAIT_S = 900
 DESCRIPTIONS = {
     Source.stdlib: "Python standard library",
     Source.text: "Text of {name}",
+    Source.docstrings: "Docstrings of the Python standard library",
     Source.alpaca: "Alpaca instructions of {name}",
     Source.pubmedqa: "PubMedQA questions of {name}",
     Source.random: "Random tokens, whose loss means nothing",
@@ -188,12 +189,12 @@ def random_meta(recipe: Recipe) -> dict[str, Any]:
 def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
     """Write tokenizer, tokens and samples, and return the rest as meta."""
     data = recipe.data
-    if data.source in (Source.stdlib, Source.text):
+    if data.source not in INSTRUCTIONS:
         texts = (piece.text for path in recipe.files for piece in pieces(path))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
         samples = write_windows(recipe, tokenizer, directory)
     else:
-        records = read_records(data.source, recipe.files[0], data.max_samples)
+        records = read_records(data.source, recipe.files, data.max_samples)
         texts = (text for record in records for text in (record.prompt, record.response))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
         samples = write_records(recipe, records, tokenizer, directory)

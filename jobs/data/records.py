@@ -1,4 +1,4 @@
-"""Records: instruction data in JSON as pairs of prompt and response.
+"""Records: instruction data, in JSON or docstrings, as pairs of prompt and response.
 
 Token ids are not known here. Called by prepare. A record that cannot be used is refused by its number; nothing is
 passed over silently.
@@ -7,11 +7,13 @@ passed over silently.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from jobs.data.docstrings import docstring_rows
 from jobs.data.sources import EXPECTED, decoded, reading
 from jobs.errors import DataError
 from jobs.schema import Source
@@ -49,11 +51,14 @@ class Fields:
         return "" if self.values.get(key) is None else self.text(key)
 
 
-def read_records(source: Source, path: Path, max_samples: int | None) -> list[Record]:
-    """The first `max_samples` records of a file, or all.
+def read_records(source: Source, files: list[Path], max_samples: int | None) -> list[Record]:
+    """The first `max_samples` records of the files that `source_files` gives, or all.
 
-    Raises DataError naming file and record for what is not UTF-8, not JSON, or of another shape.
+    Raises DataError naming file and record for what is not UTF-8, not JSON, not Python, or of another shape.
     """
+    if source is Source.docstrings:
+        return list(islice((record for path in files for record in docstring_records(path)), max_samples))
+    (path,) = files
     with reading(path):
         text = decoded(path.read_bytes(), path)
     rows = json_lines(text, path) if path.suffix == ".jsonl" else json_rows(text, path, source)
@@ -61,6 +66,12 @@ def read_records(source: Source, path: Path, max_samples: int | None) -> list[Re
         raise DataError(f"{path} has no records. data.source={source.name} reads {EXPECTED[source]}.")
     parse = PARSERS[source]
     return [parse(row, f"{path}: record {number}", name) for number, (name, row) in enumerate(rows[:max_samples], 1)]
+
+
+def docstring_records(path: Path) -> Iterator[Record]:
+    """The docstrings of a file of Python, in Alpaca's prompt."""
+    rows = enumerate(docstring_rows(path), 1)
+    return (alpaca_record(row, f"{path}: docstring {number}", None) for number, row in rows)
 
 
 def json_lines(text: str, path: Path) -> list[tuple[str | None, Any]]:

@@ -16,6 +16,8 @@ from pathlib import Path
 from jobs.errors import DataError
 from jobs.schema import Data, Source
 
+STDLIB = Path(sysconfig.get_path("stdlib"))
+"""The standard library of the Python that runs this."""
 STDLIB_TEXT_BYTES = 4_000_000
 """Text taken of the standard library: tokenizer training and encoding stay at a few seconds on one core."""
 STDLIB_LEAST_BYTES = 64_000
@@ -58,7 +60,7 @@ def source_files(data: Data) -> list[Path]:
                 f"data.path={data.path} is not used by data.source={data.source.name}. Type data.path=null, "
                 "or data=text to train on that file."
             )
-        return stdlib_files(Path(sysconfig.get_path("stdlib"))) if data.source is Source.stdlib else []
+        return [] if data.source is Source.random else stdlib_files(STDLIB)
     expected = f"data.source={data.source.name} reads {EXPECTED[data.source]}"
     if data.path is None:
         raise DataError(f"data.path is not set. {expected}. Type data.path=PATH.")
@@ -100,7 +102,7 @@ def stdlib_files(directory: Path) -> list[Path]:
     if size < STDLIB_LEAST_BYTES:
         raise DataError(
             f"The standard library of this Python has {size} bytes of source text in {directory}, and data=stdlib "
-            f"needs {STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
+            f"and data=docstrings need {STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
         )
     return files
 

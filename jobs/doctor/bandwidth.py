@@ -6,19 +6,17 @@ Imported where torch is known to be: the rest of the doctor does without.
 from __future__ import annotations
 
 import os
-import re
-import socket
 import time
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 
 from jobs.doctor.outliers import rounds
+from jobs.transport import gloo_ways, nccl_environment, nccl_networks, nccl_ways
 
 # Large enough that latency does not count, small enough for any node's memory.
 BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
@@ -32,7 +30,7 @@ def measure(names: list[str], rank: int, port: int, directory: Path) -> dict[str
     cuda = torch.cuda.is_available()
     log = directory / f"nccl-{rank}.log"
     if cuda:
-        os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH", "NCCL_DEBUG_FILE": str(log)}
+        os.environ |= nccl_environment(log)
     # CPUs keep the rounds together, whatever the pairs use.
     meeting = f"tcp://{names[0]}:{port}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=len(names), timeout=TIMEOUT)
@@ -46,10 +44,11 @@ def measure(names: list[str], rank: int, port: int, directory: Path) -> dict[str
                 speeds[names[other]] = gb_per_s(pair, device)
     dist.barrier()
     dist.destroy_process_group()
+    told = log.read_text(errors="replace") if log.exists() else ""
     return {
         "backend": "nccl" if cuda else "gloo",
         "gb_per_s": speeds,
-        "transports": nccl_transports(log.read_text(errors="replace")) if cuda and log.exists() else gloo_transport(),
+        "transports": [*nccl_networks(told), *nccl_ways(told)] if cuda else gloo_ways(),
     }
 
 
@@ -76,25 +75,3 @@ def synchronize(device: torch.device) -> None:
     """Wait for the device's queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def gloo_transport() -> list[str]:
-    """TCP, and the interface that gloo takes: the one told, or that of the host's own name."""
-    told = os.environ.get("GLOO_SOCKET_IFNAME")
-    if told:
-        return [f"TCP over {told}"]
-    try:
-        address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return ["TCP over loopback, since the host's own name does not resolve"]
-    for name, addresses in psutil.net_if_addrs().items():
-        if address in {entry.address for entry in addresses}:
-            return [f"TCP over {name}"]
-    return [f"TCP over {'lo' if address.startswith('127.') else address}"]
-
-
-def nccl_transports(log: str) -> list[str]:
-    """The networks that NCCL says it uses, and the ways that its channels take: NET/IB/0/GDRDMA, NET/Socket/0, ..."""
-    networks = re.findall(r"NCCL INFO (NET/\w+) : Using (\[0\]\S+)", log)
-    ways = re.findall(r"\bvia ((?:NET|P2P|SHM)\S*)", log)
-    return sorted({" ".join(found) for found in networks} | set(ways))

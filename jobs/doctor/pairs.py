@@ -10,6 +10,7 @@ from jobs.doctor.nodes import is_emulated, listed
 from jobs.doctor.outliers import SLOW, Pairs, slow_nodes, slow_pairs
 from jobs.doctor.report import Finding, Verdict
 from jobs.schema import Run
+from jobs.transport import SOCKETS, SOCKETS_ADVICE
 
 
 def bandwidths(run: Run, reports: list[dict[str, Any]], measured: dict[str, dict[str, Any]]) -> Iterator[Finding]:
@@ -77,9 +78,6 @@ def outliers(pairs: Pairs) -> Iterator[Finding]:
 def transport(backend: str, ways: set[str]) -> Finding:
     """What the bytes went over."""
     found = f"{backend}: {listed(sorted(ways)) or 'not told'}"
-    if backend == "nccl" and any(way.startswith("NET/Socket") for way in ways):
-        advice = (
-            "TCP sockets: where nodes have InfiniBand, NCCL did not find it (NCCL_IB_HCA; libibverbs in a container)."
-        )
-        return Finding("transport", found, Verdict.warning, advice)
+    if any(way.startswith(SOCKETS) for way in ways):
+        return Finding("transport", found, Verdict.warning, SOCKETS_ADVICE)
     return Finding("transport", found)

@@ -12,6 +12,7 @@ tokens, so shard groups span them too.
 from __future__ import annotations
 
 import torch
+from litgpt.model import Block
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -47,8 +48,21 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
     data_mesh = data_parallel_mesh(run, mesh)
     for layer in layers(unit):
         fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
+    if run.parallelism.prefetch is not None:
+        gather_ahead(layers(unit), run.parallelism.prefetch)
     # The root keeps torch's choice: backward needs its head at once, so freeing it would only gather it twice.
     fully_shard(unit, mesh=data_mesh, mp_policy=policy)
+
+
+def gather_ahead(units: list[Block], depth: int) -> None:
+    """Let each FSDP unit gather the weights of the next ones before it computes: forward, and backward the other way.
+
+    The host then issues them early, so that they overlap with computation also where it is not far ahead.
+    """
+    for i, unit in enumerate(units):
+        after, before = units[i + 1 : i + 1 + depth], units[max(0, i - depth) : i][::-1]
+        unit.set_modules_to_forward_prefetch(after)
+        unit.set_modules_to_backward_prefetch(before)
 
 
 def data_parallel_mesh(run: Run, mesh: DeviceMesh) -> DeviceMesh:

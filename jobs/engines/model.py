@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from litgpt.config import Config
 from litgpt.model import GPT, Block
-from torch import nn
+from torch import Tensor, nn
 
+from jobs.engines.attention import attention, samples_of
 from jobs.engines.litgpt_names import litgpt_fields
-from jobs.schema import Model
+from jobs.engines.loss import summed_loss
+from jobs.schema import Loss, Model
 
 
-def empty_model(model: Model, sequence_length: int) -> GPT:
+class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
+    """LitGPT's GPT, by its parameter names, whose forward pass ends in the loss and takes packed rows."""
+
+    def __init__(self, config: Config, loss: Loss) -> None:
+        super().__init__(config)
+        self.loss = loss
+        for layer in layers(self):
+            layer.attn.scaled_dot_product_attention = attention
+
+    def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The loss summed over targets; all (mbs, seq), or one packed row and where in its sample each token stands."""
+        x = through(self.transformer.h, self.transformer.wte(inputs), (self.cos, self.sin), targets, positions)
+        return summed_loss(self.loss, self.transformer.ln_f(x), self.lm_head, targets)
+
+
+def through(
+    blocks: Iterable[nn.Module], x: Tensor, rotary: tuple[Tensor, Tensor], targets: Tensor, positions: Tensor | None
+) -> Tensor:
+    """Hidden states (mbs, seq or TP's part of it, hidden) of tokens with these targets (mbs, seq) through layers."""
+    if positions is None:
+        cos, sin = (table[None, : targets.shape[1]] for table in rotary)
+        samples = None
+    else:
+        cos, sin = (table[positions] for table in rotary)
+        samples = samples_of(positions)
+    for block in blocks:
+        # By position, as GPT does: tensor parallelism knows attention's inputs by their place.
+        x = block(x, cos, sin, samples, None, None)
+    return x
+
+
+def empty_model(model: Model, sequence_length: int, loss: Loss) -> Decoder:
     """The model without memory for its weights (meta device), its rotary table cut to the sequence length."""
     with torch.device("meta"):
-        gpt = GPT(Config(**litgpt_fields(model)))
+        gpt = Decoder(Config(**litgpt_fields(model)), loss)
     gpt.max_seq_length = sequence_length
     return gpt
 

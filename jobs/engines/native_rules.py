@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from jobs.layout import frees_weights
-from jobs.plan.words import Rule
-from jobs.schema import ActivationCheckpointing, Run, Schedule, Sharding, Strategy
+from jobs.plan.words import FLOAT8_CAPABILITY, Rule
+from jobs.schema import (
+    ActivationCheckpointing,
+    Batching,
+    Kernels,
+    Mlp,
+    Norm,
+    Precision,
+    Run,
+    Schedule,
+    Sharding,
+    Strategy,
+    WeightsReader,
+)
 
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
+GPU_OF_THIS_MACHINE = "if this machine has one say which (gpu=h100_sxm or another)"
+
+
+def has_gpus(run: Run) -> bool:
+    """Whether ranks are said to compute on GPUs: of the cluster, or of this machine (launcher=local)."""
+    return run.cluster.gpus or run.gpu.name != "none"
 
 
 def no_adapters(run: Run) -> str | None:
-    """Adapters are NeMo's."""
+    """Adapters are of the other engines."""
     if run.job.lora is not None:
-        return "engine=native trains all weights, not adapters (job.lora). Type engine=nemo, or job=finetune_full."
+        return (
+            "engine=native trains all weights, not adapters (job.lora). Type engine=nemo, engine=litgpt, or "
+            "job=finetune_full."
+        )
     return None
 
 
@@ -73,10 +94,115 @@ def context_sums_in_shard_groups(run: Run) -> str | None:
     return None
 
 
+def there_is_something_to_read_once(run: Run) -> str | None:
+    """Random weights are drawn where they are needed."""
+    if run.engine.weights is WeightsReader.node and run.job.init_from is None:
+        return (
+            "engine.weights=node reads job.init_from once a node, and job.init_from is not set: random weights are not "
+            "read. Type job.init_from=DIRECTORY, or engine.weights=each."
+        )
+    return None
+
+
+def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
+    """Of bfloat16 weights float32 arithmetic would be float32 in name only."""
+    if run.engine.parameters is Precision.bfloat16 and run.job.precision is not Precision.bfloat16:
+        return (
+            f"engine.parameters=bfloat16 keeps weights in bfloat16, and job.precision={run.job.precision.name} "
+            "computes in more. Type job.precision=bfloat16, or engine.parameters=float32."
+        )
+    return None
+
+
+def packed_rows_are_whole(run: Run) -> str | None:
+    """Ring attention is causal over the whole row."""
+    if run.job.batching is Batching.packed and run.parallelism.context > 1:
+        return (
+            f"job.batching=packed keeps attention within samples, and parallelism.context={run.parallelism.context} "
+            "cuts rows over ranks whose ring attention cannot. Type job.batching=padded, or parallelism.context=1."
+        )
+    return None
+
+
+def fused_kernels_fit(run: Run) -> str | None:
+    """Liger's kernels are for GPUs, and stand for some of torch's operations on whole tensors."""
+    model, asked = run.model, f"kernels={run.engine.kernels.name}"
+    if run.engine.kernels is Kernels.torch:
+        return None
+    others = {
+        f"model.norm={model.norm.name}, not RMSNorm": model.norm is not Norm.RMSNorm,
+        f"model.mlp={model.mlp.name}, not LLaMAMLP": model.mlp is not Mlp.LLaMAMLP,
+        f"model.rope_fraction={model.rope_fraction:g}, not 1": model.rope_fraction != 1,
+    }
+    if unfit := [what for what, is_so in others.items() if is_so]:
+        return f"{asked} has no kernels for {model.name} ({'; '.join(unfit)}). Type kernels=torch."
+    if run.parallelism.tensor > 1:
+        return (
+            f"{asked} computes on whole tensors, and parallelism.tensor={run.parallelism.tensor} cuts them. "
+            "Type kernels=torch, or parallelism.tensor=1."
+        )
+    if run.engine.compile:
+        return (
+            f"{asked} and engine.compile=true both fuse a layer's operations. Type engine.compile=false, or "
+            "kernels=torch."
+        )
+    if run.engine.kernels is Kernels.liger and not has_gpus(run):
+        return (
+            f"kernels=liger needs GPUs, and cluster={run.cluster.name} has none. Type kernels=torch, or "
+            f"kernels=liger_or_torch to have them wherever a rank can; {GPU_OF_THIS_MACHINE}."
+        )
+    return None
+
+
+def float8_has_its_hardware(run: Run) -> str | None:
+    """float8 matrix products: NVIDIA GPUs since 2022, whole matrices, multiples of 16 (torch._scaled_mm)."""
+    if not run.engine.float8:
+        return None
+    model, gpu, off = run.model, run.gpu, "Type engine.float8=false"
+    if run.job.precision is not Precision.bfloat16:
+        return (
+            f"engine.float8=true stands for bfloat16 matrix products, and job.precision={run.job.precision.name}. "
+            f"Type job.precision=bfloat16, or engine.float8=false."
+        )
+    sizes = {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "heads x head_size": model.heads * model.head_size,
+        "(heads + 2 x kv_heads) x head_size": (model.heads + 2 * model.kv_heads) * model.head_size,
+    }
+    for key, size in sizes.items():
+        if size % 16:
+            return (
+                f"engine.float8=true multiplies matrices whose sides are multiples of 16, and model {key}={size} "
+                f"({model.name}) is none. {off}."
+            )
+    if model.experts:
+        return f"engine.float8=true does not run with experts ({model.name}). {off}, or choose a dense model."
+    if run.parallelism.tensor > 1:
+        return (
+            f"engine.float8=true multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} cuts them. "
+            f"{off}, or parallelism.tensor=1."
+        )
+    least = float(".".join(map(str, FLOAT8_CAPABILITY)))
+    if not has_gpus(run):
+        return f"engine.float8=true needs GPUs, and cluster={run.cluster.name} has none. {off}; {GPU_OF_THIS_MACHINE}."
+    if gpu.device_name is not None and (gpu.compute_capability or 0.0) < least:
+        return (
+            f"engine.float8=true needs an NVIDIA GPU of compute capability {least} or more, which {gpu.name} is not. "
+            f"{off}."
+        )
+    return None
+
+
 NATIVE: tuple[Rule, ...] = (
     no_adapters,
     no_distributed_optimizer,
     split_backward_finds_what_it_needs,
     compiled_layers_are_whole,
     context_sums_in_shard_groups,
+    there_is_something_to_read_once,
+    narrow_weights_have_narrow_arithmetic,
+    packed_rows_are_whole,
+    fused_kernels_fit,
+    float8_has_its_hardware,
 )

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
-from litgpt.model import GPT
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel
 
+from jobs import metrics as m
 from jobs.engines.activation_checkpointing import recompute
 from jobs.engines.compilation import compile_layer
 from jobs.engines.context_parallel import cut_sequences
 from jobs.engines.data_parallel import replicate, shard, uses_ddp, uses_fsdp
 from jobs.engines.fill import fill
+from jobs.engines.float8 import multiply_in_float8, refuse_float8
+from jobs.engines.kernels import fuse, usable
 from jobs.engines.mixed_precision import autocast
-from jobs.engines.model import empty_model, layers, tie_embeddings
+from jobs.engines.model import Decoder, empty_model, layers, tie_embeddings
 from jobs.engines.pipeline import Pipeline, Stage, split
 from jobs.engines.step import ForwardBackward, OneAfterAnother
 from jobs.engines.tensor_parallel import cut_matrices
-from jobs.engines.weights import values_of
+from jobs.engines.weights import first_weights
 from jobs.layout import AXES, Layout, sequence_parallel
-from jobs.schema import Precision, Run
+from jobs.metrics import Metric
+from jobs.schema import Kernels, Precision, Run
+
+TYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class ParallelModel:
     """A model cut over ranks."""
 
-    gpt: GPT
+    gpt: Decoder
     """What this rank holds, under LitGPT's parameter names."""
     execution: ForwardBackward
     """How micro-batches run through it."""
+    kernels: Kernels
+    """Whose kernels compute it."""
 
 
 def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
@@ -41,17 +49,25 @@ def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXES)
 
 
-def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device) -> ParallelModel:
-    """The run's model on this rank, with its weights."""
-    p = run.parallelism
-    gpt = empty_model(run.model, run.job.sequence_length)
-    units: list[GPT] | list[Stage] = [gpt]
+def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Callable[[Metric], None]) -> ParallelModel:
+    """The run's model on this rank, with its weights; `begins` is told which part of the start-up comes next."""
+    begins(m.STARTUP_MODEL_TIME)
+    if run.engine.float8:
+        refuse_float8(device)
+    p, kernels = run.parallelism, usable(run.engine.kernels, device)
+    gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)
+    gpt.to(TYPES[run.engine.parameters])
+    units: list[Decoder] | list[Stage] = [gpt]
 
     if p.pipeline > 1:
         units = split(gpt, run, mesh["pp"].get_local_rank())
     if p.tensor > 1:
         cut_matrices(gpt, mesh["tp"], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
+    if run.engine.float8:
+        multiply_in_float8(gpt)
+    if kernels is Kernels.liger:
+        fuse(gpt)
     for layer in layers(gpt):
         recompute(layer, run.engine.activation_checkpointing)
         if run.engine.compile:
@@ -61,7 +77,8 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device) -> Parallel
             shard(unit, run, mesh)
         elif run.job.precision is Precision.bfloat16:
             autocast(unit, device)
-    fill(gpt, device, values_of(run.job.init_from, run.job.seed), tensor=p.tensor, tied=run.model.tie_embeddings)
+    begins(m.STARTUP_WEIGHTS_TIME)
+    fill(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
 
     def around(tokens: list[Tensor]) -> ExitStack:
         contexts = ExitStack()
@@ -71,6 +88,9 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device) -> Parallel
             contexts.enter_context(cut_sequences(gpt, mesh["cp"], tokens))
         return contexts
 
+    execution: ForwardBackward
     if p.pipeline > 1:
-        return ParallelModel(gpt, Pipeline([u for u in units if isinstance(u, Stage)], run, mesh["pp"], device, around))
-    return ParallelModel(gpt, OneAfterAnother(replicate(gpt, mesh) if uses_ddp(run) else gpt, around))
+        execution = Pipeline([u for u in units if isinstance(u, Stage)], run, mesh["pp"], device, around)
+    else:
+        execution = OneAfterAnother(replicate(gpt, mesh) if uses_ddp(run) else gpt, around)
+    return ParallelModel(gpt, execution, kernels)

@@ -5,43 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from litgpt.model import GPT
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
-from jobs.engines.step import Around, MicroBatch, summed_loss
+from jobs.data import MicroBatch
+from jobs.engines.loss import summed_loss
+from jobs.engines.model import Decoder, through
+from jobs.engines.step import Around
 from jobs.layout import accumulation, stages_of
 from jobs.plan.stages import held_layers, stage_layers
 from jobs.schema import Run
 
 
 class Stage(nn.Module):
-    """Some consecutive layers: tokens (mbs, seq) into the first, logits out of the last, activations between."""
+    """Some consecutive layers: tokens (mbs, seq) into the first, the loss out of the last, activations between."""
 
-    def __init__(self, gpt: GPT, index: int, layers: Sequence[int], *, first: bool, last: bool) -> None:
+    def __init__(self, gpt: Decoder, index: int, layers: Sequence[int], *, first: bool, last: bool) -> None:
         super().__init__()
         self.index = index
         self.wte = gpt.transformer.wte if first else None
         self.layers = nn.ModuleList(gpt.transformer.h.get_submodule(str(i)) for i in layers)
         self.ln_f = gpt.transformer.ln_f if last else None
         self.lm_head = gpt.lm_head if last else None
+        self.loss = gpt.loss
         # Asked for at each pass: the table gets its memory after FSDP was applied.
-        self.rope: Callable[[], tuple[Tensor, Tensor]] = lambda: (gpt.cos.unsqueeze(0), gpt.sin.unsqueeze(0))
+        self.rotary: Callable[[], tuple[Tensor, Tensor]] = lambda: (gpt.cos, gpt.sin)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The stage's part of GPT.forward, for sequences as long as the rotary table."""
-        cos, sin = self.rope()
+    def forward(self, x: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The stage's part of Decoder.forward."""
         if self.wte is not None:
             x = self.wte(x)
-        for layer in self.layers:
-            # By position, as GPT does: tensor parallelism knows attention's inputs by their place.
-            x = layer(x, cos, sin, None, None, None)
-        return x if self.ln_f is None or self.lm_head is None else self.lm_head(self.ln_f(x))
+        x = through(self.layers, x, self.rotary(), targets, positions)
+        if self.ln_f is None or self.lm_head is None:
+            return x
+        return summed_loss(self.loss, self.ln_f(x), self.lm_head, targets)
 
 
-def split(gpt: GPT, run: Run, pp_rank: int) -> list[Stage]:
+def split(gpt: Decoder, run: Run, pp_rank: int) -> list[Stage]:
     """Drop from the model what this rank does not hold, and return the stages that run the rest.
 
     The model keeps LitGPT's parameter names, so what all ranks hold adds up to one checkpoint.
@@ -64,30 +66,47 @@ class Pipeline:
 
     def __init__(self, stages: list[Stage], run: Run, mesh: DeviceMesh, device: torch.device, around: Around) -> None:
         self.scale = 1.0
-        kind = get_schedule_class(run.parallelism.schedule.name)
-        count = len(stage_layers(run))
-        placed = [PipelineStage(stage, stage.index, count, device, group=mesh.get_group()) for stage in stages]
+        self.stages = stages
+        self.run = run
+        self.group = mesh.get_group()
+        self.device = device
+        self.around = around
+        # One for each size of packed rows: stages exchange tensors of a size that they find once.
+        self.schedules: dict[torch.Size, Callable[..., object]] = {}
+
+    def schedule(self) -> Callable[..., object]:
+        """What runs a step on micro-batches of one size."""
+        kind = get_schedule_class(self.run.parallelism.schedule.name)
+        count = len(stage_layers(self.run))
+        placed = [PipelineStage(stage, stage.index, count, self.device, group=self.group) for stage in self.stages]
         # The loss is divided by the labels of the global batch: gradients must not be divided again.
-        self.schedule = kind(
+        schedule = kind(
             placed if issubclass(kind, PipelineScheduleMulti) else placed[0],
-            n_microbatches=accumulation(run),
-            loss_fn=lambda logits, targets: summed_loss(logits, targets) * self.scale,
+            n_microbatches=accumulation(self.run),
+            loss_fn=lambda loss, _: loss * self.scale,
             scale_grads=False,
         )
-        self.first = any(stage.is_first for stage in placed)
-        self.last = any(stage.is_last for stage in placed)
-        self.around = around
+        step: Callable[..., object] = schedule.step
+        return step
 
-    def forward_backward(self, micro_batches: list[MicroBatch], scale: float) -> Tensor:
+    def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
         """See ForwardBackward."""
         self.scale = scale
-        inputs = torch.cat([inputs for inputs, _ in micro_batches])
-        targets = torch.cat([targets for _, targets in micro_batches])
+        inputs, targets, *packed = (
+            torch.cat(parts) for parts in zip(*micro_batches, strict=True) if parts[0] is not None
+        )
+        size = inputs.shape  # before `around`, which may cut the sequences
+        if size not in self.schedules:
+            self.schedules[size] = self.schedule()
+        first = any(stage.wte is not None for stage in self.stages)
+        last = any(stage.lm_head is not None for stage in self.stages)
         losses: list[Tensor] = []
         with self.around([inputs, targets]):
-            self.schedule.step(
-                *((inputs,) if self.first else ()),
-                **({"target": targets, "losses": losses} if self.last else {}),
+            self.schedules[size](
+                *((inputs,) if first else ()),
+                targets=targets,
+                **({"positions": packed[0]} if packed else {}),
+                **({"target": targets, "losses": losses} if last else {}),
                 return_outputs=False,
             )
         return torch.stack(losses).sum().detach() / scale if losses else torch.zeros((), device=inputs.device)

@@ -2,7 +2,8 @@
 
 Every tensor is made from a generator seeded by (seed, name), or read from disk when it is asked for. So every rank
 gets the same full tensor and keeps its part: one rank and a thousand start from equal weights, no rank holds more
-than one full tensor beside its parts, and nothing is sent. Engines share this; nothing here needs LitGPT.
+than one full tensor beside its parts, and nothing is sent, unless engine.weights=node spares the file system.
+Engines share this; nothing here needs LitGPT.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from jobs.errors import CheckpointError
+from jobs.layout import Layout, layout_of
+from jobs.schema import Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.
 INITIAL_STD = 0.02
@@ -27,14 +31,14 @@ Values = Callable[[str, Sequence[int], torch.dtype, torch.device], Tensor]
 def random_value(
     name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device, seed: int, *, norm: bool
 ) -> Tensor:
-    """Initial weight: normal for a matrix, one for a norm, zero for a bias."""
-    full = torch.empty(*shape, dtype=dtype, device=device)
+    """Initial weight: normal for a matrix, one for a norm, zero for a bias; of any type the same but for rounding."""
+    full = torch.empty(*shape, dtype=torch.float32, device=device)
     if name.endswith("bias"):
-        return full.zero_()
+        return full.zero_().to(dtype)
     if norm:
-        return full.fill_(1.0)
+        return full.fill_(1.0).to(dtype)
     generator = torch.Generator(device).manual_seed(seed << 32 | zlib.crc32(name.encode()))
-    return full.normal_(0.0, INITIAL_STD, generator=generator)
+    return full.normal_(0.0, INITIAL_STD, generator=generator).to(dtype)
 
 
 def is_norm(name: str) -> bool:
@@ -47,6 +51,41 @@ def values_of(init_from: str | None, seed: int) -> Values:
     if init_from:
         return open_checkpoint(Path(init_from))
     return lambda name, shape, dtype, device: random_value(name, shape, dtype, device, seed, norm=is_norm(name))
+
+
+def first_weights(run: Run) -> Values:
+    """The weights that a run starts from, on this rank; with engine.weights=node it asks in step with its node."""
+    if run.engine.weights is WeightsReader.node and run.job.init_from:
+        return read_by_first(Path(run.job.init_from), node_group(layout_of(run), dist.get_rank()))
+    return values_of(run.job.init_from, run.job.seed)
+
+
+def node_group(layout: Layout, rank: int) -> dist.ProcessGroup:
+    """The ranks of a rank's node that hold the same layers."""
+    stage, node = layout.coordinates(rank)[0], rank // layout.ranks_per_node
+    here = range(node * layout.ranks_per_node, (node + 1) * layout.ranks_per_node)
+    same = [each for each in here if layout.coordinates(each)[0] == stage]
+    # Only its members make it: a thousand nodes do not wait for each other.
+    group: dist.ProcessGroup = dist.new_group(same, use_local_synchronization=True)
+    return group
+
+
+def read_by_first(directory: Path, group: dist.ProcessGroup) -> Values:
+    """Weights of a LitGPT checkpoint directory that the first rank of a group reads, and sends to the others.
+
+    All ranks of the group ask for the same weights in the same order. None holds more than one that is not cut.
+    """
+    read = open_checkpoint(directory) if dist.get_rank(group) == 0 else None
+
+    def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        if read is None:
+            full = torch.empty(*shape, dtype=dtype, device=device)
+        else:
+            full = read(name, shape, dtype, device).contiguous()
+        dist.broadcast(full, group=group, group_src=0)
+        return full
+
+    return value
 
 
 def open_checkpoint(directory: Path) -> Values:

@@ -32,6 +32,17 @@ def sharding_goes_with_fsdp(run: Run) -> str | None:
     return None
 
 
+def gathering_ahead_needs_shards(run: Run) -> str | None:
+    """Only weights that are cut over ranks are gathered."""
+    p = run.parallelism
+    if p.prefetch is not None and (p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD):
+        return (
+            f"parallelism.prefetch={p.prefetch} gathers FSDP's weights ahead, and parallelism={p.name} cuts none. Type "
+            "parallelism=fsdp_full, or parallelism.prefetch=null."
+        )
+    return None
+
+
 def tensor_divides_matrices(run: Run) -> str | None:
     """TP cuts attention by heads, grouped-query attention by key/value heads, and the other matrices evenly."""
     m, tensor = run.model, run.parallelism.tensor
@@ -194,6 +205,7 @@ def tensor_crosses_nodes(run: Run) -> str | None:
 
 GRID: tuple[Rule, ...] = (
     sharding_goes_with_fsdp,
+    gathering_ahead_needs_shards,
     tensor_divides_matrices,
     cuts_divide_sequence,
     context_needs_gpus,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from jobs.engines.litgpt.support import LITGPT
 from jobs.engines.native_rules import NATIVE
 from jobs.engines.nemo.support import unsupported as unsupported_by_nemo
-from jobs.plan import batch, grid, values
+from jobs.plan import batch, contest, grid, values
 from jobs.plan.words import Rule
 from jobs.schema import EngineKind, Run
 
 # Later rules build on what earlier ones have checked.
-STAGES: tuple[tuple[Rule, ...], ...] = (values.VALUES, grid.GRID, batch.BATCH)
+STAGES: tuple[tuple[Rule, ...], ...] = (values.VALUES, contest.RULES, grid.GRID, batch.BATCH)
 
 
 def problems(run: Run) -> list[str]:
@@ -35,9 +36,15 @@ def product_is_illegal(run: Run) -> bool:
 
 def engine_rules(run: Run) -> tuple[Rule, ...]:
     """What the chosen engine cannot do of what makes sense."""
-    return NATIVE if run.engine.kind is EngineKind.native else (unsupported_by_nemo,)
+    match run.engine.kind:
+        case EngineKind.native:
+            return NATIVE
+        case EngineKind.nemo:
+            return (unsupported_by_nemo,)
+        case EngineKind.litgpt:
+            return LITGPT
 
 
 def warnings(run: Run) -> list[str]:
     """What runs, but is rarely meant."""
-    return [sentence for rule in (*grid.WARNINGS, *values.WARNINGS) if (sentence := rule(run))]
+    return [sentence for rule in (*grid.WARNINGS, *values.WARNINGS, *contest.WARNINGS) if (sentence := rule(run))]

@@ -5,19 +5,20 @@ from __future__ import annotations
 from functools import cache
 
 from jobs.compose import compose
+from jobs.engines.litgpt.call import described
 from jobs.layout import layout_of
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.stages import held_layers
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import dump_run
-from jobs.schema import Run
+from jobs.schema import EngineKind, Run
 
 # Names above a mesh that many runs share.
 MOST_NAMES = 4
 
 
 def show(overrides: list[str], *, multirun: bool) -> int:
-    """Print the plan table with its warnings, every mesh once and, of a single run, every value."""
+    """Print the plan table with its warnings, every mesh once, calls of LitGPT and, of a single run, every value."""
     runs = [point.run for point in compose(overrides, multirun=multirun)]
     out = console()
     out.print(plan_table(runs))
@@ -27,6 +28,9 @@ def show(overrides: list[str], *, multirun: bool) -> int:
         heading = f"\n{listed(names)}:\n" if len(runs) > 1 else "\n"
         # soft_wrap: a drawing that a narrow terminal breaks is better than one that is cut.
         out.print(heading + mesh, markup=False, highlight=False, soft_wrap=True)
+    for run in runs:
+        if run.engine.kind is EngineKind.litgpt:
+            out.print(f"\n{described(run)}", markup=False, highlight=False, soft_wrap=True)
     if len(runs) == 1:
         out.print("", dump_run(runs[0]), sep="\n", markup=False, highlight=False)
     return 0

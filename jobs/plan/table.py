@@ -9,7 +9,7 @@ from rich.text import Text
 from jobs.layout import accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
-from jobs.schema import Run
+from jobs.schema import Batching, Run
 
 # Wide enough for any table when nobody's terminal sets a width: a log file must not lose columns.
 LOG_WIDTH = 240
@@ -45,12 +45,17 @@ def plan_table(runs: list[Run]) -> Table:
             str(run.nodes),
             str(run.ranks),
             " x ".join(map(str, degrees)),
-            f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}",
+            f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}",
             f"{parameters(run.model):,}",
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",
         )
     return table
+
+
+def batching(run: Run) -> str:
+    """How samples become micro-batches, where it is not as always."""
+    return "" if run.job.batching is Batching.padded else f", {run.job.batching.name}"
 
 
 def plan_notes(runs: list[Run]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobs.plan import chain
 from jobs.plan.words import Rule, divisors, either
-from jobs.schema import LauncherKind, Run, ScalingMode
+from jobs.schema import Batching, LauncherKind, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
 # --- single values -------------------------------------------------------------------------------------------
@@ -22,9 +22,11 @@ def counts_are_positive(run: Run) -> str | None:
         "parallelism.context": run.parallelism.context,
         "parallelism.data_replicate": run.parallelism.data_replicate,
         "parallelism.data_shard": run.parallelism.data_shard,
+        "parallelism.prefetch": run.parallelism.prefetch,
         "parallelism.stages_per_rank": run.parallelism.stages_per_rank,
         "job.micro_batch_size": run.job.micro_batch_size,
         "job.sequence_length": run.job.sequence_length,
+        "job.bucket_batches": run.job.bucket_batches,
         "job.steps": run.job.steps,
         "job.epochs": run.job.epochs,
         "job.checkpoint_every_steps": run.job.checkpoint_every_steps,
@@ -42,10 +44,15 @@ def counts_are_positive(run: Run) -> str | None:
     if wrong:
         key, value = next(iter(wrong.items()))
         return f"{key}={value} is not a positive number. Type {key}=1 or more."
-    for key in ("requeues", "requeue_pause_s"):
-        value = getattr(run.launcher, key)
+    none_or_more = {
+        "launcher.requeues": run.launcher.requeues,
+        "launcher.requeue_pause_s": run.launcher.requeue_pause_s,
+        "engine.pace_every_steps": run.engine.pace_every_steps or 0,
+        "engine.prefetch_batches": run.engine.prefetch_batches,
+    }
+    for key, value in none_or_more.items():
         if value < 0:
-            return f"launcher.{key}={value} is negative. Type launcher.{key}=0 or more."
+            return f"{key}={value} is negative. Type {key}=0 or more."
     if run.job.warmup_steps < 0 or run.job.unmeasured_steps < 1:
         return (
             f"job.warmup_steps={run.job.warmup_steps} must be 0 or more, and job.unmeasured_steps="
@@ -110,6 +117,17 @@ def batch_fits_scaling_mode(run: Run) -> str | None:
         return (
             f"scaling.{other} has no meaning with scaling={run.scaling.mode.name}, which fixes scaling.{needed}. "
             f"Type scaling.{needed}=NUMBER, or scaling={'weak' if strong else 'strong'}."
+        )
+    return None
+
+
+def buckets_are_bucketed(run: Run) -> str | None:
+    """A pool of global batches is sorted for one batching only."""
+    job = run.job
+    if job.bucket_batches is not None and job.batching is not Batching.bucketed:
+        return (
+            f"job.bucket_batches={job.bucket_batches} has no meaning with job.batching={job.batching.name}. Type "
+            "job.batching=bucketed, or job.bucket_batches=null."
         )
     return None
 
@@ -210,6 +228,27 @@ def nothing_is_steady(run: Run) -> str | None:
     return None
 
 
+def one_sample_is_no_pack(run: Run) -> str | None:
+    """What is packed is the samples of a micro-batch."""
+    if run.job.batching is Batching.packed and run.job.micro_batch_size == 1:
+        return (
+            "job.batching=packed has nothing to pack with job.micro_batch_size=1. Type job.micro_batch_size=2 or more: "
+            "a row then takes so many samples in the mean."
+        )
+    return None
+
+
+def whole_rows_need_no_buckets(run: Run) -> str | None:
+    """Pipeline stages and context parallelism take rows of one length."""
+    p = run.parallelism
+    if run.job.batching is Batching.bucketed and (p.pipeline > 1 or p.context > 1):
+        return (
+            f"job.batching=bucketed saves no padding with parallelism.pipeline={p.pipeline} context={p.context}: every "
+            "row is as long as job.sequence_length there. Type job.batching=packed (not with context), or padded."
+        )
+    return None
+
+
 def nodes_are_emulated(run: Run) -> str | None:
     """Several nodes on one machine share its cores and memory."""
     if run.launcher.kind is LauncherKind.local and run.nodes > 1:
@@ -225,6 +264,26 @@ def no_bfloat16_units(run: Run) -> str | None:
     return None
 
 
+def updates_are_rounded(run: Run) -> str | None:
+    """bfloat16 keeps 8 bits of a weight."""
+    if run.engine.parameters is Precision.bfloat16:
+        return (
+            "engine.parameters=bfloat16 keeps 8 bits of each weight: updates below 1/256 of it are lost. Compare its "
+            "losses with engine.parameters=float32."
+        )
+    return None
+
+
+def float8_is_not_compiled(run: Run) -> str | None:
+    """Scaling and casting are many small kernels unless they are fused."""
+    if run.engine.float8 and not run.engine.compile:
+        return (
+            "engine.float8=true without engine.compile=true: casts and scales are kernels of their own then, and it "
+            "may well be slower than bfloat16."
+        )
+    return None
+
+
 VALUES: tuple[Rule, ...] = (
     config_holds_no_secret,
     counts_are_positive,
@@ -232,6 +291,7 @@ VALUES: tuple[Rule, ...] = (
     names_are_file_names,
     one_of_steps_and_epochs,
     batch_fits_scaling_mode,
+    buckets_are_bucketed,
     sequence_fits_model,
     model_is_consistent,
     service_units_are_positive,
@@ -239,4 +299,12 @@ VALUES: tuple[Rule, ...] = (
     fits_pilot,
     *chain.CHAIN,
 )
-WARNINGS: tuple[Rule, ...] = (nothing_is_steady, nodes_are_emulated, no_bfloat16_units)
+WARNINGS: tuple[Rule, ...] = (
+    nothing_is_steady,
+    one_sample_is_no_pack,
+    whole_rows_need_no_buckets,
+    nodes_are_emulated,
+    no_bfloat16_units,
+    updates_are_rounded,
+    float8_is_not_compiled,
+)

@@ -7,6 +7,9 @@ from functools import cache
 
 from jobs.schema import Run
 
+# Ada and Hopper are the first NVIDIA GPUs with float8 matrix units:
+# https://docs.nvidia.com/cuda/cublas (8-bit floating point data types: "compute capability 8.9, 9.0 and above").
+FLOAT8_CAPABILITY = (8, 9)
 Rule = Callable[[Run], str | None]
 """From a Run to a sentence (what, where, what is allowed, what to type), or None when there is nothing to say."""
 

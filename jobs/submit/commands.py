@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from submitit.core.utils import JobPaths
 
-from jobs.compose import compose
+from jobs.compose import Point, compose
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.plan.words import counted
@@ -44,7 +44,11 @@ GRACE_S = 20.0
 
 def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
     """Compose, show, prepare and launch; returns the exit code."""
-    points = compose(overrides, multirun=multirun)
+    return submit_points(compose(overrides, multirun=multirun), wait=wait)
+
+
+def submit_points(points: list[Point], *, wait: bool) -> int:
+    """Show, prepare and launch composed points; returns the exit code."""
     runs = [point.run for point in points]
     out = console()
     out.print(plan_table(runs[:MOST_ROWS]))

@@ -26,13 +26,13 @@ from jobs.submit.to_slurm import arrays, submit_arrays, submit_pilots
 
 def check(runs: list[Run]) -> None:
     """Refuse what the launcher is known not to take, before anything is prepared; raises SubmitError."""
-    native = all(run.engine.kind is EngineKind.native for run in runs)
-    missing = [name for name in ("torch", "litgpt" if native else "nemo") if find_spec(name) is None]
+    nemo = any(run.engine.kind is EngineKind.nemo for run in runs)
+    missing = [name for name in ("torch", "nemo" if nemo else "litgpt") if find_spec(name) is None]
     if runs[0].launcher.kind is LauncherKind.local and missing:
         raise SubmitError(
             f"launcher=local trains on this machine, where Python has no {' and no '.join(missing)}. Type "
             "pip install torch==2.13.0, then pip install --editable "
-            f"'.[{'train' if native else 'train,nemo'}]' in the checkout."
+            f"'.[{'train,nemo' if nemo else 'train'}]' in the checkout."
         )
     if runs[0].launcher.kind is LauncherKind.pbs_script:
         for run in runs:

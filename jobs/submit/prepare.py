@@ -18,13 +18,15 @@ from typing import Any
 from filelock import FileLock
 
 from jobs.compose import Point
-from jobs.data import refuse_unready
-from jobs.errors import ConfigError, RunDirError
+from jobs.data import open_dataset, refuse_unready
+from jobs.data.tokenizer import CONFIG
+from jobs.engines.litgpt.call import Script, script_of
+from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.layout import accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
-from jobs.schema import LauncherKind, Run
+from jobs.schema import EngineKind, LauncherKind, Run
 from jobs.submit.private import make_private
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.workloads.steps import Samples, samples_of
@@ -137,7 +139,21 @@ def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     for run in runs:
         if run.launcher.kind is not LauncherKind.dry and makes_samples_later(run):
             refuse_unready(run.data, run.model.vocab_size)
-    return [None if makes_samples_later(run) else samples_of(run, made) for run in runs]
+    found = [None if makes_samples_later(run) else samples_of(run, made) for run in runs]
+    for run, samples in zip(runs, found, strict=True):
+        if samples is not None and run.engine.kind is EngineKind.litgpt:
+            refuse_bare_tokenizer(run, samples)
+    return found
+
+
+def refuse_bare_tokenizer(run: Run, samples: Samples) -> None:
+    """Raise DataError where LitGPT's fine-tuning would not find what it reads beside a tokenizer."""
+    names = {file.name for file in open_dataset(samples.directory).tokenizer_files}
+    if script_of(run) is not Script.pretrain and CONFIG not in names:
+        raise DataError(
+            f"engine=litgpt wants a {CONFIG} beside the tokenizer, and data.tokenizer={run.data.tokenizer} has none. "
+            "Copy the one that comes with it."
+        )
 
 
 def makes_samples_later(run: Run) -> bool:
@@ -152,7 +168,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
     directory.path.mkdir()
     directory.config.write_text(dump_run(run))
     write_json(directory.plan, plan_of(run, samples.steps if samples else run.job.steps))
-    write_json(directory.provenance, facts | {"overrides": point.overrides})
+    write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))
     directory.code.symlink_to(Path("..") / code.name)
     if samples is not None:
         directory.data.symlink_to(samples.directory)

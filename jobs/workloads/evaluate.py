@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from litgpt.model import GPT
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
 from jobs import checkpoint
@@ -22,8 +21,7 @@ from jobs.checkpoint_directory import newest_readable
 from jobs.data import Dataset, held_out_batches, open_dataset
 from jobs.engines.fill import fill
 from jobs.engines.mixed_precision import autocast
-from jobs.engines.model import empty_model, tie_embeddings
-from jobs.engines.step import summed_loss
+from jobs.engines.model import Decoder, empty_model, tie_embeddings
 from jobs.engines.weights import values_of
 from jobs.errors import CheckpointError
 from jobs.metrics import Metric
@@ -59,9 +57,9 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
     return {"step": step, **known, "device": device.type, "device_name": device_name(device)}
 
 
-def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[GPT, int]:
+def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[Decoder, int]:
     """The whole model with the weights that training left, and the step they are of."""
-    gpt, tied = empty_model(run.model, run.job.sequence_length), run.model.tie_embeddings
+    gpt, tied = empty_model(run.model, run.job.sequence_length, run.engine.loss), run.model.tie_embeddings
     tie_embeddings(gpt, tied=tied)
     if directory.export.exists():
         fill(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
@@ -76,14 +74,13 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[GP
     return gpt, step
 
 
-def mean_loss(gpt: GPT, dataset: Dataset, held_out: int, micro_batch_size: int, device: torch.device) -> float:
+def mean_loss(gpt: Decoder, dataset: Dataset, held_out: int, micro_batch_size: int, device: torch.device) -> float:
     """The loss summed over the labels of the held-out samples, divided by their number."""
     gpt.eval()
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
-        for inputs, targets in held_out_batches(dataset, held_out, micro_batch_size):
-            logits = gpt(torch.from_numpy(inputs).to(device))
-            total += summed_loss(logits, torch.from_numpy(targets).to(device))
+        for inputs, targets, _ in held_out_batches(dataset, held_out, micro_batch_size):
+            total += gpt(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device))
     return total.item() / labels_of(dataset, held_out)
 
 

@@ -1,10 +1,11 @@
-"""What a rank does with the machine it finds itself on: device, process group, memory, nodes, signals."""
+"""What a rank does with the machine it finds itself on: device, process group, memory, nodes, ways, signals."""
 
 from __future__ import annotations
 
 import resource
 import signal
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from jobs.causes import STOPS
 from jobs.ranks import Rank, node_name
 from jobs.schema import Run
+from jobs.transport import gloo_ways, heard_of_nccl
 
 
 def process_start() -> float:
@@ -62,13 +64,36 @@ def memory_peak_bytes(device: torch.device) -> float:
 def nodes_of_run(planned: int) -> dict[str, Any]:
     """Names of the nodes in rank order, and whether they are emulated: fewer machines booted than nodes planned."""
     here = (node_name(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    places: list[tuple[str, str]] = [here] * dist.get_world_size()
-    dist.all_gather_object(places, here)
+    places = [here]
+    if dist.is_initialized():  # LitGPT makes no process group for one process
+        places *= dist.get_world_size()
+        dist.all_gather_object(places, here)
     machines = {boot for _, boot in places}
     return {
         "nodes": list(dict.fromkeys(name for name, _ in places)),
         "emulated_nodes": len(machines) < planned,
     }
+
+
+def ways_of_run(nccl_log: Path) -> list[str]:
+    """The ways by which the collectives of all ranks travel; none for a single rank, and where NCCL did not tell.
+
+    Every rank calls it, after a step: NCCL connects ranks when they first need it. `nccl_log` is this rank's own.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return []
+    own = heard_of_nccl(nccl_log) if "nccl" in dist.get_backend() else gloo_ways()
+    ranks = [own] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    return sorted({way for ways in ranks for way in ways})
+
+
+def largest_of_ranks(own: Sequence[float], device: torch.device) -> list[float]:
+    """The largest of each of these numbers over all ranks; every rank calls it."""
+    numbers = torch.tensor(own, dtype=torch.float64, device=device)
+    dist.all_reduce(numbers, dist.ReduceOp.MAX)
+    found: list[float] = numbers.tolist()
+    return found
 
 
 def device_name(device: torch.device) -> str:

@@ -25,6 +25,8 @@ from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count
 from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_records
 from jobs.schema import Run
+from jobs.workloads.machine import ways_of_run
+from jobs.workloads.startup import Startup
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -33,12 +35,13 @@ class Recorder:
     """The record of one attempt of a run."""
 
     def __init__(
-        self, run: Run, directory: RunDir, rank: Rank, *, process_started: float, steps: int, from_step: int
+        self, run: Run, directory: RunDir, rank: Rank, *, startup: Startup, steps: int, from_step: int
     ) -> None:
         self.run = run
         self.directory = directory
         self.writes = rank.is_first
-        self.process_started = process_started
+        self.nccl_log = directory.nccl_log(rank.rank)
+        self.startup = startup
         self.steps = steps
         self.attempt = 1 + sum(event["event"] == "started" for event in read_records(directory.status))
         self.from_step = from_step
@@ -52,7 +55,7 @@ class Recorder:
 
     def started(self, **fields: Any) -> None:
         """All ranks have met and the first step is next."""
-        self.loop_started = time.time()
+        self.loop_started = self.startup.ends()
         if not self.writes:
             return
         if not self.directory.metrics.exists():
@@ -60,7 +63,8 @@ class Recorder:
             self.append(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
         place = {"attempt": self.attempt, "restart": restart_count(), "from_step": self.from_step}
         # Here too, since an attempt that is killed records no end.
-        startup = {m.STARTUP_TIME.name: self.loop_started - self.process_started}
+        parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
+        startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
         self.event("started", **place, **startup, **fields)
         print(
             f"{self.run.name}: {fields['ranks']} ranks on {', '.join(fields['nodes'])} ({fields['device_name']}), "
@@ -74,19 +78,17 @@ class Recorder:
         *,
         loss: float,
         rate: float,
-        norm: float,
+        norm: float | None,
         step_time_s: float,
         batch: StepBatch,
         memory_bytes: float,
         save_time_s: float | None,
     ) -> None:
-        """Record one step; a value that is not a finite number is left out."""
+        """Record one step; a value that is not a finite number is left out. All ranks call it."""
         self.last_step = step
         self.step_times_s.append(step_time_s)
         if save_time_s is not None:
             self.save_times_s.append(save_time_s)
-        if not self.writes:
-            return
         values: dict[Metric, float | None] = {
             m.STEP: step,
             m.ATTEMPT: self.attempt,
@@ -94,6 +96,7 @@ class Recorder:
             m.LEARNING_RATE: rate,
             m.GRADIENT_NORM: norm,
             m.STEP_TIME: step_time_s,
+            m.SAMPLES: batch.samples,
             m.TOKENS: batch.tokens,
             m.PADDED_TOKENS: batch.padded_tokens,
             m.CHECKPOINT_TIME: save_time_s,
@@ -101,8 +104,22 @@ class Recorder:
             m.MEMORY_PEAK: int(memory_bytes),
         }
         known = {k.name: v for k, v in values.items() if v is not None and math.isfinite(v)}
-        self.append(self.directory.metrics, known)
-        self.show(step, loss, step_time_s, batch)
+        if self.writes:
+            self.append(self.directory.metrics, known)
+            self.show(step, loss, step_time_s, batch)
+        if len(self.step_times_s) == 1:
+            self.transport(step)
+
+    def transport(self, step: int) -> None:
+        """By which ways the collectives of all ranks travel, where that is known. All ranks call it."""
+        ways = ways_of_run(self.nccl_log)
+        if self.writes and ways:
+            self.event("transport", attempt=self.attempt, step=step, ways=ways)
+
+    def pace(self, step: int, told: dict[str, Any] | None) -> None:
+        """What the ranks' own times tell, where a window of steps has ended."""
+        if self.writes and told is not None:
+            self.event("pace", attempt=self.attempt, step=step, **told)
 
     def layout(self, step: int, parameters: int, collectives: list[dict[str, object]] | None) -> None:
         """What a rank holds and sends in a step; None: not known."""
@@ -157,7 +174,7 @@ class Recorder:
         """Where the attempt's wall time went; the parts sum to the total."""
         now = time.time()
         unmeasured = self.run.job.unmeasured_steps
-        split = {m.STARTUP_TIME: self.loop_started - self.process_started}
+        split = {m.STARTUP_TIME: self.loop_started - self.startup.process_started}
         if self.step_times_s:  # none when the checkpoint was already at the last step
             split |= {
                 m.FIRST_STEP_TIME: self.step_times_s[0],
@@ -165,7 +182,7 @@ class Recorder:
                 m.STEADY_TIME: sum(self.step_times_s[unmeasured:]),
                 m.CHECKPOINT_TOTAL_TIME: sum(self.save_times_s),
             }
-        total = now - self.process_started
+        total = now - self.startup.process_started
         return split | {m.OTHER_TIME: max(0.0, total - sum(split.values())), m.TOTAL_TIME: total}
 
     @contextmanager

@@ -7,8 +7,8 @@ Called by jobs.run in every rank. What a step does is `Trainer.step`; what its t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,56 +19,65 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from jobs import checkpoint
+from jobs import metrics as m
 from jobs.checkpoint_directory import newest_readable
 from jobs.data import open_dataset
-from jobs.data.batches import StepBatch
+from jobs.data.batches import Batches, StepBatch
+from jobs.data.dataset import Tokens
+from jobs.engines.model import layers
 from jobs.engines.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.traffic import Traffic, parameters_held
 from jobs.layout import layout_of
 from jobs.ranks import Rank, slurm_job_id
 from jobs.rundir import RunDir
-from jobs.schema import Run
+from jobs.schema import OptimizerLoop, Run
+from jobs.workloads.ahead import made_ahead, pinned
 from jobs.workloads.machine import (
     StopRequest,
     device_name,
     join,
+    largest_of_ranks,
     memory_peak_bytes,
     nodes_of_run,
     process_start,
     synchronize,
 )
+from jobs.workloads.pace import Pace
 from jobs.workloads.recorder import Recorder
+from jobs.workloads.startup import Startup
 from jobs.workloads.steps import batches_of, learning_rate, samples, steps_of
 from jobs.workloads.watchdog import Watchdog
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
     """Train one run to its end, or to a step boundary when a signal asks."""
-    process_started = process_start()
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
+    startup = Startup(process_start(), watchdog)
 
     # --- device and mesh --------------------------------------------------------------------------------------
+    startup.begins(m.STARTUP_RENDEZVOUS_TIME)
     device = join(run, rank)
     layout = layout_of(run)
     mesh = device_mesh(layout, device)
 
     # --- data -------------------------------------------------------------------------------------------------
+    startup.begins(m.STARTUP_DATA_TIME)
     dataset = open_dataset(samples(run, directory))
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
 
     # --- model and optimizer ----------------------------------------------------------------------------------
-    watchdog.begins("building the model")
-    trainer = Trainer(run, parallel_model(run, mesh, device), device, mesh, steps)
+    trainer = Trainer(run, parallel_model(run, mesh, device, startup.begins), device, mesh, steps)
 
     # --- resume -----------------------------------------------------------------------------------------------
-    watchdog.begins("reading a checkpoint")
+    startup.begins(m.STARTUP_CHECKPOINT_TIME)
     done = newest_readable(directory, partial(checkpoint.load, trainer.model.gpt, trainer.optimizer, tensor=layout.tp))
+    startup.begins(m.STARTUP_OTHER_TIME)
     saver = checkpoint.Saver(
         directory.checkpoints, trainer.model.gpt, trainer.optimizer, tensor=layout.tp, keep=run.job.keep_checkpoints
     )
-    recorder = Recorder(run, directory, rank, process_started=process_started, steps=steps, from_step=done)
+    recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=done)
     recorder.started(
         ranks=rank.world_size,
         job_id=slurm_job_id(),
@@ -76,6 +85,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
         device=device.type,
         device_name=device_name(device),
         torch=torch.__version__,
+        kernels=trainer.model.kernels.name,
         data=dataset.description,
     )
 
@@ -83,23 +93,22 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
     # Counting slows a step down, so it is one that steady figures leave out.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
-    with recorder.progress():
+    with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
         for step in range(done + 1, steps + 1):
             watchdog.begins(f"in step {step}")
             # The step time is all between the two fences: batch, forward, backward, reductions, update, loss.
             synchronize(device)
             fence = time.perf_counter()
-            batch = batches.step(step)
+            batch = trainer.pace.batch(ready)
             with traffic if step == counted else nullcontext():
                 loss, norm, rate = trainer.step(step, batch)
             synchronize(device)
             seconds = time.perf_counter() - fence
 
             # One small all-reduce: the slowest rank's time, the fullest rank's memory, and what asked any to stop.
-            own = [seconds, memory_peak_bytes(device), stop.signal]
-            worst = torch.tensor(own, dtype=torch.float64, device=device)
-            dist.all_reduce(worst, dist.ReduceOp.MAX)
-            step_time_s, memory_bytes, stopping = worst.tolist()
+            step_time_s, memory_bytes, stopping = largest_of_ranks(
+                [seconds, memory_peak_bytes(device), stop.signal], device
+            )
 
             save_time_s, last = None, bool(stopping) or step == steps
             if every and (step % every == 0 or last):
@@ -116,6 +125,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             )
             if step == counted:
                 recorder.layout(step, parameters_held(trainer.model.gpt.parameters()), traffic.of_busiest_rank())
+            recorder.pace(step, trainer.pace.step(measured=step > done + run.job.unmeasured_steps))
             recorder.checkpoints(saver.ended())
             if last:
                 break
@@ -150,21 +160,21 @@ class Trainer:
         # Ranks of a TP group compute one and the same loss.
         self.equal_losses = layout.tp
         self.stages = self.mesh["pp"]
+        self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(self.model.gpt.parameters())
         self.optimizer = torch.optim.AdamW(
             [{"params": parameters} for parameters in self.parameters],
             lr=job.learning_rate,
             betas=(job.beta1, job.beta2),
             weight_decay=job.weight_decay,
-            fused=self.device.type == "cuda",
+            **update_loop(self.run.engine.optimizer, self.device),
         )
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
         """One optimizer update; returns the global mean loss before it, the gradient norm, the learning rate."""
         job = self.run.job
         micro_batches = [
-            (torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device))
-            for inputs, targets in batch.micro_batches
+            micro_batch.converted(lambda tokens: on_device(tokens, self.device)) for micro_batch in batch.micro_batches
         ]
         # An average times the number averaged over / labels is the mean over all labels.
         total = self.model.execution.forward_backward(micro_batches, self.averaged / batch.labels)
@@ -176,6 +186,27 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         dist.all_reduce(total)
         return total.item() / (batch.labels * self.equal_losses), norm, rate
+
+
+def batches_for(
+    run: Run, batches: Batches, done: int, steps: int, device: torch.device
+) -> AbstractContextManager[Iterator[StepBatch]]:
+    """The batches of the steps after `done`, in order; engine.prefetch_batches of them are made ahead."""
+    depth = run.engine.prefetch_batches
+    page_locked = depth > 0 and device.type == "cuda"
+    make = (lambda step: pinned(batches.step(step))) if page_locked else batches.step
+    return made_ahead(make, range(done + 1, steps + 1), depth)
+
+
+def on_device(tokens: Tokens, device: torch.device) -> torch.Tensor:
+    """Tokens on the device; from page-locked memory they get there while the rank goes on."""
+    return torch.from_numpy(tokens).to(device, non_blocking=True)
+
+
+def update_loop(chosen: OptimizerLoop | None, device: torch.device) -> dict[str, bool]:
+    """What AdamW is told so that it walks over the parameters as chosen."""
+    loop = chosen or (OptimizerLoop.fused if device.type == "cuda" else OptimizerLoop.single)
+    return {"fused": loop is OptimizerLoop.fused, "foreach": loop is OptimizerLoop.foreach}
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -208,6 +239,5 @@ def held_up(device: torch.device, action: Callable[[], None]) -> float:
     """How long an action held up the slowest rank, in seconds; every rank calls it."""
     fence = time.perf_counter()
     action()
-    held = torch.tensor(time.perf_counter() - fence, dtype=torch.float64, device=device)
-    dist.all_reduce(held, dist.ReduceOp.MAX)
-    return held.item()
+    (held_s,) = largest_of_ranks([time.perf_counter() - fence], device)
+    return held_s

@@ -10,14 +10,16 @@ import os
 import torch
 import torch.distributed as dist
 
+from jobs import metrics as m
 from jobs.checkpoint_directory import complete
 from jobs.data import open_dataset
 from jobs.errors import ConfigError
-from jobs.ranks import Rank
+from jobs.ranks import Rank, torchrun_environment
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.workloads.machine import StopRequest, process_start
 from jobs.workloads.recorder import Recorder
+from jobs.workloads.startup import Startup
 from jobs.workloads.steps import batches_of, samples, steps_of
 from jobs.workloads.watchdog import Watchdog
 
@@ -27,11 +29,12 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     Raises ConfigError on a machine without a GPU.
     """
-    process_started = process_start()
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
+    startup = Startup(process_start(), watchdog)
     refuse_without_gpu()
     set_environment(run, rank)
+    startup.begins(m.STARTUP_IMPORT_TIME)
     try:
         import fiddle
         import nemo.lightning as nl
@@ -46,15 +49,17 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     from jobs.engines.nemo.record import Record
 
     # --- data -------------------------------------------------------------------------------------------------
+    startup.begins(m.STARTUP_DATA_TIME)
     dataset = open_dataset(samples(run, directory))
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
 
     # --- where it goes on -------------------------------------------------------------------------------------
+    startup.begins(m.STARTUP_OTHER_TIME)
     saved = complete(directory.checkpoints)
     done = int(saved[-1].name.removeprefix("step-")) if saved else 0
     micro_batches = MicroBatches(batches, done, steps)
-    recorder = Recorder(run, directory, rank, process_started=process_started, steps=steps, from_step=done)
+    recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=done)
 
     # --- NeMo -------------------------------------------------------------------------------------------------
     task = fiddle.build(recipe(run, steps - done))
@@ -89,14 +94,8 @@ def refuse_without_gpu() -> None:
 
 
 def set_environment(run: Run, rank: Rank) -> None:
-    """Tell Lightning and NeMo this process's place in torchrun's words, whoever started it."""
-    os.environ |= {
-        "RANK": str(rank.rank),
-        "WORLD_SIZE": str(rank.world_size),
-        "LOCAL_RANK": str(rank.local_rank),
-        "GROUP_RANK": str(rank.rank // run.ranks_per_node),
-        "MASTER_ADDR": rank.master_addr,
-        "MASTER_PORT": str(rank.master_port),
+    """Tell Lightning and NeMo this process's place, and how to talk."""
+    os.environ |= torchrun_environment(rank, run.ranks_per_node) | {
         # NeMo's timeout of a collective, in spite of the name.
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(2 * run.engine.hang_timeout_s),
         # Megatron's kernels must be queued in the order of its calls, to overlap with TP's communication.

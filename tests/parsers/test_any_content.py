@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.parsers.lines import LONGEST_LINE_BYTES, cleaned
+from analysis.parsers.lines import LONGEST_LINE, Search
 from analysis.parsers.read import FORMATS, LINE_FORMATS, read_log
 from analysis.parsers.record import LineFormat
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
@@ -102,8 +102,8 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
 def test_no_line_takes_a_parser_seconds(filler: str) -> None:
     for each in LINE_FORMATS:
         for mark in dict.fromkeys(each.needles + each.opens):
-            for text in ((mark + filler) * LONGEST_LINE_BYTES, mark + filler * 30_000, filler * 30_000 + mark):
-                line = cleaned(text[:LONGEST_LINE_BYTES].encode(), 1)
+            for text in ((mark + filler) * LONGEST_LINE, mark + filler * 30_000, filler * 30_000 + mark):
+                (line,) = Search(everything=True).lines([text[:LONGEST_LINE].encode()])
                 started_s = time.process_time()
                 list(each.parse([line]))
                 # A pattern that tries again from every place takes minutes.

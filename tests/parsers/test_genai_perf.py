@@ -49,3 +49,13 @@ def test_a_document_also_says_model_and_concurrency() -> None:
         a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.01775, a.OUTPUT_TOKENS_PER_S: 1054.5, a.OUTPUT_LENGTH: 99.5,
         a.CONCURRENCY: 20,
     })  # fmt: skip
+
+
+def test_requests_that_were_measured_and_answered_are_samples() -> None:
+    found = records(SAMPLES / "aiperf_requests.jsonl", "AIPerf requests (JSON lines)")
+    assert {each.kind for each in found} == {Kind.sample}
+    assert [each.line for each in found] == [2, 3]
+    assert found[0].values == pytest.approx({
+        a.TIME_TO_FIRST_TOKEN["mean"]: 0.0405, a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.01125,
+        a.REQUEST_LATENCY["mean"]: 0.4005, a.OUTPUT_LENGTH: 32, a.INPUT_LENGTH: 64,
+    })  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from analysis.parsers.lines import BLOCK_BYTES, Search, blocks, cleaned
+from analysis.parsers.lines import BLOCK_BYTES, Search, blocks, whole_lines
 from analysis.parsers.read import read_log
-from analysis.parsers.record import Line
+from analysis.parsers.record import Line, LocalRank, Whose
 from tests.parsers.reading import SAMPLES
 
 
@@ -23,7 +24,9 @@ from tests.parsers.reading import SAMPLES
     [
         (b"0: step", "step", 0, None),
         (b" 12: [rank3]: step", "step", 3, None),
-        (b"[default7]:step", "step", 7, None),
+        (b"[default7]:step", "step", LocalRank(7), None),
+        (b"retraining/1 [default0]:step", "step", LocalRank(0), None),
+        (b"[default3]:[rank11]: step", "step", 11, None),
         (b"[trainer0|5]:step", "step", 5, None),
         (b"[1,9]<stderr>:step", "step", 9, None),
         (b"Wed Jun  1 10:54:37 2022[1,5]<stdout>: step", "step", 5, None),
@@ -37,9 +40,9 @@ from tests.parsers.reading import SAMPLES
     ],
 )
 def test_prefixes_are_taken_off_and_say_whose_line_it_is(
-    printed: bytes, text: str, rank: int | None, host: str | None
+    printed: bytes, text: str, rank: Whose, host: str | None
 ) -> None:
-    assert cleaned(printed, 1) == Line(1, text, rank, host)
+    assert list(Search(everything=True).lines([printed])) == [Line(1, text, rank, host)]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_prefixes_are_taken_off_and_say_whose_line_it_is(
     ],
 )
 def test_what_only_looks_like_a_prefix_stays(printed: str) -> None:
-    assert cleaned(printed.encode(), 1) == Line(1, printed)
+    assert list(Search(everything=True).lines([printed.encode()])) == [Line(1, printed)]
 
 
 def test_marks_that_overlap_or_hold_each_other_are_all_seen() -> None:
@@ -95,6 +98,15 @@ def test_utf_16_is_read_as_text(tmp_path: Path) -> None:
     assert sum(1 for _, found in read_log(file) for _ in found) == 5
 
 
+def test_whole_lines_leave_out_those_that_are_too_long_and_count_on(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    lines = [b"a", b"", b"b" * (3 * BLOCK_BYTES), b"c", b"d" * BLOCK_BYTES]
+    file.write_bytes(b"\n".join(lines))
+    assert list(whole_lines(file, 3 * BLOCK_BYTES)) == list(enumerate(lines, start=1))
+    assert list(whole_lines(file, BLOCK_BYTES)) == [(1, b"a"), (2, b""), (4, b"c"), (5, lines[4])]
+    assert [number for number, _ in whole_lines(file, 9)] == [1, 2, 4]
+
+
 def test_memory_is_flat_for_a_line_of_a_hundred_megabytes(tmp_path: Path) -> None:
     file = tmp_path / "log"
     with file.open("wb") as log:
@@ -115,3 +127,17 @@ def test_a_log_that_only_begins_like_json_is_read_line_by_line(begins: str, tmp_
     file = tmp_path / "log"
     file.write_text(begins + (SAMPLES / "megatron.txt").read_text())
     assert {each.name: len(list(found)) for each, found in read_log(file)}["Megatron-LM"] >= 5
+
+
+def test_of_lines_that_are_alike_the_first_of_a_block_stands_for_all_of_them() -> None:
+    search = Search(needles=("WARN",), alike=re.compile(r"via [AB]"))
+    block = b"x via A\ny via A WARN\nz via B\rz via B\nWARN\nother\nv via A, via B\nw via C\n"
+    found = [(line.number, line.text, line.times) for line in search.lines([block, b"via B"])]
+    assert found == [
+        (1, "x via A", 3),
+        (2, "y via A WARN", 0),
+        (3, "z via B", 2),
+        (3, "z via B", 0),
+        (4, "WARN", 1),
+        (8, "via B", 1),
+    ]

@@ -23,7 +23,7 @@ def test_a_run_gives_its_settings_micro_batches_evaluations_and_end() -> None:
     assert (setting.kind, setting.texts) == (Kind.setting, {Text.precision: "32-true"})
     assert setting.values == {
         a.RANKS_PER_NODE: 1, a.NODES: 1, a.GLOBAL_BATCH_SIZE: 4, a.MICRO_BATCH_SIZE: 2, a.PLANNED_STEPS: 4,
-        a.SEQUENCE_LENGTH: 48,
+        a.SEQUENCE_LENGTH: 48, a.TIED_EMBEDDINGS: 0,
     }  # fmt: skip
     assert first.values == pytest.approx({
         a.EPOCH: 1, a.MICRO_BATCHES_DONE: 1, m.STEP: 0, m.LOSS: 6.028, a.MICRO_BATCH_TIME: 0.01823

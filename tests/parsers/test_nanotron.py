@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.record import Kind, LocalRank, Text
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
 
@@ -14,7 +14,7 @@ NAME = "nanotron"
 
 def test_k_m_and_g_are_powers_of_a_thousand_and_a_batch_in_tokens_is_told_from_one_in_samples() -> None:
     first, last = records(SAMPLES / "nanotron.txt", NAME)
-    assert (first.rank, first.host, first.texts) == (0, "node-7", {Text.timestamp: "03/04/2026 05:06:07"})
+    assert (first.rank, first.host, first.texts) == (LocalRank(0), "node-7", {Text.timestamp: "03/04/2026 05:06:07"})
     assert first.values == pytest.approx({
         m.STEP: 1, a.PLANNED_STEPS: 200, a.TOKENS_DONE: 640, m.STEP_TIME: 2.35, m.TOKENS_PER_S: 272,
         m.TOKENS_PER_S_PER_RANK: 34, a.GLOBAL_BATCH_SIZE: 20, m.LOSS: 10.9, m.LEARNING_RATE: 1e-5,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from analysis.parsers import metrics as a
+from analysis.parsers.lines import BLOCK_BYTES
 from analysis.parsers.record import Kind, Text
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
 
@@ -70,6 +74,39 @@ def test_a_document_has_its_rates_in_full_precision() -> None:
         a.TIME_TO_FIRST_TOKEN["mean"]: 0.0505, a.TIME_TO_FIRST_TOKEN["median"]: 0.0495,
         a.TIME_TO_FIRST_TOKEN["p99"]: 0.07025, a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.01, a.REQUEST_LATENCY["mean"]: 0.55,
     })  # fmt: skip
+
+
+def test_a_line_of_json_for_each_run_is_a_summary_each() -> None:
+    first, second = records(SAMPLES / "vllm_bench.jsonl", NAME + " (JSON)")
+    assert (first.line, second.line) == (1, 2)
+    assert first.values == records(SAMPLES / "vllm_bench.json", NAME + " (JSON)")[0].values
+    assert (second.values[a.DURATION], second.values[a.REQUESTS_PER_S]) == (25, 1.92)
+
+
+def test_sglang_has_the_same_keys_and_a_few_more() -> None:
+    limited, unlimited = records(SAMPLES / "sglang_bench.jsonl", NAME + " (JSON)")
+    assert limited.values == pytest.approx({
+        a.REQUESTS_COMPLETED: 40, a.DURATION: 12.5, a.CONCURRENCY: 16, a.OFFERED_REQUESTS_PER_S: 8,
+        a.INPUT_TOKENS: 2560, a.OUTPUT_TOKENS: 1280, a.REQUESTS_PER_S: 3.2,
+        a.INPUT_TOKENS_PER_S: 204.8, a.OUTPUT_TOKENS_PER_S: 102.4,
+        a.REQUEST_LATENCY["mean"]: 0.4105, a.REQUEST_LATENCY["median"]: 0.40025, a.REQUEST_LATENCY["p99"]: 0.5,
+        a.TIME_TO_FIRST_TOKEN["mean"]: 0.0405, a.TIME_TO_FIRST_TOKEN["median"]: 0.04,
+        a.TIME_TO_FIRST_TOKEN["p99"]: 0.055, a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.0115,
+        a.TIME_PER_OUTPUT_TOKEN["median"]: 0.01125, a.TIME_PER_OUTPUT_TOKEN["p99"]: 0.013,
+        a.INTER_TOKEN_LATENCY["mean"]: 0.01175, a.INTER_TOKEN_LATENCY["median"]: 0.0115,
+        a.INTER_TOKEN_LATENCY["p99"]: 0.014,
+    })  # fmt: skip
+    assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S} & unlimited.values.keys()
+
+
+def test_a_line_of_megabytes_is_read_whole_and_one_that_is_cut_off_not_at_all(tmp_path: Path) -> None:
+    result = json.loads((SAMPLES / "vllm_bench.json").read_text())
+    long = json.dumps(result | {"itls": [[0.0125] * 1000] * 1000, "duration": 50.0})
+    log = tmp_path / "results.jsonl"
+    log.write_text("\n".join((json.dumps(result), long, long[: len(long) // 2], json.dumps(result))))
+    assert log.stat().st_size > 2 * BLOCK_BYTES
+    found = records(log, NAME + " (JSON)")
+    assert [(each.line, each.values[a.DURATION]) for each in found] == [(1, 12.5), (2, 50), (4, 12.5)]
 
 
 @needs_corpus

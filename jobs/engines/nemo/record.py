@@ -9,7 +9,6 @@ from typing import Any
 import lightning.pytorch as pl
 import nemo.lightning as nl
 import torch
-import torch.distributed as dist
 from typing_extensions import override
 
 from jobs.causes import STOPS
@@ -22,7 +21,14 @@ from jobs.layout import layout_of
 from jobs.ranks import Rank, slurm_job_id
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.workloads.machine import StopRequest, device_name, memory_peak_bytes, nodes_of_run, synchronize
+from jobs.workloads.machine import (
+    StopRequest,
+    device_name,
+    largest_of_ranks,
+    memory_peak_bytes,
+    nodes_of_run,
+    synchronize,
+)
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.steps import learning_rate
 from jobs.workloads.watchdog import Watchdog
@@ -72,7 +78,7 @@ class Record(pl.Callback):
         held = sum(
             parameter.numel() for model in checkpoint.models(trainer.strategy) for parameter in model.parameters()
         )
-        (most,) = self.slowest(float(held))
+        (most,) = largest_of_ranks([float(held)], self.device)
         self.recorder.layout(self.recorder.from_step + 1, int(most), None)
         if self.recorder.from_step == self.recorder.steps:
             self.close(trainer.strategy)
@@ -112,7 +118,9 @@ class Record(pl.Callback):
         step, last = self.recorder.last_step + 1, self.recorder.steps
 
         # One small all-reduce: the slowest rank's time, the fullest rank's memory, and what asked any to stop.
-        step_time_s, memory_bytes, stopping = self.slowest(seconds, memory_peak_bytes(self.device), self.stop.signal)
+        step_time_s, memory_bytes, stopping = largest_of_ranks(
+            [seconds, memory_peak_bytes(self.device), self.stop.signal], self.device
+        )
         self.stopping = int(stopping)
 
         save_time_s = None
@@ -157,13 +165,7 @@ class Record(pl.Callback):
             error = None
         except CheckpointError as failure:
             error = str(failure)
-        (held_s,) = self.slowest(time.perf_counter() - fence)
+        (held_s,) = largest_of_ranks([time.perf_counter() - fence], self.device)
         if self.recorder.writes:
             self.recorder.checkpoints([Saved(step, held_s, 0 if error else size_bytes(path), error)])
         return held_s
-
-    def slowest(self, *values: float) -> list[float]:
-        """The largest of each value over all ranks."""
-        worst = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(worst, dist.ReduceOp.MAX)
-        return [float(value) for value in worst]

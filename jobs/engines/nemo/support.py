@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from jobs.engines.native_choices import choices_are_native
 from jobs.layout import accumulation, sequence_parallel, stages_per_rank
 from jobs.plan.words import Rule, divisors, either
-from jobs.schema import Run, Schedule, StageSplit, Strategy
+from jobs.schema import Precision, Run, Schedule, StageSplit, Strategy
 
 SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])
 
@@ -88,6 +89,16 @@ def compiles_nothing(run: Run) -> str | None:
     return None
 
 
+def types_follow_the_arithmetic(run: Run) -> str | None:
+    """Megatron's optimizer keeps float32 beside weights of the arithmetic's type."""
+    if run.engine.parameters is not Precision.float32:
+        return (
+            f"engine=nemo chooses the types of weights by job.precision, not by engine.parameters="
+            f"{run.engine.parameters.name}. Type engine.parameters=float32, or engine=native."
+        )
+    return None
+
+
 def model_is_dense_and_serial(run: Run) -> str | None:
     """Megatron's layer is attention, then feed-forward; experts are not mapped."""
     if run.model.parallel_residual:
@@ -122,6 +133,8 @@ RULES: tuple[Rule, ...] = (
     loss_stays_cut,
     sequence_is_cut_on_gpus_only,
     compiles_nothing,
+    choices_are_native,
+    types_follow_the_arithmetic,
     model_is_dense_and_serial,
     tensor_divides_adapters,
 )

@@ -1,0 +1,61 @@
+"""Docstrings of Python's own standard library as instruction records: what is this, and what does that do.
+
+The files are parsed, never imported. Called by records, which makes the records Alpaca's prompts.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobs.data.sources import STDLIB, reading
+from jobs.errors import DataError
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NAMED = (*FUNCTIONS, ast.ClassDef)
+DOCUMENTED = (*NAMED, ast.Module)
+
+
+def docstring_rows(path: Path) -> Iterator[dict[str, str]]:
+    """A record in Alpaca's keys of each docstring in a file, in its order.
+
+    Raises DataError when the file cannot be read, or is not Python that this Python reads.
+    """
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        tree = ast.parse(content)
+    except SyntaxError as error:
+        raise DataError(
+            f"{path} cannot be parsed at line {error.lineno}: {error.msg}. It is of another Python, or was changed. "
+            "Type data=stdlib, which takes it as text."
+        ) from error
+    return rows_within(tree, module_name(path))
+
+
+def module_name(path: Path) -> str:
+    """What a file is imported as: os.py is os, json/__init__.py is json."""
+    inside = path.relative_to(STDLIB) if path.is_relative_to(STDLIB) else Path(path.name)
+    return ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+
+
+def rows_within(node: ast.AST, name: str) -> Iterator[dict[str, str]]:
+    """The records of a module, class or statement and of all in it; functions within functions have no name outside."""
+    if isinstance(node, DOCUMENTED) and (answer := ast.get_docstring(node)):
+        yield row_of(node, name, answer)
+    if isinstance(node, FUNCTIONS):
+        return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, NAMED):
+            yield from rows_within(child, f"{name}.{child.name}")
+        elif isinstance(child, (ast.stmt, ast.excepthandler)):
+            yield from rows_within(child, name)
+
+
+def row_of(node: ast.AST, name: str, answer: str) -> dict[str, str]:
+    """One record; a function's signature is its input."""
+    if isinstance(node, FUNCTIONS):
+        signature = f"{node.name}({ast.unparse(node.args)})"
+        return {"instruction": f"What does {name} do?", "input": signature, "output": answer}
+    return {"instruction": f"What is {name}?", "output": answer}

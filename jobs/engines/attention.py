@@ -1,0 +1,65 @@
+"""Attention: causal over each row, or over each of the samples that a packed row holds one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where the samples of one packed row lie; padding is a sample too, so that its softmax is one of something."""
+
+    lengths: list[int]
+    bounds: Tensor
+    """First position of each sample and, last, the row's length; int32, on the row's device."""
+
+
+def samples_of(positions: Tensor) -> Samples:
+    """The samples of a row (1, row) by the position of each token in its sample: one begins wherever that is 0."""
+    end = torch.tensor([positions.shape[1]], device=positions.device)
+    bounds = torch.cat([(positions[0] == 0).nonzero().flatten(), end])
+    return Samples(bounds.diff().tolist(), bounds.to(torch.int32))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, samples: Samples | None = None) -> Tensor:
+    """Causal attention, within samples where they are given.
+
+    q, k and v are (mbs, heads, seq, head size), the result is (mbs, seq, heads, head size): it takes the place of
+    LitGPT's method, whose mask would be as large as the row squared.
+    """
+    if samples is not None:
+        within: Tensor = within_samples(q, k, v, samples)
+        return within
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+# Lengths differ from row to row: compiled layers would be compiled again for each.
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch has no types for it
+def within_samples(q: Tensor, k: Tensor, v: Tensor, samples: Samples) -> Tensor:
+    """Attention within the samples of one row, by the kernel for that where it can be."""
+    q, k, v = q[0], k[0], v[0]
+    if has_varlen_kernel(q):
+        heads_last = (q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1))
+        bounds, longest = samples.bounds, max(samples.lengths)
+        return cast(Tensor, varlen_attn(*heads_last, bounds, bounds, longest, longest, window_size=(-1, 0)))[None]
+    # Samples of equal length lie side by side and are computed at once.
+    runs = [(len(list(equal)), length) for length, equal in groupby(samples.lengths)]
+    cuts = [count * length for count, length in runs]
+    parts = []
+    for run, *qkv in zip(runs, q.split(cuts, 1), k.split(cuts, 1), v.split(cuts, 1), strict=True):
+        batched = (x.unflatten(1, run).transpose(0, 1) for x in qkv)
+        parts.append(attention(*batched).flatten(0, 1))
+    return torch.cat(parts)[None]
+
+
+def has_varlen_kernel(q: Tensor) -> bool:
+    """Whether torch's FlashAttention for samples of any length takes these queries (heads, seq, head size)."""
+    half = q.dtype in {torch.bfloat16, torch.float16}
+    return q.is_cuda and half and q.shape[-1] % 8 == 0 and torch.cuda.get_device_capability(q.device) >= (8, 0)

@@ -1,0 +1,301 @@
+"""`slurmscale attempt NAME`: one configuration against the baseline of a campaign, repeated in turns with it.
+
+`slurmscale campaign FILE` does the same for all attempts that a file names, in one submission.
+
+A campaign is a sweep directory whose runs say in their provenance which attempt they belong to; the first attempt is
+called `baseline`, and its overrides are what later ones are composed from. An attempt's repeats alternate with repeats
+of the baseline of their own: what a machine does to one of a pair it does to the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jobs.compose import Point, compose
+from jobs.errors import ConfigError, RunDirError
+from jobs.rundir import RunDir, SweepDir
+from jobs.schema import Launcher, LauncherKind, Run
+from jobs.submit.campaign_file import read_attempts
+from jobs.submit.commands import submit_points
+
+BASELINE = "baseline"
+# Where campaigns are looked for when none is named, as conf/config.yaml has it.
+DEFAULT_PLACE = Path("runs")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
+# A run of an attempt gets these from the campaign.
+GIVEN = {"name", "sweep", "runs_dir", "repeat"}
+# Who starts runs, where and how many at once, is no difference between the two of a pair.
+SHARED = "launcher"
+KEPT = ("nodes", "ranks_per_node", "model", "data", "contest")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign's directory, and what its baseline was composed from."""
+
+    sweep: SweepDir
+    base: list[str]
+    """Overrides of the baseline."""
+
+    def first(self, name: str) -> RunDir:
+        """The first repeat of an attempt."""
+        return self.sweep.run(repeat_name(name, 1))
+
+
+def attempt(name: str, overrides: list[str], *, campaign: Path | None, repeats: int, wait: bool) -> tuple[int, Path]:
+    """Compose, check and submit the repeats of an attempt, all or none; returns its exit code and the campaign.
+
+    Raises ConfigError, before anything is prepared, for a name or override that an attempt cannot have, and for an
+    attempt that does another task than the baseline; RunDirError when there is no campaign, or several.
+    """
+    refuse_name(name)
+    refuse_repeats(repeats)
+    if name == BASELINE:
+        points = baseline_points(overrides, campaign, repeats)
+    else:
+        points = attempt_points(name, overrides, opened(campaign), repeats)
+    return submitted(points, wait=wait)
+
+
+def attempts(file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, wait: bool) -> tuple[int, Path]:
+    """Compose, check and submit the repeats of all attempts of a file, all or none; errors as those of `attempt`.
+
+    The overrides say how runs are started, and nothing else. Returns the exit code and the campaign.
+    """
+    named = read_attempts(file)
+    for name, changes in named.items():
+        refuse_name(name)
+        if name != BASELINE and (started := [each for each in changes if is_shared(each)]):
+            raise ConfigError(
+                f"{file}: {started[0]} of {name} says how runs are started, which is the same for all attempts of a "
+                f"file. Write it behind the file: slurmscale campaign {file} {started[0]}"
+            )
+    refuse_repeats(repeats)
+    if task := [each for each in overrides if not is_shared(each)]:
+        raise ConfigError(
+            f"{task[0]} belongs to an attempt: write it into {file}. Behind the file stands only how runs are "
+            "started: launcher=..., launcher.KEY=..."
+        )
+    return submitted(campaign_points(named, overrides, campaign, repeats), wait=wait)
+
+
+def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path]:
+    """Submit all points of one campaign; returns the exit code and its directory."""
+    code = submit_points(points, wait=wait)
+    run = points[0].run
+    return code, Path(run.runs_dir) / str(run.sweep)
+
+
+# --- the points ----------------------------------------------------------------------------------------------
+
+
+def campaign_points(named: Mapping[str, list[str]], where: list[str], folder: Path | None, repeats: int) -> list[Point]:
+    """The baseline, if it is named, then the first pair of every attempt, then the second, ...
+
+    So a machine that becomes slower in an hour does it to all of them.
+    """
+    points = []
+    if BASELINE in named:
+        points = baseline_points(named[BASELINE], folder, repeats, where)
+        campaign = Campaign(sweep_of(points[0].run, folder), named[BASELINE])
+    else:
+        campaign = opened(folder)
+    tried = [
+        attempt_points(name, [*where, *changes], campaign, repeats)
+        for name, changes in named.items()
+        if name != BASELINE
+    ]
+    turns = range(0, 2 * repeats, 2)
+    return points + [point for turn in turns for each in tried for point in each[turn : turn + 2]]
+
+
+def sweep_of(run: Run, folder: Path | None) -> SweepDir:
+    """The directory of a new campaign: the one that was named, else that of its baseline's sweep."""
+    return SweepDir(folder.expanduser().absolute() if folder else Path(run.runs_dir) / str(run.sweep))
+
+
+def baseline_points(overrides: list[str], folder: Path | None, repeats: int, where: Sequence[str] = ()) -> list[Point]:
+    """The repeats of a new campaign's baseline, or more of them; `where` says how they are started."""
+    point = compose_one([*overrides, *where])
+    sweep = sweep_of(point.run, folder)
+    known = recorded(sweep.run(repeat_name(BASELINE, 1)))
+    if known is not None and known["changes"] != overrides:
+        raise RunDirError(
+            f"{sweep.path} has a baseline of other overrides ({' '.join(known['changes'])}), and a baseline does not "
+            "change. For a campaign of its own type --campaign DIRECTORY; for an attempt against this baseline, "
+            "slurmscale attempt NAME OVERRIDES, with no other overrides than those that differ."
+        )
+    done = repeats_on_disk(sweep, BASELINE)
+    return [
+        placed(point, sweep, BASELINE, repeat, name=BASELINE, role=BASELINE, repeat=repeat, changes=overrides)
+        for repeat in range(done + 1, done + repeats + 1)
+    ]
+
+
+def attempt_points(name: str, overrides: list[str], campaign: Campaign, repeats: int) -> list[Point]:
+    """Baseline, attempt, baseline, attempt ...: the repeats of both in the order in which they run."""
+    changes = [each for each in overrides if not is_shared(each)]
+    where = [each for each in overrides if is_shared(each)]
+    refuse_changes(name, changes, campaign)
+    baseline = compose_one([*campaign.base, *where])
+    tried = compose_one([*campaign.base, *where, *changes])
+    refuse_another_task(name, tried.run, baseline.run)
+    done = repeats_on_disk(campaign.sweep, name)
+    return [
+        placed(point, campaign.sweep, run_name, repeat, name=name, role=role, repeat=repeat, changes=changes)
+        for repeat in range(done + 1, done + repeats + 1)
+        for point, run_name, role in ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
+    ]
+
+
+def compose_one(overrides: list[str]) -> Point:
+    """The one point of these overrides."""
+    return compose(overrides, multirun=False)[0]
+
+
+def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: Any) -> Point:
+    """A repeat of a point in the campaign's directory, one run at a time, with its part in the attempt on record."""
+    run = point.run
+    return replace(
+        point,
+        run=replace(
+            run,
+            runs_dir=str(sweep.path.parent),
+            sweep=sweep.path.name,
+            name=repeat_name(run_name, number),
+            repeat=number,
+            launcher=one_at_a_time(run.launcher),
+        ),
+        facts={"attempt": facts},
+    )
+
+
+def one_at_a_time(launcher: Launcher) -> Launcher:
+    """The launcher, which keeps the order of runs: side by side they would measure each other."""
+    in_slurm = launcher.kind in {LauncherKind.slurm, LauncherKind.pilot}
+    return replace(launcher, max_running=1) if in_slurm else launcher
+
+
+def repeat_name(name: str, repeat: int) -> str:
+    """The name of a run directory."""
+    return f"{name}-r{repeat}"
+
+
+# --- the campaign --------------------------------------------------------------------------------------------
+
+
+def opened(folder: Path | None) -> Campaign:
+    """The campaign in this folder, or the only one below `runs`."""
+    if folder is None:
+        folder = only_campaign(DEFAULT_PLACE)
+    sweep = SweepDir(folder.expanduser().absolute())
+    known = recorded(sweep.run(repeat_name(BASELINE, 1)))
+    if known is None:
+        raise RunDirError(
+            f"{sweep.path} is not a campaign: it has no baseline. Type slurmscale attempt {BASELINE} OVERRIDES "
+            f"--campaign {sweep.path}."
+        )
+    return Campaign(sweep, known["changes"])
+
+
+def only_campaign(place: Path) -> Path:
+    """The only campaign in a directory of sweeps; raises RunDirError when there is none, or several."""
+    found = sorted({path.parent.parent for path in place.glob(f"*/{repeat_name(BASELINE, 1)}/provenance.json")})
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise RunDirError(
+            f"There is no campaign in {place.absolute()}. Type slurmscale attempt {BASELINE} OVERRIDES to begin one, "
+            "or --campaign DIRECTORY to say where yours is."
+        )
+    raise RunDirError(
+        f"There are {len(found)} campaigns in {place.absolute()}. Type which: "
+        f"{' or '.join(f'--campaign {path}' for path in found)}."
+    )
+
+
+def recorded(directory: RunDir) -> dict[str, Any] | None:
+    """What a run's provenance says of the attempt it belongs to; None where there is no such run."""
+    try:
+        known = json.loads(directory.provenance.read_text()).get("attempt")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return known if isinstance(known, dict) and isinstance(known.get("changes"), list) else None
+
+
+def repeats_on_disk(sweep: SweepDir, name: str) -> int:
+    """How many repeats an attempt has."""
+    numbers = (re.fullmatch(rf"{re.escape(name)}-r(\d+)", path.name) for path in sweep.path.glob("*-r*"))
+    return max((int(found[1]) for found in numbers if found), default=0)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+def refuse_repeats(repeats: int) -> None:
+    """Raise ConfigError for no repeat, and for fewer."""
+    if repeats < 1:
+        raise ConfigError(f"--repeats {repeats} is not a positive number. Type --repeats 3 or more.")
+
+
+def refuse_name(name: str) -> None:
+    """Raise ConfigError for a name that is none, or is an override whose name was forgotten."""
+    if "=" in name or name.startswith(("+", "~")):
+        raise ConfigError(f"{name} is an override; an attempt has a name first: slurmscale attempt NAME {name}")
+    if not NAME.fullmatch(name) or name.startswith(("code-", "logs")):
+        raise ConfigError(
+            f"{name!r} cannot be an attempt's name: letters, digits and ._+- only, first a letter or digit; code-... "
+            "and logs are reserved. Type another, such as mbs2."
+        )
+
+
+def refuse_changes(name: str, changes: list[str], campaign: Campaign) -> None:
+    """Raise ConfigError for overrides that an attempt cannot have, RunDirError when the name has others."""
+    for each in changes:
+        key = each.lstrip("+~").partition("=")[0]
+        if key in GIVEN:
+            raise ConfigError(f"{each}: runs of an attempt are named by the campaign. Leave {key} out.")
+        if key in {"experiment", "contest"} or key.startswith("contest."):
+            raise ConfigError(
+                f"{each}: the rules are the baseline's, and an attempt does not change them. Leave it out, or begin a "
+                f"campaign of its own: slurmscale attempt {BASELINE} OVERRIDES --campaign DIRECTORY"
+            )
+    known = recorded(campaign.first(name))
+    if known is not None and known["changes"] != changes:
+        raise RunDirError(
+            f"The attempt {name} of {campaign.sweep.path} is another one "
+            f"({' '.join(known['changes']) or 'no change'}). For more repeats of it type slurmscale attempt "
+            f"{' '.join([name, *known['changes']])}; for a new attempt, another name."
+        )
+
+
+def refuse_another_task(name: str, tried: Run, baseline: Run) -> None:
+    """Raise ConfigError where an attempt would not do what the baseline does."""
+    pairs = [(key, getattr(tried, key), getattr(baseline, key)) for key in KEPT]
+    reasons = [
+        f"{key}={own}, the baseline has {wanted}: an attempt keeps model, data and ranks. Leave {key} out."
+        for key, own, wanted in itertools.chain.from_iterable(itertools.starmap(first_difference, pairs))
+    ]
+    if reasons:
+        lines = "".join(f"\n    {reason}" for reason in reasons)
+        raise ConfigError(f"{name} cannot be compared with the baseline; nothing was prepared or submitted.{lines}")
+
+
+def first_difference(key: str, tried: Any, baseline: Any) -> list[tuple[str, Any, Any]]:
+    """The first value in which two settings or sections differ, with its key; a section's name stands for the rest."""
+    if not is_dataclass(tried) or not is_dataclass(baseline):
+        return [(key, tried, baseline)] if tried != baseline else []
+    inner = [(f"{key}.{each.name}", getattr(tried, each.name), getattr(baseline, each.name)) for each in fields(tried)]
+    return [found for each in inner for found in first_difference(*each)][:1]
+
+
+def is_shared(override: str) -> bool:
+    """Whether an override says how the runs of a pair are started, both alike."""
+    key = override.lstrip("+~").partition("=")[0]
+    return key == SHARED or key.startswith(f"{SHARED}.")

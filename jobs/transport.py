@@ -1,0 +1,85 @@
+"""By which ways collectives travel, as NCCL's own log and gloo's rules tell; no torch.
+
+Shared by the doctor, which measures pairs of nodes, by training, which records its ways once, and by the parser of
+NCCL's logs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import MutableMapping
+from pathlib import Path
+
+# NCCL's name of what is left to it where it finds no other network.
+SOCKETS = "NET/Socket"
+SOCKETS_ADVICE = (
+    "TCP sockets: where nodes have InfiniBand, NCCL did not find it (NCCL_IB_HCA; libibverbs in a container)."
+)
+# Only whole words: in a log that many processes write at once lines are torn anywhere.
+CHANNEL = re.compile(
+    r" via (?:(?:NET|COLLNET)/[\w -]{1,40}/\d+(?:\(\d+\))?(?:/GDRDMA)?"
+    r"|P2P/(?:CUMEM|MNNVL|IPC|direct pointer|indirect)|SHM(?=/)|direct shared memory)"
+)
+DEVICE = re.compile(r"/\d+(?:\(\d+\))?(?=/GDRDMA$|$)")
+NETWORK = re.compile(r"NCCL INFO (NET/\w+) : Using (\[0\]\S+)")
+
+
+def nccl_environment(log: Path) -> dict[str, str]:
+    """What makes NCCL tell this file how it connects, where it is set before NCCL starts."""
+    # In a file's name NCCL reads %h, %p and, for a % itself, %%.
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": str(log).replace("%", "%%")}
+
+
+def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let NCCL tell a file how it connects this process, unless somebody has asked it to tell something else."""
+    # Of an attempt that did not come to its first step.
+    log.unlink(missing_ok=True)
+    if "NCCL_DEBUG" not in environment:
+        environment.update(nccl_environment(log))
+
+
+def heard_of_nccl(log: Path) -> list[str]:
+    """The ways that NCCL has told of until now, and its file goes; none where it told nothing."""
+    try:
+        told = log.read_text(errors="replace")
+        log.unlink()
+    except OSError:
+        # It is not there, or the disk has a fault, for which training does not end.
+        return []
+    return nccl_ways(told)
+
+
+def nccl_networks(log: str) -> list[str]:
+    """The networks that NCCL found, each with its first device: `NET/IB [0]mlx5_0:1/IB`."""
+    return sorted({" ".join(found) for found in NETWORK.findall(log)})
+
+
+def nccl_ways(log: str) -> list[str]:
+    """The ways that NCCL's channels take, whatever the device: `NET/IB/GDRDMA`, `NET/Socket`, `P2P/CUMEM`, `SHM`."""
+    return sorted({way_of(channel) for channel in CHANNEL.finditer(log)})
+
+
+def way_of(channel: re.Match[str]) -> str:
+    """What a channel goes over; older versions write shared memory out."""
+    over = channel[0].removeprefix(" via ")
+    return "SHM" if over == "direct shared memory" else DEVICE.sub("", over)
+
+
+def gloo_ways() -> list[str]:
+    """TCP, and the interface that gloo takes: the one told, or that of the host's own name."""
+    # Not above: a report reads ways too, and asks no interface.
+    import psutil  # noqa: PLC0415
+
+    told = os.environ.get("GLOO_SOCKET_IFNAME")
+    if told:
+        return [f"TCP over {told}"]
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ["TCP over loopback, since the host's own name does not resolve"]
+    for name, addresses in psutil.net_if_addrs().items():
+        if address in {entry.address for entry in addresses}:
+            return [f"TCP over {name}"]
+    return [f"TCP over {'lo' if address.startswith('127.') else address}"]

@@ -1,0 +1,49 @@
+"""Where the time from a process's start to its first step goes, by cause."""
+
+from __future__ import annotations
+
+import time
+
+from jobs import metrics as m
+from jobs.metrics import Metric
+from jobs.workloads.watchdog import Watchdog
+
+DOING = {
+    m.STARTUP_IMPORT_TIME: "importing",
+    m.STARTUP_RENDEZVOUS_TIME: "meeting the other ranks",
+    m.STARTUP_DATA_TIME: "opening the data",
+    m.STARTUP_MODEL_TIME: "building the model",
+    m.STARTUP_WEIGHTS_TIME: "loading the weights",
+    m.STARTUP_CHECKPOINT_TIME: "reading a checkpoint",
+    m.STARTUP_OTHER_TIME: "preparing to train",
+}
+
+
+class Startup:
+    """A clock that spends every second from the process's start on one of STARTUP_PARTS; they sum to STARTUP_TIME.
+
+    The first part is the interpreter and all imports, which are over when the clock is made.
+    """
+
+    def __init__(self, process_started: float, watchdog: Watchdog) -> None:
+        self.process_started = process_started
+        self.parts = dict.fromkeys(m.STARTUP_PARTS, 0.0)
+        self.parts[m.STARTUP_IMPORT_TIME] = time.time() - process_started
+        self.part = m.STARTUP_OTHER_TIME
+        self.watchdog = watchdog
+
+    def begins(self, part: Metric) -> None:
+        """What comes now is of this part, until another begins; the watchdog may have to name it."""
+        self.spend(time.time())
+        self.part = part
+        self.watchdog.begins(DOING[part])
+
+    def ends(self) -> float:
+        """The first step is next; returns the moment, in seconds since the epoch."""
+        now = time.time()
+        self.spend(now)
+        return now
+
+    def spend(self, until: float) -> None:
+        """The time since the last call was the present part's."""
+        self.parts[self.part] += until - self.process_started - sum(self.parts.values())

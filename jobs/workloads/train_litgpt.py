@@ -1,0 +1,115 @@
+"""Training by LitGPT's own scripts: its loop, optimizer, schedule and saving; arguments, samples and record are ours.
+
+A signal ends the run at a step boundary. Nothing is saved then, and a run that goes on begins again: LitGPT knows no
+request to stop. LitGPT's loss is the mean over ranks and micro-batches of each one's mean over its labels, and not the
+mean over the labels of the global batch, which differs where micro-batches have unequal numbers of labels.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from litgpt.args import TrainArgs
+from litgpt.config import Config
+
+from jobs import metrics as m
+from jobs.data import open_dataset
+from jobs.engines.litgpt.call import OUT, READ, START, Script, arguments_of, command, script_of
+from jobs.engines.litgpt.data import data_module
+from jobs.engines.litgpt.fabric import prepared
+from jobs.engines.litgpt.record import Record, Stopped
+from jobs.engines.litgpt.start import make_start
+from jobs.errors import ConfigError
+from jobs.layout import accumulation
+from jobs.ranks import Rank, torchrun_environment
+from jobs.rundir import RunDir
+from jobs.schema import Run
+from jobs.workloads.machine import StopRequest, process_start
+from jobs.workloads.recorder import Recorder
+from jobs.workloads.startup import Startup
+from jobs.workloads.steps import batches_of, samples, steps_of
+from jobs.workloads.watchdog import Watchdog
+
+
+def train(run: Run, directory: RunDir, rank: Rank) -> None:
+    """Train one run to its end, or to a step boundary when a signal asks."""
+    stop = StopRequest()
+    watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
+    startup = Startup(process_start(), watchdog)
+    os.environ |= torchrun_environment(rank, run.ranks_per_node)
+    if not torch.cuda.is_available():
+        torch.set_num_threads(run.engine.cpu_threads_per_rank)
+
+    # --- data -------------------------------------------------------------------------------------------------
+    startup.begins(m.STARTUP_DATA_TIME)
+    dataset = open_dataset(samples(run, directory))
+    batches = batches_of(run, dataset, rank.rank)
+    steps = steps_of(run.job, batches)
+    recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=0)
+
+    # --- what LitGPT is given ---------------------------------------------------------------------------------
+    startup.begins(m.STARTUP_WEIGHTS_TIME)
+    where = directory.path.resolve() / "litgpt"
+    make_start(run, dataset, where / START)
+    arguments = arguments_of(run, where, steps, batches.steps_per_epoch)
+    script = script_of(run)
+    module = import_module(script.value)
+    record = Record(
+        run=run, rank=rank, batches=batches, dataset=dataset, recorder=recorder, stop=stop, watchdog=watchdog
+    )
+
+    # --- LitGPT -----------------------------------------------------------------------------------------------
+    startup.begins(m.STARTUP_OTHER_TIME)
+    try:
+        with prepared(script, module, record, command(run, arguments)):
+            module.setup(**as_objects(run, arguments), data=data_module(run, dataset, batches, rank.rank))
+    except Stopped as stopped:
+        recorder.stopped(stopped.number)
+    except RuntimeError:
+        # Slurm's signal reaches LitGPT's loading processes too, and the end of one of them any rank at any place.
+        if not stop.signal:
+            raise
+        recorder.stopped(stop.signal)
+        watchdog.stop()
+        return
+    else:
+        ended(recorder, record)
+        if run.job.export and rank.is_first and not directory.export.is_symlink():
+            directory.export.symlink_to(Path("litgpt") / OUT / "final")
+        recorder.finished()
+    watchdog.stop()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def as_objects(run: Run, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as a caller in Python gives them.
+
+    Raises ConfigError when this LitGPT would make other global batches of them than the run has.
+    """
+    train_args = TrainArgs(**arguments["train"])
+    theirs = train_args.gradient_accumulation_iters(run.ranks_per_node, run.nodes)
+    if theirs != accumulation(run):
+        raise ConfigError(
+            f"This LitGPT makes {theirs} micro-batches a rank of train.global_batch_size={run.global_batch_size}, and "
+            f"the run has {accumulation(run)}. Type pip install litgpt=={READ}."
+        )
+    objects = arguments | {"train": train_args}
+    objects |= {key: Path(value) for key, value in arguments.items() if key.endswith("_dir")}
+    if script_of(run) is Script.pretrain:
+        objects["model_config"] = Config(**arguments["model_config"])
+    return objects
+
+
+def ended(recorder: Recorder, record: Record) -> None:
+    """Put LitGPT's own training time on record."""
+    if record.training_time_s is None:
+        record.training_time_s = time.perf_counter() - record.loaded
+    if recorder.writes:
+        recorder.event("litgpt", attempt=recorder.attempt, **{m.LITGPT_TRAINING_TIME.name: record.training_time_s})
