@@ -117,6 +117,11 @@ class SlurmCluster:
         """Process ids of a node's slurmd and of what its jobs run there."""
         return [self._daemons[node].pid, *host.processes_of_node(self.root, node)]
 
+    def all_idle(self) -> bool:
+        """Whether every node answers and has nothing to do, nor to clean up."""
+        states = self._run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.split("\n")
+        return set(filter(None, states)) == {f"{node} idle" for node in self.nodes}
+
     def _start(self) -> None:
         self.root.mkdir(exist_ok=True)
         if self.root.lstat().st_uid != os.getuid() or any(self.root.iterdir()):
@@ -158,15 +163,11 @@ class SlurmCluster:
         self._wait("slurmctld", lambda: host.listens(port))
         for node in self.nodes:
             self._daemon(node, "slurmd", "-D", "-N", node)
-        self._wait("all nodes to be idle", self._all_idle)
+        self._wait("all nodes to be idle", self.all_idle)
 
     def _start_slurmdbd(self, port: int) -> None:
         self._daemon("slurmdbd", "slurmdbd", "-D")
         self._wait("slurmdbd", lambda: host.listens(port))
-
-    def _all_idle(self) -> bool:
-        states = self._run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.split("\n")
-        return set(filter(None, states)) == {f"{node} idle" for node in self.nodes}
 
     def _make_names_resolve(self) -> None:
         """Without this torch could not meet at the first host of a job: Slurm's node names exist nowhere else."""

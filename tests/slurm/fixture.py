@@ -37,7 +37,16 @@ def slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def empty_queue(slurm: SlurmCluster) -> Iterator[None]:
-    """The tests share one Slurm in random order: what one leaves waiting would be found by another."""
+    """No job of another test before, none of this one after: the tests share one Slurm, in random order.
+
+    A node that a busy machine kept from answering for a moment is waited for too: it would be counted as down.
+    """
+    _empty(slurm)
     yield
+    _empty(slurm)
+
+
+def _empty(cluster: SlurmCluster) -> None:
     subprocess.run(["scancel", "--me"], check=True)
     wait_until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)
+    wait_until(cluster.all_idle)
