@@ -230,9 +230,15 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: Devic
         dist.all_reduce(total, group=stages.get_group())
     norm = total.sqrt()
     if max_norm is not None:
-        for group in groups:
-            nn.utils.clip_grads_with_norm_(group, max_norm, norm)
+        # Each rank its own parts: as DTensors, a product of many has torch look for a layout for seconds at first.
+        gradients = [local(p.grad) for group in groups for p in group if p.grad is not None]
+        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as clip_grads_with_norm_ scales
     return norm.item()
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def held_up(device: torch.device, action: Callable[[], None]) -> float:
