@@ -2,10 +2,10 @@
 
     python -m tests.batching_benchmark --data alpaca.json --tokenizer tokenizer.model --vocabulary 32000 --steps 16
 
-`litgpt.finetune.full.setup()` runs as it is. Before each of its steps ours take theirs on the samples of its next
-batch, in the same process, with the same threads and allocator. Making batches counts for ours, and not for it. The
-learning rate is 0 on both sides, so that the loss of every step can be compared; updates are computed all the same.
-Peak memory is that of a process for each side. A CPU's ratios say nothing of a GPU's.
+`litgpt.finetune.full.setup()` runs as it is. Each side is a process, as when it is used, and they take their steps in
+turns, on the same samples, with as many threads: what disturbs the machine disturbs all. Making batches counts for
+ours, and not for stock. The learning rate is 0 on all sides, so that the loss of every step can be compared; updates
+are computed all the same. A CPU's ratios say nothing of a GPU's.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from jobs.data.tokenizer import train_bpe
 from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.parallelize import device_mesh, parallel_model
 from jobs.layout import layout_of
-from jobs.schema import Batching, Run
+from jobs.schema import Batching
 from jobs.workloads.train import Trainer
 
 MICRO_BATCH, LENGTH, POOL = 32, 512, 8
@@ -69,7 +69,8 @@ MODEL = (
     "ranks_per_node=1",
     "engine.loss=chunked",
 )
-MEASURED_ALONE = ("stock", "padded", "packed")
+STOCK = "stock"
+Sample = dict[str, torch.Tensor]
 
 
 class EnoughSteps(Exception):  # noqa: N818 (it is no error)
@@ -79,7 +80,7 @@ class EnoughSteps(Exception):  # noqa: N818 (it is no error)
 class Given(Dataset):
     """The samples of LitGPT's batches, by its shift: the input at n is answered by the token after it."""
 
-    def __init__(self, samples: list[dict[str, torch.Tensor]]) -> None:
+    def __init__(self, samples: list[Sample]) -> None:
         self.samples = [(sample["input_ids"][:-1].numpy(), sample["labels"][1:].numpy()) for sample in samples]
         lengths = np.array([len(inputs) for inputs, _ in self.samples], dtype=np.int32)
         labels = np.array([np.count_nonzero(targets != IGNORED) for _, targets in self.samples], dtype=np.int64)
@@ -90,53 +91,46 @@ class Given(Dataset):
         return self.samples[index]
 
 
-@dataclass
-class Ours:
-    """The native engine under one batching, with what its steps took and gave."""
+@dataclass(frozen=True)
+class Measured:
+    """What the steps of one side took and gave; memory in bytes."""
 
-    run: Run
-    clock: Callable[[], float]
-    times_s: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.name = self.run.job.batching.name
-        device = torch.device("cpu")
-        mesh = device_mesh(layout_of(self.run), device)
-        model = parallel_model(self.run, mesh, device, begins=lambda _: None)
-        self.trainer = Trainer(self.run, model, device, mesh, steps=10**6)
-
-    def step(self, samples: list[dict[str, torch.Tensor]]) -> None:
-        """As many steps as the samples make."""
-        data = Given(samples)
-        count = len(samples) // MICRO_BATCH
-        for number in range(1, count + 1):
-            started = self.clock()
-            batches = Batches(
-                data, global_batch_size=MICRO_BATCH, micro_batch_size=MICRO_BATCH, dp=1, dp_rank=0, seed=0,
-                batching=self.run.job.batching, bucket_batches=POOL,
-            )  # fmt: skip
-            loss, _, _ = self.trainer.step(number, batches.step(number))
-            self.times_s.append(self.clock() - started)
-            self.losses.append(loss)
+    times_s: list[float]
+    tokens: list[int]
+    losses: list[float]
+    peak_bytes: int
 
 
-def ours(batching: Batching, vocabulary: int, checkpoint: Path, clock: Callable[[], float]) -> Ours:
+def own_trainer(batching: Batching, vocabulary: int, checkpoint: Path) -> Trainer:
     """The native engine from LitGPT's weights."""
     overrides = [*MODEL, f"model.vocab_size={vocabulary}", f"job.batching={batching.name}"]
     (point,) = compose([*overrides, f"job.init_from={checkpoint}"], multirun=False)
-    return Ours(point.run, clock)
+    device = torch.device("cpu")
+    mesh = device_mesh(layout_of(point.run), device)
+    model = parallel_model(point.run, mesh, device, begins=lambda _: None)
+    return Trainer(point.run, model, device, mesh, steps=10**6)
 
 
-class Alternating(JSON):  # type: ignore[misc]  # LitGPT publishes no types
-    """LitGPT's data, tokenized before; whenever it asks for a batch, a step of its own has ended."""
+def steps(trainer: Trainer, samples: list[Sample]) -> list[float]:
+    """The losses of as many steps as the samples make."""
+    batches = Batches(
+        Given(samples), global_batch_size=MICRO_BATCH, micro_batch_size=MICRO_BATCH, dp=1, dp_rank=0, seed=0,
+        batching=trainer.run.job.batching, bucket_batches=POOL,
+    )  # fmt: skip
+    return [trainer.step(number, batches.step(number))[0] for number in range(1, len(samples) // MICRO_BATCH + 1)]
 
-    def measure(self, steps: int, sides: list[Ours], clock: Callable[[], float]) -> None:
-        """Let these take their steps between LitGPT's."""
-        self.steps, self.sides, self.clock = steps, sides, clock
+
+class InTurns(JSON):  # type: ignore[misc]  # LitGPT publishes no types
+    """LitGPT's data, tokenized before; a batch is handed out when it is this side's turn.
+
+    Whoever asks for a batch has ended the step before: that ends the turn.
+    """
+
+    def take_turns(self, turns: Connection, clock: Callable[[], float]) -> None:
+        """Wait for the turns of this side here."""
+        self.turns, self.clock = turns, clock
         self.times_s: list[float] = []
         self.tokens: list[int] = []
-        self.pool: list[dict[str, torch.Tensor]] = []
 
     def setup(self, stage: str = "") -> None:
         """Tokenize all samples."""
@@ -145,30 +139,27 @@ class Alternating(JSON):  # type: ignore[misc]  # LitGPT publishes no types
 
     def train_dataloader(self) -> Any:
         """LitGPT's, in this process."""
-        loader = super().train_dataloader()
-        side_by_side, started = loader.collate_fn, 0.0
+        return self.batches(super().train_dataloader().collate_fn)
 
-        def collate(samples: list[dict[str, torch.Tensor]]) -> object:
+    def batches(self, collate: Callable[[list[Sample]], Any]) -> Any:
+        """The batches of LitGPT's own order, each made of its samples by `collate`, which no time counts."""
+        started = 0.0
+
+        def in_turn(samples: list[Sample]) -> Any:
             nonlocal started
             if self.tokens:
                 self.times_s.append(self.clock() - started)
-            if len(self.tokens) == self.steps:
+                self.turns.send(None)
+            if not self.turns.recv():
                 raise EnoughSteps
             self.tokens.append(sum(len(sample["input_ids"]) for sample in samples))
-            self.pool += samples
-            for side in self.sides:
-                if side.run.job.batching is not Batching.bucketed:
-                    side.step(samples)
-                elif len(self.pool) == POOL * MICRO_BATCH:
-                    side.step(self.pool)
-            self.pool = [] if len(self.pool) == POOL * MICRO_BATCH else self.pool
-            batch = side_by_side(samples)
+            batch = collate(samples)
             started = self.clock()
             return batch
 
         return torch.utils.data.DataLoader(
             self.tokenized, batch_size=self.batch_size, shuffle=True, drop_last=True,
-            generator=torch.Generator().manual_seed(self.seed), collate_fn=collate,
+            generator=torch.Generator().manual_seed(self.seed), collate_fn=in_turn,
         )  # fmt: skip
 
 
@@ -191,8 +182,8 @@ def litgpt_checkpoint(directory: Path, data: Path, tokenizer: Path, vocabulary: 
     return directory
 
 
-def finetune(checkpoint: Path, out: Path, data: Alternating) -> list[float]:
-    """LitGPT's own run until the data says that it is enough; its losses."""
+def stock_losses(checkpoint: Path, out: Path, data: InTurns) -> list[float]:
+    """The losses of LitGPT's own run, which lasts until the data says that it is enough."""
     with suppress(EnoughSteps):
         stock.setup(
             checkpoint,
@@ -212,18 +203,36 @@ def finetune(checkpoint: Path, out: Path, data: Alternating) -> list[float]:
         return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
-def alone(who: str, data: Alternating, checkpoint: Path, out: Path, vocabulary: int) -> None:
-    """Print this process's peak memory in bytes after the steps of one side."""
-    if who == "stock":
-        finetune(checkpoint, out, data)
+def own_losses(batching: Batching, vocabulary: int, checkpoint: Path, data: InTurns) -> list[float]:
+    """The losses of the native engine on the same batches; it makes its own of their samples, and that counts."""
+    trainer = own_trainer(batching, vocabulary, checkpoint)
+    data.connect(Tokenizer(checkpoint), MICRO_BATCH, LENGTH)
+    data.setup()
+    pool_size = MICRO_BATCH * (POOL if batching is Batching.bucketed else 1)
+    pool: list[Sample] = []
+    losses: list[float] = []
+    with suppress(EnoughSteps):
+        for samples in data.batches(list):
+            pool += samples
+            if len(pool) == pool_size:
+                losses += steps(trainer, pool)
+                pool = []
+    return losses
+
+
+def side(who: str, turns: Connection, where: Path, options: argparse.Namespace) -> None:
+    """A process of its own for one side; sends what its steps took and gave when there are no more turns."""
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    data = InTurns(json_path=Path(options.data), val_split_fraction=0.05, num_workers=0)
+    data.take_turns(turns, time.process_time if options.cpu_time else time.perf_counter)
+    checkpoint = where / "checkpoint"
+    if who == STOCK:
+        losses = stock_losses(checkpoint, where / "out", data)
     else:
-        data.sides = [ours(Batching[who], vocabulary, checkpoint, data.clock)]
-        data.connect(Tokenizer(checkpoint), MICRO_BATCH, LENGTH)
-        data.setup()
-        with suppress(EnoughSteps):
-            for _ in data.train_dataloader():
-                pass
-    print("peak", own_peak_memory_bytes())
+        losses = own_losses(Batching[who], options.vocabulary, checkpoint, data)
+    turns.send(Measured(data.times_s, data.tokens, losses, own_peak_memory_bytes()))
+    dist.destroy_process_group()
 
 
 def own_peak_memory_bytes() -> int:
@@ -232,47 +241,62 @@ def own_peak_memory_bytes() -> int:
     return int(status["VmHWM"].split()[0]) * 1024
 
 
-def peak_memory_bytes(who: str, options: argparse.Namespace) -> int:
-    """Of a process that runs one side alone for three steps."""
-    command = [sys.executable, "-m", "tests.batching_benchmark", "--alone", who, "--steps", "3"]
-    command += ["--data", options.data, "--tokenizer", options.tokenizer, "--vocabulary", str(options.vocabulary)]
-    command += ["--threads", str(options.threads)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(done.stdout.split("peak ")[-1])
+def measure(where: Path, options: argparse.Namespace) -> dict[str, Measured]:
+    """What each side measured, their steps taken in turns."""
+    spawn = multiprocessing.get_context("spawn")
+    turns: dict[str, Connection] = {}
+    processes = []
+    for who in (STOCK, *(batching.name for batching in Batching)):
+        turns[who], theirs = spawn.Pipe()
+        processes.append(spawn.Process(target=side, args=(who, theirs, where, options), daemon=True))
+        processes[-1].start()
+        theirs.close()  # so that the end of a process is seen here
+    for _ in range(options.steps):
+        for turn in turns.values():
+            turn.send(True)
+            turn.recv()
+    measured: dict[str, Measured] = {}
+    for who, turn in turns.items():
+        turn.send(False)
+        measured[who] = turn.recv()
+    for process in processes:
+        process.join()
+    return measured
 
 
 def ratio(theirs: list[float], own: list[float]) -> str:
-    """The median and range of how many times faster we were."""
+    """The median and range of how many times faster we were, and that of the sums."""
     ratios = [a / b for a, b in zip(theirs, own, strict=True)]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); {sum(theirs) / sum(own):.2f}"
 
 
-def report(data: Alternating, losses: list[float], sides: list[Ours], options: argparse.Namespace) -> None:
+def report(measured: dict[str, Measured], options: argparse.Namespace) -> None:
     """Print ratios first, then what they are made of."""
-    print(f"\nvocabulary {options.vocabulary}, {len(data.tokens)} steps of {MICRO_BATCH} samples, the first warms up")
+    theirs = measured.pop(STOCK)
+    print(f"\nvocabulary {options.vocabulary}, {options.steps} steps of {MICRO_BATCH} samples, the first warms up")
     seconds = "CPU seconds" if options.cpu_time else "seconds"
-    print(
-        f"{seconds}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, torch {torch.__version__}, float32, CPU"
-    )
-    print("times stock's real tokens/s, median (range) of steps")
-    one_by_one = [side for side in sides if side.run.job.batching is not Batching.bucketed]
-    for side in one_by_one:
-        print(f"  {side.name:9} {ratio(data.times_s[1:], side.times_s[1:])}")
-    for side in sides:
-        if side not in one_by_one and side.times_s:
-            done = range(0, len(side.times_s), POOL)
-            theirs, own = ([sum(times[i : i + POOL]) for i in done] for times in (data.times_s, side.times_s))
-            print(f"  {side.name:9} {ratio(theirs, own)}, by the {POOL} steps of a pool")
+    print(f"{seconds}, {options.threads} threads, {os.cpu_count()} cores, torch {torch.__version__}, float32, CPU")
+    print("times stock's real tokens/s: median (range) of steps; of all steps together")
+    for who, own in measured.items():
+        if who != Batching.bucketed.name:
+            print(f"  {who:9} {ratio(theirs.times_s[1:], own.times_s[1:])}")
+        elif options.steps >= POOL:
+            pools = range(0, options.steps - POOL + 1, POOL)
+            sums = ([sum(times[i : i + POOL]) for i in pools] for times in (theirs.times_s, own.times_s))
+            print(f"  {who:9} {ratio(*sums)}, by the {POOL} steps of a pool")
     print("real tokens/s, median step")
-    for name, times in (("stock", data.times_s), *((side.name, side.times_s) for side in one_by_one)):
-        print(f"  {name:9} {sum(data.tokens[1:]) / sum(times[1:]):,.0f}  {statistics.median(times[1:]):.2f} s")
+    for who, one in (STOCK, theirs), *measured.items():
+        if who != Batching.bucketed.name:
+            times = one.times_s[1:]
+            print(f"  {who:9} {sum(one.tokens[1:]) / sum(times):,.0f}  {statistics.median(times):.2f} s")
     print("largest difference of a step's mean loss to stock's, as part of it")
-    for side in one_by_one:
-        print(f"  {side.name:9} {max(abs(a - b) / a for a, b in zip(losses, side.losses, strict=True)):.1e}")
-    print("peak memory", flush=True)
-    peaks = {who: peak_memory_bytes(who, options) for who in MEASURED_ALONE}
-    for who, peak in peaks.items():
-        print(f"  {who:9} {peak / 2**30:.2f} GiB, {peak / peaks['stock']:.2f} of stock's")
+    for who, own in measured.items():
+        if who != Batching.bucketed.name:
+            difference = max(abs(a - b) / a for a, b in zip(theirs.losses, own.losses, strict=True))
+            print(f"  {who:9} {difference:.1e}")
+    print("peak memory of the process")
+    for who, one in (STOCK, theirs), *measured.items():
+        print(f"  {who:9} {one.peak_bytes / 2**30:.2f} GiB, {one.peak_bytes / theirs.peak_bytes:.2f} of stock's")
 
 
 def main() -> None:
@@ -282,26 +306,12 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True, help="tokenizer.model of 32,000 tokens")
     parser.add_argument("--vocabulary", type=int, choices=(BPE, 32000), default=BPE)
     parser.add_argument("--steps", type=int, default=2 * POOL, help=f"bucketed needs {POOL} or more")
-    parser.add_argument("--alone", choices=MEASURED_ALONE, help="print the peak memory of one side")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of all sides")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of each side")
     parser.add_argument("--cpu-time", action="store_true", help="of one thread, on a machine that others use too")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     with tempfile.TemporaryDirectory() as where:
-        checkpoint = litgpt_checkpoint(
-            Path(where) / "checkpoint", Path(options.data), Path(options.tokenizer), options.vocabulary
-        )
-        data = Alternating(json_path=Path(options.data), val_split_fraction=0.05, num_workers=0)
-        clock = time.process_time if options.cpu_time else time.perf_counter
-        data.measure(options.steps, [], clock)
-        if options.alone:
-            alone(options.alone, data, checkpoint, Path(where) / "out", options.vocabulary)
-        else:
-            data.sides = [ours(batching, options.vocabulary, checkpoint, clock) for batching in Batching]
-            losses = finetune(checkpoint, Path(where) / "out", data)
-            report(data, losses, data.sides, options)
-    dist.destroy_process_group()
+        litgpt_checkpoint(Path(where) / "checkpoint", Path(options.data), Path(options.tokenizer), options.vocabulary)
+        report(measure(Path(where), options), options)
 
 
 if __name__ == "__main__":
