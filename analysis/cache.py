@@ -51,12 +51,9 @@ def code_digest() -> bytes:
 
 def digest(*parts: bytes | None) -> str:
     """The key of a value that follows from these parts; None is a part that is not there."""
-    found = hashlib.blake2b(code_digest(), digest_size=24)
-    for part in parts:
-        # Its length before each, so that no two lists of parts are the same bytes.
-        found.update(b"-" if part is None else b"%d:" % len(part))
-        found.update(part or b"")
-    return found.hexdigest()
+    # Its length before each, so that no two lists of parts are the same bytes.
+    marked = (each for part in parts for each in (b"-" if part is None else b"%d:" % len(part), part or b""))
+    return hashlib.blake2b(b"".join((code_digest(), *marked)), digest_size=24).hexdigest()
 
 
 def cache_directory() -> Path | None:
@@ -78,6 +75,8 @@ class Shelf:
 
     file: Path | None
     entries: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    shared: list[Any] = field(default_factory=list)
+    """What several values have in common: they hold its number."""
     changed: bool = False
 
     @classmethod
@@ -87,10 +86,10 @@ class Shelf:
             return cls(None)
         file = folder / f"{hashlib.blake2b(os.fsencode(directory), digest_size=16).hexdigest()}{SUFFIX}"
         with suppress(OSError, zstandard.ZstdError, ValueError, TypeError):
-            entries = dict(orjson.loads(zstandard.ZstdDecompressor().decompress(file.read_bytes())))
+            entries, shared = orjson.loads(zstandard.ZstdDecompressor().decompress(file.read_bytes()))
             # The shelves that were not looked at for longest go first.
             os.utime(file)
-            return cls(file, entries)
+            return cls(file, dict(entries), list(shared))
         return cls(file)
 
     def get(self, name: str, key: str) -> Any:
@@ -103,11 +102,24 @@ class Shelf:
         self.entries[name] = key, value
         self.changed = True
 
+    def share(self, part: Any) -> int:
+        """The number of a part of values that JSON gives back as it is; equal parts have one."""
+        text = orjson.dumps(part)
+        if text not in self.numbers:
+            self.numbers[text] = len(self.shared)
+            self.shared.append(part)
+        return self.numbers[text]
+
+    @functools.cached_property
+    def numbers(self) -> dict[bytes, int]:
+        """The number of each shared part by its text."""
+        return {orjson.dumps(part): number for number, part in enumerate(self.shared)}
+
     def save(self) -> None:
         """Write the shelf where it has changed, and remove the oldest ones where all of them are too large."""
         if self.file is None or not self.changed:
             return
-        content = zstandard.ZstdCompressor(write_checksum=True).compress(orjson.dumps(self.entries))
+        content = zstandard.ZstdCompressor(write_checksum=True).compress(orjson.dumps([self.entries, self.shared]))
         with suppress(OSError):
             # Its name is random until it is whole, and it is this user's alone.
             with tempfile.NamedTemporaryFile(dir=self.file.parent, delete=False) as writing:

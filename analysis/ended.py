@@ -23,9 +23,8 @@ from analysis.parsers.lines import Search, blocks
 from analysis.parsers.record import Line, Record
 from analysis.records import RunResult
 from jobs.causes import Cause, end_of, latest_attempt
-from jobs.rundir import SweepDir
-from jobs.submit.script import STARTED
-from jobs.submit.states import Submission, submissions_on_record
+from jobs.rundir import BATCH_STARTED, SweepDir
+from jobs.submit.submissions import Submission, submissions_on_record
 
 ENDINGS: Mapping[Cause, Ending] = {
     Cause.time_limit: Ending.time_limit,
@@ -59,7 +58,7 @@ TABLES = "sacct*"
 MOST_LOGS = 64
 LOG_NAME = re.compile(r"(?P<id>.+)_(?P<rank>\d{1,9})_log\.out")
 STEP_LINE = re.compile(r"step \d+/\d+  loss ")
-OF_OUR_LOGS = Search((*SEARCH.needles, STARTED, "  loss "))
+OF_OUR_LOGS = Search((*SEARCH.needles, BATCH_STARTED, "  loss "))
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def by_logs(sweep: Sweep, submission: Submission) -> Iterator[Ended]:
 def starts(file: Path) -> int:
     """How often the job that wrote a log was started, as far as its batch script said so."""
     with suppress(OSError):
-        return sum(line.text.startswith(STARTED) for line in Search((STARTED,)).lines(blocks(file)))
+        return sum(line.text.startswith(BATCH_STARTED) for line in Search((BATCH_STARTED,)).lines(blocks(file)))
     return 0
 
 
@@ -205,7 +204,7 @@ def printed(file: Path) -> Iterator[Verdict]:
     progress = 0
     with suppress(OSError):
         for line in OF_OUR_LOGS.lines(blocks(file)):
-            if line.text.startswith(STARTED):
+            if line.text.startswith(BATCH_STARTED):
                 lines = []
             elif STEP_LINE.match(line.text):
                 progress = line.number

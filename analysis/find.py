@@ -22,11 +22,11 @@ from analysis.log_file import LogFile
 from analysis.log_reading import read_logs
 from analysis.log_runs import log_runs, name_below
 from analysis.parsers import sacct
-from analysis.reading import read_all
+from analysis.reading import Task, read_all
 from analysis.records import RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
-from jobs.rundir import SweepDir, read_records
+from jobs.rundir import SweepDir, is_power_log, read_records
 
 # What `slurmscale report` writes, perhaps beside the logs.
 WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
@@ -53,15 +53,17 @@ def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = Fa
     Raises ReportError when a path does not exist or when there is neither a run nor a log.
     """
     paths = list(paths)
-    directories: dict[Path, None] = {}
+    directories: dict[Path, bool] = {}
     files: dict[Path, Path] = {}
     for path in paths:
         runs, others = files_below(path)
         root = path.resolve()
-        directories |= dict.fromkeys(runs)
+        directories |= runs
         files |= {other.resolve(): root for other in others}
     ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in directories}}
-    tasks = [(path, ledgers[path.parent].get(path.name, [])) for path in sorted(directories)]
+    tasks = [
+        Task(path, ledgers[path.parent].get(path.name, []), metered) for path, metered in sorted(directories.items())
+    ]
     own = read_all(tasks, use_cache=use_cache, may_spawn=may_spawn)
     facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
     logs = with_accounting(read_logs([path for path in sorted(files) if path.name != FILE_NAME], use_cache=use_cache))
@@ -104,26 +106,29 @@ def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
     return records
 
 
-def files_below(path: Path) -> tuple[list[Path], list[Path]]:
-    """Run directories of ours at or below a path, resolved, and other files; not what is inside a run or a sweep."""
+def files_below(path: Path) -> tuple[dict[Path, bool], list[Path]]:
+    """Run directories of ours at or below a path, resolved, and other files; not what is inside a run or a sweep.
+
+    With each run whether power readings lie in it.
+    """
     if path.is_file():
-        return [], [path]
+        return {}, [path]
     if not path.is_dir():
         raise ReportError(
             f"{path} does not exist. Give sweeps, runs, logs or directories of them, for instance: "
             "slurmscale report runs/demo"
         )
-    runs: list[Path] = []
+    runs: dict[Path, bool] = {}
     others: list[Path] = []
 
     def unreadable(error: OSError) -> None:
         # Reading it will say why.
-        runs.append(Path(error.filename))
+        runs[Path(error.filename)] = False
 
     for directory, below, files in os.walk(path.resolve(), onerror=unreadable):
         # One file alone may be anyone's: conf/config.yaml of a checkout is not a run.
         if len(set(FILES).intersection(files)) > 1:
-            runs.append(Path(directory))
+            runs[Path(directory)] = any(map(is_power_log, files))
             below.clear()
         elif SweepDir(Path(directory)).submissions.name in files:
             below[:] = [name for name in below if name != SweepDir(Path()).logs.name]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 SHOWN_AFTER_S = 1.0
 REDRAWN_EVERY_S = 0.2
@@ -17,16 +15,26 @@ T = TypeVar("T")
 
 def with_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items as they come; `what` they are stands before the bar."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    task = bar.add_task("", total=total)
-    due = time.monotonic() + SHOWN_AFTER_S
-    try:
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    with ExitStack() as stack:
+        due, move = time.monotonic() + SHOWN_AFTER_S, None
         for done, item in enumerate(items, start=1):
             if time.monotonic() > due:
                 due += REDRAWN_EVERY_S
-                bar.start()
-                bar.update(task, completed=done)
+                move = move or stack.enter_context(bar(total, what))
+                move(done)
             yield item
-    finally:
-        bar.stop()
+
+
+@contextmanager
+def bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar while the block goes on; what it gives moves it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done: progress.update(task, completed=done)

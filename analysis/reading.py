@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -25,42 +25,50 @@ from analysis.goodput import Loss
 from analysis.progress import with_progress
 from analysis.records import RunResult, run_of
 from jobs import metrics as m
-from jobs.rundir import RunDir
 
 # Fewer are read before other processes have started.
 FEWEST_FOR_PROCESSES = 500
 RUNS_AT_ONCE = 50
 # A login node is shared.
 MOST_PROCESSES = 8
-Task = tuple[Path, Sequence[Mapping[str, Any]]]
-"""A run directory, with what its sweep's ledger has on it."""
+
+
+class Task(NamedTuple):
+    """A run directory to read."""
+
+    path: Path
+    submissions: Sequence[Mapping[str, Any]]
+    """What its sweep's ledger has on it."""
+    metered: bool
+    """Whether power readings lie in it. They are not kept: these files may be too many for memory, to tell changes."""
 
 
 def read_all(tasks: Sequence[Task], *, use_cache: bool, may_spawn: bool) -> list[RunResult]:
     """The results of these runs, in their order."""
     folder = cache_directory() if use_cache else None
-    shelves = {sweep: Shelf.of(sweep, folder) for sweep in {path.parent for path, _ in tasks}}
+    shelves = {sweep: Shelf.of(sweep, folder) for sweep in {task.path.parent for task in tasks}}
     found: dict[Path, RunResult] = {}
-    for path, submissions in with_progress(tasks, len(tasks), "Looking for changes in runs"):
-        shelf = shelves[path.parent]
-        if path.name in shelf.entries and (key := key_of(path, contents_of(path), submissions)):
+    for task in with_progress(tasks, len(tasks), "Looking for changes in runs"):
+        path, shelf = task.path, shelves[task.path.parent]
+        if path.name in shelf.entries and (key := key_of(task, contents_of(path))):
             value = shelf.get(path.name, key)
             if value is not None:
-                found[path] = decoded(path, value)
-    rest = [task for task in tasks if task[0] not in found]
-    for (path, submissions), (key, text) in zip(
+                found[path] = decoded(path, unfolded(value, shelf))
+    rest = [task for task in tasks if task.path not in found]
+    for task, (key, text) in zip(
         rest, with_progress(worked_out(rest, may_spawn=may_spawn), len(rest), "Reading runs"), strict=True
     ):
+        path, shelf = task.path, shelves[task.path.parent]
         if text is None:
-            found[path] = run_of(path, contents_of(path), submissions)
+            found[path] = run_of(path, contents_of(path), task.submissions)
             continue
         value = orjson.loads(text)
         found[path] = decoded(path, value)
         if key is not None:
-            shelves[path.parent].put(path.name, key, value)
+            shelf.put(path.name, key, folded(value, shelf))
     for shelf in shelves.values():
         shelf.save()
-    return [found[path] for path, _ in tasks]
+    return [found[task.path] for task in tasks]
 
 
 def worked_out(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[tuple[str | None, bytes | None]]:
@@ -89,25 +97,23 @@ def worked_out(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[tuple[str 
 
 def work_out(task: Task) -> tuple[str | None, bytes | None]:
     """A run's key and its result as JSON; no key where it is not to be kept, no JSON where that would change it."""
-    path, submissions = task
-    contents = contents_of(path)
-    return key_of(path, contents, submissions), encoded(run_of(path, contents, submissions))
+    contents = contents_of(task.path)
+    return key_of(task, contents), encoded(run_of(task.path, contents, task.submissions))
 
 
-def key_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key of a run in the cache; None for one that is not to be kept.
+def key_of(task: Task, contents: Contents) -> str | None:
+    """The key of a run with these contents in the cache; None for one that is not to be kept.
 
-    That is where a file cannot be read, which another time it may, and where there are power readings: these are not
-    among the contents, for they may be too many for memory.
+    That is where there are power readings, and where a file cannot be read, which another time it may.
     """
-    if RunDir(path).power_logs:
+    if task.metered:
         return None
     parts: list[bytes | None] = []
     for content in contents.values():
         if isinstance(content, OSError) and not isinstance(content, FileNotFoundError):
             return None
         parts.append(content if isinstance(content, bytes) else None)
-    return digest(b"run", *parts, repr(submissions).encode(errors="surrogatepass"))
+    return digest(b"run", *parts, repr(task.submissions).encode(errors="surrogatepass"))
 
 
 def encoded(run: RunResult) -> bytes | None:
@@ -133,6 +139,22 @@ def encoded(run: RunResult) -> bytes | None:
     except TypeError:
         return None
     return text if orjson.loads(text) == value else None
+
+
+def folded(value: Mapping[str, Any], shelf: Shelf) -> dict[str, Any]:
+    """An encoded result whose large parts are the shelf's: runs of one sweep have most of their settings in common."""
+    sections = {name: shelf.share(section) for name, section in value["config"].items() if isinstance(section, dict)}
+    # The order of the settings stays.
+    config = value["config"] | dict.fromkeys(sections)
+    shared = {name: shelf.share(value[name]) for name in ("plan", "provenance")}
+    return {**value, **shared, "config": config, "sections": sections}
+
+
+def unfolded(value: Mapping[str, Any], shelf: Shelf) -> dict[str, Any]:
+    """The encoded result that was folded."""
+    config = value["config"] | {name: shelf.shared[number] for name, number in value["sections"].items()}
+    shared = {name: shelf.shared[value[name]] for name in ("plan", "provenance")}
+    return {**value, **shared, "config": config}
 
 
 def decoded(path: Path, value: Mapping[str, Any]) -> RunResult:

@@ -119,7 +119,7 @@ def is_count(value: object) -> bool:
 
 def setting(name: str, key: str, heading: str | None = None) -> Column:
     """A column from the configuration: of a value in it, not of a section."""
-    return Column(name, lambda row: row.run.settings.get(key), heading)
+    return Column(name, lambda row: None if isinstance(value := row.run.setting(key), dict) else value, heading)
 
 
 def planned(name: str, key: str, heading: str | None = None) -> Column:

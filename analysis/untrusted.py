@@ -5,6 +5,7 @@ Used by everything in analysis that reads a configuration, a plan or a record.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -51,10 +52,16 @@ def moment(record: Mapping[str, Any]) -> float | None:
 
 def lookup(values: Any, key: str) -> Any:
     """A value of nested mappings by its dotted key; None when absent."""
-    for part in key.split(".") if "." in key else (key,):
+    for part in parts_of(key):
         # Nearly all are dictionaries, which is a faster question.
         values = values.get(part) if isinstance(values, (dict, Mapping)) else None
     return values
+
+
+@functools.cache
+def parts_of(key: str) -> list[str]:
+    """The names in a dotted key; every key is one of ours."""
+    return key.split(".")
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,13 @@ from jobs.schema import Run
 from jobs.secrets import redacted
 
 SCHEMA_VERSION = 1
+# What the first line of each start of a batch script begins with, in the log of its job.
+BATCH_STARTED = "slurmscale: started"
+
+
+def is_power_log(name: str) -> bool:
+    """Whether a file of a run directory has power readings of a node, by its name."""
+    return name.startswith("power") and name.endswith(".csv")
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ class RunDir:
             names = os.listdir(self.path)  # noqa: PTH208 (pathlib takes several times as long, of 10,000 runs a second)
         except OSError:
             return []
-        found = [self.path / name for name in sorted(names) if name.startswith("power") and name.endswith(".csv")]
+        found = [self.path / name for name in sorted(names) if is_power_log(name)]
         return [path for path in found if path.is_file()]
 
     def nccl_log(self, rank: int) -> Path:

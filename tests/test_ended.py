@@ -13,8 +13,7 @@ from analysis.evidence import Ending
 from analysis.find import read_runs
 from analysis.report import report
 from jobs.causes import Cause
-from jobs.rundir import RunDir, SweepDir, append_record
-from jobs.submit.script import STARTED
+from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_record
 from tests.make_run import a_run, ended, event, finished_run, prepared, started
 from tests.real_run import make_run, train
 
@@ -22,7 +21,7 @@ KILLED = "srun: error: node02: task 1: Killed\n"
 OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed.\n"
 TIME_LIMIT = "slurmstepd: error: *** JOB 12 ON node01 CANCELLED AT 2026-02-03T04:05:06 DUE TO TIME LIMIT ***\n"
 TRACEBACK = "Traceback (most recent call last):\nKeyError: 'x'\n"
-BEGIN = f"{STARTED}, restart 0, on node[01-02]\n"
+BEGIN = f"{BATCH_STARTED}, restart 0, on node[01-02]\n"
 
 
 def submitted(where: Path, *, launcher: str = "slurm", job_id: str = "12", events_before: int = 1) -> RunDir:

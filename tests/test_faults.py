@@ -21,7 +21,8 @@ from jobs import metrics as m
 from jobs.causes import Cause, record_failure
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.states import State, latest_submissions, states
+from jobs.submit.states import State, states
+from jobs.submit.submissions import latest_submissions
 from tests.real_run import SMALL, events, losses, make_run, train
 from tests.slurm.cluster import SlurmCluster
 from tests.waiting import wait_until

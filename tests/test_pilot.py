@@ -18,7 +18,8 @@ from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.submit.pilot import Turn
 from jobs.submit.pilot_job import script_text, step_command
 from jobs.submit.slurm import JobState
-from jobs.submit.states import State, Submission, decide, states
+from jobs.submit.states import State, decide, states
+from jobs.submit.submissions import Submission
 from tests.make_run import a_run, prepared
 from tests.real_run import SMALL, events, losses
 from tests.waiting import wait_until

@@ -16,7 +16,8 @@ from analysis.answer import answers
 from analysis.checks import loss_doubts, warnings
 from analysis.find import read_runs
 from analysis.records import RunResult
-from analysis.scaling import Group, Spread, scaling_groups
+from analysis.scaling import Group, Spread, compared, line_of, scaling_groups
+from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.schema import Parallelism, Precision, Run, Scaling, ScalingMode, Sharding, Strategy
 from tests.make_run import a_run, finished_run, prepared, with_job
@@ -44,6 +45,20 @@ def measured_run(nodes: int, tokens_per_s: float, *, repeat: int = 1, weak: bool
     }
     values = {m.TOKENS_PER_S: tokens_per_s, m.TOKENS_PER_S_PER_RANK: tokens_per_s / nodes}
     return RunResult(Path(f"n{nodes}-r{repeat}"), config, values=values)
+
+
+CONFIGS = st.dictionaries(
+    st.sampled_from(["data", "job", "repeat", "engine"]),
+    st.one_of(st.integers(0, 1), st.dictionaries(st.sampled_from(["seed", "name", "kind"]), st.integers(0, 1))),
+)
+
+
+@given(st.lists(CONFIGS, min_size=2, max_size=2))
+def test_runs_are_of_one_line_where_all_settings_that_are_compared_are_equal(configs: list[dict[str, Any]]) -> None:
+    runs = [RunResult(Path(f"{i}"), config) for i, config in enumerate(configs)]
+    one, other = (canonical(compared(run)) for run in runs)
+    sections: dict[tuple[str, int], bytes] = {}
+    assert (line_of(runs[0], sections) == line_of(runs[1], sections)) == (one == other)
 
 
 # --- known truths ----------------------------------------------------------------------------------------------

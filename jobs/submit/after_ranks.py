@@ -24,11 +24,10 @@ from submitit.helpers import clean_env
 from jobs.causes import Cause, latest_attempt, record_failure
 from jobs.errors import RunDirError, SubmitError
 from jobs.ranks import hosts, node_name, slurm_job_id
-from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_records
+from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_records
 from jobs.submit import slurm
 from jobs.submit.own_queue import move_on
-from jobs.submit.script import STARTED
-from jobs.submit.states import Submission, events_since, latest_submissions, own_end
+from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has written its record.
 RECORD_WAIT_S = 20.0
@@ -200,7 +199,7 @@ def printed_since_start(file: Path) -> str:
     try:
         with file.open("rb") as output:
             output.seek(max(0, file.stat().st_size - TAIL_BYTES))
-            return output.read().decode(errors="replace").rpartition(STARTED)[2]
+            return output.read().decode(errors="replace").rpartition(BATCH_STARTED)[2]
     except FileNotFoundError:
         return ""
 

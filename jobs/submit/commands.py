@@ -30,7 +30,8 @@ from jobs.submit.own_queue import move_on, send
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
-from jobs.submit.states import IN_SLURM, RunState, State, latest_submissions, open_sweep, states
+from jobs.submit.states import IN_SLURM, RunState, State, open_sweep, states
+from jobs.submit.submissions import latest_submissions
 
 POLL_S = 1.0
 # With two questions a look, at most 12 Slurm calls a minute.

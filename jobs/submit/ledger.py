@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, now, read_records
-from jobs.submit.states import latest_submissions
+from jobs.submit.submissions import latest_submissions
 
 
 @contextmanager

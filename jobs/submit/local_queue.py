@@ -26,7 +26,7 @@ from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_rec
 from jobs.submit.after_ranks import again
 from jobs.submit.private import refuse_shared
 from jobs.submit.script import code_environment, stop_before_limit_s
-from jobs.submit.states import latest_submissions, own_end
+from jobs.submit.submissions import latest_submissions, own_end
 
 
 def main(sweep_path: str, names: list[str]) -> None:

@@ -11,7 +11,7 @@ from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
 from jobs.submit.launch import launch
 from jobs.submit.ledger import held
-from jobs.submit.states import latest_submissions
+from jobs.submit.submissions import latest_submissions
 
 
 def move_on(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:

@@ -36,7 +36,7 @@ from jobs.submit.after_ranks import (
 from jobs.submit.packing import Point, pack
 from jobs.submit.pilot_job import step_command, whole
 from jobs.submit.script import code_environment, stop_before_limit_s
-from jobs.submit.states import Submission, events_since, latest_submissions, own_end
+from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 POLL_S = 0.5
 

@@ -17,16 +17,14 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
 from jobs.plan.chain import stage_gpus, stages_of
-from jobs.rundir import RunDir, SweepDir
+from jobs.rundir import BATCH_STARTED, RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container
 
 STOP_BEFORE_LIMIT_S = 90
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
-# First line of each start of a batch script.
-STARTED = "slurmscale: started"
-STARTED_LINE = f'echo "{STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
+STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
 
 
 def resources(run: Run, code: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from jobs.rundir import SweepDir, load_run, read_records
 from jobs.stages.record import DONE, failed, started
 from jobs.submit import slurm
 from jobs.submit.stages import Unevaluated
-from jobs.submit.states import END_GRACE_S, UNKNOWN, RunState, State, Submission, ended_in_slurm, held_by_schedulers
+from jobs.submit.states import END_GRACE_S, UNKNOWN, RunState, State, ended_in_slurm, held_by_schedulers
+from jobs.submit.submissions import Submission
 
 # Reasons of a state that a line has room for.
 MOST_DETAILS = 3

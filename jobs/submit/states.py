@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,10 +20,11 @@ from typing import Any
 import psutil
 from submitit.core.utils import JobPaths
 
-from jobs.causes import end_of, latest_attempt
+from jobs.causes import latest_attempt
 from jobs.errors import RunDirError, SubmitError
-from jobs.rundir import RunDir, SweepDir, read_records
+from jobs.rundir import RunDir, SweepDir
 from jobs.submit import slurm
+from jobs.submit.submissions import NO_JOB, Submission, events_since, latest_submissions, own_end
 
 # What a shared file system and accounting may take to show how a job ended.
 END_GRACE_S = 60.0
@@ -32,8 +32,6 @@ END_GRACE_S = 60.0
 IN_SLURM = {"slurm", "pilot"}
 # Our word beside Slurm's for a job whose scheduler cannot be asked.
 UNKNOWN = "UNKNOWN"
-# In place of a job's id, where a run has none.
-NO_JOB = "-"
 
 
 class State(Enum):
@@ -90,94 +88,6 @@ def open_sweep(path: Path) -> SweepDir:
             "`slurmscale submit` named, for instance runs/demo."
         )
     return sweep
-
-
-@dataclass
-class Submission:
-    """What the ledger says of a run's latest submission."""
-
-    run: str
-    launcher: str
-    job_id: str
-    events_before: int
-    """Lines of status.jsonl that belong to earlier submissions; clocks of different hosts are not compared."""
-    host: str | None = None
-    """Where it was submitted: a process of launcher=local is known only there."""
-    process_started: float | None = None
-    log_id: str | None = None
-    """The id in the names of its log files."""
-    nodes: int | None = None
-    """How many it wants of its pilot."""
-    place: str | None = None
-    """The nodes of its pilot that it runs on; None while it waits for some."""
-    launches: int = 0
-    """How often its queue or pilot has started it."""
-    ended: bool = False
-    cancelled: bool = False
-    time: str | None = None
-    waits_for: str | None = None
-    """In the sweep's own queue: the limit that Slurm named when it took no more jobs."""
-    after: str | None = None
-    """The job that prepares its data, where one does."""
-
-
-def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
-    """The latest submission of each run, by run name."""
-    latest = submissions_on_record(sweep)
-    for run in sweep.runs():
-        if run.name not in latest and (by_hand := submission_by_hand(run)):
-            latest[run.name] = by_hand
-    return latest
-
-
-def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
-    """The latest submission of each run that the ledger has, by run name."""
-    latest: dict[str, Submission] = {}
-    of_job: dict[str, list[Submission]] = defaultdict(list)
-    for record in read_records(sweep.submissions):
-        match record["event"]:
-            case "submitted":
-                latest[record["run"]] = Submission(
-                    record["run"],
-                    record["launcher"],
-                    record["job_id"],
-                    record["events_before"],
-                    record["host"],
-                    record.get("process_started"),
-                    record["job_id"] if record["launcher"] == "slurm" else None,
-                    record.get("nodes"),
-                    time=record["time"],
-                    after=record.get("after"),
-                )
-                of_job[record["job_id"]].append(latest[record["run"]])
-            case "waiting":
-                latest[record["run"]] = Submission(
-                    record["run"], "slurm", NO_JOB, record["events_before"], time=record["time"],
-                    waits_for=record["limit"],
-                )  # fmt: skip
-            case "launched":
-                launched = latest[record["run"]]
-                launched.log_id, launched.place = record["log_id"], record.get("place")
-                launched.launches += 1
-            case "nodes_returned":
-                latest[record["run"]].place = None
-            case "ended":
-                latest[record["run"]].ended = True
-            case "cancelled":
-                for submission in of_job[record["job_id"]] if "job_id" in record else [latest[record["run"]]]:
-                    submission.cancelled = True
-                    submission.waits_for = None
-    return latest
-
-
-def submission_by_hand(run: RunDir) -> Submission | None:
-    """The submission of a run whose script a person gave to sbatch: only the run itself knows of it."""
-    started = [event for event in read_records(run.status) if event["event"] == "started"]
-    failed = any(event["event"] == "failed" for event in read_records(run.status))
-    if not started and not failed:
-        return None
-    job_id = started[-1].get("job_id") if started else None
-    return Submission(run.name, "slurm" if job_id else "hand", job_id or NO_JOB, 0, log_id=job_id)
 
 
 def states(sweep: SweepDir) -> list[RunState]:
@@ -277,16 +187,6 @@ def alive_state(
         words = [*([] if started else ["starting"]), *filter(None, [job.reason])]
         return State.running if started else State.queued, " ".join(words)
     return None
-
-
-def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
-    """The run's events that belong to a submission."""
-    return list(read_records(run.status))[submission.events_before :]
-
-
-def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:
-    """The end that the run's latest attempt recorded."""
-    return end_of(latest_attempt(events_since(run, submission)))
 
 
 def held_by_schedulers(submissions: list[Submission]) -> dict[str, slurm.JobState]:

@@ -1,0 +1,115 @@
+"""What the ledger of a sweep (submissions.jsonl) says of each of its runs: which launcher has it, under which id.
+
+Asks no scheduler; `states` does. What a job is doing follows from both.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.causes import end_of, latest_attempt
+from jobs.rundir import RunDir, SweepDir, read_records
+
+# In place of a job's id, where a run has none.
+NO_JOB = "-"
+
+
+@dataclass
+class Submission:
+    """What the ledger says of a run's latest submission."""
+
+    run: str
+    launcher: str
+    job_id: str
+    events_before: int
+    """Lines of status.jsonl that belong to earlier submissions; clocks of different hosts are not compared."""
+    host: str | None = None
+    """Where it was submitted: a process of launcher=local is known only there."""
+    process_started: float | None = None
+    log_id: str | None = None
+    """The id in the names of its log files."""
+    nodes: int | None = None
+    """How many it wants of its pilot."""
+    place: str | None = None
+    """The nodes of its pilot that it runs on; None while it waits for some."""
+    launches: int = 0
+    """How often its queue or pilot has started it."""
+    ended: bool = False
+    cancelled: bool = False
+    time: str | None = None
+    waits_for: str | None = None
+    """In the sweep's own queue: the limit that Slurm named when it took no more jobs."""
+    after: str | None = None
+    """The job that prepares its data, where one does."""
+
+
+def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
+    """The latest submission of each run, by run name."""
+    latest = submissions_on_record(sweep)
+    for run in sweep.runs():
+        if run.name not in latest and (by_hand := submission_by_hand(run)):
+            latest[run.name] = by_hand
+    return latest
+
+
+def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
+    """The latest submission of each run that the ledger has, by run name."""
+    latest: dict[str, Submission] = {}
+    of_job: dict[str, list[Submission]] = defaultdict(list)
+    for record in read_records(sweep.submissions):
+        match record["event"]:
+            case "submitted":
+                latest[record["run"]] = Submission(
+                    record["run"],
+                    record["launcher"],
+                    record["job_id"],
+                    record["events_before"],
+                    record["host"],
+                    record.get("process_started"),
+                    record["job_id"] if record["launcher"] == "slurm" else None,
+                    record.get("nodes"),
+                    time=record["time"],
+                    after=record.get("after"),
+                )
+                of_job[record["job_id"]].append(latest[record["run"]])
+            case "waiting":
+                latest[record["run"]] = Submission(
+                    record["run"], "slurm", NO_JOB, record["events_before"], time=record["time"],
+                    waits_for=record["limit"],
+                )  # fmt: skip
+            case "launched":
+                launched = latest[record["run"]]
+                launched.log_id, launched.place = record["log_id"], record.get("place")
+                launched.launches += 1
+            case "nodes_returned":
+                latest[record["run"]].place = None
+            case "ended":
+                latest[record["run"]].ended = True
+            case "cancelled":
+                for submission in of_job[record["job_id"]] if "job_id" in record else [latest[record["run"]]]:
+                    submission.cancelled = True
+                    submission.waits_for = None
+    return latest
+
+
+def submission_by_hand(run: RunDir) -> Submission | None:
+    """The submission of a run whose script a person gave to sbatch: only the run itself knows of it."""
+    started = [event for event in read_records(run.status) if event["event"] == "started"]
+    failed = any(event["event"] == "failed" for event in read_records(run.status))
+    if not started and not failed:
+        return None
+    job_id = started[-1].get("job_id") if started else None
+    return Submission(run.name, "slurm" if job_id else "hand", job_id or NO_JOB, 0, log_id=job_id)
+
+
+def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
+    """The run's events that belong to a submission."""
+    return list(read_records(run.status))[submission.events_before :]
+
+
+def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:
+    """The end that the run's latest attempt recorded."""
+    return end_of(latest_attempt(events_since(run, submission)))
