@@ -15,6 +15,9 @@ import orjson
 
 from jobs.metrics import Metric
 
+# Asked of every number of a log.
+LARGEST = sys.float_info.max
+
 
 def number(record: Mapping[str, Any], metric: Metric) -> float | None:
     """A metric of a record; None when it is absent or no finite number."""
@@ -25,7 +28,7 @@ def as_number(value: Any) -> float | None:
     """The value if it is a finite number, else None."""
     if type(value) is not float and type(value) is not int:
         return None
-    return value if abs(value) <= sys.float_info.max else None  # also false for NaN, and safe for huge integers
+    return value if -LARGEST <= value <= LARGEST else None  # also false for NaN, and safe for huge integers
 
 
 def printed_number(text: str) -> float | None:

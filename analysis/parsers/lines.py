@@ -28,6 +28,8 @@ from analysis.parsers.record import Line, LocalRank, Whose
 BLOCK_BYTES = 1 << 22
 # A longer line is cut: no format has one, a binary file does.
 LONGEST_LINE = 1 << 16
+# Nearly every line of a block with one needle in so many bytes has it.
+DENSE_BYTES = 512
 # Bytes that no UTF-8 has. Given only few marks, the library jumps to the rarest byte of each, as it believes, and in a
 # log that is full of those stops at every one of them; with so many more it reads on at full speed.
 DECOYS = [b"\xf8", b"\xf9", b"\xfa", b"\xfb"]
@@ -188,13 +190,22 @@ class Search:
         matches = self.automaton.find_matches_as_indexes(block, overlapping=True)
         return [match for match in matches if match[0] < decoy]
 
+    def is_dense(self, block: bytes) -> bool:
+        """Whether there is but one mark, and so often that to look into every line takes less time than to find it."""
+        if len(self.marks) != 1 or self.opens or block.count(self.marks[0].encode()) * DENSE_BYTES < len(block):
+            return False
+        # Lines too long, of which a piece around the mark is given, are not among them.
+        half = LONGEST_LINE // 2
+        return all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half))
+
     def lines(self, content: Iterable[bytes]) -> Iterator[Line]:
         """The lines that matter, without prefixes, colours and NUL bytes; of a bar that redraws itself every state."""
         number = 1
         inside, alike = self.everything, self.alike
         for block in content:
             tally, firsts = self.tally(block) if alike is not None else (Counter[str](), [])
-            spans, inside = self.spans(block, firsts, inside=inside)
+            dense = alike is None and self.is_dense(block)
+            spans, inside = ([(0, len(block))], False) if dense else self.spans(block, firsts, inside=inside)
             counted = 0
             for start, end in spans:
                 number += block.count(b"\n", counted, start)
@@ -202,6 +213,8 @@ class Search:
                 if "\x1b" in text or "\0" in text:
                     text = NOT_TEXT.sub("", text)
                 for further, printed in enumerate(text.split("\n")):
+                    if dense and self.marks[0] not in printed:
+                        continue
                     for state in printed.split("\r") if "\r" in printed else (printed,):
                         if state:
                             said, at = state[:LONGEST_LINE], number + further

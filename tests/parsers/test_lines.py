@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.parsers.lines import BLOCK_BYTES, Search, blocks, whole_lines
 from analysis.parsers.read import read_log
@@ -78,6 +80,16 @@ def test_lines_with_a_needle_and_whole_sections_are_found_whatever_the_blocks() 
     for cut in [0, *feeds]:
         found = search.lines([part for part in (text[:cut], text[cut:]) if part])
         assert [(line.number, line.text) for line in found] == expected
+
+
+PRINTED = [b"needle", b"x needle y", b"3: needle", b"a", b"", b"a\rneedle\rb", b"needl", b"x" * 70_000 + b"needle"]
+
+
+@given(st.lists(st.sampled_from(PRINTED)), st.integers(0, 40))
+def test_lines_with_the_needle_are_the_same_where_nearly_all_have_it(printed: list[bytes], full: int) -> None:
+    content = b"\n".join([*printed, *[b"needle"] * full])
+    many = Search(needles=("needle", "never there"))  # of two no block is full of one
+    assert list(Search(needles=("needle",)).lines([content])) == list(many.lines([content]))
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress])
