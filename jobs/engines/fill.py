@@ -24,6 +24,11 @@ def fill(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: b
             parameter.copy_(part_of(full, parameter))
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def part_of(full: Tensor, like: Tensor) -> Tensor:
     """This rank's part of a full tensor that every rank has; cut as `like` is, without communication."""
     if not isinstance(like, DTensor):

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from jobs import metrics as m
+from jobs.engines.fill import own_part
 from jobs.layout import AXES, Layout
 
 # Part of an operator's name -> what it does. Barriers and waits move nothing; a receive is a send's other end.
@@ -104,9 +105,14 @@ def size_bytes(side: object) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(side) if isinstance(leaf, Tensor))
 
 
+def held_here(parameters: Iterable[Tensor]) -> int:
+    """Parameters that this rank keeps between steps."""
+    return sum(own_part(parameter).numel() for parameter in parameters)
+
+
 def parameters_held(parameters: Iterable[Tensor]) -> int:
     """Parameters of the rank with the most; every rank calls it."""
-    count = sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in parameters)
+    count = held_here(parameters)
     counts = [count] * dist.get_world_size()
     dist.all_gather_object(counts, count)
     return max(counts)

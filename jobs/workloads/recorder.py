@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jobs import metrics as m
@@ -22,10 +23,10 @@ from jobs.causes import STOPS
 from jobs.checkpoint_directory import Saved
 from jobs.data.batches import StepBatch
 from jobs.metrics import Metric
-from jobs.ranks import Rank, restart_count
+from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_records
 from jobs.schema import Run
-from jobs.workloads.machine import ways_of_run
+from jobs.workloads.machine import device_name, nodes_of_run, ways_of_run
 from jobs.workloads.startup import Startup
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -39,6 +40,7 @@ class Recorder:
     ) -> None:
         self.run = run
         self.directory = directory
+        self.rank = rank
         self.writes = rank.is_first
         self.nccl_log = directory.nccl_log(rank.rank)
         self.startup = startup
@@ -53,8 +55,9 @@ class Recorder:
         self.last_line = 0.0
         self.bar: Progress | None = None
 
-    def started(self, **fields: Any) -> None:
-        """All ranks have met and the first step is next."""
+    def started(self, device: torch.device, data: str, **more: str) -> None:
+        """All ranks have met and the first step is next. All ranks call it."""
+        nodes = nodes_of_run(self.run.nodes)
         self.loop_started = self.startup.ends()
         if not self.writes:
             return
@@ -65,9 +68,11 @@ class Recorder:
         # Here too, since an attempt that is killed records no end.
         parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
         startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
-        self.event("started", **place, **startup, **fields)
+        ranks, named = self.rank.world_size, device_name(device)
+        where = {"ranks": ranks, "job_id": slurm_job_id(), **nodes, "device": device.type, "device_name": named}
+        self.event("started", **place, **startup, **where, torch=torch.__version__, **more, data=data)
         print(
-            f"{self.run.name}: {fields['ranks']} ranks on {', '.join(fields['nodes'])} ({fields['device_name']}), "
+            f"{self.run.name}: {ranks} ranks on {', '.join(nodes['nodes'])} ({named}), "
             f"steps {self.from_step + 1} to {self.steps}",
             flush=True,
         )

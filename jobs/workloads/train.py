@@ -24,21 +24,20 @@ from jobs.checkpoint_directory import newest_readable
 from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
+from jobs.engines.fill import own_part
 from jobs.engines.model import layers
 from jobs.engines.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.traffic import Traffic, parameters_held
 from jobs.layout import layout_of
-from jobs.ranks import Rank, slurm_job_id
+from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.schema import OptimizerLoop, Run
 from jobs.workloads.ahead import made_ahead, pinned
 from jobs.workloads.machine import (
     StopRequest,
-    device_name,
     join,
     largest_of_ranks,
     memory_peak_bytes,
-    nodes_of_run,
     process_start,
     synchronize,
 )
@@ -78,16 +77,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
         directory.checkpoints, trainer.model.gpt, trainer.optimizer, tensor=layout.tp, keep=run.job.keep_checkpoints
     )
     recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=done)
-    recorder.started(
-        ranks=rank.world_size,
-        job_id=slurm_job_id(),
-        **nodes_of_run(run.nodes),
-        device=device.type,
-        device_name=device_name(device),
-        torch=torch.__version__,
-        kernels=trainer.model.kernels.name,
-        data=dataset.description,
-    )
+    recorder.started(device, dataset.description, kernels=trainer.model.kernels.name)
 
     # --- loop -------------------------------------------------------------------------------------------------
     every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
@@ -231,14 +221,9 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: Devic
     norm = total.sqrt()
     if max_norm is not None:
         # Each rank its own parts: as DTensors, a product of many has torch look for a layout for seconds at first.
-        gradients = [local(p.grad) for group in groups for p in group if p.grad is not None]
+        gradients = [own_part(p.grad) for group in groups for p in group if p.grad is not None]
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as clip_grads_with_norm_ scales
     return norm.item()
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def held_up(device: torch.device, action: Callable[[], None]) -> float:

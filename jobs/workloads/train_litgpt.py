@@ -60,9 +60,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     arguments = arguments_of(run, where, steps, batches.steps_per_epoch)
     script = script_of(run)
     module = import_module(script.value)
-    record = Record(
-        run=run, rank=rank, batches=batches, dataset=dataset, recorder=recorder, stop=stop, watchdog=watchdog
-    )
+    record = Record(run=run, batches=batches, dataset=dataset, recorder=recorder, stop=stop, watchdog=watchdog)
 
     # --- LitGPT -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_OTHER_TIME)

@@ -13,14 +13,13 @@ from importlib.metadata import version
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from jobs.data import Batches, Dataset
 from jobs.engines.litgpt.call import Script, script_of
-from jobs.ranks import Rank, slurm_job_id
+from jobs.engines.traffic import held_here
 from jobs.schema import Run
-from jobs.workloads.machine import StopRequest, device_name, memory_peak_bytes, nodes_of_run, synchronize
+from jobs.workloads.machine import StopRequest, memory_peak_bytes, synchronize
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.watchdog import Watchdog
 
@@ -40,7 +39,6 @@ class Record:
         self,
         *,
         run: Run,
-        rank: Rank,
         batches: Batches,
         dataset: Dataset,
         recorder: Recorder,
@@ -48,7 +46,6 @@ class Record:
         watchdog: Watchdog,
     ) -> None:
         self.run = run
-        self.rank = rank
         self.batches = batches
         self.dataset = dataset
         self.recorder = recorder
@@ -81,16 +78,7 @@ class Record:
     def begin(self) -> None:
         """Say that all ranks have met, and that the first step is next."""
         self.began = True
-        self.recorder.started(
-            ranks=self.rank.world_size,
-            job_id=slurm_job_id(),
-            **nodes_of_run(self.run.nodes),
-            device=self.device.type,
-            device_name=device_name(self.device),
-            torch=torch.__version__,
-            litgpt=version("litgpt"),
-            data=self.dataset.description,
-        )
+        self.recorder.started(self.device, self.dataset.description, litgpt=version("litgpt"))
 
     def backward(self, loss: Tensor) -> None:
         """The loss of a micro-batch, divided by the micro-batches of a step, as LitGPT gives it to Fabric."""
@@ -106,7 +94,7 @@ class Record:
         step = self.recorder.last_step + 1
         own = [seconds, memory_peak_bytes(self.device), self.stop.signal, self.loss.item()]
         if step == 1:
-            own.append(parameters_held(optimizer))
+            own.append(held_here(parameter for group in optimizer.param_groups for parameter in group["params"]))
         ranks = gathered(torch.tensor(own, dtype=torch.float64, device=self.device))
         step_time_s, memory_bytes, stopping, _, *held = ranks.amax(0).tolist()
         batch = self.batches.step(step)
@@ -129,12 +117,6 @@ class Record:
         self.watchdog.begins("between steps")
         if stopping and step < self.recorder.steps:
             raise Stopped(int(stopping))
-
-
-def parameters_held(optimizer: Optimizer) -> int:
-    """Weights that this rank keeps between steps."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in parameters)
 
 
 def gathered(values: Tensor) -> Tensor:

@@ -18,15 +18,13 @@ from jobs.engines.nemo import checkpoint
 from jobs.engines.nemo.data import MicroBatches
 from jobs.errors import CheckpointError
 from jobs.layout import layout_of
-from jobs.ranks import Rank, slurm_job_id
+from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.workloads.machine import (
     StopRequest,
-    device_name,
     largest_of_ranks,
     memory_peak_bytes,
-    nodes_of_run,
     synchronize,
 )
 from jobs.workloads.recorder import Recorder
@@ -66,15 +64,7 @@ class Record(pl.Callback):
         self.device = trainer.strategy.root_device
         for newest in complete(self.directory.checkpoints)[-1:]:
             checkpoint.load(self.run, newest, trainer.strategy)
-        self.recorder.started(
-            ranks=self.rank.world_size,
-            job_id=slurm_job_id(),
-            **nodes_of_run(self.run.nodes),
-            device=self.device.type,
-            device_name=device_name(self.device),
-            torch=torch.__version__,
-            data=self.dataset.description,
-        )
+        self.recorder.started(self.device, self.dataset.description)
         held = sum(
             parameter.numel() for model in checkpoint.models(trainer.strategy) for parameter in model.parameters()
         )
