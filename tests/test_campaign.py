@@ -479,6 +479,16 @@ def test_of_a_file_with_one_attempt_that_breaks_a_rule_none_is_prepared(
     assert sorted(campaign.iterdir()) == before
 
 
+def test_a_file_without_a_baseline_is_told_how_to_begin_a_campaign(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "attempts.yaml"
+    file.write_text("ddp: [parallelism=ddp]\n")
+    assert main(["campaign", str(file), "--campaign", str(tmp_path / "new")]) == 2
+    assert "or begin a file of attempts with baseline: [OVERRIDES]." in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_file_of_attempts_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["campaign", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err

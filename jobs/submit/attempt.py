@@ -199,7 +199,7 @@ def opened(folder: Path | None) -> Campaign:
     if known is None:
         raise RunDirError(
             f"{sweep.path} is not a campaign: it has no baseline. Type slurmscale attempt {BASELINE} OVERRIDES "
-            f"--campaign {sweep.path}."
+            f"--campaign {sweep.path}, or begin a file of attempts with {BASELINE}: [OVERRIDES]."
         )
     return Campaign(sweep, known["changes"])
 
@@ -212,7 +212,7 @@ def only_campaign(place: Path) -> Path:
     if not found:
         raise RunDirError(
             f"There is no campaign in {place.absolute()}. Type slurmscale attempt {BASELINE} OVERRIDES to begin one, "
-            "or --campaign DIRECTORY to say where yours is."
+            f"or begin a file of attempts with {BASELINE}: [OVERRIDES]; --campaign DIRECTORY says where yours is."
         )
     raise RunDirError(
         f"There are {len(found)} campaigns in {place.absolute()}. Type which: "
