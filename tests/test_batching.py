@@ -28,9 +28,10 @@ from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.schema import ActivationCheckpointing, Batching, Loss
-from tests.real_run import SMALL, make_run, printed, steps, train
+from tests.real_run import SMALL, events, make_run, printed, steps, train
 from tests.test_compose import one
 from tests.test_data_batches import stored
+from tests.test_train import rewind
 
 # Some of equal length, two of them as long as can be; every fourth without labels on its first half, four without any.
 LENGTHS = [32, 3, 17, 9, 9, 30, 1, 12, 5, 21, 9, 2, 28, 4, 14, 7] * 2
@@ -109,6 +110,26 @@ def test_a_bucket_of_one_global_batch_computes_its_loss_with_less_padding(
     rows = trained(tmp_path, uneven, *LAYOUTS["fsdp"], *settings)
     assert_equal(rows, padded)
     assert sum(row["padded_tokens"] for row in rows) < sum(row["padded_tokens"] for row in padded)
+
+
+@pytest.mark.parametrize(
+    "batching",
+    [
+        ("job.batching=packed",),
+        ("job.batching=bucketed", "job.bucket_batches=2"),  # it goes on in the middle of the second bucket
+    ],
+)
+def test_a_resumed_run_goes_on_with_the_batches_of_an_unbroken_one(
+    batching: tuple[str, ...], uneven: Path, tmp_path: Path
+) -> None:
+    run = prepared(tmp_path, uneven, *LAYOUTS["fsdp"], *batching, "job.checkpoint_every_steps=3")
+    assert set(train(run)) == {0}, printed(run)
+    unbroken = steps(run)
+    rewind(run, 3)
+    assert set(train(run)) == {0}, printed(run)
+    assert [event["from_step"] for event in events(run, "started")] == [0, 3]
+    assert_equal(steps(run), unbroken)
+    assert [row["padded_tokens"] for row in steps(run)] == [row["padded_tokens"] for row in unbroken]
 
 
 @pytest.mark.slow

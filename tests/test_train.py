@@ -113,17 +113,21 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before_it(tmp_path: Pat
 def interrupted(where: Path, *overrides: str) -> RunDir:
     """A run of six steps that was asked to stop after its checkpoint at step 3."""
     run = make_run(where, "job.checkpoint_every_steps=3", *overrides)
-    saved = run.checkpoints / "step-00000003"
     assert set(train(run)) == {0}, printed(run)
-    # As a kill after step 3 leaves it: no later checkpoint, no end.
+    rewind(run, 3)
+    return run
+
+
+def rewind(run: RunDir, step: int) -> None:
+    """Leave a run as a kill after the checkpoint of a step leaves it: no later checkpoint, no end."""
+    saved = run.checkpoints / f"step-{step:08d}"
     for later in run.checkpoints.glob("step-*"):
         if later != saved:
             for file in later.iterdir():
                 file.unlink()
             later.rmdir()
     lines = run.metrics.read_text().splitlines(keepends=True)
-    run.metrics.write_text("".join(lines[:4]))
-    return run
+    run.metrics.write_text("".join(lines[: step + 1]))
 
 
 @pytest.mark.parametrize(
