@@ -122,6 +122,9 @@ def campaign_commands(command: Callable[[str, str], argparse.ArgumentParser]) ->
         sub.add_argument(
             "--repeats", type=int, default=3, metavar="N", help="how often, each beside a baseline (default 3)"
         )
+        sub.add_argument(
+            "--changed-code", action="store_true", help="baselines beside attempts run the code of the first baseline"
+        )
         sub.add_argument("--wait", action="store_true", help="return when all have ended, and show the leaderboard")
     sub = command("leaderboard", "rank the attempts of a campaign, and say which do not count and why")
     sub.add_argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024")
@@ -148,7 +151,7 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command in {"attempt", "campaign"}:
         from jobs.submit.attempt import attempt, attempts
 
-        how = {"campaign": options.campaign, "repeats": options.repeats, "wait": options.wait}
+        how = {key: getattr(options, key) for key in ("campaign", "repeats", "changed_code", "wait")}
         one = options.command == "attempt"
         code, campaign = (
             attempt(options.name, options.overrides, **how) if one else attempts(options.file, options.overrides, **how)

@@ -63,6 +63,8 @@ class Point:
     """What the user would type to get this very point."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else its provenance holds."""
+    code: Path | None = None
+    """The snapshot of code in its sweep that it runs; None: this program's."""
 
 
 def compose(overrides: list[str], *, multirun: bool, judge: Callable[[Run], list[str]] = problems) -> list[Point]:

@@ -68,6 +68,7 @@ MODEL = (
     "parallelism=single",
     "ranks_per_node=1",
     "engine.loss=chunked",
+    "engine.optimizer=fused",
 )
 STOCK = "stock"
 Sample = dict[str, torch.Tensor]

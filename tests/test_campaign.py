@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run
 from jobs.submit.attempt import attempt_points, baseline_points, campaign_points, opened
 from jobs.submit.campaign_file import read_attempts
+from jobs.submit.provenance import PACKAGES
 from tests.make_run import a_run, ended, event, prepared, started, step, with_job
 from tests.real_run import SMALL, train
 from tests.test_report import Page
@@ -417,6 +420,14 @@ def test_an_attempt_keeps_its_name_and_gets_more_repeats_by_the_same_words(
     assert boards(read_runs([campaign])) == []
 
 
+def test_in_a_job_array_only_what_is_alike_takes_turns(campaign: Path) -> None:
+    more = ["cluster=generic_slurm", "launcher=slurm", "cluster.cpus_per_rank=3"]
+    with pytest.raises(ConfigError, match="cannot take turns with its baseline in a job array") as refused:
+        attempt_points("x", more, opened(campaign), 1)
+    assert "they differ in cpus_per_task" in str(refused.value)
+    assert "Type launcher=pilot launcher.pilot_nodes=1," in str(refused.value)
+
+
 @pytest.mark.parametrize("launcher", ["slurm", "pilot"])
 def test_an_attempt_takes_turns_with_the_baseline_one_run_at_a_time_on_slurm_too(launcher: str, campaign: Path) -> None:
     cluster = ["cluster=generic_slurm"] if launcher == "slurm" else []
@@ -601,6 +612,62 @@ def test_started_here_the_runs_of_an_attempt_go_one_after_the_other_in_turns(tmp
     launched = [record["run"] for record in read_records(SweepDir(path).submissions) if record["event"] == "launched"]
     assert launched == ["baseline-r1", "again-baseline-r1", "again-r1"]
     assert load_run(path / "again-r1/config.yaml").repeat == 1
+
+
+# --- changed code ----------------------------------------------------------------------------------------------
+
+
+def edited_checkout(where: Path, file: str, old: str, new: str) -> Path:
+    """A copy of this program with one change."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, where / package, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (where / file).read_text()
+    assert text.count(old) == 1
+    (where / file).write_text(text.replace(old, new))
+    return where
+
+
+def typed_in(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The output of a command of a checkout."""
+    command = [sys.executable, "-m", "jobs.cli", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_an_attempt_of_changed_code_runs_beside_the_code_of_the_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "campaign"
+    how = ["--campaign", str(path), "--repeats", "1", "--wait"]
+    done = typed_in(ROOT, "attempt", "baseline", *TINY, f"data.cache_dir={tmp_path}/cache", *how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    edit = ("jobs/workloads/train.py", "kernels=trainer.model.kernels.name", 'kernels="mine"')
+    done = typed_in(edited_checkout(tmp_path / "edited", *edit), "attempt", "mine", "--changed-code", *how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    kernels = {run.name: run.started["kernels"] for run in read_runs([path])}
+    assert kernels == {"baseline-r1": "torch", "mine-baseline-r1": "torch", "mine-r1": "mine"}
+    codes = {run.name: run.provenance["code_digest"] for run in read_runs([path])}
+    assert codes["baseline-r1"] == codes["mine-baseline-r1"] != codes["mine-r1"]
+    assert f"mine: code {codes['baseline-r1']} → {codes['mine-r1']}" in " ".join(done.stdout.split())
+
+
+def test_changed_code_is_told_of_and_refused_where_it_measures_nothing(campaign: Path, tmp_path: Path) -> None:
+    def typed(checkout: Path, *arguments: str) -> str:
+        done = typed_in(checkout, "attempt", *arguments, "--repeats", "1", "--campaign", str(campaign))
+        return " ".join((done.stdout + done.stderr).split())
+
+    assert "the code is the baseline's, " in typed(ROOT, "x", "--changed-code")
+    assert "--changed-code is of an attempt against a baseline that ran before" in typed(
+        ROOT, "baseline", "--changed-code"
+    )
+    comment = edited_checkout(tmp_path / "a", "jobs/run.py", "from __future__", "# Mine.\nfrom __future__")
+    assert "both of each pair run it as it is now. To measure the change itself type --changed-code." in typed(
+        comment, "x", "launcher=dry"
+    )
+    schema = edited_checkout(tmp_path / "b", "jobs/schema.py", "class OptimizerLoop(", "# Mine.\nclass OptimizerLoop(")
+    assert "jobs/schema.py has changed, too" in typed(schema, "y", "--changed-code")
+    (campaign / "baseline-r1/code").resolve().rename(tmp_path / "gone")
+    assert "the code of the baseline, is gone. Leave --changed-code out" in typed(comment, "y", "--changed-code")
+    assert not (campaign / "y-r1").exists()
 
 
 @pytest.mark.slow

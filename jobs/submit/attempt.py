@@ -22,7 +22,9 @@ from jobs.errors import ConfigError, RunDirError
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Launcher, LauncherKind, Run
 from jobs.submit.campaign_file import read_attempts
+from jobs.submit.changed_code import Snapshot, changed_since, snapshot_of
 from jobs.submit.commands import submit_points
+from jobs.submit.script import resources
 
 BASELINE = "baseline"
 # Where campaigns are looked for when none is named, as conf/config.yaml has it.
@@ -42,28 +44,36 @@ class Campaign:
     sweep: SweepDir
     base: list[str]
     """Overrides of the baseline."""
+    code: Snapshot | None = None
+    """What the baseline of a pair runs; None: what the attempt runs."""
 
     def first(self, name: str) -> RunDir:
         """The first repeat of an attempt."""
         return self.sweep.run(repeat_name(name, 1))
 
 
-def attempt(name: str, overrides: list[str], *, campaign: Path | None, repeats: int, wait: bool) -> tuple[int, Path]:
+def attempt(
+    name: str, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
+) -> tuple[int, Path]:
     """Compose, check and submit the repeats of an attempt, all or none; returns its exit code and the campaign.
 
-    Raises ConfigError, before anything is prepared, for a name or override that an attempt cannot have, and for an
-    attempt that does another task than the baseline; RunDirError when there is no campaign, or several.
+    With `changed_code` the baseline beside it runs the code that the campaign began with. Raises ConfigError, before
+    anything is prepared, for a name or override that an attempt cannot have, and for an attempt that does another task
+    than the baseline; RunDirError when there is no campaign, or several.
     """
     refuse_name(name)
     refuse_repeats(repeats)
     if name == BASELINE:
+        refuse_changed_code(changed_code=changed_code)
         points = baseline_points(overrides, campaign, repeats)
     else:
-        points = attempt_points(name, overrides, opened(campaign), repeats)
+        points = attempt_points(name, overrides, opened(campaign, changed_code=changed_code), repeats)
     return submitted(points, wait=wait)
 
 
-def attempts(file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, wait: bool) -> tuple[int, Path]:
+def attempts(
+    file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
+) -> tuple[int, Path]:
     """Compose, check and submit the repeats of all attempts of a file, all or none; errors as those of `attempt`.
 
     The overrides say how runs are started, and nothing else. Returns the exit code and the campaign.
@@ -82,7 +92,7 @@ def attempts(file: Path, overrides: list[str], *, campaign: Path | None, repeats
             f"{task[0]} belongs to an attempt: write it into {file}. Behind the file stands only how runs are "
             "started: launcher=..., launcher.KEY=..."
         )
-    return submitted(campaign_points(named, overrides, campaign, repeats), wait=wait)
+    return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
 
 
 def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path]:
@@ -95,17 +105,20 @@ def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path]:
 # --- the points ----------------------------------------------------------------------------------------------
 
 
-def campaign_points(named: Mapping[str, list[str]], where: list[str], folder: Path | None, repeats: int) -> list[Point]:
+def campaign_points(
+    named: Mapping[str, list[str]], where: list[str], folder: Path | None, repeats: int, *, changed_code: bool = False
+) -> list[Point]:
     """The baseline, if it is named, then the first pair of every attempt, then the second, ...
 
     So a machine that becomes slower in an hour does it to all of them.
     """
     points = []
     if BASELINE in named:
+        refuse_changed_code(changed_code=changed_code)
         points = baseline_points(named[BASELINE], folder, repeats, where)
         campaign = Campaign(sweep_of(points[0].run, folder), named[BASELINE])
     else:
-        campaign = opened(folder)
+        campaign = opened(folder, changed_code=changed_code)
     tried = [
         attempt_points(name, [*where, *changes], campaign, repeats)
         for name, changes in named.items()
@@ -146,6 +159,9 @@ def attempt_points(name: str, overrides: list[str], campaign: Campaign, repeats:
     baseline = compose_one([*campaign.base, *where])
     tried = compose_one([*campaign.base, *where, *changes])
     refuse_another_task(name, tried.run, baseline.run)
+    refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
+    if campaign.code is not None:
+        baseline = replace(baseline, code=campaign.code.path, facts=campaign.code.facts)
     done = repeats_on_disk(campaign.sweep, name)
     return [
         placed(point, campaign.sweep, run_name, repeat, name=name, role=role, repeat=repeat, changes=changes)
@@ -172,7 +188,7 @@ def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: A
             repeat=number,
             launcher=one_at_a_time(run.launcher),
         ),
-        facts={"attempt": facts},
+        facts={**point.facts, "attempt": facts},
     )
 
 
@@ -190,18 +206,24 @@ def repeat_name(name: str, repeat: int) -> str:
 # --- the campaign --------------------------------------------------------------------------------------------
 
 
-def opened(folder: Path | None) -> Campaign:
-    """The campaign in this folder, or the only one below `runs`."""
+def opened(folder: Path | None, *, changed_code: bool = False) -> Campaign:
+    """The campaign in this folder, or the only one below `runs`; with its baseline's code where that is to run."""
     if folder is None:
         folder = only_campaign(DEFAULT_PLACE)
     sweep = SweepDir(folder.expanduser().absolute())
-    known = recorded(sweep.run(repeat_name(BASELINE, 1)))
+    first = sweep.run(repeat_name(BASELINE, 1))
+    known = recorded(first)
     if known is None:
         raise RunDirError(
             f"{sweep.path} is not a campaign: it has no baseline. Type slurmscale attempt {BASELINE} OVERRIDES "
             f"--campaign {sweep.path}, or begin a file of attempts with {BASELINE}: [OVERRIDES]."
         )
-    return Campaign(sweep, known["changes"])
+    if not changed_code and (codes := changed_since(first)):
+        print(
+            f"The code has changed since the baseline ({codes[0]}, now {codes[1]}); both of each pair run it as it is "
+            "now. To measure the change itself type --changed-code."
+        )
+    return Campaign(sweep, known["changes"], snapshot_of(first) if changed_code else None)
 
 
 def only_campaign(place: Path) -> Path:
@@ -272,6 +294,29 @@ def refuse_changes(name: str, changes: list[str], campaign: Campaign) -> None:
             f"The attempt {name} of {campaign.sweep.path} is another one "
             f"({' '.join(known['changes']) or 'no change'}). For more repeats of it type slurmscale attempt "
             f"{' '.join([name, *known['changes']])}; for a new attempt, another name."
+        )
+
+
+def refuse_changed_code(*, changed_code: bool) -> None:
+    """Raise ConfigError where a campaign would begin with changed code."""
+    if changed_code:
+        raise ConfigError(
+            "--changed-code is of an attempt against a baseline that ran before; here the baseline itself is given. "
+            "Leave --changed-code out, and type it with the attempts that come after you have changed the code."
+        )
+
+
+def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | None) -> None:
+    """Raise ConfigError where Slurm would not run the two of a pair in turns: only equal jobs share an array."""
+    if tried.launcher.kind is not LauncherKind.slurm:
+        return
+    here = Path("code")
+    own, beside = resources(tried, here), resources(baseline, code.path if code else here)
+    if differing := sorted(key for key in own.keys() | beside.keys() if own.get(key) != beside.get(key)):
+        raise ConfigError(
+            f"{name} cannot take turns with its baseline in a job array, whose jobs are all alike: they differ in "
+            f"{', '.join(differing)}. Type launcher=pilot launcher.pilot_nodes={tried.nodes}, which runs them one by "
+            "one in one allocation."
         )
 
 

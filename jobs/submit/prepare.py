@@ -96,7 +96,7 @@ def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, samples, strict=True):
-                write_run(RunDir(Path(staging) / str(point.run.name)), point, code, found, facts)
+                write_run(RunDir(Path(staging) / str(point.run.name)), point, point.code or code, found, facts)
             for point in points:
                 directory = sweep.run(str(point.run.name))
                 (Path(staging) / directory.name).rename(directory.path)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,8 @@ RECORDED_VERSIONS = ("slurmscale", "torch", "litgpt", "lightning", "hydra-core",
 
 def snapshot_code(sweep: SweepDir) -> Path:
     """Copy the code being executed into the sweep, under a name made from its content; equal code is kept once."""
-    root = Path(jobs.__file__).parent.parent
-    files = sorted(
-        file
-        for package in PACKAGES
-        for file in (root / package).rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
-    )
-    contents = {file.relative_to(root): file.read_bytes() for file in files}
-    digest = hashlib.sha256()
-    for path, content in contents.items():
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    target = sweep.code(digest.hexdigest()[:12])
+    contents = packaged_code()
+    target = sweep.code(code_digest(contents))
     if not target.exists():
         with tempfile.TemporaryDirectory(prefix=".code-", dir=sweep.path) as staging:
             for path, content in contents.items():
@@ -47,14 +38,34 @@ def snapshot_code(sweep: SweepDir) -> Path:
     return target
 
 
-def provenance(code_digest: str) -> dict[str, Any]:
+def packaged_code() -> dict[Path, bytes]:
+    """The files of the code being executed, by their path in a checkout."""
+    root = Path(jobs.__file__).parent.parent
+    files = sorted(
+        file
+        for package in PACKAGES
+        for file in (root / package).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    )
+    return {file.relative_to(root): file.read_bytes() for file in files}
+
+
+def code_digest(contents: Mapping[Path, bytes]) -> str:
+    """What stands for a code's content."""
+    digest = hashlib.sha256()
+    for path, content in contents.items():
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def provenance(code: str) -> dict[str, Any]:
     """Where this submission came from."""
     facts: dict[str, Any] = {
         "time": now(),
         "host": socket.gethostname(),
         "user": getpass.getuser(),
         "command": sys.argv,
-        "code_digest": code_digest.removeprefix("code-"),
+        "code_digest": code.removeprefix("code-"),
         "versions": {"python": sys.version.split()[0], **installed_versions()},
     }
     commit = git("rev-parse", "HEAD")
