@@ -650,6 +650,7 @@ def test_an_attempt_of_changed_code_runs_beside_the_code_of_the_baseline(tmp_pat
     assert f"mine: code {codes['baseline-r1']} → {codes['mine-r1']}" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_changed_code_is_told_of_and_refused_where_it_measures_nothing(campaign: Path, tmp_path: Path) -> None:
     def typed(checkout: Path, *arguments: str) -> str:
         done = typed_in(checkout, "attempt", *arguments, "--repeats", "1", "--campaign", str(campaign))
@@ -663,6 +664,8 @@ def test_changed_code_is_told_of_and_refused_where_it_measures_nothing(campaign:
     assert "both of each pair run it as it is now. To measure the change itself type --changed-code." in typed(
         comment, "x", "launcher=dry"
     )
+    assert "beside a baseline of code" in typed(comment, "x", "--changed-code")
+    assert not (campaign / "x-r2").exists()
     schema = edited_checkout(tmp_path / "b", "jobs/schema.py", "class OptimizerLoop(", "# Mine.\nclass OptimizerLoop(")
     assert "jobs/schema.py has changed, too" in typed(schema, "y", "--changed-code")
     (campaign / "baseline-r1/code").resolve().rename(tmp_path / "gone")

@@ -22,7 +22,7 @@ from jobs.errors import ConfigError, RunDirError
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Launcher, LauncherKind, Run
 from jobs.submit.campaign_file import read_attempts
-from jobs.submit.changed_code import Snapshot, changed_since, snapshot_of
+from jobs.submit.changed_code import Snapshot, changed_since, refuse_mixture, snapshot_of
 from jobs.submit.commands import submit_points
 from jobs.submit.script import resources
 
@@ -160,6 +160,8 @@ def attempt_points(name: str, overrides: list[str], campaign: Campaign, repeats:
     tried = compose_one([*campaign.base, *where, *changes])
     refuse_another_task(name, tried.run, baseline.run)
     refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
+    beside = campaign.first(f"{name}-{BASELINE}")
+    refuse_mixture(name, campaign.first(name), beside, changed_code=campaign.code is not None)
     if campaign.code is not None:
         baseline = replace(baseline, code=campaign.code.path, facts=campaign.code.facts)
     done = repeats_on_disk(campaign.sweep, name)

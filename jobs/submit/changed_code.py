@@ -52,11 +52,28 @@ def snapshot_of(baseline: RunDir) -> Snapshot:
     return Snapshot(path, {key: facts[key] for key in ("code_digest", "git") if key in facts})
 
 
-def changed_since(baseline: RunDir) -> tuple[str, str] | None:
-    """The digests of a baseline's code and of this program's where they differ; None where they do not."""
+def refuse_mixture(name: str, first: RunDir, beside: RunDir, *, changed_code: bool) -> None:
+    """Raise RunDirError where further repeats of an attempt would not be of the code of its first, and its baseline."""
+    then = digest_of(first), digest_of(beside)
+    if None in then:
+        return
+    now = code_digest(packaged_code())
+    if (then[0] != then[1]) != changed_code or (changed_code and then[0] != now):
+        raise RunDirError(
+            f"The attempt {name} ran code {then[0]} beside a baseline of code {then[1]}, and further repeats would "
+            f"not; the code is {now} now. Type another name."
+        )
+
+
+def digest_of(run: RunDir) -> str | None:
+    """The digest of the code that a run was submitted with; None where there is no such run."""
     try:
-        then = str(json.loads(baseline.provenance.read_text())["code_digest"])
+        return str(json.loads(run.provenance.read_text())["code_digest"])
     except (OSError, ValueError, KeyError):
         return None
-    now = code_digest(packaged_code())
-    return None if then == now else (then, now)
+
+
+def changed_since(baseline: RunDir) -> tuple[str, str] | None:
+    """The digests of a baseline's code and of this program's where they differ; None where they do not."""
+    then, now = digest_of(baseline), code_digest(packaged_code())
+    return None if then in {None, now} else (str(then), now)
