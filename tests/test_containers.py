@@ -32,7 +32,7 @@ CONTAINER = ["cluster.container=/images/a b.sif", "cluster.container_mounts=['/d
 
 @pytest.mark.slow
 @pytest.mark.slurm
-@pytest.mark.usefixtures("slurm")
+@pytest.mark.usefixtures("empty_queue")
 @pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
 def test_a_run_finishes_in_a_container(
     runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

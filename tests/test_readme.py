@@ -50,7 +50,7 @@ def as_anywhere(printed: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.slurm
-@pytest.mark.usefixtures("slurm")
+@pytest.mark.usefixtures("empty_queue")
 def test_the_commands_for_people_with_a_cluster_run_as_printed(tmp_path: Path) -> None:
     (block,) = [block for block in COMMANDS if any("sweep=first" in line for line in block)]
     submit, status, report = block
@@ -65,7 +65,7 @@ def test_the_commands_for_people_with_a_cluster_run_as_printed(tmp_path: Path) -
 
 
 @pytest.mark.slurm
-@pytest.mark.usefixtures("slurm")
+@pytest.mark.usefixtures("empty_queue")
 def test_what_the_doctor_says_is_what_it_is_shown_to_say(tmp_path: Path) -> None:
     (command,) = [line for block in COMMANDS for line in block if line.startswith("slurmscale doctor")]
     (printed,) = [block for block in blocks("") if "sbatch --test-only" in block]

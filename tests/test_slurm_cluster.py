@@ -75,6 +75,7 @@ def job_that_tries_to_stay(tmp_path: Path, cluster: SlurmCluster) -> int:
     return int(pid_file.read_text())
 
 
+@pytest.mark.usefixtures("empty_queue")
 def test_all_nodes_are_idle_and_in_their_partitions(slurm: SlurmCluster) -> None:
     assert wait_until(lambda: set(output("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"})
     partitions = output("sinfo", "-h", "-o", "%P %N %l %c %m %G").splitlines()

@@ -203,7 +203,7 @@ def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
 
 
 @pytest.mark.slurm
-@pytest.mark.usefixtures("slurm")
+@pytest.mark.usefixtures("empty_queue")
 def test_a_waiting_job_shows_slurms_reason_and_start_and_outlives_the_watcher(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +229,7 @@ def test_a_waiting_job_shows_slurms_reason_and_start_and_outlives_the_watcher(
 
 @pytest.mark.slurm
 @pytest.mark.slow
-@pytest.mark.usefixtures("slurm")
+@pytest.mark.usefixtures("empty_queue")
 def test_a_real_sweep_is_watched_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "-m", *SMALL, "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=s", "name=a,b",
                  f"data.cache_dir={tmp_path}/cache"]) == 0  # fmt: skip
