@@ -69,8 +69,7 @@ def way_of(channel: re.Match[str]) -> str:
 
 def gloo_ways() -> list[str]:
     """TCP, and the interface that gloo takes: the one told, or that of the host's own name."""
-    # Not above: a report reads ways too, and asks no interface.
-    import psutil  # noqa: PLC0415
+    import psutil  # noqa: PLC0415 - not above: a report reads ways too, and asks no interface
 
     told = os.environ.get("GLOO_SOCKET_IFNAME")
     if told:
