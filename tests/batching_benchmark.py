@@ -46,6 +46,7 @@ from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.parallelize import device_mesh, parallel_model
 from jobs.layout import layout_of
 from jobs.schema import Batching
+from jobs.workloads.machine import keep_freed_memory
 from jobs.workloads.train import Trainer
 
 MICRO_BATCH, LENGTH, POOL = 32, 512, 8
@@ -231,6 +232,7 @@ def side(who: str, turns: Connection, where: Path, options: argparse.Namespace) 
     if who == STOCK:
         losses = stock_losses(checkpoint, where / "out", data)
     else:
+        keep_freed_memory()
         losses = own_losses(Batching[who], options.vocabulary, checkpoint, data)
     turns.send(Measured(data.times_s, data.tokens, losses, own_peak_memory_bytes()))
     dist.destroy_process_group()

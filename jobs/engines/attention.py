@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import cast
 
 import torch
 import torch.nn.functional as F
+from litgpt.model import CausalSelfAttention
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
+
+Rotate = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+"""Makes queries, keys and values of fused ones, as jobs.engines.rotary.rotated does."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,30 @@ def samples_of(positions: Tensor) -> Samples:
     return Samples(bounds.diff().tolist(), bounds.to(torch.int32))
 
 
+def self_attention(  # noqa: PLR0917 (GPT passes them by position)
+    attn: CausalSelfAttention,
+    rotate: Rotate,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    samples: Samples | None = None,
+    _input_pos: None = None,
+    _input_pos_maxp1: None = None,
+) -> Tensor:
+    """CausalSelfAttention.forward in training, told where samples lie instead of a mask of a row squared."""
+    heads, groups, size = attn.config.n_head, attn.config.n_query_groups, attn.config.head_size
+    qkv = attn.qkv(x).unflatten(-1, (-1, size))
+    q, k, v = (each.transpose(1, 2) for each in rotate(qkv, cos, sin, groups))
+    if heads > groups:
+        k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
+    y: Tensor = attn.proj(attention(q, k, v, samples).flatten(2))
+    return y
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, samples: Samples | None = None) -> Tensor:
     """Causal attention, within samples where they are given.
 
-    q, k and v are (mbs, heads, seq, head size), the result is (mbs, seq, heads, head size): it takes the place of
-    LitGPT's method, whose mask would be as large as the row squared.
+    q, k and v are (mbs, heads, seq, head size), the result is (mbs, seq, heads, head size).
     """
     if samples is not None:
         within: Tensor = within_samples(q, k, v, samples)

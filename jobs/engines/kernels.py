@@ -10,6 +10,7 @@ import torch
 from litgpt.model import GPT, CausalSelfAttention, LLaMAMLP, RMSNorm
 from torch import Tensor
 
+from jobs.engines.attention import self_attention
 from jobs.errors import ConfigError
 from jobs.schema import Kernels
 
@@ -34,10 +35,12 @@ def fuse(gpt: GPT) -> None:
 
     Their forward methods are replaced and not the modules, so that parameters keep their names.
     """
-    forwards: dict[type, Callable[..., Tensor]] = {RMSNorm: rms_norm, CausalSelfAttention: attention, LLaMAMLP: swiglu}
+    forwards: dict[type, Callable[..., Tensor]] = {RMSNorm: rms_norm, LLaMAMLP: swiglu}
     for module in gpt.modules():
         if type(module) in forwards:
             module.forward = partial(forwards[type(module)], module)
+        elif isinstance(module, CausalSelfAttention):
+            module.forward = partial(self_attention, module, rotated)
 
 
 def rms_norm(norm: RMSNorm, x: Tensor) -> Tensor:
@@ -57,23 +60,11 @@ def swiglu(mlp: LLaMAMLP, x: Tensor) -> Tensor:
     return y
 
 
-def attention(
-    attn: CausalSelfAttention,
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    mask: Tensor | None = None,
-    _input_pos: None = None,
-    _input_pos_maxp1: None = None,
-) -> Tensor:
-    """CausalSelfAttention.forward in training: queries and keys are rotated in one kernel, heads rotated whole."""
+def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As jobs.engines.rotary.rotated, for heads that are turned whole: queries and keys in one kernel."""
     from liger_kernel.ops import LigerRopeFunction
 
-    heads, groups, size = attn.config.n_head, attn.config.n_query_groups, attn.config.head_size
-    fused = attn.qkv(x).unflatten(-1, (-1, size)).transpose(1, 2)
-    q, k, v = fused.split((heads, groups, groups), dim=1)
+    fused = qkv.transpose(1, 2)
+    q, k, v = fused.split((fused.shape[1] - 2 * groups, groups, groups), dim=1)
     q, k = LigerRopeFunction.apply(q, k, cos, sin)
-    if heads > groups:
-        k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
-    y: Tensor = attn.proj(attn.scaled_dot_product_attention(q, k, v, mask).flatten(2))
-    return y
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

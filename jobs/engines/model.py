@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from litgpt.config import Config
 from litgpt.model import GPT, Block
 from torch import Tensor, nn
 
-from jobs.engines.attention import attention, samples_of
+from jobs.engines.attention import samples_of, self_attention
 from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.loss import summed_loss
+from jobs.engines.rotary import rotated
 from jobs.schema import Loss, Model
 
 
@@ -22,7 +24,7 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         super().__init__(config)
         self.loss = loss
         for layer in layers(self):
-            layer.attn.scaled_dot_product_attention = attention
+            layer.attn.forward = partial(self_attention, layer.attn, rotated)
 
     def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
         """The loss summed over targets; all (mbs, seq), or one packed row and where in its sample each token stands."""

@@ -1,0 +1,54 @@
+"""Rotary embedding: queries and keys turned by their positions, with no copy of what is not turned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys turned, and values; each (mbs, seq, its heads, head size).
+
+    qkv is LitGPT's fused (mbs, seq, heads + 2 x groups, head size), its last 2 x groups heads being keys and values;
+    cos and sin are (1 or mbs, seq, part of the head that is turned). The arithmetic is litgpt.model.apply_rope's.
+    """
+    q, k, v = Rotated.apply(qkv, cos, sin, groups)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return q, k, v
+
+
+class Rotated(torch.autograd.Function):
+    """One pass over queries and keys, and in backward one over a gradient that is whole: nothing is concatenated."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, ...]:
+        """See `rotated`."""
+        ctx.save_for_backward(cos, sin)
+        parts = ctx.parts = [qkv.shape[2] - 2 * groups, groups, groups]
+        qk, v = qkv[:, :, :-groups], qkv[:, :, -groups:]
+        return *turn(qk, cos, sin, torch.empty_like(qk)).split(parts[:2], 2), v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of qkv: those of queries and keys turned back."""
+        cos, sin = ctx.saved_tensors
+        q, _, v = gradients
+        gradient = q.new_empty((*q.shape[:2], sum(ctx.parts), q.shape[3]))
+        *turned, values = gradient.split(ctx.parts, 2)
+        for part, into in zip(gradients, turned, strict=False):
+            turn(part, cos, -sin, into)
+        values.copy_(v)
+        return gradient, None, None, None
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, into: Tensor) -> Tensor:
+    """The rotation of x (mbs, seq, heads, head size), written to `into`; rounded to its type once."""
+    cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
+    n = cos.shape[-1]
+    a, b = x[..., : n // 2], x[..., n // 2 : n]
+    (cos_a, cos_b), (sin_a, sin_b) = cos.chunk(2, -1), sin.chunk(2, -1)
+    torch.addcmul(a * cos_a, b, sin_a, value=-1, out=into[..., : n // 2])
+    torch.addcmul(b * cos_b, a, sin_b, out=into[..., n // 2 : n])
+    into[..., n:] = x[..., n:]
+    return into

@@ -1,0 +1,53 @@
+"""The native engine's decoder beside LitGPT's GPT: one arithmetic, whatever the model's shape."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from litgpt.config import Config
+from litgpt.model import GPT
+
+from jobs.compose import compose
+from jobs.engines.fill import fill
+from jobs.engines.litgpt_names import litgpt_fields
+from jobs.engines.model import empty_model
+from jobs.engines.weights import values_of
+from jobs.schema import Loss
+
+SHAPES = {
+    "as many keys as queries": ("model=tiny", "model.kv_heads=4"),
+    "grouped queries": ("model=tiny", "model.kv_heads=2"),
+    "a single key": ("model=tiny", "model.kv_heads=1"),
+    "half of a head turned": ("model=tiny", "model.rope_fraction=0.5"),
+    "norms, biases and residuals of another kind": ("model=pythia_14m", "model.vocab_size=320"),
+}
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_decoder_has_the_loss_and_gradients_of_litgpts_gpt(shape: str, precision: torch.dtype) -> None:
+    (point,) = compose([*SHAPES[shape], "ranks_per_node=1"], multirun=False)
+    model = point.run.model
+    ours = empty_model(model, 24, Loss.whole)
+    fill(ours, torch.device("cpu"), values_of(None, 5), tensor=1, tied=model.tie_embeddings)
+    with torch.no_grad():
+        for weight in ours.parameters():
+            if weight.ndim == 2:
+                weight.mul_(4)  # large enough for attention to matter
+    theirs = GPT(Config(**litgpt_fields(model)))
+    theirs.load_state_dict(ours.state_dict())
+    tokens = torch.randint(model.vocab_size, (3, 25), generator=torch.Generator().manual_seed(1))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    with torch.autocast("cpu", precision, enabled=precision is not torch.float32):
+        loss = ours(inputs, targets)
+        expected = F.cross_entropy(theirs(inputs).float().flatten(0, 1), targets.flatten(), reduction="sum")
+    loss.backward()
+    expected.backward()
+    # In bfloat16 the order of a sum shows.
+    of_loss, of_gradient = (1e-6, 1e-5) if precision is torch.float32 else (1e-4, 1e-2)
+    torch.testing.assert_close(loss, expected, rtol=of_loss, atol=0)
+    for (name, own), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert own.grad is not None
+        assert other.grad is not None
+        assert (own.grad - other.grad).norm() <= of_gradient * other.grad.norm(), name
