@@ -24,7 +24,7 @@ from analysis.log_attempts import without_attempts
 from analysis.log_energy import energy_of_log
 from analysis.log_file import LogFile
 from analysis.log_model import model_of, parameters_of
-from analysis.log_steps import LogRun, LogStep, steady, steps_of
+from analysis.log_steps import LogRun, LogStep, attempts_of, steady
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.record import Kind, Text
@@ -58,8 +58,8 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
     beside = [file for file in files if is_description(file)]
     runs = []
     for file in files:
-        steps = steps_of(file)
-        if steps or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
+        attempts = attempts_of(file)
+        if attempts or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
             settings, texts = dict(file.settings), dict(file.texts)
             for other in descriptions_of(file.path, beside):
                 settings = {**other.settings, **settings}
@@ -67,7 +67,7 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
             for said in (facts[folder] for folder in reversed(file.path.parents) if folder in facts):
                 settings |= said.numbers
                 texts |= said.texts
-            runs.append(LogRun(file, settings, texts, steps))
+            runs.append(LogRun(file, settings, texts, attempts))
     found = without_copies([(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs])
     return without_attempts(found, lambda run: result(run, root))
 
@@ -101,7 +101,7 @@ def result(run: LogRun, root: Path) -> RunResult:
         run.file.path,
         {**settings, "name": name_below(root, run.file.path), "sweep": root.name or str(root)},
         plan(run),
-        events=({"event": "started", **device(run)},) * run.files,
+        events=({"event": "started", **device(run)},) * max(1, run.starts),
         state=state,
         reason=reason,
         values=values,
