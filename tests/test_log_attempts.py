@@ -254,7 +254,7 @@ def test_a_killed_and_resumed_training_is_two_attempts(
 
 @pytest.mark.parametrize(
     ("file", "resumed"),
-    [("litgpt_resumed.txt", "Resuming training from")],
+    [("litgpt_resumed.txt", "Resuming training from"), ("nemo_resumed.txt", "Restored all states")],
 )
 def test_the_same_attempts_in_files_of_their_own_are_joined_and_lose_the_same(
     file: str, resumed: str, tmp_path: Path
