@@ -1,6 +1,5 @@
 """Attempts of one training, in one log or with a file each, as requeued jobs and job arrays do: joined, losses told.
 
-Files are joined by what they say:
 A file continues another one when it says that it resumed from a checkpoint, at a step that the other one made, and goes
 on from there; when no setting differs that both tell, and some setting or the checkpoint's place is the same in both;
 and when steps that both tell have the same learning rate and losses.

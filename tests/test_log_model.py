@@ -259,7 +259,7 @@ def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(t
     write(tmp_path / "model.yaml", (SAMPLES / "nemo_model.yaml").read_text())
     write(tmp_path / "facts.yaml", f"{H100}precision: bf16\n")
     (run,) = read_runs([tmp_path])
-    # NeMo itself counts 16,976 weights, with 80 of normalizations.
+    # As many as NeMo says in the log.
     assert run.plan["parameters"] == 16_976
     assert run.ranks == 1
     assert "no MFU" in utilization(run).said[0]
