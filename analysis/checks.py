@@ -106,7 +106,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
     rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
-    of_logs = (ended_badly, ranks_untold, attempts_in_files)
+    of_logs = (ended_badly, ranks_untold, several_attempts)
     return (
         work_differs(groups)
         + repeats_apart(groups)
@@ -251,10 +251,10 @@ def ended_badly(runs: list[RunResult]) -> list[str]:
     return first_of(sentences, "Further logs of runs that ended badly")
 
 
-def attempts_in_files(runs: list[RunResult]) -> list[str]:
-    """Trainings whose attempts are in files of their own, and files that may belong to one."""
+def several_attempts(runs: list[RunResult]) -> list[str]:
+    """Trainings of several attempts, and files that may belong to one."""
     sentences = [run.log.note for run in runs if run.log and run.log.note]
-    return first_of(sentences, "Further logs of attempts in files of their own")
+    return first_of(sentences, "Further logs of several attempts")
 
 
 def work_differs(groups: Iterable[Group]) -> list[str]:

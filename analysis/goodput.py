@@ -76,13 +76,14 @@ class Account:
 
     parts: Mapping[Metric, float]
     losses: Sequence[Loss]
+    lost_steps: int
 
     @property
     def values(self) -> dict[Metric, float]:
         """The metrics of the run."""
         total_s = math.fsum(self.parts.values())
         goodput = {m.GOODPUT: self.parts[m.USEFUL_TIME] / total_s} if total_s else {}
-        return {**goodput, m.RUN_TIME: total_s, **self.parts}
+        return {**goodput, m.RUN_TIME: total_s, **self.parts, m.LOST_STEPS: self.lost_steps}
 
 
 class Clock:
@@ -107,7 +108,9 @@ def account(starts: Sequence[Start]) -> Account:
     first = starts[0]
     clock = Clock(first.process_started if first.submitted is None else first.submitted)
     cause = None
-    for i, start in enumerate(starts):
+    # Steps up to here a later start did not do again, and could not have.
+    kept = [min((later.from_step for later in starts[i + 1 :]), default=math.inf) for i in range(len(starts))]
+    for start, last in zip(starts, kept, strict=True):
         if start.submitted is not None:
             clock.spend(m.UNSUBMITTED_TIME, start.submitted, lost_to=cause)
             clock.spend(m.QUEUE_TIME, start.process_started, lost_to=cause)
@@ -116,10 +119,11 @@ def account(starts: Sequence[Start]) -> Account:
             clock.spend(gap, start.process_started, lost_to=cause)
         clock.spend(m.STARTUPS_TIME, start.met, lost_to=cause)
         cause = start.cause
-        spend_steps(clock, start, kept=min((later.from_step for later in starts[i + 1 :]), default=math.inf))
+        spend_steps(clock, start, kept=last)
     ended_by = Counter(start.cause for start in starts[:-1])
     losses = [Loss(name, count, clock.lost[name]) for name, count in ended_by.items()]
-    return Account(clock.spent, sorted(losses, key=lambda loss: -loss.time_s))
+    lost_steps = sum(step.number > last for start, last in zip(starts, kept, strict=True) for step in start.steps)
+    return Account(clock.spent, sorted(losses, key=lambda loss: -loss.time_s), lost_steps)
 
 
 def spend_steps(clock: Clock, start: Start, *, kept: float) -> None:

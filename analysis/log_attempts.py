@@ -1,4 +1,4 @@
-"""Attempts of one training that left a file each, as requeued jobs and job arrays do: joined by what the files say.
+"""Attempts of one training, in one log or with a file each, as requeued jobs and job arrays do: joined, losses told.
 
 A file continues another one when it says that it resumed from a checkpoint, at a step that the other one made, and goes
 on from there; when no setting differs that both tell, and some setting or the checkpoint's place is the same in both;
@@ -12,16 +12,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from analysis.ending import Verdict
 from analysis.evidence import Ending
 from analysis.formats import significant
 from analysis.goodput import Loss
-from analysis.log_steps import LogRun, LogStep
+from analysis.log_steps import Attempt, LogRun, interval, losses_of
 from analysis.parsers import metrics as a
 from analysis.parsers.record import RESUMED, SAVED, Kind, Record, Text
 from analysis.records import RunResult
+from analysis.scaling import plural
 from jobs import metrics as m
 
 Found = tuple[LogRun, RunResult]
@@ -67,32 +67,40 @@ def joined(
     """A run as the report has it: the last attempt with the steps of all, an earlier one unused, any other as it is."""
     run, found = item
     if chain is None:
-        return replace(found, log=replace(run.file, note=note)) if note else found
+        return with_losses(found, run, note)
     last = chain[-1][1].name
     if found.name != last:
         place = next(index for index, link in enumerate(chain, start=1) if link is item)
         reason = f"attempt {place} of {len(chain)} of the training that {last} ends; its steps count there"
         return replace(found, state="attempt", reason=reason)
-    steps, lost = steps_of_all([link[0] for link in chain])
-    whole = result(replace(run, steps=steps, files=len(chain)))
+    training = replace(run, attempts=attempts_of_all([link[0] for link in chain]))
+    whole = result(training)
     values = {metric: value for metric, value in whole.values.items() if metric not in OF_AN_ATTEMPT}
-    lost_s = sum(loss.time_s for loss in lost)
-    again = sum(len(each) for each in lost_steps([link[0] for link in chain]))
     names = ", ".join(link[1].name for link in chain)
     said = (
-        f"{last} holds the last of {len(chain)} attempts of one training ({names}), by where it says that it resumed. "
-        + (
-            f"Lost: {again:,} logged steps, {significant(lost_s, 3)} s. They count once."
-            if again
-            else "No step is lost."
-        )
+        f"{last} holds the last of {len(chain)} attempts of one training ({names}), by where it says that it resumed."
     )
+    return with_losses(replace(whole, energy=found.energy, values=values), training, said)
+
+
+def with_losses(found: RunResult, run: LogRun, said: str | None) -> RunResult:
+    """A run with what its attempts lost, where there were several, and with a note of that."""
+    if run.starts < 2:
+        return replace(found, log=replace(run.file, note=said)) if said else found
+    said = said or f"{found.name} holds {run.starts} attempts of one training."
+    losses = losses_of(run.attempts)
+    if losses is None:
+        return replace(found, log=replace(run.file, note=f"{said} How many steps they lost is not told."))
+    steps = sum(loss.steps for loss in losses)
+    times_s = [loss.time_s for loss in losses if loss.time_s is not None]
+    known = len(times_s) == len(losses)
+    time = f", {significant(sum(times_s), 3)} s" if known else ", whose time is not told"
+    lost = f"Lost: {plural(int(steps), 'step')}{time}. They count once." if steps else "No step is lost."
     return replace(
-        whole,
-        energy=found.energy,
-        values=values | ({m.LOST_TIME: lost_s} if lost_s else {}),
-        lost_to=lost if lost_s else [],
-        log=replace(run.file, note=said),
+        found,
+        values={**found.values, m.LOST_STEPS: steps} | ({m.LOST_TIME: sum(times_s)} if known else {}),
+        lost_to=[Loss(loss.cause, 1, loss.time_s) for loss in losses if loss.time_s],
+        log=replace(run.file, note=f"{said} {lost}"),
     )
 
 
@@ -119,18 +127,12 @@ def start_of(run: LogRun) -> float:
     return told.values[m.STEP] if told and m.STEP in told.values else first_step(run) - 1
 
 
-def interval(run: LogRun) -> float:
-    """The steps from one logged step to the next."""
-    numbers = sorted({step.values[m.STEP] for step in run.steps})
-    return min((later - earlier for earlier, later in pairwise(numbers)), default=1.0)
-
-
 def continues(one: LogRun, other: LogRun) -> bool:
     """Whether a file goes on, with the same settings, from a checkpoint at a step that the other one made."""
     if not one.steps or any(m.STEP not in step.values for step in one.steps):
         return False
     # A checkpoint may be written between two logged steps.
-    wide = max(interval(one), interval(other))
+    wide = max(interval(one.steps), interval(other.steps))
     start, numbers = start_of(other), [step.values[m.STEP] for step in one.steps]
     reaches = min(numbers) <= start < max(numbers) + wide
     goes_on = start < first_step(other) <= start + wide
@@ -206,28 +208,14 @@ def order_of(run: LogRun) -> tuple[str, float, str]:
 # --- what they did ---------------------------------------------------------------------------------------------
 
 
-def steps_of_all(chain: Sequence[LogRun]) -> tuple[list[LogStep], list[Loss]]:
-    """The steps that the training is made of, by attempt, and what was lost with each attempt but the last."""
-    lost = lost_steps(chain)
-    steps: list[LogStep] = []
-    for run, gone in zip(chain, (*lost, []), strict=True):
-        count = steps[-1].attempt if steps else 0
-        dropped = {id(step) for step in gone}
-        steps += [replace(step, attempt=count + step.attempt) for step in run.steps if id(step) not in dropped]
-    losses = [
-        Loss(ending_words(run.file.verdict), 1, sum(step.time_s or 0.0 for step in gone) * interval(run))
-        for run, gone in zip(chain, lost, strict=False)
-    ]
-    return steps, [loss for loss in losses if loss.time_s]
-
-
-def lost_steps(chain: Sequence[LogRun]) -> list[list[LogStep]]:
-    """The steps of each attempt but the last that are beyond the checkpoint from which a later one went on."""
-    starts = [start_of(run) for run in chain]
-    return [
-        [step for step in run.steps if step.values[m.STEP] > min(starts[index + 1 :])]
-        for index, run in enumerate(chain[:-1])
-    ]
+def attempts_of_all(chain: Sequence[LogRun]) -> list[Attempt]:
+    """The attempts of these files in order, each with where it went on from and, as far as its file says, its end."""
+    attempts: list[Attempt] = []
+    for run in chain:
+        first, *others = run.attempts
+        its = [replace(first, resumed=True, start=start_of(run)) if attempts else first, *others]
+        attempts += [*its[:-1], replace(its[-1], ended=ending_words(run.file.verdict))]
+    return attempts
 
 
 def ending_words(verdict: Verdict | None) -> str:

@@ -37,7 +37,8 @@ ARITHMETIC = {
     **dict.fromkeys(("bf16", "bf16-true", "bf16-mixed", "bfloat16", "torch.bfloat16"), Precision.bfloat16.name),
     **dict.fromkeys(("fp16", "16-true", "16-mixed", "float16", "torch.float16"), "float16"),
 }
-# Programs whose samples are all of the sequence length, without padding: they cut them from one stream of tokens.
+# Programs whose samples are all of the sequence length, without padding: they cut them from one stream of tokens. Of
+# others their configuration may say so.
 FULL_SAMPLES = {megatron.FORMAT.name}
 
 
@@ -80,7 +81,7 @@ def tokens_per_s(run: RunResult) -> float | None:
     """Tokens per second of a log, all ranks together, also where it tells samples that are all as long."""
     told, samples = run.values.get(m.TOKENS_PER_S), run.values.get(a.SAMPLES_PER_S)
     length = run.setting("job.sequence_length")
-    full = run.log is not None and not FULL_SAMPLES.isdisjoint(run.log.formats)
+    full = run.log is not None and (run.setting("job.full_samples") or not FULL_SAMPLES.isdisjoint(run.log.formats))
     return samples * length if told is None and full and samples is not None and length else told
 
 

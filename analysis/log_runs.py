@@ -24,7 +24,7 @@ from analysis.log_attempts import without_attempts
 from analysis.log_energy import energy_of_log
 from analysis.log_file import LogFile
 from analysis.log_model import model_of, parameters_of
-from analysis.log_steps import LogRun, LogStep, steady, steps_of
+from analysis.log_steps import LogRun, LogStep, attempts_of, steady
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.record import Kind, Text
@@ -58,8 +58,8 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
     beside = [file for file in files if is_description(file)]
     runs = []
     for file in files:
-        steps = steps_of(file)
-        if steps or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
+        attempts = attempts_of(file)
+        if attempts or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
             settings, texts = dict(file.settings), dict(file.texts)
             for other in descriptions_of(file.path, beside):
                 settings = {**other.settings, **settings}
@@ -67,7 +67,7 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
             for said in (facts[folder] for folder in reversed(file.path.parents) if folder in facts):
                 settings |= said.numbers
                 texts |= said.texts
-            runs.append(LogRun(file, settings, texts, steps))
+            runs.append(LogRun(file, settings, texts, attempts))
     found = without_copies([(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs])
     return without_attempts(found, lambda run: result(run, root))
 
@@ -101,7 +101,7 @@ def result(run: LogRun, root: Path) -> RunResult:
         run.file.path,
         {**settings, "name": name_below(root, run.file.path), "sweep": root.name or str(root)},
         plan(run),
-        events=({"event": "started", **device(run)},) * run.files,
+        events=({"event": "started", **device(run)},) * max(1, run.starts),
         state=state,
         reason=reason,
         values=values,
@@ -154,6 +154,7 @@ def configuration(run: LogRun) -> dict[str, Any]:
         "scaling": {"mode": None},
         "job": {
             "sequence_length": count(run, a.SEQUENCE_LENGTH),
+            "full_samples": run.settings.get(a.FULL_SAMPLES) == 1,
             "precision": texts.get(Text.precision),
             "seed": count(run, a.SEED),
             "lora": {"rank": rank} if (rank := count(run, a.LORA_RANK)) else None,
@@ -206,7 +207,7 @@ def count(run: LogRun, metric: Metric) -> int | None:
 def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
     """The metrics of a log, by their definitions; those of steps are over the steady ones."""
     values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
-    values |= speed(counted, ranks)
+    values |= speed(counted, ranks, batch_of(run))
     times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
     if times_s:
         percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
@@ -243,7 +244,12 @@ def evaluating(file: LogFile) -> dict[Metric, float]:
     return {a.EVALUATION_TOTAL_TIME: sum(spent_s)} if spent_s else {}
 
 
-def speed(counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
+def batch_of(run: LogRun) -> float | None:
+    """The samples of every step, where a configuration tells them for sure: older LitGPT sets those of a node."""
+    return run.settings.get(a.GLOBAL_BATCH_SIZE) if run.settings.get(a.FULL_SAMPLES) == 1 else None
+
+
+def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) -> dict[Metric, float]:
     """The rates over these steps: work divided by time, where all steps are as much work."""
     values: dict[Metric, float] = {}
     for metric, per_rank in ((m.TOKENS_PER_S, m.TOKENS_PER_S_PER_RANK), (a.SAMPLES_PER_S, a.SAMPLES_PER_S_PER_RANK)):
@@ -262,8 +268,11 @@ def speed(counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
     if timed:
         time_s = sum(each[m.STEP_TIME] for each in timed)
         values[a.STEPS_PER_S] = len(timed) / time_s
-        if a.SAMPLES_PER_S not in values and all(a.GLOBAL_BATCH_SIZE in each for each in timed):
-            values[a.SAMPLES_PER_S] = sum(each[a.GLOBAL_BATCH_SIZE] for each in timed) / time_s
+        told_by_steps = any(a.GLOBAL_BATCH_SIZE in each for each in timed)
+        sizes = [each.get(a.GLOBAL_BATCH_SIZE, None if told_by_steps else batch) for each in timed]
+        known = [size for size in sizes if size is not None]
+        if a.SAMPLES_PER_S not in values and len(known) == len(timed):
+            values[a.SAMPLES_PER_S] = sum(known) / time_s
     return values
 
 

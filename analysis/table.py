@@ -224,6 +224,7 @@ COLUMNS: Sequence[Column] = (
     measured(m.GOODPUT, on_page=True),
     measured(m.RUN_TIME),
     *(measured(part) for part in m.GOODPUT_PARTS),
+    measured(m.LOST_STEPS),
     measured(m.TOKENS_TRAINED),
     measured(m.SAMPLES_TRAINED),
     measured(m.SAMPLES_PER_STEP),

@@ -448,6 +448,9 @@ LOST_TIME = Metric(
     Better.low,
     3,
 )
+LOST_STEPS = Metric(
+    "lost_steps", "1", "Recorded steps that a later start did again, or that were beyond its checkpoint.", Better.low, 9
+)
 CHECKPOINTS_TIME = Metric("checkpoints_time_s", "s", "Sum of checkpoint_time_s over all starts.", Better.low, 3)
 REQUEUE_TIME = Metric(
     "requeue_time_s",

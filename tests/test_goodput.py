@@ -96,6 +96,7 @@ def test_a_run_that_was_killed_tells_every_second_of_its_two_starts(tmp_path: Pa
         "unsubmitted_time_s": 0,
         "rest_time_s": 12 * 0.5 + 9,
     }
+    assert run.values[m.LOST_STEPS] == 2
     assert run.values[m.RUN_TIME] == 100
     assert run.values[m.GOODPUT] == pytest.approx(0.2)
     assert run.lost_to == [Loss("killed", 1, 7 + 37 + 5)]
@@ -383,3 +384,4 @@ def test_parts_are_not_negative_and_sum_to_the_whole(history: list[Start]) -> No
 def test_a_run_that_never_had_to_do_steps_again_lost_no_step(history: list[Start]) -> None:
     calm = [Start(start.met, start.startup_s, 20, start.steps, start.ended) for start in history]
     assert account(calm).parts[m.LOST_TIME] == 0
+    assert account(calm).lost_steps == 0

@@ -1,7 +1,8 @@
-"""Attempts of one training that left a file each: joined by contents, counted once; all else is left apart."""
+"""Attempts of one training, in one log or a file each: joined by contents, counted once; all else is left apart."""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.report import report
 from jobs import metrics as m
+from tests.parsers.reading import SAMPLES
 from tests.test_log_runs import megatron, write
 
 
@@ -62,7 +64,7 @@ def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is
     (said,) = [each for each in warnings([last], {}) if "attempts" in each]
     assert said == (
         "slurm-9.out holds the last of 2 attempts of one training (slurm-7.out, slurm-9.out), by where it says that it "
-        "resumed. Lost: 5 logged steps, 5.00 s. They count once."
+        "resumed. Lost: 5 steps, 5.00 s. They count once."
     )
     assert "attempt 1 of 2" in (report([tmp_path], tmp_path / "out").parent / "report.md").read_text()
 
@@ -162,3 +164,110 @@ def test_other_programs_say_in_their_own_words_where_they_go_on(line: str, step:
     assert runs["a.log"].state == "attempt"
     assert list(runs["b.log"].losses) == [1, 2, 3, 4, 5, 6]
     assert a.STEPS_PER_S in runs["b.log"].values or m.TOKENS_PER_S in runs["b.log"].values
+
+
+# --- in one log ------------------------------------------------------------------------------------------------
+
+
+def in_one_log(path: Path, *attempts: Path) -> RunResult:
+    """The run of a log that holds these one after the other."""
+    write(path / "job.out", "".join(attempt.read_text() for attempt in attempts))
+    (run,) = read_runs([path / "job.out"])
+    return run
+
+
+def test_a_log_of_a_requeued_job_tells_what_was_computed_twice_on_the_page_and_in_the_table(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(1, 56), saved_at=50)
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(51, 101), resumed_at=50))
+    assert list(run.losses) == list(range(1, 101))
+    assert (run.attempts, run.steady_steps) == (2, 49 + 49)
+    assert [run.values[m.LOST_STEPS], run.values[m.LOST_TIME]] == pytest.approx([5, 5])
+    page = report([tmp_path / "log"], tmp_path / "out").parent
+    assert (
+        "job.out holds 2 attempts of one training. Lost: 5 steps, 5.00 s. They count once."
+        in (page / "report.md").read_text()
+    )
+    (row,) = csv.DictReader((page / "runs.csv").read_text().splitlines())
+    assert [float(row[name]) for name in ("lost_steps", "lost_time_s", "attempts")] == pytest.approx([5, 5, 2])
+
+
+def test_an_attempt_that_goes_on_where_the_one_before_ended_lost_nothing(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(1, 51))
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(51, 61), resumed_at=50))
+    assert (run.attempts, run.values[m.LOST_STEPS], run.values[m.LOST_TIME]) == (2, 0, 0)
+
+
+def test_of_lines_of_ten_steps_those_after_a_checkpoint_between_two_are_lost(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(10, 101, 10))
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(80, 121, 10), resumed_at=75))
+    assert list(run.losses) == list(range(10, 121, 10))
+    # Of the line of step 80 five steps, of 90 and 100 ten each.
+    assert [run.values[m.LOST_STEPS], run.values[m.LOST_TIME]] == pytest.approx([25, 25])
+
+
+def test_steps_that_no_later_attempt_reached_again_are_lost_too(tmp_path: Path) -> None:
+    parts = [
+        attempt(tmp_path / "1" / "part", range(1, 56)),
+        attempt(tmp_path / "2" / "part", range(41, 51), resumed_at=40),
+        attempt(tmp_path / "3" / "part", range(31, 36), resumed_at=30),
+    ]
+    run = in_one_log(tmp_path / "log", *parts)
+    assert list(run.losses) == list(range(1, 36))
+    # 41 to 55, then 31 to 40 of the first attempt; 41 to 50 of the second, whose first step took 5 s.
+    assert (run.attempts, run.values[m.LOST_STEPS]) == (3, 25 + 10)
+    assert run.values[m.LOST_TIME] == pytest.approx(25 + 14)
+
+
+def test_of_a_log_that_begins_anew_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(1, 56))
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(1, 11), time_ms=900.0))
+    assert run.attempts == 1
+    assert not {m.LOST_STEPS, m.LOST_TIME} & run.values.keys()
+    assert run.log is not None
+    assert run.log.note is None
+
+
+# --- real logs of programs that were killed and resumed ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "steps", "lost_steps", "lost_s"),
+    [
+        ("litgpt_resumed.txt", 9, 2, 0.54429 + 0.56375),
+        # Of micro-batches: their step took a time that none of its lines tells.
+        ("litgpt_resumed_accumulating.txt", 9, 1, None),
+        ("nemo_resumed.txt", 9, 2, 0.2906 + 0.05391),
+        # No line says which step it is of.
+        ("hf_trainer_resumed.txt", None, None, None),
+    ],
+)
+def test_a_killed_and_resumed_training_is_two_attempts(
+    file: str, steps: int | None, lost_steps: int | None, lost_s: float | None
+) -> None:
+    (run,) = read_runs([SAMPLES / file])
+    assert run.attempts == 2
+    assert run.values.get(m.LOST_STEPS) == lost_steps
+    assert run.values.get(m.LOST_TIME) == (None if lost_s is None else pytest.approx(lost_s))
+    if steps:
+        assert (min(run.losses), max(run.losses)) == (0 if "accumulating" in file else 1, steps)
+
+
+@pytest.mark.parametrize(
+    ("file", "resumed"),
+    [("litgpt_resumed.txt", "Resuming training from"), ("nemo_resumed.txt", "Restored all states")],
+)
+def test_the_same_attempts_in_files_of_their_own_are_joined_and_lose_the_same(
+    file: str, resumed: str, tmp_path: Path
+) -> None:
+    (whole,) = read_runs([SAMPLES / file])
+    text = (SAMPLES / file).read_text()
+    begin = "{'access_token'" if file.startswith("litgpt") else "GPU available"
+    at = text.index(begin, text.index(begin) + 1)
+    assert at < text.index(resumed)
+    write(tmp_path / "1.out", text[:at])
+    write(tmp_path / "2.out", text[at:])
+    runs = by_name(tmp_path)
+    assert runs["1.out"].state == "attempt"
+    for metric in (m.LOST_STEPS, m.LOST_TIME):
+        assert runs["2.out"].values[metric] == pytest.approx(whole.values[metric])
+    assert runs["2.out"].losses == whole.losses

@@ -14,7 +14,7 @@ from analysis.records import RunResult
 from analysis.report import report
 from analysis.utilization import utilization
 from jobs import metrics as m
-from tests.parsers.reading import CORPUS, needs_corpus
+from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 from tests.test_log_runs import megatron, write
 
 # Llama-2 7B, for a Megatron-LM of core 0.12.
@@ -216,3 +216,55 @@ def test_real_logs_have_the_weights_of_their_models_and_the_flops_that_they_clai
     said = utilization(runs["run-mixtral-8x7B-8N.log"]).said
     assert "the log itself says 438.4 TFLOP/s per rank, +0 % from this" in said
     assert all(m.MFU not in run.values for name, run in runs.items() if "llama" in name), "they computed in fp8"
+
+
+def nemo_1(path: Path, old: str = "", new: str = "") -> RunResult:
+    """NeMo's run of 16 sequences a step on 16 ranks, as a log tells it."""
+    text = (SAMPLES / "nemo_configuration.txt").read_text()
+    assert old in text
+    write(path / "job.out", text.replace(old, new))
+    write(path / "facts.yaml", H100)
+    (run,) = read_runs([path])
+    return run
+
+
+def test_a_nemo_log_has_the_mfu_of_the_configuration_that_it_prints(tmp_path: Path) -> None:
+    run = nemo_1(tmp_path)
+    assert run.plan["parameters"] == WEIGHTS
+    # 16 x 4096 tokens in 8 s on 16 ranks.
+    assert run.values[m.MFU] == pytest.approx(FLOPS * 512 / 989e12)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        # Fine-tuning, whose samples may be padded.
+        ("data_impl: mmap", "train_ds: null", "tokens/s"),
+        ("num_layers: 32", "num_layers: ???", "the log does not tell tied_embeddings"),
+        ("Padded vocab_size", "", "the log does not tell vocab_size"),
+        ("fp8: false", "fp8: true", "fp8 is none whose peak is known for sure"),
+        ("seed: 1234", "peft:\n        peft_scheme: ptuning", "does not cover (peft_scheme ptuning)"),
+    ],
+)
+def test_a_nemo_log_without_one_of_them_has_no_mfu_but_the_reason(old: str, new: str, why: str, tmp_path: Path) -> None:
+    run = nemo_1(tmp_path, old, new)
+    assert m.MFU not in run.values
+    (said,) = utilization(run).said
+    assert why in said
+
+
+def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(tmp_path: Path) -> None:
+    log = (SAMPLES / "nemo_resumed.txt").read_text()
+    write(tmp_path / "job.out", log)
+    write(tmp_path / "model.yaml", (SAMPLES / "nemo_model.yaml").read_text())
+    write(tmp_path / "facts.yaml", f"{H100}precision: bf16\n")
+    (run,) = read_runs([tmp_path])
+    # As many as NeMo says in the log.
+    assert run.plan["parameters"] == 16_976
+    assert run.ranks == 1
+    assert "no MFU" in utilization(run).said[0]
+    assert "tokens/s" in utilization(run).said[0], "samples may be padded"
+    write(tmp_path / "job.out", log.replace(" | train_step", " | tokens_per_sec_per_gpu: 1.28e+03 | train_step"))
+    (told,) = read_runs([tmp_path])
+    weights = 16_976 - 384 * 16
+    assert told.values[m.MFU] == pytest.approx((6 * weights + 12 * 2 * 16 * 32) * 1280 / 989e12)

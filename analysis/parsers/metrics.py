@@ -20,6 +20,9 @@ GLOBAL_BATCH_SIZE = Metric("global_batch_size", "1", "Samples of one optimizer s
 MICRO_BATCH_SIZE = Metric("micro_batch_size", "1", "Samples that a rank takes at once.", digits=9)
 ACCUMULATION = Metric("accumulation", "1", "Micro-batches of a rank in one optimizer step.", digits=9)
 SEQUENCE_LENGTH = Metric("sequence_length", "1", "Tokens of a sample, padding counted.", digits=9)
+FULL_SAMPLES = Metric(
+    "full_samples", "1", "1 where every sample is of sequence_length, cut from one stream of tokens.", digits=1
+)
 SEED = Metric("seed", "1", "Of the random numbers.", digits=12)
 PLANNED_STEPS = Metric("planned_steps", "1", "Optimizer steps that the run was to make.", digits=9)
 PARAMETERS = Metric("parameters", "1", "Weights of the model, as the program counts them.", digits=9)

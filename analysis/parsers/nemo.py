@@ -27,6 +27,9 @@ TIMES = re.compile(r"\btrain_step_timing in s: \[([\d., ]+)\]")
 SPEED = re.compile(r"\bTFLOPs per sec per GPU=(\d+\.\d+)")
 # Lightning's own words, after all of a checkpoint was read.
 RESTORED = re.compile(r"\bRestored all states from the checkpoint at (\S+)")
+VOCABULARY = re.compile(r"\bPadded vocab_size: (\d{1,12}), original vocab_size: ")
+# Lightning's, of any program: given only with a step of NeMo's.
+STARTED = re.compile(r"^All distributed processes registered\. Starting with (\d{1,7}) processes$")
 TIME = "train_step_timing in s"
 NAMES: Names = {
     "lr": (m.LEARNING_RATE, 1),
@@ -48,12 +51,16 @@ OF_ONE_STEP = {a.SAMPLES_DONE, m.EVALUATION_LOSS}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, and the speed that NeMo 1 gives at its end."""
+    """Steps, how many ranks and rows of the embedding there are, and the speed that NeMo 1 gives at its end."""
     last: float | None = None
     every_step = False
+    ranks: Record | None = None
     shown: dict[Metric, float] = {}
     for line in lines:
         if found := ITERATION.search(line.text):
+            if ranks is not None:
+                yield ranks
+                ranks = None
             values = iteration(found)
             step = values.get(m.STEP)
             if step != last:
@@ -62,20 +69,30 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if not every_step:
                 values = {metric: value for metric, value in values.items() if metric not in OF_ONE_STEP}
             yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
-        elif found := RESTORED.search(line.text):
-            texts = {Text.event: RESUMED, Text.checkpoint: found[1]}
-            yield Record(Kind.event, line.number, {}, texts, line.rank, line.host)
-        elif found := TIMES.search(line.text):
-            for time_s in found[1].split(", "):
-                yield Record(Kind.step, line.number, numbers([(TIME, time_s)], NAMES), {}, line.rank)
-        elif found := SPEED.search(line.text):
-            values = numbers([("TFLOPS_per_GPU", found[1])], NAMES)
-            yield Record(Kind.summary, line.number, values, {}, line.rank, line.host)
+        elif found := STARTED.match(line.text):
+            ranks = Record(Kind.setting, line.number, {a.RANKS: float(found[1])})
+        else:
+            yield from around(line)
         for found in BAR.finditer(line.text):
             # Any program with a bar of Lightning's prints the rest.
             if "global_step=" in found["fields"] and (values := bar(found)) != shown:
                 shown = values
                 yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
+
+
+def around(line: Line) -> Iterator[Record]:
+    """What other lines say: a checkpoint that was loaded, rows of the embedding, times and the speed at the end."""
+    if found := RESTORED.search(line.text):
+        texts = {Text.event: RESUMED, Text.checkpoint: found[1]}
+        yield Record(Kind.event, line.number, {}, texts, line.rank, line.host)
+    elif found := VOCABULARY.search(line.text):
+        yield Record(Kind.setting, line.number, {a.VOCABULARY_SIZE: float(found[1])}, {}, line.rank, line.host)
+    elif found := TIMES.search(line.text):
+        for time_s in found[1].split(", "):
+            yield Record(Kind.step, line.number, numbers([(TIME, time_s)], NAMES), {}, line.rank)
+    elif found := SPEED.search(line.text):
+        values = numbers([("TFLOPS_per_GPU", found[1])], NAMES)
+        yield Record(Kind.summary, line.number, values, {}, line.rank, line.host)
 
 
 def iteration(found: re.Match[str]) -> dict[Metric, float]:
@@ -116,5 +133,7 @@ FORMAT = LineFormat(
         "train_step_timing in s: [",
         "TFLOPs per sec per GPU=",
         "Restored all states from the checkpoint at ",
+        "Padded vocab_size: ",
+        "All distributed processes registered. Starting with ",
     ),
 )
