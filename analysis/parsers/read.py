@@ -53,6 +53,7 @@ FORMATS: tuple[Format, ...] = (
     deepspeed_chat.FORMAT,
     torchtitan.FORMAT,
     torchtune.FORMAT,
+    torchtune.METRICS,
     dllogger.FORMAT,
     paddleclas.FORMAT,
     nccl_tests.FORMAT,
