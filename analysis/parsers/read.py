@@ -76,6 +76,7 @@ FORMATS: tuple[Format, ...] = (
     genai_perf.DOCUMENT,
     genai_perf.REQUESTS,
     perf_analyzer.FORMAT,
+    perf_analyzer.REPORT_FORMAT,
     ior.FORMAT,
     ior.DOCUMENT,
     io500.FORMAT,
