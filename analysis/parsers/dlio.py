@@ -1,6 +1,9 @@
 """DLIO, the benchmark of MLPerf Storage: lines of epochs and a `[METRIC]` block in its log, or summary.json.
 
 It reads data as a training would and sleeps for the time that an accelerator would compute. Its MB are MiB.
+What n ranks reached in training it sums; of their evaluations, in 2.0 and since, it strings the lists of the ranks
+together, and its means are an nth of what all reached. Told here is what all reached; whether it met the expectation is
+then not known.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ EPOCH = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9}) (?:- Block (?P<block>\d+) )?\[(?P<phase>Training|Eval)\] (?P<what>[^:]+): " + NUMBER
 )
 OVERALL = re.compile(rf"\[METRIC\] (?P<phase>Training|Eval|Checkpoint save|Checkpoint load) (?P<what>[^:]+): {NUMBER}")
-EXPECTATION = re.compile(r"\[METRIC\] (?:train|eval)_au_meet_expectation: (success|fail)\b")
+EXPECTATION = re.compile(r"\[METRIC\] (?P<phase>train|eval)_au_meet_expectation: (?P<state>success|fail)\b")
 PHASES = {"Training": "training", "Eval": "evaluation", "train": "training", "eval": "evaluation"}
 VALUES: dict[str, tuple[Metric, float]] = {
     "Accelerator Utilization [AU] (%)": (a.ACCELERATOR_UTILIZATION, 1e-2),
@@ -41,6 +44,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     record: list[Record] = []
     values: dict[Metric, float] = {}
     texts: dict[Text, str] = {}
+    ranks: float | None = None
     for line in lines:
         if found := EPOCH.search(line.text) or OVERALL.search(line.text):
             epoch = found["epoch"] if found.re is EPOCH else None
@@ -51,9 +55,13 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
                 texts = {Text.benchmark: PHASES.get(found["phase"], found["phase"].lower())}
                 kind = Kind.measurement if epoch else Kind.summary
                 open_for, record = key, [Record(kind, line.number, values, texts, line.rank, line.host)]
-            values |= measured(found["what"], printed_number(found["number"]))
+            number = printed_number(found["number"])
+            if key == ("Eval", None, None):
+                number = number * ranks if number and ranks else None
+            values |= measured(found["what"], number)
         elif found := EXPECTATION.search(line.text):
-            texts |= {Text.state: found[1]}
+            if found["phase"] == "train" or ranks == 1:
+                texts |= {Text.state: found["state"]}
         elif (found := ACCELERATORS.search(line.text)) and (ranks := printed_number(found["number"])):
             yield Record(Kind.setting, line.number, {a.RANKS: ranks}, {}, line.rank, line.host)
     yield from record
@@ -78,20 +86,33 @@ def parse_document(document: Any) -> Iterator[Record]:
     metric = document["metric"]
     for phase in ("train", "eval"):
         texts = {Text.benchmark: PHASES[phase]}
-        utilizations = as_list(metric.get(f"{phase}_au_percentage"))
-        rates = as_list(metric.get(f"{phase}_throughput_samples_per_second"))
-        for epoch, (percent, rate) in enumerate(zip(utilizations, rates, strict=False), 1):
+        ranks = sizes.get(a.RANKS, 1) if phase == "eval" else 1
+        utilizations = over_ranks(metric.get(f"{phase}_au_percentage"), ranks)
+        rates = over_ranks(metric.get(f"{phase}_throughput_samples_per_second"), ranks)
+        # Not every epoch need have been evaluated.
+        told = range(1, len(rates) + 1) if len(rates) == document.get("epochs") else [None] * len(rates)
+        for epoch, percent, rate in zip(told, utilizations, rates, strict=False):
             values = numbers(
                 {a.EPOCH: (epoch, 1), a.ACCELERATOR_UTILIZATION: (percent, 1e-2), a.SAMPLES_PER_S: (rate, 1)}
             )
             yield Record(Kind.measurement, 0, values, texts)
-        state = metric.get(f"{phase}_au_meet_expectation")
+        state = metric.get(f"{phase}_au_meet_expectation") if ranks == 1 else None
         if values := numbers({
-            a.ACCELERATOR_UTILIZATION: (metric.get(f"{phase}_au_mean_percentage"), 1e-2),
-            a.SAMPLES_PER_S: (metric.get(f"{phase}_throughput_mean_samples_per_second"), 1),
-            a.IO_BANDWIDTH: (metric.get(f"{phase}_io_mean_MB_per_second"), MIB),
+            a.ACCELERATOR_UTILIZATION: (metric.get(f"{phase}_au_mean_percentage"), 1e-2 * ranks),
+            a.SAMPLES_PER_S: (metric.get(f"{phase}_throughput_mean_samples_per_second"), ranks),
+            a.IO_BANDWIDTH: (metric.get(f"{phase}_io_mean_MB_per_second"), MIB * ranks),
         }):  # fmt: skip
             yield Record(Kind.summary, 0, values, texts | ({Text.state: state} if isinstance(state, str) else {}))
+
+
+def over_ranks(listed: Any, ranks: float) -> list[float | None]:
+    """The sums over ranks of lists that are strung together; of one that is not known None."""
+    each = [as_number(value) for value in as_list(listed)]
+    count, rest = divmod(len(each), max(int(ranks), 1))
+    if rest:
+        return []
+    sums = (each[index::count] for index in range(count))
+    return [sum(value for value in of_one if value is not None) if None not in of_one else None for of_one in sums]
 
 
 def numbers(given: Mapping[Metric, tuple[Any, float]]) -> dict[Metric, float]:

@@ -1,7 +1,8 @@
 """GenAI-Perf and its successor AIPerf: a table in a box, a CSV file, or a JSON document, with a row for each quantity.
 
 AIPerf also writes a line of JSON for each request, whose quantities are the mean over that one.
-What they call inter token latency is one value a request, that is time per output token.
+What they call inter token latency is one value a request, that is time per output token. A box in a terminal,
+or in the 80 columns that a job's log is taken for, breaks long names: rows after the first have the rest of the name.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ MEANS = {
     "request throughput": a.REQUESTS_PER_S,
     "request goodput": a.GOOD_REQUESTS_PER_S,
     "goodput": a.GOOD_REQUESTS_PER_S,
+    "input token throughput": a.INPUT_TOKENS_PER_S,
     "output token throughput": a.OUTPUT_TOKENS_PER_S,
+    "total token throughput": a.SERVED_TOKENS_PER_S,
+    "benchmark duration": a.DURATION,
     "request count": a.REQUESTS_COMPLETED,
+    "error request count": a.REQUESTS_FAILED,
     "input sequence length": a.INPUT_LENGTH,
     "output sequence length": a.OUTPUT_LENGTH,
 }
@@ -41,8 +46,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     first: Line | None = None
     columns: list[str] = []
     values: dict[Metric, float] = {}
-    for line in lines:
-        name, *cells = cells_of(line.text)
+    for line, name, cells in rows(lines):
         if any(title in line.text for title in TITLES) or line.text.lstrip("\ufeff").startswith(HEADER):
             yield from summary(first, values)
             first, values = line, {}
@@ -52,6 +56,21 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             said = {column: printed_number(cell.replace(",", "")) for column, cell in zip(columns, cells, strict=False)}
             values |= quantity(found[1].lower(), found[2], said)
     yield from summary(first, values)
+
+
+def rows(lines: Iterable[Line]) -> Iterator[tuple[Line, str, list[str]]]:
+    """Each line's name and cells, those of a broken name as one."""
+    row: tuple[Line, str, list[str]] | None = None
+    for line in lines:
+        name, *cells = cells_of(line.text)
+        if row is not None and "│" in line.text and name and not any(cells):
+            row = row[0], f"{row[1]} {name}", row[2]
+            continue
+        if row is not None:
+            yield row
+        row = line, name, cells
+    if row is not None:
+        yield row
 
 
 def cells_of(text: str) -> list[str]:
@@ -109,12 +128,34 @@ def parse_document(document: Any) -> Iterator[Record]:
             statistics = {str(each): as_number(value) for each, value in said.items()}
             values |= quantity(str(key).replace("_", " "), str(said.get("unit", "ms")), statistics)
     config = document.get("input_config")
-    model = lookup(config, "formatted_model_name")
-    for key in ("concurrency", "perf_analyzer.stimulus.concurrency"):
-        if concurrency := as_number(lookup(config, key)):
-            values[a.CONCURRENCY] = concurrency
+    if concurrency := next(filter(None, map(as_number, concurrencies(config))), None):
+        values[a.CONCURRENCY] = concurrency
+    model = next((each for each in models(config) if isinstance(each, str)), None)
     if values:
-        yield Record(Kind.summary, 0, values, {Text.model: model} if isinstance(model, str) else {})
+        yield Record(Kind.summary, 0, values, {Text.model: model} if model else {})
+
+
+def concurrencies(config: Any) -> Iterator[Any]:
+    """What may be the concurrency: of GenAI-Perf old and new, of AIPerf 0.5 and 0.13, whose warm-up has its own."""
+    yield lookup(config, "concurrency")
+    yield lookup(config, "perf_analyzer.stimulus.concurrency")
+    yield lookup(config, "loadgen.concurrency")
+    yield from (each.get("concurrency") for each in mappings(config, "phases") if each.get("kind") == "profiling")
+
+
+def models(config: Any) -> Iterator[Any]:
+    """What may be the model's name, likewise."""
+    yield lookup(config, "formatted_model_name")
+    for key in ("model_names", "endpoint.model_names"):
+        names = lookup(config, key)
+        yield from names if isinstance(names, list) else ()
+    yield from (each.get("name") for each in mappings(config, "models.items"))
+
+
+def mappings(config: Any, key: str) -> Iterator[Mapping[str, Any]]:
+    """The mappings of a list."""
+    listed = lookup(config, key)
+    return (each for each in listed if isinstance(each, Mapping)) if isinstance(listed, list) else iter(())
 
 
 UPSTREAM = "https://github.com/triton-inference-server/perf_analyzer/tree/r25.01/genai-perf/genai_perf/export_data"

@@ -1,6 +1,7 @@
 """Triton's perf_analyzer, as NVIDIA's recipes run it against vLLM: a block for each concurrency, times in us.
 
-After a block the recipes print metrics of tokens, the percentiles under a heading of their own.
+After a block the recipes print metrics of tokens, the percentiles under a heading of their own. Its option -f writes a
+CSV file, a row for each concurrency or rate, with times in us too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
+from analysis.parsers.fields import Names, numbers
 from analysis.parsers.record import Kind, Line, LineFormat, Record
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
@@ -29,6 +31,18 @@ LATENCY = re.compile(r"\s*(Avg|p50|p90|p95|p99) latency: (\d{1,20}) usec\b")
 HEADINGS = {FIRST_HEADING: a.TIME_TO_FIRST_TOKEN, "Inter-Token Latency (ITL):": a.INTER_TOKEN_LATENCY}
 TIME = re.compile(r"\s*(Avg|P50|P90|P95|P99): +([\d.]{1,20}) ms\s*$")
 STATISTICS = {"avg": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+
+REPORT = re.compile(r"(?:Concurrency|Request Rate),Inferences/Second,")
+COLUMNS: Names = {
+    "Concurrency": (a.CONCURRENCY, 1),
+    "Request Rate": (a.OFFERED_REQUESTS_PER_S, 1),
+    "Inferences/Second": (a.REQUESTS_PER_S, 1),
+    "Avg latency": (a.REQUEST_LATENCY["mean"], 1e-6),
+    "p50 latency": (a.REQUEST_LATENCY["median"], 1e-6),
+    "p90 latency": (a.REQUEST_LATENCY["p90"], 1e-6),
+    "p95 latency": (a.REQUEST_LATENCY["p95"], 1e-6),
+    "p99 latency": (a.REQUEST_LATENCY["p99"], 1e-6),
+}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -65,6 +79,21 @@ def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]
         yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
 
 
+def parse_report(lines: Iterable[Line]) -> Iterator[Record]:
+    """A summary for each row of the CSV file."""
+    columns: list[str] = []
+    for line in lines:
+        if is_report(line.text):
+            columns = line.text.split(",")
+        elif columns:
+            yield from summary(line, numbers(zip(columns, line.text.split(","), strict=False), COLUMNS))
+
+
+def is_report(header: str) -> bool:
+    """Whether a line is the header of the CSV file."""
+    return REPORT.match(header) is not None
+
+
 FORMAT = LineFormat(
     "perf_analyzer",
     "https://github.com/triton-inference-server/perf_analyzer/blob/r25.01/src/inference_profiler.cc",
@@ -72,4 +101,10 @@ FORMAT = LineFormat(
     needles=("Input Tokens/sec:", "Output Tokens/sec:", "Avg Input Seq Length:", "Avg Output Seq Length:"),
     opens=(FIRST, FIRST_HEADING),
     closes=("Inferences/Second vs. Client", "=" * 60),
+)
+REPORT_FORMAT = LineFormat(
+    "perf_analyzer (CSV)",
+    "https://github.com/triton-inference-server/perf_analyzer/blob/r25.01/src/report_writer.cc",
+    parse_report,
+    is_header=is_report,
 )

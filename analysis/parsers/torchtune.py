@@ -1,6 +1,8 @@
-"""torchtune: a bar a step, `1|26|Loss: 1.25:  26%|... | 26/101 [06:45<17:27, 13.96s/it]`, of rank 0.
+"""torchtune: a bar a step, `1|26|Loss: 1.25:  26%|... | 26/101 [06:45<17:27, 13.96s/it]`, of rank 0, and its metrics.
 
-Each step's bar is drawn twice, last with the count of the next step; the first one counts.
+Each step's bar is drawn twice, last with the count of the next step; the first one counts. The metrics of a step are a
+line of the metric logger, `Step 26 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:812.5 `, in a file of its own or amid
+the bars. Its tokens are those that the loss is of: padding, and prompts that are masked, are not counted.
 """
 
 from __future__ import annotations
@@ -9,11 +11,24 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
+from analysis.parsers.fields import Names, numbers
 from analysis.parsers.record import Kind, Line, LineFormat, Record
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 
 BAR = re.compile(r"\b(\d{1,6})\|(\d{1,12})\|Loss: ([^:|\s]+):? .*?(?:, *([\d.]{1,12})(s/it|it/s)\]|$)")
+
+STEP = re.compile(r"\bStep (\d{1,12}) \| (.*)")
+FIELD = re.compile(r"([\w/]{1,60}):(\S{1,40})")
+SPEED = "tokens_per_second_per_gpu"
+NAMES: Names = {
+    "loss": (m.LOSS, 1),
+    "lr": (m.LEARNING_RATE, 1),
+    "grad_norm": (m.GRADIENT_NORM, 1),
+    SPEED: (m.TOKENS_PER_S_PER_RANK, 1),
+    "peak_memory_alloc": (m.MEMORY_PEAK, 2**30),
+    "peak_memory_reserved": (a.MEMORY_RESERVED_PEAK, 2**30),
+}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -32,9 +47,23 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
 
 
+def parse_metrics(lines: Iterable[Line]) -> Iterator[Record]:
+    """A record for each step that was logged."""
+    for line in lines:
+        if found := STEP.search(line.text):
+            values = {m.STEP: float(found[1])} | numbers(FIELD.findall(found[2]), NAMES)
+            yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
+
+
 FORMAT = LineFormat(
     "torchtune",
     "https://github.com/meta-pytorch/torchtune/blob/v0.6.1/recipes/full_finetune_distributed.py",
     parse,
     needles=("|Loss: ",),
+)
+METRICS = LineFormat(
+    "torchtune (metric logger)",
+    "https://github.com/meta-pytorch/torchtune/blob/v0.6.1/torchtune/training/metric_logging.py",
+    parse_metrics,
+    needles=(f"{SPEED}:",),
 )

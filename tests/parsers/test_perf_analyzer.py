@@ -26,6 +26,26 @@ def test_a_concurrency_is_one_summary_with_the_token_metrics_after_it() -> None:
     assert torn.values == {a.CONCURRENCY: 8, a.REQUESTS_COMPLETED: 100, a.REQUESTS_PER_S: 12.5}
 
 
+def test_blocks_without_token_metrics_are_read_too() -> None:
+    two, four = records(SAMPLES / "perf_analyzer_2_51.txt", NAME)
+    assert (two.line, four.line) == (11, 21)
+    assert two.values == pytest.approx({
+        a.CONCURRENCY: 2, a.REQUESTS_COMPLETED: 64, a.REQUESTS_PER_S: 17.7732, a.REQUEST_LATENCY["mean"]: 0.101398,
+        a.REQUEST_LATENCY["median"]: 0.098749, a.REQUEST_LATENCY["p90"]: 0.101523, a.REQUEST_LATENCY["p95"]: 0.104927,
+        a.REQUEST_LATENCY["p99"]: 0.105229,
+    })  # fmt: skip
+    assert (four.values[a.CONCURRENCY], four.values[a.REQUESTS_PER_S]) == (4, 37.4851)
+
+
+def test_a_row_of_the_csv_file_is_one_summary() -> None:
+    two, four = records(SAMPLES / "perf_analyzer.csv", "perf_analyzer (CSV)")
+    assert two.values == pytest.approx({
+        a.CONCURRENCY: 2, a.REQUESTS_PER_S: 17.7732, a.REQUEST_LATENCY["median"]: 0.098749,
+        a.REQUEST_LATENCY["p90"]: 0.101523, a.REQUEST_LATENCY["p95"]: 0.104927, a.REQUEST_LATENCY["p99"]: 0.105229,
+    })  # fmt: skip
+    assert (four.line, four.values[a.CONCURRENCY], four.values[a.REQUESTS_PER_S]) == (3, 4, 37.4851)
+
+
 @needs_corpus
 def test_a_real_log_has_eight_runs_with_all_their_numbers() -> None:
     found = records(CORPUS / "vllm" / "dgxc_example_output" / "example-vllm-benchmark_output.txt", NAME)

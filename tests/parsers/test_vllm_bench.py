@@ -76,11 +76,37 @@ def test_a_document_has_its_rates_in_full_precision() -> None:
     })  # fmt: skip
 
 
+def test_what_vllm_0_33_prints_of_a_run_with_a_rate_and_of_one_with_errors() -> None:
+    (limited,) = records(SAMPLES / "vllm_bench_0_33.txt", NAME)
+    assert limited.values == pytest.approx({
+        a.REQUESTS_COMPLETED: 12, a.REQUESTS_FAILED: 0, a.CONCURRENCY: 2, a.OFFERED_REQUESTS_PER_S: 20,
+        a.DURATION: 0.75, a.INPUT_TOKENS: 108, a.OUTPUT_TOKENS: 192, a.REQUESTS_PER_S: 15.96,
+        a.GOOD_REQUESTS_PER_S: 14.63, a.OUTPUT_TOKENS_PER_S: 255.39, a.PEAK_OUTPUT_TOKENS_PER_S: 192,
+        a.PEAK_CONCURRENCY: 12, a.SERVED_TOKENS_PER_S: 399.05,
+        a.TIME_TO_FIRST_TOKEN["mean"]: 0.06301, a.TIME_TO_FIRST_TOKEN["median"]: 0.06845,
+        a.TIME_TO_FIRST_TOKEN["p90"]: 0.07329, a.TIME_TO_FIRST_TOKEN["p99"]: 0.08052,
+        a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.00287, a.TIME_PER_OUTPUT_TOKEN["median"]: 0.00236,
+        a.TIME_PER_OUTPUT_TOKEN["p90"]: 0.00521, a.TIME_PER_OUTPUT_TOKEN["p99"]: 0.0057,
+        a.INTER_TOKEN_LATENCY["mean"]: 0.00287, a.INTER_TOKEN_LATENCY["median"]: 0.00117,
+        a.INTER_TOKEN_LATENCY["p90"]: 0.00582, a.INTER_TOKEN_LATENCY["p99"]: 0.01153,
+        a.REQUEST_LATENCY["mean"]: 0.1061, a.REQUEST_LATENCY["median"]: 0.10621,
+        a.REQUEST_LATENCY["p90"]: 0.10905, a.REQUEST_LATENCY["p99"]: 0.11613,
+    })  # fmt: skip
+    (failing,) = records(SAMPLES / "vllm_bench_errors.txt", NAME)
+    assert (failing.values[a.REQUESTS_COMPLETED], failing.values[a.REQUESTS_FAILED]) == (10, 2)
+    assert failing.values[a.TIME_TO_FIRST_TOKEN["p99"]] == pytest.approx(1.05091)
+    assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S} & failing.values.keys()
+
+
 def test_a_line_of_json_for_each_run_is_a_summary_each() -> None:
-    first, second = records(SAMPLES / "vllm_bench.jsonl", NAME + " (JSON)")
-    assert (first.line, second.line) == (1, 2)
-    assert first.values == records(SAMPLES / "vllm_bench.json", NAME + " (JSON)")[0].values
-    assert (second.values[a.DURATION], second.values[a.REQUESTS_PER_S]) == (25, 1.92)
+    limited, failing = records(SAMPLES / "vllm_bench.jsonl", NAME + " (JSON)")
+    assert (limited.line, failing.line) == (1, 2)
+    assert limited.texts == {Text.model: "toy", Text.timestamp: "20261123-014636"}
+    assert (limited.values[a.CONCURRENCY], limited.values[a.OFFERED_REQUESTS_PER_S]) == (2, 20)
+    assert limited.values[a.DURATION] == pytest.approx(0.7517873139986477)
+    assert limited.values[a.TIME_TO_FIRST_TOKEN["mean"]] == pytest.approx(0.063011829749787765)
+    assert (failing.values[a.REQUESTS_PLANNED], failing.values[a.REQUESTS_FAILED]) == (12, 2)
+    assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S} & failing.values.keys()
 
 
 def test_sglang_has_the_same_keys_and_a_few_more() -> None:
