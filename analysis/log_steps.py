@@ -158,7 +158,7 @@ def joined(records: Iterable[Record], resumed: Sequence[Record]) -> list[LogStep
 def lost_steps(attempts: Sequence[Attempt]) -> list[list[LogStep]]:
     """The steps of each attempt that a later one did again, or could have."""
     return [
-        [step for step in attempt.steps if any(again(step, later, attempts[0]) for later in attempts[index:][1:])]
+        [step for step in attempt.steps if any(again(step, later, attempts[0]) for later in attempts[index + 1 :])]
         for index, attempt in enumerate(attempts)
     ]
 
@@ -198,7 +198,7 @@ def losses_of(attempts: Sequence[Attempt]) -> list[Lost] | None:
         return None
     starts = [attempt.start for attempt in attempts]
     return [
-        loss_of(attempt, gone, [start for start in starts[index:][1:] if start is not None])
+        loss_of(attempt, gone, [start for start in starts[index + 1 :] if start is not None])
         for index, (attempt, gone) in enumerate(zip(attempts, lost_steps(attempts), strict=True))
     ][:-1]
 
