@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from jobs.errors import SuiteError
 
@@ -34,15 +35,24 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
-def parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A grammar that says what to type where it is not kept."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with what is wrong, the grammar in short and where to find all of it."""
+        usage = self.format_usage().removeprefix("usage: ")
+        self.exit(2, f"{self.prog}: {message}. Type:\n  {usage}{self.prog} --help says what each is.\n")
+
+
+def parser() -> Parser:
     """The grammar of the command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="slurmscale",
         description="Sweep LLM training over model x parallelism x nodes on Slurm, and report scaling.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
+    def command(name: str, text: str) -> Parser:
         return commands.add_parser(name, help=text, description=text)
 
     for name, text in (
@@ -62,18 +72,18 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--no-job", action="store_true", help="only ask Slurm; send no test job")
     sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
     sub = command("status", "show where every run of a sweep stands")
-    sub.add_argument("sweep", type=Path, help="sweep directory, such as runs/demo")
+    sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory, such as runs/demo")
     sub.add_argument("--all", action="store_true", help="every run of a long sweep, queued and finished ones too")
     sub = command("watch", "show a sweep as it goes on, until nothing of it waits or runs")
-    sub.add_argument("sweep", type=Path, help="sweep directory")
+    sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
     sub = command("logs", "show what a run printed")
-    sub.add_argument("run", type=Path, help="run directory")
+    sub.add_argument("run", type=Path, metavar="RUN", help="run directory")
     sub.add_argument("--rank", type=int, default=0, help="which rank (default 0)")
     sub.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     sub = command("cancel", "cancel what waits or runs of a sweep")
-    sub.add_argument("sweep", type=Path, help="sweep directory")
+    sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
     sub = command("resume", "submit again what has not finished; finished runs are skipped")
-    sub.add_argument("sweep", type=Path, help="sweep directory")
+    sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
     sub.add_argument(
         "--launcher", choices=["slurm", "local", "script", "pbs_script"], help="another launcher than prepared for"
     )
@@ -107,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def campaign_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+def campaign_commands(command: Callable[[str, str], Parser]) -> None:
     """The grammar of what makes a campaign and shows it."""
     one = command("attempt", "run one configuration in turns with the baseline of a campaign, repeated")
     one.add_argument("name", metavar="NAME", help="of the attempt, such as mbs2; the first one is called baseline")

@@ -1,0 +1,28 @@
+"""What the command line says to words that it does not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.cli import main
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("status", "slurmscale status: the following arguments are required: SWEEP. Type:\n  slurmscale status [-h]"),
+        ("statsu runs/demo", "invalid choice: 'statsu' (choose from "),
+        ("logs runs/demo/a --rank first", "slurmscale logs: argument --rank: invalid int value: 'first'. Type:\n"),
+        ("attempt mbs2 job.micro_batch_size=2 --repets 5", "slurmscale: unrecognized arguments: --repets 5. Type:\n"),
+        ("", "slurmscale: the following arguments are required: COMMAND. Type:\n  slurmscale [-h] COMMAND ..."),
+    ],
+)
+def test_what_is_typed_wrong_is_answered_with_what_to_type(
+    typed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed.split())
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.endswith("--help says what each is.\n")
