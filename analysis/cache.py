@@ -41,7 +41,7 @@ MOST_BYTES = 512 << 20
 @functools.cache
 def code_digest() -> bytes:
     """What stands for the code that works values out: any other gives other keys."""
-    found = hashlib.blake2b()
+    found = hashlib.sha256()
     root = Path(__file__).parents[1]
     for package in ("analysis", "jobs"):
         for file in sorted((root / package).rglob("*.py")):
@@ -50,10 +50,13 @@ def code_digest() -> bytes:
 
 
 def digest(*parts: bytes | None) -> str:
-    """The key of a value that follows from these parts; None is a part that is not there."""
+    """The key of a value that follows from these parts; None is a part that is not there.
+
+    By SHA-256, for which processors have instructions.
+    """
     # Its length before each, so that no two lists of parts are the same bytes.
     marked = (each for part in parts for each in (b"-" if part is None else b"%d:" % len(part), part or b""))
-    return hashlib.blake2b(b"".join((code_digest(), *marked)), digest_size=24).hexdigest()
+    return hashlib.sha256(b"".join((code_digest(), *marked))).hexdigest()
 
 
 def cache_directory() -> Path | None:
@@ -84,7 +87,7 @@ class Shelf:
         """The shelf of a directory of inputs in a cache directory; without one it is empty and keeps nothing."""
         if folder is None:
             return cls(None)
-        file = folder / f"{hashlib.blake2b(os.fsencode(directory), digest_size=16).hexdigest()}{SUFFIX}"
+        file = folder / f"{hashlib.sha256(os.fsencode(directory)).hexdigest()}{SUFFIX}"
         with suppress(OSError, zstandard.ZstdError, ValueError, TypeError):
             entries, shared = orjson.loads(zstandard.ZstdDecompressor().decompress(file.read_bytes()))
             # The shelves that were not looked at for longest go first.

@@ -125,9 +125,10 @@ def files_below(path: Path) -> tuple[dict[Path, bool], list[Path]]:
         # Reading it will say why.
         runs[Path(error.filename)] = False
 
+    of_a_run = frozenset(FILES)
     for directory, below, files in os.walk(path.resolve(), onerror=unreadable):
         # One file alone may be anyone's: conf/config.yaml of a checkout is not a run.
-        if len(set(FILES).intersection(files)) > 1:
+        if len(of_a_run.intersection(files)) > 1:
             runs[Path(directory)] = any(map(is_power_log, files))
             below.clear()
         elif SweepDir(Path(directory)).submissions.name in files:

@@ -54,7 +54,7 @@ def read_one(path: Path, shelf: Shelf) -> LogFile:
         return LogFile(path)
     before = path.stat()
     with path.open("rb") as file:
-        key = digest(b"log", hashlib.file_digest(file, "blake2b").digest())
+        key = digest(b"log", hashlib.file_digest(file, "sha256").digest())
     if (value := shelf.get(path.name, key)) is not None:
         return decoded(path, value)
     log = read_log_file(path)

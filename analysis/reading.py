@@ -178,7 +178,7 @@ def decoded(path: Path, value: Mapping[str, Any]) -> RunResult:
         tuple(value["events"]),
         value["state"],
         value["reason"],
-        values={m.REGISTRY[name]: number for name, number in value["values"].items()},
+        values=dict(zip(map(m.REGISTRY.__getitem__, value["values"]), value["values"].values(), strict=True)),
         losses=dict(zip(*value["losses"], strict=True)),
         steady_steps=value["steady_steps"],
         step_times_s=dict(zip(*value["step_times_s"], strict=True)),
