@@ -1,7 +1,9 @@
 """Trainer of transformers: dictionaries (`{'loss': 2.5, ..., 'epoch': 0.1}`), blocks of metrics, trainer_state.json.
 
 Dictionaries do not say which step they are of. The rates at the end divide all planned steps by the time of this
-process: of a resumed run they are no rates. Before 4.7 train_samples_per_second were steps per second.
+process: of a resumed run they are no rates, and which version 5 put that right its log does not say. Before 4.7
+train_samples_per_second were steps per second. num_input_tokens_seen counts padding or not, as was asked for and is
+not said, and the train_tokens_per_second of a step goes back to the start: neither is read.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ SETTING_NAMES: Names = {
 }
 SETTING = re.compile(rf"({'|'.join(map(re.escape, SETTING_NAMES))}) = ([\d,]+)$")
 STATE_NAMES: Names = {"max_steps": (a.PLANNED_STEPS, 1), "train_batch_size": (a.MICRO_BATCH_SIZE, 1)}
-CONTINUING = re.compile(r"Continuing training from global step 0*([1-9]\d{0,11})")
+# The second is of transformers 5.
+CONTINUING = re.compile(
+    r"(?:Continuing training from|Resuming training from checkpoint with epoch \d+ and) global step 0*([1-9]\d{0,11})"
+)
 PROGRESS: Names = {"step": (m.STEP, 1), "epoch": (a.EPOCH, 1)}
 STEP_NAMES: Names = {
     **PROGRESS,
@@ -108,7 +113,10 @@ def logged(said: Mapping[str, object], line: Line, *, resumed: bool) -> Iterator
         "eval",
     )
     texts: dict[Text, str] = {}
-    if "train_runtime" in said:
+    # Where tokens are counted a step tells the train_runtime so far, too.
+    if "loss" in said:
+        kind, values = Kind.step, numbers(said.items(), STEP_NAMES)
+    elif "train_runtime" in said:
         kind = Kind.summary
         values = numbers(said.items(), TRAINING_NAMES if "train_steps_per_second" in said else OLD_TRAINING_NAMES)
         # Without a single step the mean loss is 0.
@@ -119,8 +127,6 @@ def logged(said: Mapping[str, object], line: Line, *, resumed: bool) -> Iterator
         names = {f"{prefix}_{name}": metric for name, metric in EVALUATION_NAMES.items()}
         values = numbers(said.items(), {**PROGRESS, **names, "perplexity": (m.EVALUATION_PERPLEXITY, 1)})
         texts = {Text.benchmark: prefix[5:]} if prefix != "eval" else {}
-    elif "loss" in said:
-        kind, values = Kind.step, numbers(said.items(), STEP_NAMES)
     else:
         return
     yield Record(kind, line.number, values, texts, line.rank, line.host)
@@ -139,7 +145,8 @@ FORMAT = LineFormat(
     "Hugging Face Trainer",
     "https://github.com/huggingface/transformers/blob/v4.57.6/src/transformers/trainer.py (log, train)",
     parse,
-    needles=("{'loss': ", "{'eval_", "{'train_", "Continuing training from global step", *SETTING_NAMES,
+    needles=("{'loss': ", "{'eval_", "{'train_", "Continuing training from global step",
+             "Resuming training from checkpoint", *SETTING_NAMES,
              "***** train metrics *****", "***** eval metrics *****", "_runtime ", "_samples ", "_loss ",
              "_accuracy ", "epoch     ", "_per_second ", " perplexity "),
 )  # fmt: skip

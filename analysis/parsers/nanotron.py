@@ -18,7 +18,8 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 STEP = re.compile(r"\biteration: (?P<step>\d+) / (?P<planned>\d+) (?P<fields>\|.*)")
-HEAD = re.compile(r"(\d\d/\d\d/\d{4} [\d:]{8}) \[\w+\|(?:\w+=\d+\|)*([^\]|]+)\]: $")
+# Outside of Slurm no host ends the head.
+HEAD = re.compile(r"(\d\d/\d\d/\d{4} [\d:]{8}) \[\w+(?:\|\w+=\d+)*(?:\|([^\]|=]+))?\]: $")
 FIELD = re.compile(r"\| (\w+): (-?[\d.]+(?:e[-+]\d+)?)([KMGTP]?)(?= *(?:\||$))")
 THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 # The configuration as Python prints it, a setting a line.
@@ -72,7 +73,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             values = numbers((found.groupdict() | fields).items(), NAMES) | batch(fields)
             head = HEAD.search(line.text[: found.start()])
             when = {Text.timestamp: head[1]} if head else {}
-            yield Record(Kind.step, line.number, values, when, line.rank, head[2] if head else line.host)
+            yield Record(Kind.step, line.number, values, when, line.rank, (head and head[2]) or line.host)
         elif found := START.search(line.text):
             if (done := float(found[1])) > 0:
                 yield Record(Kind.event, line.number, {m.STEP: done}, {Text.event: RESUMED}, line.rank, line.host)

@@ -47,6 +47,11 @@ MODEL = re.compile(r"\bModel (.+) size: ([\d,]{1,20}) total parameters")
 # Versions of 2024 tell the index of the GPU after its name.
 INDEX = re.compile(r" \(\d+\)$")
 MESH = re.compile(r"\bBuilding \d-D device mesh with \[[\w', ]*\], \[([\d, ]{1,60})\]")
+# As 0.3 says it; expert parallelism takes its ranks from the other axes.
+AXES = re.compile(
+    r"\bBuilding device mesh with parallelism: "
+    r"pp=(\d{1,9}), dp_replicate=(\d{1,9}), dp_shard=(\d{1,9}), cp=(\d{1,9}), tp=(\d{1,9}), "
+)
 BUILT = re.compile(r"\bBuilding .{1,80} with \w*ModelArgs\((.*)")
 ARGUMENT = re.compile(r"\b(\w+)=(\w+)")
 SHAPE = {"dim": a.HIDDEN_SIZE, "n_layers": a.LAYERS, "n_heads": a.HEADS, "head_dim": a.HEAD_SIZE,
@@ -102,6 +107,14 @@ def settings(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
         return shape(found[1])
     if found := MESH.search(text):
         return {a.RANKS: float(math.prod(int(size) for size in found[1].split(",") if size.strip()))}, {}
+    if found := AXES.search(text):
+        pipeline, replicas, shards, context, tensor = map(float, found.groups())
+        return {
+            a.RANKS: pipeline * replicas * shards * context * tensor,
+            a.PIPELINE_PARALLEL_SIZE: pipeline,
+            a.CONTEXT_PARALLEL_SIZE: context,
+            a.TENSOR_PARALLEL_SIZE: tensor,
+        }, {}
     if found := PRECISION.search(text):
         return {}, {} if CONVERTED.search(text) else {Text.precision: found[1]}
     if found := MODEL.search(text):
@@ -140,6 +153,7 @@ FORMAT = LineFormat(
         "Peak FLOPS used",
         "Training starts at step ",
         "-D device mesh with [",
+        "device mesh with parallelism: ",
         "ModelArgs(",
         "'mixed_precision_param': '",
     ),

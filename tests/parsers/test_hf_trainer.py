@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from analysis.parsers import metrics as a
 from analysis.parsers.record import Kind, Text
 from jobs import metrics as m
@@ -27,6 +29,32 @@ def test_a_run_is_read_alike_from_its_log_and_from_its_state() -> None:
     assert column(state, Kind.summary, a.SAMPLES_PER_S) == [87.371]
 
 
+def test_version_5_quotes_its_numbers_and_a_step_that_counts_tokens_is_not_the_end() -> None:
+    log, state = records(SAMPLES / "hf_trainer_5.txt", NAME), records(SAMPLES / "trainer_state_5.json", STATE_NAME)
+    assert [each.values for each in log if each.kind is Kind.step] == [
+        {m.LOSS: 3.681, m.GRADIENT_NORM: 0.6404, m.LEARNING_RATE: 5e-05, a.EPOCH: 0.1818},
+        {m.LOSS: 3.676, m.GRADIENT_NORM: 0.586, m.LEARNING_RATE: 2.5e-05, a.EPOCH: 0.3636},
+    ]
+    assert [each.kind for each in state] == [Kind.setting, Kind.step, Kind.step, Kind.evaluation, Kind.summary]
+    assert column(state, Kind.step, m.STEP) == [1, 2]
+    assert column(state, Kind.step, m.LOSS) == [3.680508613586426, 3.6757099628448486]
+    for of_dictionary, of_block in zip(
+        column(log, Kind.summary, a.SAMPLES_PER_S), column(state, Kind.summary, a.SAMPLES_PER_S) * 2, strict=True
+    ):
+        assert of_dictionary == pytest.approx(of_block, rel=1e-3)
+    assert column(log, Kind.summary, a.TRAINING_TIME) == [0.1008, 0.1]
+
+
+def test_version_5_says_otherwise_that_it_resumes() -> None:
+    found = records(SAMPLES / "hf_trainer_5_resumed.txt", NAME)
+    assert [each.values for each in found if each.kind is Kind.event] == [{m.STEP: 2}]
+    assert column(found, Kind.step, m.LOSS) == [3.672, 3.679]
+    assert [each.values for each in found if each.kind is Kind.summary] == [
+        {a.EPOCH: 0.7273, a.TRAINING_TIME: 0.109},
+        {a.EPOCH: 0.7273, a.TRAINING_TIME: 0.1, a.TRAINING_SAMPLES: 44},
+    ]
+
+
 def test_settings_are_said_once_though_every_rank_prints_them() -> None:
     (setting,) = (each for each in records(VERSIONS, NAME) if each.kind is Kind.setting)
     assert setting.values == {
@@ -34,23 +62,27 @@ def test_settings_are_said_once_though_every_rank_prints_them() -> None:
     }  # fmt: skip
 
 
-def test_steps_are_read_behind_a_bar_and_with_quoted_numbers_but_not_torn() -> None:
+def test_a_loss_that_is_no_number_is_absent_and_a_torn_step_is_not_read() -> None:
     steps = [each.values for each in records(VERSIONS, NAME) if each.kind is Kind.step]
     assert steps == [
         {m.LOSS: 3.25, m.LEARNING_RATE: 5e-5, a.EPOCH: 0.5},
-        {m.LOSS: 2.75, m.GRADIENT_NORM: 1.125, m.LEARNING_RATE: 2.5e-5, a.EPOCH: 1},
         {m.LEARNING_RATE: 1e-5, a.EPOCH: 1.5},
     ]
 
 
 def test_evaluations_of_a_named_set_and_of_a_block_are_read() -> None:
-    found = records(VERSIONS, NAME)
-    assert [each.values for each in found if each.kind is Kind.evaluation] == [
-        {a.EPOCH: 1.5, m.EVALUATION_LOSS: 2.5, a.EVALUATION_TIME: 12.5},
-        {a.EPOCH: 2, m.EVALUATION_LOSS: 2.5312, a.EVALUATION_SCORE: 0.4062, a.EVALUATION_TIME: 12.25,
-         m.EVALUATION_SAMPLES: 100, m.EVALUATION_PERPLEXITY: 12.5686},
+    named = records(VERSIONS, NAME)
+    assert [each.values for each in named if each.kind is Kind.evaluation] == [
+        {a.EPOCH: 1.5, m.EVALUATION_LOSS: 2.5, a.EVALUATION_TIME: 12.5}
+    ]
+    assert texts(named, Text.benchmark) == ["code"]
+    log = records(SAMPLES / "hf_trainer_5.txt", NAME)
+    assert [each.values for each in log if each.kind is Kind.evaluation] == [
+        {a.EPOCH: 0.3636, m.EVALUATION_LOSS: 3.675, a.EVALUATION_SCORE: 0.008333, a.EVALUATION_TIME: 0.0047},
+        # Printed to hundredths of a second the time is none.
+        {a.EPOCH: 0.3636, m.EVALUATION_LOSS: 3.6746, a.EVALUATION_SCORE: 0.0083, m.EVALUATION_SAMPLES: 8,
+         m.EVALUATION_PERPLEXITY: 39.4343},
     ]  # fmt: skip
-    assert texts(found, Text.benchmark) == ["code"]
 
 
 def test_rates_at_the_end_are_believed_only_of_a_training_that_began_at_its_first_step() -> None:

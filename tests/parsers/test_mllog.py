@@ -42,13 +42,20 @@ def test_power_is_a_sample_of_a_host_with_the_efficiency_of_its_supply() -> None
     assert column(found, Kind.setting, a.CONVERSION_EFFICIENCY) == [0.96]
     samples = [each for each in found if each.kind is Kind.sample]
     assert [each.values for each in samples] == [
-        {a.UNIX_TIME: 1772366401, a.POWER: 3418},
-        {a.UNIX_TIME: 1772366403, a.POWER: 3990.5},
-        {a.UNIX_TIME: 1772366403, a.POWER: 1200},
+        {a.UNIX_TIME: 1773302401, a.POWER: 3418},
+        {a.UNIX_TIME: 1773302402, a.POWER: 3420},
+        {a.UNIX_TIME: 1773302403, a.POWER: 3990},
     ]
-    assert texts(samples, Text.device) == ["node_0", "node_0", "sw_0"]
-    assert texts(samples, Text.variant) == ["power_reading", "power_reading", "interconnect_power_est"]
+    assert texts(samples, Text.device) == ["node_0"] * 3
+    assert texts(samples, Text.variant) == ["power_reading"] * 3
     assert texts(found, Text.event) == ["power_measurement_start", "power_measurement_stop"]
+    assert column(found, Kind.event, a.UNIX_TIME) == [1773302401, 1773302403]
+
+
+def test_a_switch_is_told_from_a_node_and_a_reading_without_a_value_is_absent() -> None:
+    (switch,) = records(SAMPLES / "mllog_power_switch.txt", NAME)
+    assert switch.values == {a.UNIX_TIME: 1772366403, a.POWER: 1200}
+    assert switch.texts == {Text.device: "sw_0", Text.variant: "interconnect_power_est"}
 
 
 @needs_corpus

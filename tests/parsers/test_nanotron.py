@@ -26,6 +26,20 @@ def test_k_m_and_g_are_powers_of_a_thousand_and_a_batch_in_tokens_is_told_from_o
     })  # fmt: skip
 
 
+def test_version_0_4_tells_its_host_under_slurm_alone() -> None:
+    found = records(SAMPLES / "nanotron_0_4.txt", NAME)
+    assert column(found, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6] * 2
+    assert [each.host for each in found] == [None] * 6 + ["toynode"] * 6
+    assert found[0].texts == {Text.timestamp: "11/23/2026 02:40:46"}
+    # A CPU has no device memory.
+    assert found[0].values == pytest.approx({
+        m.STEP: 1, a.PLANNED_STEPS: 6, a.TOKENS_DONE: 2050, m.STEP_TIME: 0.0324, m.TOKENS_PER_S: 63300,
+        m.TOKENS_PER_S_PER_RANK: 63300, a.GLOBAL_BATCH_SIZE: 16, m.LOSS: 6.39, m.LEARNING_RATE: 7.5e-5,
+        a.FLOPS_PER_S_PER_RANK: 0.0251e12, m.GRADIENT_NORM: 0.18,
+    })  # fmt: skip
+    assert column(found, Kind.step, m.STEP_TIME)[-1] == pytest.approx(9.86e-3)
+
+
 @needs_corpus
 def test_a_quoted_log_agrees_with_itself() -> None:
     found = records(CORPUS / "nanotron" / "excerpts" / "nanotron_2024_humanized.txt", NAME)

@@ -56,6 +56,19 @@ def test_what_was_run_is_told_before_the_first_step() -> None:
     })  # fmt: skip
 
 
+def test_version_0_3_is_read_with_its_mesh_and_without_a_utilization_where_products_are_quantized() -> None:
+    found = records(SAMPLES / "torchtitan_0_3.txt", NAME)
+    mesh = {a.RANKS: 4, a.PIPELINE_PARALLEL_SIZE: 1, a.CONTEXT_PARALLEL_SIZE: 1, a.TENSOR_PARALLEL_SIZE: 2}
+    assert [each.values for each in found if each.kind is Kind.setting] == [mesh, mesh], "of two runs"
+    assert column(found, Kind.step, m.LOSS) == [7.79376, 7.75894, 7.8561, 8.03208] * 2
+    assert column(found, Kind.step, m.GRADIENT_NORM) == [0.9998, 1.0008, 1.0094, 1.0437] * 2
+    assert column(found, Kind.step, m.TOKENS_PER_S_PER_RANK) == [411, 4065, 4070, 5056, 590, 4539, 4578, 5452]
+    assert column(found, Kind.evaluation, m.EVALUATION_LOSS) == [7.8124, 8.4047] * 2
+    # The first is printed as 0.00 %, those of the second run as N/A.
+    assert column(found, Kind.step, a.MODEL_FLOPS_UTILIZATION) == pytest.approx([2e-4] * 3)
+    assert column(found, Kind.step, a.MEMORY_RESERVED_PEAK) == [], "-0.00GiB: a CPU does not tell it"
+
+
 @needs_corpus
 @pytest.mark.parametrize(
     ("file", "steps", "tokens_per_s", "rank"),
