@@ -1,7 +1,8 @@
 """torchtitan: `step: 10  loss: ...  memory: ...  tps: ...`, where tps (until 2024 wps) is of one device.
 
 Each rank that LOG_RANK names prints its own line, without a filter all do: they are the same step, and not to be added.
-Under pipeline parallelism a loss of -1 says that the rank holds not the last stage.
+Under pipeline parallelism a loss of -1 says that the rank holds not the last stage. Of a GPU that it does not know it
+takes an A100's peak, and says so once: its MFU is then none.
 """
 
 from __future__ import annotations
@@ -61,16 +62,20 @@ PRECISION = re.compile(r"\bRunning with args: .*'mixed_precision_param': '(\w+)'
 # Such as float8: which products are then computed how, the line does not say.
 CONVERTED = re.compile(r"'converters': \[[^\]]")
 STARTS = re.compile(r"\bTraining starts at step (\d{1,12})\b")
+UNKNOWN_PEAK = "Peak flops undefined for: "
 PEAK = re.compile(r"\bPeak FLOPS used for computing MFU: ([\d.]+e\+\d\d)")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """Steps, validations and what was run."""
+    warned = guessed = False
     for line in lines:
         stamp = STAMP.search(line.text)
         when = {Text.timestamp: stamp[1]} if stamp else {}
         if found := STEP.search(line.text):
             values = {m.STEP: float(found[2])} | fields(found[3])
+            if guessed:
+                values.pop(a.MODEL_FLOPS_UTILIZATION, None)
             if not found[1]:
                 yield Record(Kind.step, line.number, values, when, line.rank, line.host)
                 continue
@@ -81,8 +86,14 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if (done := float(found[1]) - 1) > 0:
                 texts = when | {Text.event: RESUMED}
                 yield Record(Kind.event, line.number, {m.STEP: done}, texts, line.rank, line.host)
+        elif UNKNOWN_PEAK in line.text:
+            warned = guessed = True
         else:
             values, texts = settings(line.text)
+            if a.PEAK_FLOPS_PER_S in values:
+                # Of several runs in one file each says its peak, after the warning where there is one.
+                guessed, warned = warned, False
+                values = {} if guessed else values
             if values or texts:
                 yield Record(Kind.setting, line.number, values, when | texts, line.rank, line.host)
 
@@ -151,6 +162,7 @@ FORMAT = LineFormat(
         " total parameters",
         "GiB memory",
         "Peak FLOPS used",
+        UNKNOWN_PEAK,
         "Training starts at step ",
         "-D device mesh with [",
         "device mesh with parallelism: ",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from analysis.parsers import metrics as a
@@ -56,7 +58,7 @@ def test_what_was_run_is_told_before_the_first_step() -> None:
     })  # fmt: skip
 
 
-def test_version_0_3_is_read_with_its_mesh_and_without_a_utilization_where_products_are_quantized() -> None:
+def test_version_0_3_is_read_with_its_mesh_and_without_a_utilization_by_the_peak_of_another_gpu() -> None:
     found = records(SAMPLES / "torchtitan_0_3.txt", NAME)
     mesh = {a.RANKS: 4, a.PIPELINE_PARALLEL_SIZE: 1, a.CONTEXT_PARALLEL_SIZE: 1, a.TENSOR_PARALLEL_SIZE: 2}
     assert [each.values for each in found if each.kind is Kind.setting] == [mesh, mesh], "of two runs"
@@ -64,9 +66,20 @@ def test_version_0_3_is_read_with_its_mesh_and_without_a_utilization_where_produ
     assert column(found, Kind.step, m.GRADIENT_NORM) == [0.9998, 1.0008, 1.0094, 1.0437] * 2
     assert column(found, Kind.step, m.TOKENS_PER_S_PER_RANK) == [411, 4065, 4070, 5056, 590, 4539, 4578, 5452]
     assert column(found, Kind.evaluation, m.EVALUATION_LOSS) == [7.8124, 8.4047] * 2
-    # The first is printed as 0.00 %, those of the second run as N/A.
-    assert column(found, Kind.step, a.MODEL_FLOPS_UTILIZATION) == pytest.approx([2e-4] * 3)
+    assert column(found, Kind.step, a.MODEL_FLOPS_UTILIZATION) == [], "of an A100, which it warns of, or N/A"
     assert column(found, Kind.step, a.MEMORY_RESERVED_PEAK) == [], "-0.00GiB: a CPU does not tell it"
+
+
+def test_the_peak_of_a_gpu_that_is_known_counts_again_after_a_run_on_one_that_is_not(tmp_path: Path) -> None:
+    head = "[titan] 2026-03-04 05:06:10,505 - root - "
+    step = "step:  1  loss:  8.0  memory:  1.00GiB(1.25%)  tps: 100  tflops: 0.01  mfu: 5.00%\n"
+    peak = f"{head}INFO - Peak FLOPS used for computing MFU: "
+    unknown = f"{head}WARNING - Peak flops undefined for: NVIDIA B999, fallback to A100\n{peak}3.120e+14\n"
+    log = tmp_path / "two_runs.log"
+    log.write_text(f"{unknown}{head}INFO - {step}{peak}9.890e+14\n{head}INFO - {step}")
+    found = records(log, NAME)
+    assert column(found, Kind.setting, a.PEAK_FLOPS_PER_S) == [9.89e14]
+    assert [each.values.get(a.MODEL_FLOPS_UTILIZATION) for each in found if each.kind is Kind.step] == [None, 0.05]
 
 
 @needs_corpus
