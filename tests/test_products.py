@@ -269,7 +269,7 @@ def refusal(overrides: tuple[str, ...]) -> str | None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, phases=UNSHRUNK, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, phases=UNSHRUNK, suppress_health_check=[HealthCheck.too_slow])
 @given(CHOICES)
 def test_random_choices_are_refused_with_what_to_type_or_not_at_all(overrides: tuple[str, ...]) -> None:
     said = refusal(overrides)
@@ -291,7 +291,7 @@ def on_one_rank(choices: tuple[str, ...]) -> list[dict[str, float]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@settings(max_examples=6, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(overrides=CHOICES.filter(lambda overrides: refusal(overrides) is None))
 def test_random_choices_that_are_not_refused_train_as_one_rank_does(
     overrides: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
