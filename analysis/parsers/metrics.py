@@ -221,7 +221,7 @@ GPU_MEMORY_TEMPERATURE = Metric("gpu_memory_temperature_celsius", "°C", "Of the
 LINES = Metric("lines", "1", "Lines of the log that say the same.", digits=9)
 
 # --- servers of models and of anything else -----------------------------------------------------------------------
-DURATION = Metric("duration_s", "s", "Wall clock of the measurement.", digits=4)
+DURATION = Metric("benchmark_duration_s", "s", "Wall clock of the measurement.", digits=4)
 REQUESTS_PLANNED = Metric("requests_planned", "1", "Requests that were to be sent.", digits=9)
 REQUESTS_COMPLETED = Metric(
     "requests_completed", "1", "Requests that got their whole answer; of ApacheBench wrong answers too.", digits=9
