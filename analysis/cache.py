@@ -95,10 +95,6 @@ class Shelf:
             return cls(file, dict(entries), list(shared))
         return cls(file)
 
-    def key(self, name: str) -> str | None:
-        """The key of the value of an input; None where it has none."""
-        return self.entries[name][0] if name in self.entries else None
-
     def get(self, name: str, key: str) -> Any:
         """The value of an input; None where none was worked out for this key."""
         kept, value = self.entries.get(name, (None, None))

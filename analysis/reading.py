@@ -43,47 +43,39 @@ class Task(NamedTuple):
     """Whether power readings lie in it. They are not kept: these files may be too many for memory, to tell changes."""
 
 
-class Keyed(NamedTuple):
-    """What was worked out of a run directory."""
-
-    key: str | None
-    """Its key in the cache; None where it is not to be kept."""
-    text: bytes | None = None
-    """The result as JSON; None where the one that is kept is that of this key, or JSON would change it."""
-
-
 def read_all(tasks: Sequence[Task], *, use_cache: bool, may_spawn: bool) -> list[RunResult]:
     """The results of these runs, in their order."""
     folder = cache_directory() if use_cache else None
     shelves = {sweep: Shelf.of(sweep, folder) for sweep in {task.path.parent for task in tasks}}
-    kept = [shelves[task.path.parent].key(task.path.name) for task in tasks]
-    results = []
+    found: dict[Path, RunResult] = {}
+    for task in with_progress(tasks, len(tasks), "Looking for changes in runs"):
+        path, shelf = task.path, shelves[task.path.parent]
+        if path.name in shelf.entries and (key := key_of(task, contents_of(path))):
+            value = shelf.get(path.name, key)
+            if value is not None:
+                found[path] = decoded(path, unfolded(value, shelf))
+    rest = [task for task in tasks if task.path not in found]
     for task, (key, text) in zip(
-        tasks, with_progress(worked_out(tasks, kept, may_spawn=may_spawn), len(tasks), "Reading runs"), strict=True
+        rest, with_progress(worked_out(rest, may_spawn=may_spawn), len(rest), "Reading runs"), strict=True
     ):
         path, shelf = task.path, shelves[task.path.parent]
-        if text is not None:
-            value = orjson.loads(text)
-            if key is not None:
-                shelf.put(path.name, key, folded(value, shelf))
-            results.append(decoded(path, value))
-        elif key is not None and (value := shelf.get(path.name, key)) is not None:
-            results.append(decoded(path, unfolded(value, shelf)))
-        else:
-            results.append(run_of(path, contents_of(path), task.submissions))
+        if text is None:
+            found[path] = run_of(path, contents_of(path), task.submissions)
+            continue
+        value = orjson.loads(text)
+        found[path] = decoded(path, value)
+        if key is not None:
+            shelf.put(path.name, key, folded(value, shelf))
     for shelf in shelves.values():
         shelf.save()
-    return results
+    return [found[task.path] for task in tasks]
 
 
-def worked_out(tasks: Sequence[Task], kept: Sequence[str | None], *, may_spawn: bool) -> Iterator[Keyed]:
-    """What each comes to, in order, from several processes where many are new; `kept` are the keys that they had.
-
-    To see that one has not changed is over before a process can be told of it.
-    """
+def worked_out(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[tuple[str | None, bytes | None]]:
+    """The key and the result of each, in order, from several processes where there are many."""
     done = 0
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if may_spawn else 1
-    if kept.count(None) >= FEWEST_FOR_PROCESSES and processes > 1:
+    if len(tasks) >= FEWEST_FOR_PROCESSES and processes > 1:
         pool = ProcessPoolExecutor(
             processes,
             # Whatever threads there are here, a new process has none of them.
@@ -92,7 +84,7 @@ def worked_out(tasks: Sequence[Task], kept: Sequence[str | None], *, may_spawn: 
             initializer=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),
         )
         try:
-            for result in pool.map(work_out, tasks, kept, chunksize=RUNS_AT_ONCE):
+            for result in pool.map(work_out, tasks, chunksize=RUNS_AT_ONCE):
                 done += 1
                 yield result
         except (OSError, BrokenProcessPool):
@@ -100,16 +92,13 @@ def worked_out(tasks: Sequence[Task], kept: Sequence[str | None], *, may_spawn: 
             pass
         finally:
             pool.shutdown(cancel_futures=True)
-    yield from map(work_out, tasks[done:], kept[done:])
+    yield from map(work_out, tasks[done:])
 
 
-def work_out(task: Task, kept: str | None) -> Keyed:
-    """What a run comes to, whose result under the key `kept` is in the cache."""
+def work_out(task: Task) -> tuple[str | None, bytes | None]:
+    """A run's key and its result as JSON; no key where it is not to be kept, no JSON where that would change it."""
     contents = contents_of(task.path)
-    key = key_of(task, contents)
-    if key is not None and key == kept:
-        return Keyed(key)
-    return Keyed(key, encoded(run_of(task.path, contents, task.submissions)))
+    return key_of(task, contents), encoded(run_of(task.path, contents, task.submissions))
 
 
 def key_of(task: Task, contents: Contents) -> str | None:
@@ -178,7 +167,7 @@ def decoded(path: Path, value: Mapping[str, Any]) -> RunResult:
         tuple(value["events"]),
         value["state"],
         value["reason"],
-        values=dict(zip(map(m.REGISTRY.__getitem__, value["values"]), value["values"].values(), strict=True)),
+        values={m.REGISTRY[name]: number for name, number in value["values"].items()},
         losses=dict(zip(*value["losses"], strict=True)),
         steady_steps=value["steady_steps"],
         step_times_s=dict(zip(*value["step_times_s"], strict=True)),

@@ -1,7 +1,7 @@
 """NeMo's configuration as YAML: what NeMo 1 prints before a training, and the `model.yaml` of NeMo 2's checkpoints.
 
-NeMo 2 keeps what a model was made with, and its trainer sets precision and parallelism later: of them `model.yaml`
-tells nothing for sure.
+A model's numbers have Megatron-core's names. NeMo 2 keeps what a model was made with, and its trainer sets precision
+and parallelism later: of them `model.yaml` tells nothing for sure.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
+from analysis.parsers.megatron import SHAPE
 from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
@@ -22,13 +23,6 @@ ITEM = re.compile(r"^ *- |^\s*$")
 Entries = Mapping[str, str]
 """What stands at each place, as in `model.data.data_impl`; of a section the empty text."""
 
-SHAPE = {
-    "num_layers": a.LAYERS,
-    "hidden_size": a.HIDDEN_SIZE,
-    "num_attention_heads": a.HEADS,
-    "kv_channels": a.HEAD_SIZE,
-    "ffn_hidden_size": a.INTERMEDIATE_SIZE,
-}
 EXPERTS = {
     "num_moe_experts": a.EXPERTS,
     "moe_router_topk": a.EXPERTS_PER_TOKEN,
