@@ -47,6 +47,10 @@ def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
     """The training loop of the run's engine; imported here, because torch takes seconds and NeMo twenty."""
     match run.engine.kind:
         case EngineKind.native:
+            from jobs.workloads.torchmetrics_alone import import_torchmetrics_alone
+
+            # The other engines start as their programs do: LitGPT's start is what ours is measured against.
+            import_torchmetrics_alone()
             from jobs.workloads.train import train
         case EngineKind.nemo:
             from jobs.workloads.train_nemo import train

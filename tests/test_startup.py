@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from jobs.workloads.watchdog import Watchdog
 from tests.make_run import a_run, ended, finished_run, prepared, started, step
 from tests.real_run import events, make_run, printed, train
 
+ROOT = Path(__file__).parent.parent
 PARTS: dict[str, Any] = {metric.name: float(i) for i, metric in enumerate(m.STARTUP_PARTS, start=1)}
 
 
@@ -45,6 +48,31 @@ def test_a_run_records_parts_that_sum_to_its_start_up(tmp_path: Path) -> None:
     parts = [float(str(start[metric.name])) for metric in m.STARTUP_PARTS]
     assert all(part > 0 for part in parts)
     assert sum(parts) == pytest.approx(float(str(start["startup_time_s"])), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_rank_imports_no_packages_that_only_metrics_of_text_and_sound_need_and_leaves_them_to_others(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, "name=run", "parallelism=single", "ranks_per_node=1")
+    script = """
+import sys
+from pathlib import Path
+from jobs.rundir import load_run
+from jobs.run import workload
+
+assert callable(workload(load_run(Path(sys.argv[1]))))
+assert {"litgpt", "lightning.pytorch", "torchmetrics"} <= set(sys.modules)
+print(sorted({"scipy", "transformers", "sklearn"} & set(sys.modules)))
+
+from lightning_utilities.core.imports import RequirementCache, package_available
+assert package_available("scipy") and RequirementCache("scipy")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, run.config], check=False, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
 
 
 def test_the_report_shows_start_up_by_cause_summed_over_starts(tmp_path: Path) -> None:
