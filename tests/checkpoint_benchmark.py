@@ -44,7 +44,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as where:
                 setting = f"job.checkpoint_in_background={in_background}".lower()
                 run = make_run(Path(where), *MODEL, setting, small=False)
-                assert train(run, 600) == [0, 0]
+                assert train(run) == [0, 0]
                 rows = [row for row in steps(run) if "checkpoint_time_s" in row][:-1]
                 held_s[in_background] += [row["checkpoint_time_s"] for row in rows]
                 for event in events(run, "checkpoint")[:-1]:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import sys
 import warnings
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch  # noqa: F401 (imported once here, for all forked ranks)
@@ -51,26 +52,34 @@ def make_run(where: Path, *overrides: str, small: bool = True) -> RunDir:
     return directory
 
 
-def train(directory: RunDir, timeout_s: float = 120) -> list[int | None]:
+# Many times what any run of the tests takes, since CI's machine may be slow for a while: it ends what would never end.
+TIMEOUT_S = 400
+
+
+def train(directory: RunDir, timeout_s: float = TIMEOUT_S) -> list[int | None]:
     """Run all ranks of a run to their end; returns their exit codes."""
     world, port = load_run(directory.config).ranks, free_port()
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_rank, args=(directory.path, rank, world, port)) for rank in range(world)]
     for process in ranks:
         process.start()
-    for process in ranks:
-        process.join(timeout_s)
-        process.kill()
-        process.join()
-    return [process.exitcode for process in ranks]
+    return [_ended(process, directory.path / f"rank{rank}.log", timeout_s) for rank, process in enumerate(ranks)]
 
 
-def evaluate(directory: RunDir, timeout_s: float = 120) -> int | None:
+def evaluate(directory: RunDir, timeout_s: float = TIMEOUT_S) -> int | None:
     """Run the stage that evaluates a run; returns its exit code."""
     process = multiprocessing.get_context("fork").Process(target=_evaluate, args=(directory.path,))
     process.start()
+    return _ended(process, directory.path / "rank0.log", timeout_s)
+
+
+def _ended(process: BaseProcess, log: Path, timeout_s: float) -> int | None:
+    """The exit code of a process; one that does not end is killed, and its log says so."""
     process.join(timeout_s)
-    process.kill()
+    if process.is_alive():
+        process.kill()
+        with log.open("a") as file:
+            file.write(f"killed by the test: it still ran after {timeout_s} s\n")
     process.join()
     return process.exitcode
 

@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.faults,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.usefixtures("empty_queue"),
 ]
 

@@ -156,7 +156,7 @@ def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_t
         ("parallelism.loss_parallel=false",),
         ("parallelism.stage_layers=[1,3]",),
         ("parallelism.stage_layers=[1,1,1,1]", "parallelism.schedule=Interleaved1F1B"),
-        pytest.param(("engine.compile=true",), marks=pytest.mark.timeout(900)),
+        ("engine.compile=true",),
     ],
     ids=lambda settings: settings[0],
 )
@@ -330,7 +330,8 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
 ) -> None:
     for operator, handler in ring_on_cpu.HANDLERS.items():
         monkeypatch.setitem(_attention.custom_ops, operator, handler)
-    run = done(tmp_path, "parallelism=cp_fsdp", *product, "launcher=dry", *GPUS)
+    # Two rows at a time: collectives of the ring on one processor take most of the time.
+    run = done(tmp_path, "parallelism=cp_fsdp", *product, "job.micro_batch_size=2", "launcher=dry", *GPUS)
     assert_equal(steps(run), steps(reference))
 
 

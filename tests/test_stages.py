@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 CHAIN = ("stages=all", "data.held_out_samples=4", "job.checkpoint_every_steps=20")
-on_slurm = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("empty_queue")]
+on_slurm = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("empty_queue")]
 
 
 def chained(where: Path, *overrides: str) -> list[str]:
@@ -179,7 +179,6 @@ def queue() -> str:
 class TestOnSlurm:
     pytestmark = on_slurm
 
-    @pytest.mark.timeout(900)
     def test_evaluation_waits_for_the_end_of_a_run_that_went_on_by_itself_and_the_report_for_all(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
