@@ -1,11 +1,11 @@
 """What was worked out from files in an earlier report, kept by their content in the user's cache directory.
 
 A key is a digest of all that its value follows from: the files' bytes and this program's code. A changed file, or
-another release, thus never finds an old value; size and time of a file, which may stay the same when it changes, say
-nothing here. Values are JSON, never pickles. There is one file (a shelf) for the inputs of one directory; it is written
-whole and renamed into place: no locks, which network file systems often lack. Of two reports at once the later one's
-shelf stays. What cannot be read, or is not as it was written, is as if it were not there; a place that cannot be
-written keeps nothing.
+another release, thus never finds an old value. An input may have a stamp as well, which stays the same only as long as
+all of that does: where it is the same, nothing need be read. Values are JSON, never pickles. There is one file (a
+shelf) for the inputs of one directory; it is written whole and renamed into place: no locks, which network file systems
+often lack. Of two reports at once the later one's shelf stays. What cannot be read, or is not as it was written, is as
+if it were not there; a place that cannot be written keeps nothing.
 
     shelf = Shelf.of(directory, cache_directory())
     key = digest(b"kind of value", content)
@@ -80,6 +80,7 @@ class Shelf:
     entries: dict[str, tuple[str, Any]] = field(default_factory=dict)
     shared: list[Any] = field(default_factory=list)
     """What several values have in common: they hold its number."""
+    stamps: dict[str, Any] = field(default_factory=dict)
     changed: bool = False
 
     @classmethod
@@ -89,10 +90,10 @@ class Shelf:
             return cls(None)
         file = folder / f"{hashlib.sha256(os.fsencode(directory)).hexdigest()}{SUFFIX}"
         with suppress(OSError, zstandard.ZstdError, ValueError, TypeError):
-            entries, shared = orjson.loads(zstandard.ZstdDecompressor().decompress(file.read_bytes()))
+            entries, shared, stamps = orjson.loads(zstandard.ZstdDecompressor().decompress(file.read_bytes()))
             # The shelves that were not looked at for longest go first.
             os.utime(file)
-            return cls(file, dict(entries), list(shared))
+            return cls(file, dict(entries), list(shared), dict(stamps))
         return cls(file)
 
     def get(self, name: str, key: str) -> Any:
@@ -100,9 +101,13 @@ class Shelf:
         kept, value = self.entries.get(name, (None, None))
         return value if kept == key else None
 
-    def put(self, name: str, key: str, value: Any) -> None:
-        """Keep a value that JSON gives back as it is."""
-        self.entries[name] = key, value
+    def get_unchanged(self, name: str, stamp: Any) -> Any:
+        """The value of an input that has still this stamp; None where it has another, or the stamp is None."""
+        return self.entries[name][1] if stamp is not None and self.stamps.get(name) == stamp else None
+
+    def put(self, name: str, key: str, value: Any, stamp: Any = None) -> None:
+        """Keep a value and its input's stamp, which JSON gives back as they are."""
+        self.entries[name], self.stamps[name] = (key, value), stamp
         self.changed = True
 
     def share(self, part: Any) -> int:
@@ -122,7 +127,9 @@ class Shelf:
         """Write the shelf where it has changed, and remove the oldest ones where all of them are too large."""
         if self.file is None or not self.changed:
             return
-        content = zstandard.ZstdCompressor(write_checksum=True).compress(orjson.dumps([self.entries, self.shared]))
+        content = zstandard.ZstdCompressor(write_checksum=True).compress(
+            orjson.dumps([self.entries, self.shared, self.stamps])
+        )
         with suppress(OSError):
             # Its name is random until it is whole, and it is this user's alone.
             with tempfile.NamedTemporaryFile(dir=self.file.parent, delete=False) as writing:

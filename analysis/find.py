@@ -6,6 +6,7 @@ still listed. What else lies in a sweep of ours is no log of others. Called by a
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,9 +61,11 @@ def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = Fa
         root = path.resolve()
         directories |= runs
         files |= {other.resolve(): root for other in others}
-    ledgers = {sweep: submissions(sweep) for sweep in {path.parent for path in directories}}
+    ledger = functools.cache(submissions)
     tasks = [
-        Task(path, ledgers[path.parent].get(path.name, []), metered) for path, metered in sorted(directories.items())
+        Task(path, ledger(path.parent).get(path.name, []), directories[path])
+        # As paths are in order, which compare their parts again each time.
+        for path in sorted(directories, key=lambda path: path.parts)
     ]
     own = read_all(tasks, use_cache=use_cache, may_spawn=may_spawn)
     facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}

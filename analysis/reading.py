@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from analysis.cache import Shelf, cache_directory, digest
-from analysis.contents import Contents, contents_of
+from analysis.contents import Contents, contents_of, stamp_of
 from analysis.energy import Energy
 from analysis.goodput import Loss
 from analysis.progress import with_progress
@@ -43,36 +43,61 @@ class Task(NamedTuple):
     """Whether power readings lie in it. They are not kept: these files may be too many for memory, to tell changes."""
 
 
+class Worked(NamedTuple):
+    """What is worked out of a run."""
+
+    stamp: list[Any] | None
+    key: str | None
+    """None where it is not to be kept."""
+    text: bytes | None
+    """Its result as JSON; None where that would change it."""
+
+
 def read_all(tasks: Sequence[Task], *, use_cache: bool, may_spawn: bool) -> list[RunResult]:
     """The results of these runs, in their order."""
     folder = cache_directory() if use_cache else None
-    shelves = {sweep: Shelf.of(sweep, folder) for sweep in {task.path.parent for task in tasks}}
-    found: dict[Path, RunResult] = {}
-    for task in with_progress(tasks, len(tasks), "Looking for changes in runs"):
-        path, shelf = task.path, shelves[task.path.parent]
-        if path.name in shelf.entries and (key := key_of(task, contents_of(path))):
-            value = shelf.get(path.name, key)
-            if value is not None:
-                found[path] = decoded(path, unfolded(value, shelf))
-    rest = [task for task in tasks if task.path not in found]
-    for task, (key, text) in zip(
-        rest, with_progress(worked_out(rest, may_spawn=may_spawn), len(rest), "Reading runs"), strict=True
+    shelves: dict[Path, Shelf] = {}
+    places = [(task.path.parent, task.path.name) for task in tasks]
+    for sweep, _ in places:
+        if sweep not in shelves:
+            shelves[sweep] = Shelf.of(sweep, folder)
+    found: list[RunResult | None] = []
+    for task, (sweep, name) in with_progress(
+        zip(tasks, places, strict=True), len(tasks), "Looking for changes in runs"
     ):
-        path, shelf = task.path, shelves[task.path.parent]
+        value = kept(task, name, shelves[sweep])
+        found.append(None if value is None else decoded(task.path, unfolded(value, shelves[sweep])))
+    rest = [number for number, run in enumerate(found) if run is None]
+    worked = worked_out([tasks[number] for number in rest], may_spawn=may_spawn)
+    for number, (stamp, key, text) in zip(rest, with_progress(worked, len(rest), "Reading runs"), strict=True):
+        task, (sweep, name) = tasks[number], places[number]
         if text is None:
-            found[path] = run_of(path, contents_of(path), task.submissions)
+            found[number] = run_of(task.path, contents_of(task.path), task.submissions)
             continue
         value = orjson.loads(text)
-        found[path] = decoded(path, value)
+        found[number] = decoded(task.path, value)
         if key is not None:
-            shelf.put(path.name, key, folded(value, shelf))
+            shelves[sweep].put(name, key, folded(value, shelves[sweep]), stamp)
     for shelf in shelves.values():
         shelf.save()
-    return [found[task.path] for task in tasks]
+    return [run for run in found if run is not None]
 
 
-def worked_out(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[tuple[str | None, bytes | None]]:
-    """The key and the result of each, in order, from several processes where there are many."""
+def kept(task: Task, name: str, shelf: Shelf) -> Any:
+    """What the shelf has of a run as it is now; its files are read only where their stamp does not tell that."""
+    if name not in shelf.entries:
+        return None
+    stamp = stamp_with_ledger(task)
+    value = shelf.get_unchanged(name, stamp)
+    if value is None and (key := key_of(task, contents_of(task.path))):
+        value = shelf.get(name, key)
+        if value is not None and stamp is not None:
+            shelf.put(name, key, value, stamp)
+    return value
+
+
+def worked_out(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[Worked]:
+    """What is worked out of each, in order, by several processes where there are many."""
     done = 0
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if may_spawn else 1
     if len(tasks) >= FEWEST_FOR_PROCESSES and processes > 1:
@@ -95,10 +120,17 @@ def worked_out(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[tuple[str 
     yield from map(work_out, tasks[done:])
 
 
-def work_out(task: Task) -> tuple[str | None, bytes | None]:
-    """A run's key and its result as JSON; no key where it is not to be kept, no JSON where that would change it."""
-    contents = contents_of(task.path)
-    return key_of(task, contents), encoded(run_of(task.path, contents, task.submissions))
+def work_out(task: Task) -> Worked:
+    """A run's result as JSON with its stamp and its key."""
+    # The stamp first: if a file changes while it is read, it is not what the stamp tells.
+    stamp, contents = stamp_with_ledger(task), contents_of(task.path)
+    return Worked(stamp, key_of(task, contents), encoded(run_of(task.path, contents, task.submissions)))
+
+
+def stamp_with_ledger(task: Task) -> list[Any] | None:
+    """The stamp of all that the key follows from; None where that may change unnoticed."""
+    stamp = None if task.metered else stamp_of(task.path)
+    return None if stamp is None else [*stamp, digest(b"ledger", repr(task.submissions).encode(errors="surrogatepass"))]
 
 
 def key_of(task: Task, contents: Contents) -> str | None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pty
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import cache, reading
+from analysis import cache, contents, reading
 from analysis.cache import SUFFIX, Shelf, cache_directory, digest
 from analysis.derived import with_derived
 from analysis.find import read_runs
@@ -37,7 +39,17 @@ from tests.test_goodput import killed_once
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's cache directory of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    # However slow the test is, its files changed just now.
+    monkeypatch.setattr(contents, "SETTLED_NS", sys.maxsize)
     return tmp_path / "home"
+
+
+@pytest.fixture(params=["files changed just now", "files changed long ago"])
+def age(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How long ago the files of a run changed, which is whether their content alone tells that they have not since."""
+    if request.param == "files changed long ago":
+        monkeypatch.setattr(contents, "SETTLED_NS", -sys.maxsize)
+    return str(request.param)
 
 
 def a_mixed_sweep(path: Path) -> None:
@@ -70,6 +82,23 @@ def shelves(home: Path) -> list[Path]:
     return sorted((home / "slurmscale" / "report").glob(f"*{SUFFIX}"))
 
 
+WATCHED: list[list[str]] = []
+
+
+@functools.cache
+def watch() -> None:
+    """Have every file that this process opens put down, where somebody listens: Python takes no hook off again."""
+    sys.addaudithook(lambda event, args: WATCHED[-1].append(str(args[0])) if event == "open" and WATCHED else None)
+
+
+def opened(run: RunDir, action: Callable[[], object]) -> list[str]:
+    """The files of a run that an action opens."""
+    watch()
+    WATCHED.append([])
+    action()
+    return [path for path in WATCHED.pop() if path.startswith(f"{run.path}/")]
+
+
 def same(one: RunResult, other: RunResult) -> bool:
     return all(getattr(one, field.name) == getattr(other, field.name) for field in fields(RunResult))
 
@@ -83,6 +112,7 @@ def test_a_report_has_the_same_bytes_without_a_cache_with_a_new_and_with_a_full_
     assert made(tmp_path / "demo") == without
 
 
+@pytest.mark.usefixtures("age")
 def test_what_has_not_changed_is_not_worked_out_again(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "demo", a_run())
     read_runs([tmp_path], use_cache=True)
@@ -96,6 +126,27 @@ def test_what_has_not_changed_is_not_worked_out_again(tmp_path: Path) -> None:
     assert read.state == "finished"
 
 
+def test_files_of_a_run_are_opened_again_only_where_they_may_have_changed(age: str, tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "demo", a_run())
+    first, second, third = (opened(run, lambda: read_runs([tmp_path], use_cache=True)) for _ in range(3))
+    assert len(set(first)) == 5
+    assert first == second == third if age == "files changed just now" else not second + third
+    (run.path / "metrics.jsonl").touch()
+    assert opened(run, lambda: read_runs([tmp_path], use_cache=True)) == first
+
+
+def test_what_was_kept_of_files_that_had_changed_just_then_gets_its_stamp_when_that_is_long_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished_run(tmp_path / "demo", a_run())
+    read_runs([tmp_path], use_cache=True)
+    monkeypatch.setattr(contents, "SETTLED_NS", -sys.maxsize)
+    second, third = (opened(run, lambda: read_runs([tmp_path], use_cache=True)) for _ in range(2))
+    assert len(second) == 5
+    assert third == []
+
+
+@pytest.mark.usefixtures("age")
 def test_a_file_that_changed_but_kept_its_size_and_its_time_is_read_again(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "demo", a_run(), step_time_s=0.5)
     (before,) = read_runs([tmp_path], use_cache=True)
@@ -113,6 +164,7 @@ def test_a_file_that_changed_but_kept_its_size_and_its_time_is_read_again(tmp_pa
     assert (before.values[m.STEP_TIME_MEDIAN], after.values[m.STEP_TIME_MEDIAN]) == (0.5, 0.4)
 
 
+@pytest.mark.usefixtures("age")
 @pytest.mark.parametrize("name", ["config.yaml", "plan.json", "provenance.json", "status.jsonl", "metrics.jsonl"])
 def test_each_file_of_a_run_counts_also_one_that_is_gone(name: str, tmp_path: Path) -> None:
     run = finished_run(tmp_path / "demo", a_run())
@@ -123,6 +175,7 @@ def test_each_file_of_a_run_counts_also_one_that_is_gone(name: str, tmp_path: Pa
     assert same(after, direct)
 
 
+@pytest.mark.usefixtures("age")
 def test_the_sweeps_ledger_counts_too(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "demo", a_run())
     (before,) = read_runs([tmp_path], use_cache=True)
@@ -133,6 +186,7 @@ def test_the_sweeps_ledger_counts_too(tmp_path: Path) -> None:
     assert after.values[m.QUEUE_TIME] == 3.0
 
 
+@pytest.mark.usefixtures("age")
 def test_power_readings_count_as_they_come_grow_and_go(tmp_path: Path) -> None:
     run = prepared(tmp_path / "demo", a_run())
     calm(run)
@@ -169,7 +223,10 @@ def test_keys_are_equal_only_where_all_parts_are(one: list[bytes | None], other:
     assert (digest(*one) == digest(*other)) == (one == other)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no shelf", b"\x28\xb5\x2f\xfd torn"])
+AN_EARLIER_RELEASES = zstandard.compress(orjson.dumps([{"good-1": ["a key", {}]}, []]))
+
+
+@pytest.mark.parametrize("damage", [b"", b"no shelf", b"\x28\xb5\x2f\xfd torn", AN_EARLIER_RELEASES])
 def test_a_damaged_shelf_is_made_anew(damage: bytes, tmp_path: Path, home: Path) -> None:
     a_mixed_sweep(tmp_path / "demo")
     first = made(tmp_path / "demo")
