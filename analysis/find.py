@@ -22,7 +22,8 @@ from analysis.facts import FILE_NAME, read_facts
 from analysis.log_file import LogFile
 from analysis.log_reading import read_logs
 from analysis.log_runs import log_runs, name_below
-from analysis.parsers import sacct
+from analysis.parsers import genai_perf, sacct
+from analysis.parsers.read import document
 from analysis.reading import Task, read_all
 from analysis.records import RunResult
 from analysis.untrusted import canonical
@@ -112,7 +113,7 @@ def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
 def files_below(path: Path) -> tuple[dict[Path, bool], list[Path]]:
     """Run directories of ours at or below a path, resolved, and other files; not what is inside a run or a sweep.
 
-    With each run whether power readings lie in it.
+    Nor the parts of a benchmark's result that lies there as a whole. With each run whether power readings lie in it.
     """
     if path.is_file():
         return {}, [path]
@@ -123,6 +124,7 @@ def files_below(path: Path) -> tuple[dict[Path, bool], list[Path]]:
         )
     runs: dict[Path, bool] = {}
     others: list[Path] = []
+    parts: set[Path] = set()
 
     def unreadable(error: OSError) -> None:
         # Reading it will say why.
@@ -138,10 +140,14 @@ def files_below(path: Path) -> tuple[dict[Path, bool], list[Path]]:
             below[:] = [name for name in below if name != SweepDir(Path()).logs.name]
         else:
             others += [Path(directory) / name for name in files if name not in WRITTEN and not name.startswith(".")]
+        if genai_perf.MANIFEST in files:
+            with suppress(OSError):
+                named = map(Path, genai_perf.parts(document(Path(directory) / genai_perf.MANIFEST)))
+                parts |= {Path(directory) / part for part in named if part.name in files and not part.is_absolute()}
         if "report.html" in files:
             below[:] = [name for name in below if name != FIGURES]
         below[:] = [name for name in below if not name.startswith((".", "code-"))]
-    return runs, [other for other in others if other.is_file()]
+    return runs, [other for other in others if other not in parts and other.is_file()]
 
 
 def without_copies(runs: list[RunResult]) -> list[RunResult]:

@@ -21,7 +21,7 @@ from analysis.scaling import scaling_groups
 from analysis.table import rows_of, to_csv
 from jobs import metrics as m
 from jobs.errors import ReportError
-from tests.parsers.reading import CORPUS, needs_corpus
+from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 
 
 def megatron(steps: Iterable[tuple[int, float]], *, batch: int = 16, ranks: int | None = 8, prefix: str = "") -> str:
@@ -260,6 +260,45 @@ def test_what_no_parser_knows_is_listed_and_nothing_is_said_of_it(tmp_path: Path
     html = page(build(read([tmp_path])))
     assert "Files that no parser knows" in html
     assert "<code>weights.bin</code>" in html
+
+
+# Of the manifest that AIPerf 0.13.0 wrote beside the samples, what names files.
+PHASES = [
+    {
+        "phase_kind": kind,
+        "phase_name": kind,
+        "metrics_csv": f"phases/{kind}/profile_export_aiperf.csv",
+        "metrics_json": f"phases/{kind}/profile_export_aiperf.json",
+    }
+    for kind in ("warmup", "profiling")
+]
+
+
+def profile_of_aiperf(path: Path, *, phases: str) -> list[str]:
+    """The files in which results are found, of a folder as AIPerf leaves it with this manifest."""
+    whole, warm_up = ((SAMPLES / f"aiperf_{name}.json").read_text() for name in ("profiling", "warm_up"))
+    for name, text in {"": whole, "phases/warmup": warm_up, "phases/profiling": whole}.items():
+        write(path / name / "profile_export_aiperf.json", text)
+    write(path / "phase_manifest.json", phases)
+    return [str(log.path.relative_to(path)) for log in read([path]).logs]
+
+
+def test_the_phases_of_a_benchmark_are_no_results_beside_its_own(tmp_path: Path) -> None:
+    found = profile_of_aiperf(tmp_path, phases=json.dumps({"phases": PHASES, "schema_version": 1}))
+    assert found == ["profile_export_aiperf.json"]
+
+
+def test_of_several_phases_that_were_profiled_each_is_a_result(tmp_path: Path) -> None:
+    more = PHASES[1] | {"metrics_json": "phases/more/profile_export_aiperf.json"}
+    assert profile_of_aiperf(tmp_path, phases=json.dumps({"phases": [*PHASES, more]})) == [
+        "phases/profiling/profile_export_aiperf.json",
+        "profile_export_aiperf.json",
+    ]
+
+
+@pytest.mark.parametrize("phases", ["", "[]", '{"phases": [1, {"phase_kind": "warmup", "metrics_json": 1}]}'])
+def test_a_manifest_that_names_no_files_hides_none(phases: str, tmp_path: Path) -> None:
+    assert len(profile_of_aiperf(tmp_path, phases=phases)) == 3
 
 
 def test_a_report_beside_logs_is_no_log_of_the_next_report(tmp_path: Path) -> None:

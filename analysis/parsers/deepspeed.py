@@ -28,6 +28,21 @@ PHASES = re.compile(r"(?:\brank=|\[Rank )(\d{1,6})\]? time \(ms\) \| (.*)")
 FIELD = re.compile(r"(\w+)=([\d.e+-]+)(?:GB|,|(?<=\d{9})$)")
 WORDS = re.compile(r"(loss|iter time \(s\)|samples/sec): (\S+)")
 PHASE = re.compile(r"(\w+): (\d{1,12}\.\d\d)(?!\d)")
+# Of the table under `DeepSpeedEngine configuration:`. Its world size is without the ranks that share a model.
+CONFIGURED = re.compile(r"\[config\.py:\d+:print\] +(\w+) \.* (?:enabled=)?([\w.]+)")
+CONFIGURATION = {
+    "train_batch_size": a.GLOBAL_BATCH_SIZE,
+    "train_micro_batch_size_per_gpu": a.MICRO_BATCH_SIZE,
+    "gradient_accumulation_steps": a.ACCUMULATION,
+    "world_size": a.DATA_PARALLEL_SIZE,
+}
+# Where True. The names since 0.17 are of a section, which begins with whether it is enabled.
+PRECISIONS = {
+    "fp16_enabled": "float16",
+    "float16_config": "float16",
+    "bfloat16_enabled": "bfloat16",
+    "bfloat16_config": "bfloat16",
+}
 VALUES: dict[str, tuple[Metric, float]] = {
     "SamplesPerSec": (a.SAMPLES_PER_S_TIMED_MEAN, 1),
     "RunningAvgSamplesPerSec": (a.SAMPLES_PER_S_TIMED_MEAN, 1),
@@ -52,11 +67,14 @@ PHASE_TIMES: dict[str, Metric] = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, steps left out for an overflow, and how long the phases took."""
+    """Steps, steps left out for an overflow, how long the phases took, and what was configured."""
     for line in lines:
         stamp = STAMP.search(line.text)
         texts = {Text.timestamp: stamp[1]} if stamp else {}
         if found := PROGRESS.search(line.text):
+            if found[2] == "0":
+                # Said of an engine that has just been made.
+                continue
             values = {m.STEP: float(found[2]), a.SKIPPED_STEPS_SO_FAR: float(found[3])}
             if (rate := printed_number(found[4])) is not None:
                 values[m.LEARNING_RATE] = rate
@@ -75,6 +93,16 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield Record(Kind.event, line.number, values, texts | {Text.event: "overflow"}, rank, line.host)
         elif found := PHASES.search(line.text):
             yield from phases(line, found, texts)
+        elif found := CONFIGURED.search(line.text):
+            yield from configured(line, found[1], found[2])
+
+
+def configured(line: Line, name: str, said: str) -> Iterator[Record]:
+    """What a line of the engine's configuration says of batches, ranks or precision."""
+    if name in CONFIGURATION and (value := printed_number(said)) is not None and value > 0:
+        yield Record(Kind.setting, line.number, {CONFIGURATION[name]: value}, {}, line.rank, line.host)
+    elif name in PRECISIONS and said == "True":
+        yield Record(Kind.setting, line.number, {}, {Text.precision: PRECISIONS[name]}, line.rank, line.host)
 
 
 def numbers(fields: list[tuple[str, str]]) -> dict[Metric, float]:
@@ -106,5 +134,5 @@ FORMAT = LineFormat(
     "DeepSpeed",
     "https://github.com/deepspeedai/DeepSpeed/blob/v0.12.3/deepspeed/utils/timer.py",
     parse,
-    needles=("SamplesPerSec=", ", skipped=", " iter time (s): ", "OVERFLOW! ", " time (ms) | "),
+    needles=("SamplesPerSec=", ", skipped=", " iter time (s): ", "OVERFLOW! ", " time (ms) | ", ":print]   "),
 )

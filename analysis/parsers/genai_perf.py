@@ -17,6 +17,8 @@ from analysis.parsers.record import DocumentFormat, Kind, Line, LineFormat, Reco
 from analysis.untrusted import as_number, lookup, printed_number
 from jobs.metrics import Metric
 
+# Beside AIPerf's profile: the phases that it had, with the files in which the results of each lie again.
+MANIFEST = "phase_manifest.json"
 TITLES = ("GenAI-Perf | ", "AIPerf | ")
 HEADER = "Metric,avg,"
 STATISTICS = {"avg": "mean", "p50": "median"} | {each: each for each in ("min", "max", "p90", "p95", "p99")}
@@ -150,6 +152,14 @@ def models(config: Any) -> Iterator[Any]:
         names = lookup(config, key)
         yield from names if isinstance(names, list) else ()
     yield from (each.get("name") for each in mappings(config, "models.items"))
+
+
+def parts(manifest: Any) -> list[str]:
+    """The files that a manifest names of what is no result of its own: a warm-up, and a profile of one phase alone."""
+    phases = list(mappings(manifest, "phases"))
+    profiled = [each for each in phases if each.get("phase_kind") == "profiling"]
+    apart = [each for each in phases if each.get("phase_kind") == "warmup"] + (profiled if len(profiled) == 1 else [])
+    return [str(phase[key]) for phase in apart for key in ("metrics_json", "metrics_csv") if key in phase]
 
 
 def mappings(config: Any, key: str) -> Iterator[Mapping[str, Any]]:

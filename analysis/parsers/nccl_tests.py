@@ -11,18 +11,19 @@ from collections.abc import Iterable, Iterator
 from analysis.parsers import metrics as a
 from analysis.parsers.fields import Names, numbers
 from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
 # size count type redop [root], then time algbw busbw wrong twice.
 ROW = re.compile(
-    r"^\s*(\d+)\s+(\d+)\s+([a-z]\w*)\s+([a-z]\w*)(?:\s+-?\d+)?"
+    r"^\s*(\d{1,18})\s+(\d+)\s+([a-z]\w*)\s+([a-z]\w*)(?:\s+-?\d+)?"
     r"\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s*$"
 )
 # Rows have no other mark: the program prints type and operation at these widths.
 TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16")
 OPERATIONS = ("sum", "prod", "max", "min", "avg", "none")
 ROW_MARKS = tuple(f"{kind}{operation:>8}" for kind in TYPES for operation in OPERATIONS)
-DEVICE = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[\S+\] (.+?)\s*$")
+DEVICE = re.compile(r"\bRank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[\S+\] (.+?)\s*$")
 AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)\s*$")
 PROGRAM = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoall|sendrecv|gather|scatter|hypercube)_perf\b"
@@ -59,7 +60,8 @@ def measured(size: float, time_us: str, algorithm: str, bus: str, wrong: str) ->
     """The numbers of one half of a row; a row of zeros was not measured."""
     values = {a.MESSAGE_SIZE: size, **numbers((("time", time_us), ("algbw", algorithm), ("busbw", bus)), COLUMNS)}
     # What was a largest error before 2.13 is no count.
-    return values | ({a.WRONG_VALUES: float(wrong)} if wrong.isdigit() else {})
+    count = printed_number(wrong) if wrong.isdigit() else None
+    return values if count is None else values | {a.WRONG_VALUES: count}
 
 
 FORMAT = LineFormat(

@@ -1,7 +1,8 @@
 """PaddleClas: `[Train][Epoch 1/120][Iter: 10/5005]lr: ..., loss: ..., batch_cost: ...s, ips: ... samples/s`.
 
 Static graphs, and all before 2.2, print `epoch:0  train step:10  loss: ...` instead. The rate is of one GPU; rate and
-times are means over steps, with static graphs over all of the epoch so far.
+times are means over the epoch so far without its first steps, up to where these end over the epoch before, too. Other
+than static graphs, dynamic ones also print the mean loss of the epoch so far.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ STATIC = re.compile(
 )
 # A torn line ends in half a number: only that which something follows counts, or that has its five decimals.
 FIELD = re.compile(r"\b(\w+)(?:\(\w+\))?: *(\d{1,15}\.\d+)(?=s,|[ ,]|(?<=\.\d{5})\s*$)")
+# A warning, of any other number than the one that a configuration was made for.
+RANKS = re.compile(r"But the number of gpu is (\d{1,9}) in current training")
 TRAINING: dict[str, Metric] = {
     "loss": m.LOSS,
     "lr": m.LEARNING_RATE,
@@ -35,8 +38,10 @@ EVALUATION: dict[str, Metric] = {"loss": m.EVALUATION_LOSS, "top1": a.EVALUATION
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, epochs and whole evaluations; of single batches of an evaluation nothing."""
+    """Steps, epochs and whole evaluations, and how many ranks there are; of single batches of an evaluation nothing."""
     for line in lines:
+        if ranks := RANKS.search(line.text):
+            yield Record(Kind.setting, line.number, {a.RANKS: float(ranks[1])}, {}, line.rank, line.host)
         found = DYNAMIC.search(line.text) or STATIC.search(line.text)
         if found is None:
             continue
@@ -59,5 +64,5 @@ FORMAT = LineFormat(
     "PaddleClas",
     "https://github.com/PaddlePaddle/PaddleClas/blob/v2.5.1/ppcls/engine/train/utils.py",
     parse,
-    needles=("batch_cost: ", "][Avg]"),
+    needles=("batch_cost: ", "][Avg]", "But the number of gpu is "),
 )

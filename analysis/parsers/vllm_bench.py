@@ -56,6 +56,7 @@ POSITIVE = {
     "max_concurrent_requests": a.PEAK_CONCURRENCY,
     "total token throughput (tok/s)": a.SERVED_TOKENS_PER_S,
     "total_token_throughput": a.SERVED_TOKENS_PER_S,
+    "total_throughput": a.SERVED_TOKENS_PER_S,
     "user throughput (tok/s)": a.OUTPUT_TOKENS_PER_S_PER_REQUEST,
 }
 TIMES = {
@@ -125,7 +126,12 @@ def parse_document(document: Any) -> Iterator[Record]:
         statistic, _, rest = str(key).partition("_")
         label = f"{statistic} {rest.removesuffix('_ms')} (ms)" if str(key).endswith("_ms") else str(key)
         values |= said(label.replace("e2e_latency", "e2e latency"), as_number(value))
-    names = {Text.model: document.get("model_id"), Text.timestamp: document.get("date")}
+    server, errors = document.get("server_info"), document.get("errors")
+    model = server.get("served_model_name") if isinstance(server, Mapping) else document.get("model_id")
+    names = {Text.model: model, Text.timestamp: document.get("date")}
+    if isinstance(errors, list):
+        # SGLang counts those that failed nowhere, and tells them only where the times of all requests are asked for.
+        values.setdefault(a.REQUESTS_FAILED, sum(map(bool, errors)))
     if values:
         yield Record(Kind.summary, 0, values, {text: name for text, name in names.items() if isinstance(name, str)})
 

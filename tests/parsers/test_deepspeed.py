@@ -72,13 +72,46 @@ def test_what_deepspeed_really_prints_is_read() -> None:
     })  # fmt: skip
 
 
+def test_what_deepspeed_0_12_really_prints_is_read() -> None:
+    found = records(SAMPLES / "deepspeed_0_12.txt", NAME)
+    told = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
+    assert told == {a.GLOBAL_BATCH_SIZE: 8, a.MICRO_BATCH_SIZE: 4, a.ACCUMULATION: 2, a.DATA_PARALLEL_SIZE: 1}
+    assert texts(found, Text.precision) == [], "neither fp16 nor bfloat16"
+    assert column(found, Kind.step, m.STEP) == [2, 4, 4, 2, 2, 4, 4], "that of a new engine, 0, is none"
+    assert column(found, Kind.step, a.SAMPLES_PER_S_TIMED) == [409.5650029904671]
+    assert column(found, Kind.step, m.LOSS) == [1.0133, 0.9051]
+    assert column(found, Kind.step, a.SAMPLES_PER_S) == [1660.371, 2696.868]
+    phases = [each for each in found if each.kind is Kind.sample]
+    assert texts(phases, Text.variant) == ["micro-batch", "micro-batch", "step"] * 4
+    assert phases[2].values == pytest.approx({
+        a.FORWARD_TIME: 0.00625, a.BACKWARD_TIME: 0.0027, a.GRADIENT_REDUCTION_TIME: 0.00024, a.OPTIMIZER_TIME: 0.00309,
+    })  # fmt: skip
+
+
+def test_newer_versions_tell_the_precision_as_a_section_and_ranks_as_a_quotient() -> None:
+    found = [each for each in records(SAMPLE, NAME) if each.kind is Kind.setting]
+    assert texts(found, Text.precision) == ["bfloat16"]
+    assert column(found, Kind.setting, a.DATA_PARALLEL_SIZE) == [4]
+
+
+@needs_corpus
+def test_a_real_log_of_several_nodes_tells_its_batches_and_its_precision() -> None:
+    path = CORPUS / "megatron_deepspeed/superbench_fixture/megatron_deepspeed.log"
+    found = [each for form, said in read_log(path) if form.name == NAME for each in said if each.kind is Kind.setting]
+    told = {metric: value for each in found for metric, value in each.values.items()}
+    assert told == {a.GLOBAL_BATCH_SIZE: 2048, a.MICRO_BATCH_SIZE: 2, a.ACCUMULATION: 64, a.DATA_PARALLEL_SIZE: 16}
+    assert texts(found, Text.precision) == ["float16"]
+
+
 @needs_corpus
 def test_a_real_log_gives_a_throughput_each_ten_steps_and_every_overflow() -> None:
     path = CORPUS / "deepspeed/deepspeed_chat_logs/step1_supervised_finetuning__opt-1.3b-globalBatchSize128.log"
     found, text = records(path, NAME), path.read_text()
     rates = column(found, Kind.step, a.SAMPLES_PER_S_TIMED)
     assert len(rates) == text.count("CurrSamplesPerSec=") == 736
-    assert len(column(found, Kind.step, m.LEARNING_RATE)) == text.count("[Rank 0] step=")
+    assert len(column(found, Kind.step, m.LEARNING_RATE)) == text.count("[Rank 0] step=") - text.count(
+        "[Rank 0] step=0,"
+    )
     assert len(texts(found, Text.event)) == text.count("OVERFLOW! Rank 0 Skipping step.")
     assert rates[-1] == pytest.approx(171.46295365969803)
     assert column(found, Kind.step, m.MEMORY_PEAK)[-1] == 22.95 * 2**30

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from analysis.parsers import metrics as a
@@ -23,6 +25,17 @@ def test_each_row_is_two_measurements_in_base_units() -> None:
     assert rows[2].values[a.COLLECTIVE_TIME] == pytest.approx(13042e-6)
     assert a.WRONG_VALUES not in rows[3].values, "N/A is not 0"
     assert column(found, Kind.summary, a.BUS_BANDWIDTH) == [pytest.approx(21.515e9)]
+
+
+@pytest.mark.parametrize("wrong", ["9" * 400, "²", "1e-07"])
+def test_what_is_no_number_of_wrong_values_is_none(wrong: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_text(
+        f"{1 << 20:12} 262144 float     sum      -1    41.30   25.39   25.39      0 40.11 26.14 26.14 {wrong}\n"
+    )
+    outside, inside = (each.values for each in records(log, NAME))
+    assert outside[a.WRONG_VALUES] == 0
+    assert a.WRONG_VALUES not in inside
 
 
 def test_the_devices_name_host_and_gpu_of_each_rank() -> None:

@@ -40,13 +40,30 @@ def test_a_rate_with_more_digits_than_the_duration_is_left_as_printed() -> None:
     assert old.values[a.REQUESTS_PER_S] == 25.01
 
 
-def test_sglang_says_no_concurrency_and_no_rate_where_there_is_no_limit() -> None:
-    _, _, sglang, *_ = records(SAMPLES / "vllm_bench.txt", NAME)
-    assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S} & sglang.values.keys()
-    assert sglang.values[a.OUTPUT_TOKENS] == 4096
-    assert sglang.values[a.INPUT_TOKENS_PER_S] == 512
-    assert sglang.values[a.REQUEST_LATENCY["mean"]] == pytest.approx(1.875)
-    assert sglang.values[a.INTER_TOKEN_LATENCY["max"]] == pytest.approx(0.0455)
+def test_sglang_prints_the_same_table_of_old_and_of_new_versions() -> None:
+    limited, unlimited, old = records(SAMPLES / "sglang_bench.txt", NAME)
+    assert limited.values == pytest.approx({
+        a.REQUESTS_COMPLETED: 7, a.CONCURRENCY: 2, a.OFFERED_REQUESTS_PER_S: 20, a.DURATION: 0.56,
+        a.INPUT_TOKENS: 56, a.OUTPUT_TOKENS: 112, a.REQUESTS_PER_S: 12.55, a.GOOD_REQUESTS_PER_S: 8.97,
+        a.INPUT_TOKENS_PER_S: 100.42, a.OUTPUT_TOKENS_PER_S: 200.84, a.PEAK_OUTPUT_TOKENS_PER_S: 112,
+        a.PEAK_CONCURRENCY: 7, a.SERVED_TOKENS_PER_S: 301.27,
+        a.REQUEST_LATENCY["mean"]: 0.13591, a.REQUEST_LATENCY["median"]: 0.08071, a.REQUEST_LATENCY["p90"]: 0.26563,
+        a.REQUEST_LATENCY["p95"]: 0.28609, a.REQUEST_LATENCY["p99"]: 0.30247,
+        a.TIME_TO_FIRST_TOKEN["mean"]: 0.10472, a.TIME_TO_FIRST_TOKEN["median"]: 0.04565,
+        a.TIME_TO_FIRST_TOKEN["p90"]: 0.25175, a.TIME_TO_FIRST_TOKEN["p95"]: 0.2619,
+        a.TIME_TO_FIRST_TOKEN["p99"]: 0.27002,
+        a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.00208, a.TIME_PER_OUTPUT_TOKEN["median"]: 0.00243,
+        a.TIME_PER_OUTPUT_TOKEN["p90"]: 0.00256, a.TIME_PER_OUTPUT_TOKEN["p95"]: 0.00258,
+        a.TIME_PER_OUTPUT_TOKEN["p99"]: 0.00259,
+        a.INTER_TOKEN_LATENCY["mean"]: 0.00194, a.INTER_TOKEN_LATENCY["median"]: 0.00225,
+        a.INTER_TOKEN_LATENCY["p90"]: 0.00238, a.INTER_TOKEN_LATENCY["p95"]: 0.00257,
+        a.INTER_TOKEN_LATENCY["p99"]: 0.00361, a.INTER_TOKEN_LATENCY["max"]: 0.00364,
+    })  # fmt: skip
+    for each in (unlimited, old):
+        assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S} & each.values.keys()
+    assert old.values[a.SERVED_TOKENS_PER_S] == 705.3
+    assert old.values[a.REQUEST_LATENCY["median"]] == pytest.approx(0.10933)
+    assert not set(a.TIME_PER_OUTPUT_TOKEN.values()) & old.values.keys(), "0.5.3 leaves them out of its table"
 
 
 def test_a_rate_rounded_to_0_is_known_by_its_count_and_one_of_nothing_is_none() -> None:
@@ -109,20 +126,23 @@ def test_a_line_of_json_for_each_run_is_a_summary_each() -> None:
     assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S} & failing.values.keys()
 
 
-def test_sglang_has_the_same_keys_and_a_few_more() -> None:
-    limited, unlimited = records(SAMPLES / "sglang_bench.jsonl", NAME + " (JSON)")
-    assert limited.values == pytest.approx({
-        a.REQUESTS_COMPLETED: 40, a.DURATION: 12.5, a.CONCURRENCY: 16, a.OFFERED_REQUESTS_PER_S: 8,
-        a.INPUT_TOKENS: 2560, a.OUTPUT_TOKENS: 1280, a.REQUESTS_PER_S: 3.2,
-        a.INPUT_TOKENS_PER_S: 204.8, a.OUTPUT_TOKENS_PER_S: 102.4,
-        a.REQUEST_LATENCY["mean"]: 0.4105, a.REQUEST_LATENCY["median"]: 0.40025, a.REQUEST_LATENCY["p99"]: 0.5,
-        a.TIME_TO_FIRST_TOKEN["mean"]: 0.0405, a.TIME_TO_FIRST_TOKEN["median"]: 0.04,
-        a.TIME_TO_FIRST_TOKEN["p99"]: 0.055, a.TIME_PER_OUTPUT_TOKEN["mean"]: 0.0115,
-        a.TIME_PER_OUTPUT_TOKEN["median"]: 0.01125, a.TIME_PER_OUTPUT_TOKEN["p99"]: 0.013,
-        a.INTER_TOKEN_LATENCY["mean"]: 0.01175, a.INTER_TOKEN_LATENCY["median"]: 0.0115,
-        a.INTER_TOKEN_LATENCY["p99"]: 0.014,
-    })  # fmt: skip
-    assert not {a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S} & unlimited.values.keys()
+def test_sglang_keeps_what_it_prints_with_all_digits() -> None:
+    tables = records(SAMPLES / "sglang_bench.txt", NAME)
+    kept = records(SAMPLES / "sglang_bench.jsonl", NAME + " (JSON)")
+    assert [each.line for each in kept] == [1, 2, 3]
+    for table, result in zip(tables, kept, strict=True):
+        shared = table.values.keys() & result.values.keys()
+        assert len(shared) >= 15
+        # Hundredths of a second, of a millisecond or of a rate.
+        assert all(table.values[metric] == pytest.approx(result.values[metric], abs=0.006) for metric in shared)
+    assert kept[0].values[a.SERVED_TOKENS_PER_S] == pytest.approx(301.26524300888184)
+    assert [each.texts.get(Text.model) for each in kept] == ["toy", "toy", None]
+
+
+def test_requests_that_sglang_does_not_count_are_known_by_its_list_of_errors() -> None:
+    without, with_errors, _ = records(SAMPLES / "sglang_bench.jsonl", NAME + " (JSON)")
+    assert a.REQUESTS_FAILED not in without.values
+    assert (with_errors.values[a.REQUESTS_COMPLETED], with_errors.values[a.REQUESTS_FAILED]) == (7, 1)
 
 
 def test_a_line_of_megabytes_is_read_whole_and_one_that_is_cut_off_not_at_all(tmp_path: Path) -> None:
