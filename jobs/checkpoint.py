@@ -18,9 +18,9 @@ from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.utils import save_config
 from torch import Tensor
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -57,8 +57,9 @@ class Saver:
         self.keep = keep
         # Of its own: the default group is busy training, and its backend may not carry CPU tensors.
         self.group = dist.new_group(backend="gloo")
-        # One stager for all checkpoints, because it keeps the memory that it copies into.
-        self.stager = DefaultStager(StagingOptions(torch.cuda.is_available(), False, False, False))
+        # One stager for all checkpoints, because it keeps the memory that it copies into. Not the DefaultStager around
+        # it, which torch 2.11 closes after its first copy.
+        self.stager = StateDictStager(pin_memory=torch.cuda.is_available())
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.under_way: Future[Saved] | None = None
         self.outcomes: list[Saved] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,13 @@ import pytest
 from jobs.rundir import RunDir
 from tests.real_run import events, losses, make_run, printed, train
 
-# Asking torch itself would start CUDA in this process, and ranks are forked from it.
+# Asking torch itself would start CUDA in this process, which ranks are forked from; imported, the extras ask.
 pytestmark = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here")
+
+
+def needs(package: str, extra: str) -> pytest.MarkDecorator:
+    """Skips a test where an extra is not installed."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"the extra {extra} is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +44,13 @@ def test_one_gpu_trains_under_every_parallelism_as_the_cpu_does(
     assert losses(gpu) == pytest.approx(losses(cpu), abs=tolerance)
 
 
+@needs("liger_kernel", "liger")
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
 def test_fused_kernels_train_as_torchs_do(
     parallelism: str, precision: str, checkpointing: str, weights: RunDir, tmp_path: Path
 ) -> None:
-    pytest.importorskip("liger_kernel", reason="the extra liger is not installed")
     common = (
         "ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
         f"job.precision={precision}", f"engine.activation_checkpointing={checkpointing}",
@@ -74,9 +80,9 @@ def test_the_optimizers_loop_does_not_change_the_losses(loop: str, weights: RunD
     assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-4)
 
 
+@needs("torchao", "float8")
 @pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
 def test_float8_trains_close_to_bfloat16_but_not_equal(parallelism: str, weights: RunDir, tmp_path: Path) -> None:
-    pytest.importorskip("torchao", reason="the extra float8 is not installed")
     common = ("ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
               "job.precision=bfloat16")  # fmt: skip
     runs = [make_run(tmp_path, f"name=float8_{on}", *common, f"engine.float8={on}") for on in ("false", "true")]

@@ -127,6 +127,16 @@ def test_pretraining_starts_from_the_runs_random_weights(pretrained: RunDir, tmp
     assert losses(pretrained)[0] == pytest.approx(losses(reference)[0], abs=1e-5)
 
 
+def test_random_weights_are_written_in_the_type_that_they_train_in_and_are_the_native_engines(tmp_path: Path) -> None:
+    narrow = ("job.precision=bfloat16", "engine.parameters=bfloat16", "job.steps=1")
+    with torch._dynamo.config.patch(disable=True):
+        run = ended(make_run(tmp_path, *LITGPT, *PRETRAINING[:2], "engine.compile=true", *narrow))
+    written = torch.load(run.path / "litgpt/start/lit_model.pth", weights_only=True)
+    assert {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
+    reference = ended(make_run(tmp_path, "name=reference", *LITGPT[1:], *PRETRAINING[:2], *narrow))
+    assert losses(run)[0] == pytest.approx(losses(reference)[0], abs=1e-2)
+
+
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")

@@ -24,12 +24,10 @@ from jobs.engines.model import Decoder, empty_model, layers, tie_embeddings
 from jobs.engines.pipeline import Pipeline, Stage, split
 from jobs.engines.step import ForwardBackward, OneAfterAnother
 from jobs.engines.tensor_parallel import cut_matrices
-from jobs.engines.weights import first_weights
+from jobs.engines.weights import TYPES, first_weights
 from jobs.layout import AXES, Layout, sequence_parallel
 from jobs.metrics import Metric
 from jobs.schema import Kernels, Precision, Run
-
-TYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ from torch import Tensor
 
 from jobs.errors import CheckpointError
 from jobs.layout import Layout, layout_of
-from jobs.schema import Run, WeightsReader
+from jobs.schema import Precision, Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.
 INITIAL_STD = 0.02
+TYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
+"""torch's types of the weights, by `engine.parameters`."""
 
 Values = Callable[[str, Sequence[int], torch.dtype, torch.device], Tensor]
 """Full tensor of a LitGPT parameter name, its shape, type and device."""

@@ -28,14 +28,20 @@ def process_start() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
 
 
+def own_device(rank: Rank) -> torch.device:
+    """The GPU that a rank computes on, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    # A launcher may show each rank all GPUs of the node, or only its own.
+    return torch.device("cuda", rank.local_rank if torch.cuda.device_count() > rank.local_rank else 0)
+
+
 def join(run: Run, rank: Rank) -> torch.device:
     """Choose the device, meet the other ranks; gloo on CPUs, nccl on GPUs."""
-    if torch.cuda.is_available():
-        # A launcher may show each rank all GPUs of the node, or only its own.
-        device = torch.device("cuda", rank.local_rank if torch.cuda.device_count() > rank.local_rank else 0)
+    device = own_device(rank)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
-        device = torch.device("cpu")
         torch.set_num_threads(run.engine.cpu_threads_per_rank)
         keep_freed_memory()
     # Twice the watchdog's time, which knows more than a collective that gives up.

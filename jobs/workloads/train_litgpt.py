@@ -30,7 +30,7 @@ from jobs.layout import accumulation
 from jobs.ranks import Rank, torchrun_environment
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.workloads.machine import StopRequest, process_start
+from jobs.workloads.machine import StopRequest, own_device, process_start
 from jobs.workloads.recorder import Recorder
 from jobs.workloads.startup import Startup
 from jobs.workloads.steps import batches_of, samples, steps_of
@@ -56,7 +56,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     # --- what LitGPT is given ---------------------------------------------------------------------------------
     startup.begins(m.STARTUP_WEIGHTS_TIME)
     where = directory.path.resolve() / "litgpt"
-    make_start(run, dataset, where / START)
+    make_start(run, dataset, where / START, own_device(rank))
     arguments = arguments_of(run, where, steps, batches.steps_per_epoch)
     script = script_of(run)
     module = import_module(script.value)

@@ -13,12 +13,12 @@ from jobs.data import Dataset
 from jobs.data.prepare import lock
 from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.model import empty_model
-from jobs.engines.weights import values_of
+from jobs.engines.weights import TYPES, values_of
 from jobs.schema import Run
 
 
-def make_start(run: Run, dataset: Dataset, start: Path) -> None:
-    """Make the directory once; every rank calls it, and all but one find it made.
+def make_start(run: Run, dataset: Dataset, start: Path, device: torch.device) -> None:
+    """Make the directory once; every rank calls it with its device, and all but one find it made.
 
     Raises CheckpointError when job.init_from is of another model.
     """
@@ -32,25 +32,28 @@ def make_start(run: Run, dataset: Dataset, start: Path) -> None:
             (staging / "model_config.yaml").write_text(yaml.safe_dump(litgpt_fields(run.model)))
             for file in dataset.tokenizer_files:
                 shutil.copy(file, staging)
-            write_weights(run, staging / "lit_model.pth")
+            write_weights(run, staging / "lit_model.pth", device)
             staging.rename(start)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
 
 
-def write_weights(run: Run, path: Path) -> None:
-    """The run's first weights under LitGPT's names; those of job.init_from stay where they are."""
-    values = values_of(run.job.init_from, run.job.seed)
-    given = run.job.init_from is not None
-    where = torch.device("meta" if given else "cpu")
-    parameters = empty_model(run.model, run.job.sequence_length, run.engine.loss).state_dict()
-    # Of a checkpoint only names and shapes are looked at here: to the meta device nothing is copied.
-    weights = {name: values(name, each.shape, torch.float32, where) for name, each in parameters.items()}
-    if not given:
-        torch.save(weights, path)
+def write_weights(run: Run, path: Path, device: torch.device) -> None:
+    """The run's first weights under LitGPT's names; those of job.init_from stay where they are.
+
+    Random ones are drawn on the device and have the type that they train in, as the native engine's: it starts from the
+    same, and what LitGPT would round off is not written.
+    """
+    values, dtype = values_of(run.job.init_from, run.job.seed), TYPES[run.engine.parameters]
+    empty = empty_model(run.model, run.job.sequence_length, run.engine.loss).state_dict()
+    if run.job.init_from is None:
+        torch.save({name: values(name, each.shape, dtype, device).cpu() for name, each in empty.items()}, path)
         return
-    source = (Path(run.job.init_from or "") / "lit_model.pth").resolve()
+    for name, each in empty.items():
+        # Only names and shapes are looked at here: to the meta device nothing is copied.
+        values(name, each.shape, dtype, torch.device("meta"))
+    source = (Path(run.job.init_from) / "lit_model.pth").resolve()
     state = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
     if "model" in state:  # as fine-tuning leaves them; LitGPT does not take that everywhere
         torch.save(state["model"], path)
