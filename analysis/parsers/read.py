@@ -38,6 +38,7 @@ from analysis.parsers import (
     perf_analyzer,
     sacct,
     torchtitan,
+    torchtitan_configuration,
     torchtune,
     vllm_bench,
 )
@@ -53,6 +54,7 @@ FORMATS: tuple[Format, ...] = (
     deepspeed.FORMAT,
     deepspeed_chat.FORMAT,
     torchtitan.FORMAT,
+    torchtitan_configuration.FORMAT,
     torchtune.FORMAT,
     torchtune.METRICS,
     dllogger.FORMAT,
