@@ -103,10 +103,11 @@ fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
 	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/test_faults.py -k 'disturbed or cut_off'
 
-# Under ten minutes on an H100 or H200; on a machine without a GPU it would take a day.
+# Made for ten minutes of an H100 or H200; on a machine without a GPU it would take a day. Exit code 1: a run failed, and
+# the table is of the others.
 gpu-table:
 	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-	$(SLURMSCALE) submit -m --wait experiment=one_gpu
+	$(SLURMSCALE) submit -m --wait experiment=one_gpu || [ $$? -eq 1 ]
 	$(SLURMSCALE) report runs/one_gpu
 	sed 's#$(CURDIR)/##' runs/one_gpu/runs.csv > .github/gpu-runs.csv
 
