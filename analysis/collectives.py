@@ -5,6 +5,7 @@ Nothing is computed from formulas here; what a run did not record is absent. Cal
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,7 @@ def sums(collectives: Iterable[Collective] | None) -> dict[Metric, float]:
     }
 
 
+@functools.cache
 def axis_order(axis: str) -> tuple[int, tuple[int, ...], str]:
     """Where an axis stands in a list: axes of the grid from the innermost, then joined ones, then any other word."""
     parts = axis.split("+")
