@@ -21,8 +21,9 @@ Contents = Mapping[str, bytes | OSError]
 """What the files of a run directory hold, by name, or why a file cannot be read."""
 Stamp = list[int | None]
 """Of each file of a run directory its inode, size and time of last change in ns since the epoch; None for no file."""
-# A file system's clock has ticks, and a file that changes twice in one has one time for both.
-SETTLED_NS = 10 * 10**9
+# So long NFS may show a file as it was (acregmax). It is also longer than a tick of any file system's clock, and a file
+# that changes twice in one has one time for both.
+SETTLED_NS = 60 * 10**9
 
 READ_AT_ONCE_BYTES = 1 << 20
 
