@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from analysis.fits import EXTRAPOLATED_TIMES, Fit
 from analysis.formats import SHOWN_IN, plot_text, shown, shown_spread, title
-from analysis.scaling import RATES, STRONG, Group, Point, Spread, plural
+from analysis.scaling import RATES, WEAK, Group, Point, Spread, plural
 from analysis.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -208,7 +208,7 @@ def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[
 
 def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
     """Why a metric has no figure."""
-    if metric is m.SPEEDUP and all(group.mode != STRONG for group in groups):
+    if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups):
         return "no speedup is given for weak scaling, where the work grows with the ranks; see efficiency."
     if metric in {m.SPEEDUP, m.EFFICIENCY}:
         return (

@@ -35,6 +35,7 @@ from tests.make_run import (
     step,
     with_job,
 )
+from tests.parsers.reading import SAMPLES
 from tests.test_goodput import killed_once
 
 ALL_FIGURES = [
@@ -234,6 +235,15 @@ def test_a_figure_that_would_be_empty_is_a_sentence(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     assert "no speedup, because no line has points of different rank counts." in page.text
     assert "speedup" not in page.plots()
+
+
+def test_only_weak_scaling_has_no_speedup_for_being_weak(tmp_path: Path) -> None:
+    finished_run(tmp_path / "weak", a_run("a", weak=True))
+    assert "no speedup is given for weak scaling" in page_of(tmp_path / "weak").text
+    # Its batch is not told, so that nobody knows which scaling it is.
+    log = SAMPLES / "paddleclas_2_4.txt"
+    page = Page(report([log], tmp_path / "out").read_text(encoding="utf-8"))
+    assert "no speedup, because no line has points of different rank counts." in page.text
 
 
 def test_a_run_whose_loss_is_not_believed_is_marked_in_the_table(tmp_path: Path) -> None:
