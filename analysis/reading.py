@@ -31,8 +31,6 @@ FEWEST_FOR_PROCESSES = 500
 RUNS_AT_ONCE = 50
 # A login node is shared.
 MOST_PROCESSES = 8
-# What an encoded result has of each step, as a list of steps and one of numbers.
-SERIES = ("losses", "step_times_s")
 
 
 class Task(NamedTuple):
@@ -160,7 +158,7 @@ def encoded(run: RunResult) -> bytes | None:
         "state": run.state,
         "reason": run.reason,
         "values": {metric.name: value for metric, value in run.values.items()},
-        # A list for each pair takes several times as long to read.
+        # As two lists of numbers: a list for each pair takes several times as long to read.
         "losses": [list(run.losses), list(run.losses.values())],
         "steady_steps": run.steady_steps,
         "step_times_s": [list(run.step_times_s), list(run.step_times_s.values())],
@@ -181,16 +179,14 @@ def folded(value: Mapping[str, Any], shelf: Shelf) -> dict[str, Any]:
     # The order of the settings stays.
     config = value["config"] | dict.fromkeys(sections)
     shared = {name: shelf.share(value[name]) for name in ("plan", "provenance")}
-    series = {name: [shelf.share(value[name][0]), value[name][1]] for name in SERIES}
-    return {**value, **shared, **series, "config": config, "sections": sections}
+    return {**value, **shared, "config": config, "sections": sections}
 
 
 def unfolded(value: Mapping[str, Any], shelf: Shelf) -> dict[str, Any]:
     """The encoded result that was folded."""
     config = value["config"] | {name: shelf.shared[number] for name, number in value["sections"].items()}
     shared = {name: shelf.shared[value[name]] for name in ("plan", "provenance")}
-    series = {name: [shelf.shared[value[name][0]], value[name][1]] for name in SERIES}
-    return {**value, **shared, **series, "config": config}
+    return {**value, **shared, "config": config}
 
 
 def decoded(path: Path, value: Mapping[str, Any]) -> RunResult:
