@@ -130,7 +130,7 @@ def work_out(task: Task) -> Worked:
 def stamp_with_ledger(task: Task) -> list[Any] | None:
     """The stamp of all that the key follows from; None where that may change unnoticed."""
     stamp = None if task.metered else stamp_of(task.path)
-    return None if stamp is None else [*stamp, digest(b"ledger", repr(task.submissions).encode(errors="surrogatepass"))]
+    return None if stamp is None else [*stamp, digest(b"ledger", submitted(task))]
 
 
 def key_of(task: Task, contents: Contents) -> str | None:
@@ -145,7 +145,12 @@ def key_of(task: Task, contents: Contents) -> str | None:
         if isinstance(content, OSError) and not isinstance(content, FileNotFoundError):
             return None
         parts.append(content if isinstance(content, bytes) else None)
-    return digest(b"run", *parts, repr(task.submissions).encode(errors="surrogatepass"))
+    return digest(b"run", *parts, submitted(task))
+
+
+def submitted(task: Task) -> bytes:
+    """What stands for what the ledger has on a run."""
+    return repr(task.submissions).encode(errors="surrogatepass")
 
 
 def encoded(run: RunResult) -> bytes | None:

@@ -196,7 +196,7 @@ def main() -> None:
             if run:
                 runs[name] = run
             found = figures(runs, rate)
-            if options.output:  # after every run, since a machine may be lent for minutes
+            if options.output:  # after every run, since a time limit may end the next
                 kept(options.output, found, where)
     print(f"\n{where['device']}, {where['date']}, {versions}")
     for what, value, unit, against in found:
