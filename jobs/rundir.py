@@ -259,7 +259,10 @@ def load_run(path: Path) -> Run:
     Raises RunDirError when the file is missing and ConfigError when it is not a run of this version.
     """
     if not path.is_file():
-        raise RunDirError(f"{path.parent} is not a run directory: it has no {path.name}.")
+        raise RunDirError(
+            f"{path.parent} is not a run directory: it has no {path.name}. Give the directory of one run; "
+            f"slurmscale status SWEEP --all lists a sweep's."
+        )
     try:
         config = OmegaConf.merge(OmegaConf.structured(Run), OmegaConf.load(path))
         return cast(Run, OmegaConf.to_object(config))

@@ -177,6 +177,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="CSV of the figures")
     parser.add_argument("--rehearsal", action="store_true", help="a tiny model, on a CPU if need be")
     options = parser.parse_args()
+    for file in (options.data, options.tokenizer):
+        if not file.is_file():
+            parser.error(
+                f"{file} is no file. Give the samples with --data FILE and the tokenizer with --tokenizer FILE."
+            )
     if not options.rehearsal and not torch.cuda.is_available():
         parser.error("torch sees no GPU here. Type --rehearsal to take the same way with a tiny model on the CPU.")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"

@@ -369,7 +369,9 @@ def test_a_folder_that_is_no_sweep_is_told_so(tmp_path: Path, capsys: pytest.Cap
         assert main([command, str(tmp_path)]) == 2
         assert "is not a sweep directory: no run with a config.yaml in it" in told(capsys)
     assert main(["logs", str(tmp_path)]) == 2
-    assert "is not a run directory: it has no config.yaml" in told(capsys)
+    shown = told(capsys)
+    assert "is not a run directory: it has no config.yaml. Give the directory of one run; " in shown
+    assert "slurmscale status SWEEP --all" in shown
 
 
 def test_a_prepared_run_without_a_launch_says_how_to_launch_it(
