@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,9 @@ from litgpt.utils import save_config
 from torch import Tensor
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -28,14 +30,16 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
-from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
+from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
+from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
 from jobs.checkpoint_directory import Saved, keep_newest, size_bytes, written_aside
 from jobs.engines.fill import part_of
 from jobs.engines.tensor_parallel import as_in_litgpt, grouped_by_rank
-from jobs.errors import CheckpointError
+from jobs.errors import CheckpointError, before_torch_archive
 
 # Optimizer state by parameter name: pipeline ranks hold different parameters, and lists of them would not merge.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -84,7 +88,7 @@ class Saver:
         final = self.directory / f"step-{step:08d}"
         try:
             with written_aside(final, self.group) as writing:
-                save_sharded(state, checkpoint_id=writing, process_group=self.group)
+                save_sharded(state, writing, self.group)
         except CheckpointException as error:
             reasons = sorted({f"{type(cause[0]).__name__}: {cause[0]}" for cause in error.failures.values()})
             return Saved(step, error="; ".join(reasons))
@@ -107,6 +111,22 @@ class Saver:
             self.finish()
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
+
+
+class Writer(FileSystemWriter):
+    """Torch's writer, whose errors say what the file system said: they lose it on their way to the other ranks."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
+        """Write this rank's part."""
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            raise before_torch_archive(error) from None
+
+
+def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None) -> None:
+    """Write a state, each rank its part; every rank of the group calls it and raises what any of them met."""
+    save_dcp(dict(state), storage_writer=Writer(directory), process_group=group)
 
 
 def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
@@ -164,10 +184,12 @@ def export(directory: Path, gpt: GPT, tokenizer_files: list[Path], *, tensor: in
     The weights go through a sharded checkpoint, so that no rank but the first ever holds more than its part.
     """
     with written_aside(directory) as writing:
-        save_sharded(in_litgpt_order(get_model_state_dict(gpt), gpt.config, tensor), checkpoint_id=writing / "sharded")
+        save_sharded(in_litgpt_order(get_model_state_dict(gpt), gpt.config, tensor), writing / "sharded")
         if dist.get_rank() == 0:
-            dcp_to_torch_save(writing / "sharded", writing / "lit_model.pth")
+            # An open file, which torch.save takes as well: given a path, it does not say why a write failed.
+            with (writing / "lit_model.pth").open("wb") as file:
+                dcp_to_torch_save(writing / "sharded", cast(Path, file))
             shutil.rmtree(writing / "sharded")
             save_config(gpt.config, writing)
-            for file in tokenizer_files:
-                shutil.copy(file, writing)
+            for tokenizer_file in tokenizer_files:
+                shutil.copy(tokenizer_file, writing)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from jobs.errors import CheckpointError
@@ -33,6 +35,12 @@ def complete(directory: Path) -> list[Path]:
 def size_bytes(path: Path) -> int:
     """Bytes of a checkpoint on disk."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def save_archive(value: Any, path: Path) -> None:
+    """Write torch's archive of a value; given a path, torch.save would not say why a write failed."""
+    with path.open("wb") as file:
+        torch.save(value, file)
 
 
 @contextmanager

@@ -41,3 +41,13 @@ class CheckpointError(SuiteError):
 
 class ReportError(SuiteError):
     """There is nothing to report on."""
+
+
+def before_torch_archive(error: BaseException) -> BaseException:
+    """The OSError behind an error of torch's archive writer, else the error itself.
+
+    Where a file system refuses bytes in the midst of a tensor, torch.save closes the archive that it was writing, and
+    raises "unexpected pos 704 vs 598" for it.
+    """
+    refusal = error.__context__
+    return refusal if isinstance(refusal, OSError) and "inline_container.cc" in str(error) else error

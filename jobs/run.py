@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jobs
 from jobs.causes import cause_of, record_failure
-from jobs.errors import RunDirError
+from jobs.errors import RunDirError, before_torch_archive
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.schema import EngineKind, Run
@@ -38,8 +38,9 @@ def main(run_directory: str) -> None:
         workload(run)(run, directory, rank)
     except BaseException as error:
         redact_exception(error)
-        text = "".join(traceback.format_exception_only(error)).strip()
-        record_failure(directory, cause_of(error), rank=rank.rank, node=node_name(), error=text)
+        told = before_torch_archive(error)
+        text = "".join(traceback.format_exception_only(told)).strip()
+        record_failure(directory, cause_of(told), rank=rank.rank, node=node_name(), error=text)
         raise
 
 

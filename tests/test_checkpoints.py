@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from jobs.rundir import RunDir
+from jobs.causes import end_of, latest_attempt
+from jobs.rundir import RunDir, read_records
 from tests.real_run import events, losses, make_run, train
 
 EVERY_TWO = ("ranks_per_node=2", "parallelism=fsdp_full", "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
@@ -63,35 +65,71 @@ def test_where_no_checkpoint_can_be_read_nothing_is_trained_and_a_person_decides
     assert "step-00000002" in checkpoints(run), "what may be of use to somebody stays"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path, whole: RunDir) -> Iterator[Path]:
-    """Checkpoints of a run below tmp_path lie on a disk with room for one and a half."""
-    size = events(whole, "checkpoint")[0]["checkpoint_size_bytes"]
-    assert isinstance(size, int)
-    disk = tmp_path / "test/full/checkpoints"
-    disk.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={int(1.5 * size)}", "tmpfs", disk], check=False).returncode:
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+@contextmanager
+def small_disk(where: Path, size_bytes: float) -> Iterator[None]:
+    """A directory that holds so many bytes and no more."""
+    where.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={int(size_bytes)}", "tmpfs", str(where)]
+    if subprocess.run(mount, check=False).returncode:
         pytest.skip("this machine lets nobody mount a tmpfs")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", where], check=True)
+
+
+def checkpoint_size_bytes(run: RunDir) -> int:
+    size = events(run, "checkpoint")[0]["checkpoint_size_bytes"]
+    assert isinstance(size, int)
+    return size
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 @pytest.mark.parametrize("background", ["true", "false"])
+# The disk is full in the first part of a file, at its end, and in the midst of a tensor: torch raises differently.
+@pytest.mark.parametrize("room", [1.05, 1.2, 1.6, 1.9])
 def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
-    background: str, small_disk: Path, whole: RunDir, tmp_path: Path
+    room: float, background: str, whole: RunDir, tmp_path: Path
 ) -> None:
-    run = RunDir(small_disk.parent)
-    made = make_run(tmp_path / "elsewhere", *EVERY_TWO, f"job.checkpoint_in_background={background}")
-    run.config.write_text(made.config.read_text())
-    assert train(run) == [0, 0]
+    made = make_run(tmp_path, *EVERY_TWO, f"job.checkpoint_in_background={background}")
+    run = RunDir(tmp_path / "test/full")
+    with small_disk(run.checkpoints, room * checkpoint_size_bytes(whole)):
+        shutil.copy(made.config, run.config)
+        assert train(run) == [0, 0]
+        assert checkpoints(run) == ["step-00000002"], "the last good one stays, and nothing half-written"
     assert losses(run) == pytest.approx(losses(whole), abs=1e-5)
     assert len(events(run, "finished")) == 1
     assert [event["step"] for event in events(run, "checkpoint")] == [2]
     failed = events(run, "checkpoint_failed")
     assert [event["step"] for event in failed] == [4, 6]
-    assert all("No space left on device" in str(event["error"]) for event in failed)
-    assert checkpoints(run) == ["step-00000002"], "the last good one stays, and nothing half-written"
+    assert {event["error"] for event in failed} == {FULL}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize(
+    "room",
+    [
+        pytest.param(0.5, id="while ranks write their parts"),
+        pytest.param(1.3, id="while the first rank writes them as one file"),
+    ],
+)
+def test_a_run_whose_weights_find_no_room_at_its_end_says_that_the_disk_is_full(
+    room: float, whole: RunDir, tmp_path: Path
+) -> None:
+    made = make_run(tmp_path, *EVERY_TWO[:2], "job.export=true", "job.checkpoint_every_steps=null")
+    weights_size_bytes = checkpoint_size_bytes(whole) / 3  # Adam's two moments are the rest.
+    records_size_bytes = sum(file.stat().st_size for file in whole.path.iterdir() if file.is_file())
+    run = RunDir(tmp_path / "test/full")
+    with small_disk(run.path, room * weights_size_bytes + records_size_bytes):
+        shutil.copy(made.config, run.config)
+        assert 0 not in train(run)
+        end = end_of(latest_attempt(list(read_records(run.status))))
+        assert end is not None
+        assert FULL in str(end["error"])
+        assert not run.export.exists()
 
 
 @pytest.mark.parametrize("layout", [("single", 1), ("tp_pp", 4), ("fsdp_full", 2)])

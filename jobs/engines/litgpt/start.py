@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from jobs.checkpoint_directory import save_archive
 from jobs.data import Dataset
 from jobs.data.prepare import lock
 from jobs.engines.litgpt_names import litgpt_fields
@@ -48,7 +49,7 @@ def write_weights(run: Run, path: Path, device: torch.device) -> None:
     values, dtype = values_of(run.job.init_from, run.job.seed), TYPES[run.engine.parameters]
     empty = empty_model(run.model, run.job.sequence_length, run.engine.loss).state_dict()
     if run.job.init_from is None:
-        torch.save({name: values(name, each.shape, dtype, device).cpu() for name, each in empty.items()}, path)
+        save_archive({name: values(name, each.shape, dtype, device).cpu() for name, each in empty.items()}, path)
         return
     for name, each in empty.items():
         # Only names and shapes are looked at here: to the meta device nothing is copied.
@@ -56,6 +57,6 @@ def write_weights(run: Run, path: Path, device: torch.device) -> None:
     source = (Path(run.job.init_from) / "lit_model.pth").resolve()
     state = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
     if "model" in state:  # as fine-tuning leaves them; LitGPT does not take that everywhere
-        torch.save(state["model"], path)
+        save_archive(state["model"], path)
     else:
         path.symlink_to(source)

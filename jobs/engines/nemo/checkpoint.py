@@ -19,7 +19,7 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 from nemo.utils.model_utils import unwrap_model
 
-from jobs.checkpoint_directory import keep_newest, written_aside
+from jobs.checkpoint_directory import keep_newest, save_archive, written_aside
 from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
 from jobs.errors import CheckpointError
@@ -79,7 +79,7 @@ def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_file
         if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
             state = dict(stage_weights(strategy))
             if parallel_state.get_tensor_model_parallel_rank() == 0:
-                torch.save(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
+                save_archive(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
         torch.distributed.barrier()
         if torch.distributed.get_rank() == 0:
             stages = sorted(writing.glob("stage*.pth"))
@@ -88,7 +88,7 @@ def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_file
                 whole |= torch.load(stage, mmap=True, weights_only=True)
             if run.model.tie_embeddings:
                 whole["transformer.wte.weight"] = whole["lm_head.weight"]
-            torch.save(whole, writing / "lit_model.pth")
+            save_archive(whole, writing / "lit_model.pth")
             for stage in stages:
                 stage.unlink()
             (writing / "model_config.yaml").write_text(yaml.safe_dump(litgpt_fields(run.model)))
