@@ -7,6 +7,7 @@ Called by analysis.find.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections import defaultdict
@@ -46,6 +47,8 @@ SAY_SO = f"write `ranks: N` into a {FILE_NAME} beside it"
 SUCCESS = "success"
 # Steps whose times differ by less, of two logs with the same losses, are the same steps.
 SAME_TIME_TOLERANCE = 0.01
+# A log may print four digits of a loss of which a file beside it has all.
+SAME_LOSS_TOLERANCE = 4e-4
 FEWEST_TO_TELL_COPIES = 3
 
 
@@ -301,21 +304,42 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
 def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[tuple[LogRun, RunResult]]:
     """The runs with what was found of them.
 
-    A file that tells the same steps as another one, by another rank or copied, is not used.
+    A file that tells the same steps as another one, by another rank, copied or with more digits, is not used.
     """
     originals: dict[object, list[tuple[LogRun, RunResult]]] = defaultdict(list)
     kept: list[tuple[LogRun, RunResult]] = []
     for run, found in runs:
-        losses = tuple(found.losses.values())
-        alike = originals[run.file.formats, losses] if len(losses) >= FEWEST_TO_TELL_COPIES else []
-        original = next((other for before, other in alike if same_run(before, run)), None)
+        places = likely_places(run, found)
+        likely = [original for place in places for original in originals[place]]
+        original = next(
+            (other for before, other in likely if same_losses(other, found) and same_run(before, run)), None
+        )
         if original is None:
-            alike.append((run, found))
+            for place in places:
+                originals[place].append((run, found))
             kept.append((run, found))
         else:
             reason = f"the same steps as {original.name}: another rank's log of that run, or a copy"
             kept.append((run, replace(found, state="copy", reason=reason)))
     return kept
+
+
+def likely_places(run: LogRun, found: RunResult) -> list[object]:
+    """Where, of thousands, those stand of which this may be a copy: two runs with the same losses share a place."""
+    losses = found.losses.values()
+    if len(losses) < FEWEST_TO_TELL_COPIES:
+        return []
+    # The sum and another one as near as losses may be lie in intervals that overlap. Either spans at most two numbers
+    # of three digits, those of its ends, and they share one.
+    ends = (math.fsum(losses) * (1 + apart) for apart in (-SAME_LOSS_TOLERANCE, SAME_LOSS_TOLERANCE))
+    # Not a set, whose order is another in each process.
+    return list(dict.fromkeys((run.file.formats, len(losses), f"{end:.3g}") for end in ends))
+
+
+def same_losses(one: RunResult, other: RunResult) -> bool:
+    """Whether every loss is the same, as far as the file with fewer digits tells."""
+    pairs = zip(one.losses.values(), other.losses.values(), strict=True)
+    return all(math.isclose(first, second, rel_tol=SAME_LOSS_TOLERANCE) for first, second in pairs)
 
 
 def same_run(one: LogRun, other: LogRun) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -128,6 +129,15 @@ def test_another_ranks_log_of_the_same_run_is_no_second_measurement(tmp_path: Pa
     write(tmp_path / "repeat.log", megatron((i, 1.05 * time) for i, time in enumerate(times_ms, 1)))
     states = {run.name: run.state for run in read_runs([tmp_path])}
     assert states == {"rank0.log": "as far as logged", "rank1.log": "copy", "repeat.log": "as far as logged"}
+
+
+def test_a_training_that_the_terminal_and_a_file_with_more_digits_tell_is_one_run(tmp_path: Path) -> None:
+    terminal = (SAMPLES / "dllogger_1_0.txt").read_text().splitlines(keepends=True)
+    write(tmp_path / "terminal.log", "".join(terminal[:12]))
+    shutil.copy(SAMPLES / "dllogger_1_0.jsonl", tmp_path / "log.json")
+    write(tmp_path / "repeat.log", "".join(terminal[12:]))
+    states = {run.name: run.state for run in read_runs([tmp_path])}
+    assert states == {"log.json": "as far as logged", "terminal.log": "copy", "repeat.log": "as far as logged"}
 
 
 def test_runs_whose_model_no_log_tells_are_not_compared_until_the_user_says_so(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """DLLogger of NVIDIA's DeepLearningExamples: `DLL time - Epoch: 0 Iteration: 19  train.loss : 6.95 train.ips : 1040 `.
 
 The step, written in three ways, stands before the fields; an epoch's or the run's summary has less of it or none. The
-file beside holds the same as `DLLL {json}`. Rates are of all ranks; `batch_size` is of one or of all, and left out.
+file beside holds the same as `DLLL {json}`, often with each batch of a validation as well. Rates are of all ranks;
+`batch_size` is of one or of all, and left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ STEP = re.compile(
     r"(?:(?:Training )?Epoch: (\d{1,9})(?: (?:Training )?Iteration: (\d{1,12}))?"
     r"|\((\d{1,9}),(?: (\d{1,12}))?\)|\(\)|Summary:|(PARAMETER)) "
 )
+# What one batch of an evaluation said is not its result.
+VALIDATION_STEP = "Validation Iteration"
 # Behind each value stands its unit, or at least a space: a torn line ends in half a number.
 FIELD = re.compile(r"([\w.-]+) : (\S+)(?=\s)")
 TRAINING: dict[str, Metric] = {
@@ -81,6 +84,8 @@ def printed(text: str) -> Entry | None:
     """The entry that a line of the terminal shows."""
     if not (found := PRINTED.search(text)) or not (step := STEP.match(found[2])):
         return None
+    if found[2].startswith(VALIDATION_STEP, step.end()):
+        return None
     place = [float(part) for part in step.group(1, 2, 3, 4) if part]
     return Entry(found[1], None if step[5] else place, dict(FIELD.findall(found[2], step.end())))
 
@@ -97,6 +102,8 @@ def written(text: str) -> Entry | None:
     if not isinstance(data, dict):
         return None
     place = [part for part in map(as_number, as_list(step)) if part is not None]
+    if len(place) > 2:  # a step of validation
+        return None
     return Entry(str(logged.get("datetime")), None if step == "PARAMETER" else place, data)
 
 

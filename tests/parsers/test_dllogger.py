@@ -55,6 +55,21 @@ def test_the_json_stream_says_the_same() -> None:
     assert written.texts == {Text.timestamp: "2026-03-04 05:06:15.011212"}
 
 
+@pytest.mark.parametrize("file", ["dllogger_1_0.txt", "dllogger_1_0.jsonl"])
+def test_a_training_is_told_by_steps_and_epochs_and_no_batch_of_a_validation_is_its_result(file: str) -> None:
+    # On the terminal there are two, by the step format of an example and by DLLogger's own.
+    trainings = 2 if file.endswith(".txt") else 1
+    found = records(SAMPLES / file, NAME)
+    assert texts(found, Text.model) == ["toy"] * trainings
+    steps = [(each.values[a.EPOCH], each.values[a.ITERATION]) for each in found if each.kind is Kind.step]
+    assert steps == [(0, 9), (0, 19), (1, 9), (1, 19)] * trainings
+    assert column(found, Kind.step, m.LOSS) == pytest.approx([1.29403, 1.28003, 1.28459, 1.19878] * trainings, abs=1e-5)
+    assert column(found, Kind.evaluation, a.EVALUATION_SCORE) == pytest.approx(
+        [43.75, 59.38, 59.38] * trainings, abs=0.01
+    )
+    assert len(column(found, Kind.summary, a.SAMPLES_PER_S)) == 3 * trainings
+
+
 @needs_corpus
 @pytest.mark.parametrize(
     ("file", "steps", "images_per_s"),
