@@ -312,7 +312,7 @@ def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[tuple[LogRu
         places = likely_places(run, found)
         likely = [original for place in places for original in originals[place]]
         original = next(
-            (other for before, other in likely if same_losses(other, found) and same_run(before, run)), None
+            (other for before, other in likely if same_run(before, run) and same_losses(other, found)), None
         )
         if original is None:
             for place in places:
@@ -344,8 +344,12 @@ def same_losses(one: RunResult, other: RunResult) -> bool:
 
 def same_run(one: LogRun, other: LogRun) -> bool:
     """Whether no setting differs that both tell, and every step took as long, which in a repeat it does not."""
-    if any(one.settings[metric] != other.settings[metric] for metric in one.settings.keys() & other.settings.keys()):
-        return False
-    times = [(some.time_s, others.time_s) for some, others in zip(one.steps, other.steps, strict=False)]
-    apart = [abs(a_s - b_s) / max(a_s, b_s) for a_s, b_s in times if a_s is not None and b_s is not None]
-    return bool(apart) and max(apart) < SAME_TIME_TOLERANCE
+    timed = False
+    for some, others in zip(one.steps, other.steps, strict=False):
+        a_s, b_s = some.time_s, others.time_s
+        if a_s is None or b_s is None:
+            continue
+        if abs(a_s - b_s) >= SAME_TIME_TOLERANCE * max(a_s, b_s):
+            return False
+        timed = True
+    return timed and all(one.settings[each] == other.settings[each] for each in one.settings.keys() & other.settings)
