@@ -29,13 +29,18 @@ def hardware(runs: Iterable[RunResult]) -> str:
 def answers(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
     """One sentence for each task of the report, or one that says why there is none."""
     if not groups:
-        return [
-            f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
-            if len(runs) > 1
-            else "No result: the run cannot be used; the reason is below."
-        ]
+        return [no_answer(runs)]
     tasks = by_task(groups).values()
     return [answer(members, prefix(members, name_task=len(tasks) > 1)) for members in tasks]
+
+
+def no_answer(runs: Collection[RunResult]) -> str:
+    """Why no question is answered."""
+    if any(run.used for run in runs):
+        return "No scaling result: no log tells how many ranks there were; the warnings say what to write."
+    if len(runs) > 1:
+        return f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
+    return "No result: the run cannot be used; the reason is below."
 
 
 def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:

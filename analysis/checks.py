@@ -292,10 +292,11 @@ def ranks_untold(runs: list[RunResult]) -> list[str]:
     without = [run.name for run in runs if run.ranks is None]
     if not without:
         return []
+    which = f"{', '.join(without[:3])}{', ...' if len(without) > 3 else ''}"
+    tell, them = ("log does", "it") if len(without) == 1 else ("logs do", "them")
     return [
-        f"{plural(len(without), 'log')} do not tell how many ranks there were ({', '.join(without[:3])}"
-        f"{', ...' if len(without) > 3 else ''}): measured, but in no line and no figure. "
-        f"Write `ranks: N` into a {FILE_NAME} beside them."
+        f"{len(without):,} {tell} not tell how many ranks there were ({which}): measured, but in no line and no "
+        f"figure. Write `ranks: N` into a {FILE_NAME} beside {them}."
     ]
 
 

@@ -300,10 +300,11 @@ def markdown(content: Report) -> str:
         point_headings, points = point_table(content.groups)
         held_headings, held_rows = held_and_sent(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used[:MOST_ROWS]]
-        parts.append(
-            f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
-            + table(point_headings, [row.cells for row in points])
-        )
+        if points:
+            parts.append(
+                f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
+                + table(point_headings, [row.cells for row in points])
+            )
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
             parts.append("\n## What a rank holds and sends\n\n" + table(held_headings, cells))

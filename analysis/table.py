@@ -282,9 +282,9 @@ def sent_over(axis: str, row: Row) -> float | None:
 def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
     """The columns a page shows for these rows, and beside them the settings that all of them share.
 
-    What no run measured has no column.
+    What no run measured or tells has no column.
     """
-    on_page = [c for c in COLUMNS if c.heading and (c.metric is None or any(c.value(row) is not None for row in rows))]
+    on_page = [c for c in COLUMNS if c.heading and any(c.value(row) is not None for row in rows)]
     if len(rows) < 2:
         return on_page, []
     first = rows[0]
@@ -294,8 +294,7 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
         return column.metric is None and all(column.text(row) == text for row in rows)
 
     shared = [column for column in on_page[1:] if is_shared(column)]
-    known = [(str(column.heading), column.text(first)) for column in shared if column.value(first) is not None]
-    return [c for c in on_page if c not in shared], known
+    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(first)) for c in shared]
 
 
 def to_csv(rows: Iterable[Row]) -> str:

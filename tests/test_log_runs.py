@@ -181,8 +181,14 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
     assert found.runs[0].used
     assert scaling_groups(found.runs) == []
     (said,) = warnings(found.runs, {})
-    assert said.startswith("1 log do not tell how many ranks there were (job.out)")
-    assert "Write `ranks: N` into a facts.yaml beside them." in said
+    assert said.startswith("1 log does not tell how many ranks there were (job.out)")
+    assert said.endswith("Write `ranks: N` into a facts.yaml beside it.")
+    answer = "No scaling result: no log tells how many ranks there were; the warnings say what to write."
+    assert build(found).answers == [answer]
+    html = page(build(found))
+    assert "<h2>Every run measured</h2>" in html
+    assert "<h2>Results</h2>" not in html
+    assert "<h2>Figures</h2>" not in html
     write(tmp_path / "facts.yaml", "ranks: 8\n")
     assert [group.points[0].ranks for group in scaling_groups(read_runs([tmp_path]))] == [8]
 
