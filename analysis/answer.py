@@ -36,6 +36,8 @@ def answers(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
 
 def no_answer(runs: Collection[RunResult]) -> str:
     """Why no question is answered."""
+    if not runs:
+        return "No scaling result: that takes trainings. What was measured is below."
     if any(run.used for run in runs):
         return "No scaling result: no log tells how many ranks there were; the warnings say what to write."
     if len(runs) > 1:

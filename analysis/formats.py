@@ -96,8 +96,6 @@ def interval_words(groups: Iterable[Group]) -> str:
         for n in counts
         if (k := interval_rank(n))
     ]
-    if not counts:
-        return "No point: no run tells on how many ranks it was."
     if not said:
         return (
             f"Medians have no confidence interval: that takes {FEWEST_REPEATS} repeats, and no point has more than "

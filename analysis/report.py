@@ -140,10 +140,9 @@ def build(found: Found) -> Report:
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
     used = [run for run in runs if run.used]
-    sweeps = sorted({run.sweep for run in runs})
     return Report(
-        title=one_line(f"Scaling report: {listed(sweeps, most=3)}"),
-        lead=lead(used, len(runs)),
+        title=report_title(found),
+        lead=lead(used, len(runs)) if runs else f"{plural(len(found.logs), 'log')}; none tells of a training.",
         answers=[*campaign_answers(runs), *answers(groups, runs)],
         limits=limits(groups),
         warnings=warnings(runs, doubts, groups),
@@ -181,6 +180,13 @@ def foreign_metrics(found: Found) -> list[Metric]:
 
 
 # --- words -----------------------------------------------------------------------------------------------------
+
+
+def report_title(found: Found) -> str:
+    """The sweeps of the runs, or where the logs lie of which none is a training."""
+    if found.runs:
+        return one_line(f"Scaling report: {listed(sorted({run.sweep for run in found.runs}), most=3)}")
+    return one_line(f"Report: {listed(sorted({log.path.parent.name for log in found.logs}), most=3)}")
 
 
 def lead(used: Sequence[RunResult], count: int) -> str:

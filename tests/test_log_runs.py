@@ -330,9 +330,12 @@ def test_a_single_log_may_be_given(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
-    samples = Path(__file__).parent / "parsers" / "samples"
-    write(tmp_path / "nccl.txt", (samples / "nccl_tests.txt").read_text())
+    logs = tmp_path / "fabric"
+    logs.mkdir()
+    shutil.copy(SAMPLES / "nccl_tests.txt", logs)
     content = build(read([tmp_path]))
+    assert (content.title, content.lead) == ("Report: fabric", "1 log; none tells of a training.")
+    assert content.answers == ["No scaling result: that takes trainings. What was measured is below."]
     section = next(each for each in content.measurements if each.heading == "nccl-tests")
     assert section.headings[:2] == ("File", "Message size (B)")
     assert "bus_bandwidth_bytes_per_s" in page(content)

@@ -170,9 +170,14 @@ def mappings(config: Any, key: str) -> Iterator[Mapping[str, Any]]:
 
 UPSTREAM = "https://github.com/triton-inference-server/perf_analyzer/tree/r25.01/genai-perf/genai_perf/export_data"
 FORMAT = LineFormat(
-    "GenAI-Perf", UPSTREAM, parse, opens=TITLES, closes=("└",), is_header=lambda header: header.startswith(HEADER)
+    "GenAI-Perf and AIPerf",
+    UPSTREAM,
+    parse,
+    opens=TITLES,
+    closes=("└",),
+    is_header=lambda header: header.startswith(HEADER),
 )
-DOCUMENT = DocumentFormat("GenAI-Perf (JSON)", UPSTREAM, recognises, parse_document)
+DOCUMENT = DocumentFormat("GenAI-Perf and AIPerf (JSON)", UPSTREAM, recognises, parse_document)
 REQUESTS = DocumentFormat(
     "AIPerf requests (JSON lines)",
     "https://github.com/ai-dynamo/aiperf/blob/f86c6c0/src/aiperf/common/models/record_models.py",

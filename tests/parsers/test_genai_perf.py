@@ -8,7 +8,7 @@ from analysis.parsers import metrics as a
 from analysis.parsers.record import Kind, Text
 from tests.parsers.reading import SAMPLES, records
 
-NAME = "GenAI-Perf"
+NAME = "GenAI-Perf and AIPerf"
 
 
 def test_a_box_of_80_columns_has_the_quantities_whose_names_it_breaks() -> None:

@@ -12,7 +12,7 @@ from analysis.parsers.lines import BLOCK_BYTES
 from analysis.parsers.record import Kind, Text
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
 
-NAME = "vLLM serving benchmark"
+NAME = "vLLM and SGLang serving benchmark"
 
 
 def test_a_table_is_one_summary_in_base_units() -> None:
