@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_type_hints
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
@@ -164,7 +165,7 @@ def composed_base(overrides: list[str]) -> DictConfig:
 def refuse_unset_section(config: DictConfig, override: Override) -> None:
     """Raise ConfigError for a value inside a section that nothing has set."""
     section = override.key_or_group.rpartition(".")[0]
-    if section and section in known_keys() and OmegaConf.select(config, section) is None:
+    if section and section in known_types() and OmegaConf.select(config, section) is None:
         raise ConfigError(
             f"{typed(override)}: {section} is null, so nothing in it can be changed. Choose an experiment or job "
             f"file that sets {section}."
@@ -274,20 +275,33 @@ def explain(error: Exception) -> str:
     if unknown:
         full = key or unknown[1]
         full = full if full.endswith(unknown[1]) else f"{full}.{unknown[1]}"
-        near = difflib.get_close_matches(full, known_keys(), n=3, cutoff=0.6)
+        near = difflib.get_close_matches(full, known_types(), n=3, cutoff=0.6)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"{full} is not a configuration key.{hint} `slurmscale plan` shows all keys with their values."
     if isinstance(cause, OmegaConfBaseException) and cause is not error:
-        return f"{text.splitlines()[0]}: {str(cause).splitlines()[0]} (key: {key})"
+        return f"{text.splitlines()[0]}: {str(cause).splitlines()[0]} (key: {key}){what_to_type(key)}"
     if isinstance(error, OmegaConfBaseException):
-        return f"{text.splitlines()[0]} (key: {key})"
+        return f"{text.splitlines()[0]} (key: {key}){what_to_type(key)}"
     return text
 
 
-def known_keys(of: type = Run, prefix: str = "") -> list[str]:
-    """Every key of the schema, dotted."""
-    keys: list[str] = []
+def what_to_type(key: str) -> str:
+    """A sentence on what a key takes; empty where OmegaConf's own words list it, as the names of a choice."""
+    known = known_types().get(key)
+    words = {
+        int: f"{key}=NUMBER, a whole one",
+        float: f"{key}=NUMBER",
+        bool: f"{key}=true or {key}=false",
+        str: f"{key}=TEXT",
+    }
+    return f". Type {words[known]}." if known in words else ""
+
+
+def known_types(of: type = Run, prefix: str = "") -> dict[str, Any]:
+    """Every key of the schema, dotted, with the type of its value; of one that may be null, with that of the other."""
+    types: dict[str, Any] = {}
     for name, kind in get_type_hints(of).items():
-        keys.append(prefix + name)
-        keys += known_keys(kind, f"{prefix}{name}.") if is_dataclass(kind) and isinstance(kind, type) else []
-    return keys
+        given = [each for each in get_args(kind) if each is not NoneType]
+        types[prefix + name] = given[0] if isinstance(kind, UnionType) and len(given) == 1 else kind
+        types |= known_types(kind, f"{prefix}{name}.") if is_dataclass(kind) and isinstance(kind, type) else {}
+    return types
