@@ -36,7 +36,7 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
-from jobs.checkpoint_directory import Saved, keep_newest, size_bytes, written_aside
+from jobs.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
 from jobs.engines.fill import part_of
 from jobs.engines.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
@@ -90,8 +90,7 @@ class Saver:
             with written_aside(final, self.group) as writing:
                 save_sharded(state, writing, self.group)
         except CheckpointException as error:
-            reasons = sorted({f"{type(cause[0]).__name__}: {cause[0]}" for cause in error.failures.values()})
-            return Saved(step, error="; ".join(reasons))
+            return Saved(step, error=met_by_ranks(error))
         except CheckpointError as error:
             return Saved(step, error=str(error))
         if dist.get_rank() > 0:
@@ -158,7 +157,7 @@ def read_into(state: dict[str, Any], path: Path) -> None:
     try:
         load_sharded(state, checkpoint_id=path)
     except (CheckpointException, OSError, RuntimeError) as error:
-        raise CheckpointError(f"Checkpoint {path} cannot be read: {error}") from error
+        raise CheckpointError(f"Checkpoint {path} cannot be read: {met_by_ranks(error)}.") from error
 
 
 def in_litgpt_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from jobs.errors import CheckpointError
 from jobs.rundir import RunDir, append_event
@@ -41,6 +43,12 @@ def save_archive(value: Any, path: Path) -> None:
     """Write torch's archive of a value; given a path, torch.save would not say why a write failed."""
     with path.open("wb") as file:
         torch.save(value, file)
+
+
+def met_by_ranks(error: BaseException) -> str:
+    """What went wrong in reading or writing; of torch's CheckpointException without the traceback of each rank."""
+    met = [cause[0] for cause in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+    return "; ".join(sorted({"".join(traceback.format_exception_only(each)).strip() for each in met}))
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from jobs.submit.commands import submit
 from jobs.transport import gloo_ways
 from tests.nemo.real_nemo import Nemo, shimmed_python
 from tests.real_run import events, losses, make_run, printed, steps, train
+from tests.test_checkpoints import checkpoint_size_bytes, small_disk
 from tests.test_train import mean_loss
 from tests.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 
@@ -228,7 +229,39 @@ def test_a_torn_checkpoint_is_refused_by_name(nemo: Nemo, tmp_path: Path) -> Non
     assert "step-00000003 cannot be read" in str(events(run, "failed")[0]["error"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata", "metadata.json"])
+def test_a_checkpoint_cut_short_is_refused_with_what_to_do(file: str, nemo: Nemo, tmp_path: Path) -> None:
+    run = done(nemo, tmp_path, *DP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
+    shutil.rmtree(run.checkpoints / "step-00000006")
+    torn = run.checkpoints / "step-00000004/weights" / file
+    os.truncate(torn, torn.stat().st_size // 2)
+    assert nemo.train(run) == [1, 1]
+    (said,) = {str(event["error"]) for event in events(run, "failed")}
+    assert f"Checkpoint {run.checkpoints / 'step-00000004'} cannot be read: " in said
+    assert said.endswith("Remove that directory to resume from the one before it.")
+    assert "Traceback" not in said
+    shutil.rmtree(run.checkpoints / "step-00000004")
+    finished(nemo, run)
+    assert events(run, "started")[-1]["from_step"] == 2
+
+
 # --- adapters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(nemo: Nemo, tmp_path: Path) -> None:
+    made = make_run(tmp_path, *NEMO, *DP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
+    size = checkpoint_size_bytes(finished(nemo, made))
+    run = RunDir(tmp_path / "test/full")
+    with small_disk(run.checkpoints, 1.5 * size):
+        shutil.copy(made.config, run.config)
+        assert nemo.train(run) == [0, 0]
+        assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000002"]
+    assert losses(run) == losses(made)
+    failed = events(run, "checkpoint_failed")
+    assert [event["step"] for event in failed] == [4, 6]
+    assert f"The last good one stays. Is the disk full? Type df -h {run.checkpoints}" in str(failed[0]["error"])
 
 
 @pytest.fixture(scope="module")

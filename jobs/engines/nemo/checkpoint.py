@@ -5,6 +5,7 @@ With LoRA a checkpoint holds the adapters alone: the weights under them come fro
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,16 @@ from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.models.gpt.gpt_model import GPTModel
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 from nemo.utils.model_utils import unwrap_model
+from torch.distributed.checkpoint.api import CheckpointException
 
-from jobs.checkpoint_directory import keep_newest, save_archive, written_aside
+from jobs.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
 from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
 from jobs.errors import CheckpointError
 from jobs.schema import Run
+
+# Of the files that every rank reads, pickle's and JSON's.
+TORN = (pickle.UnpicklingError, EOFError, ValueError)
 
 
 def save(run: Run, final: Path, strategy: MegatronStrategy) -> None:
@@ -35,6 +40,12 @@ def save(run: Run, final: Path, strategy: MegatronStrategy) -> None:
             strategy.checkpoint_io.save_checkpoint(state, writing, storage_options={"content_metadata": metadata})
     except (CheckpointingException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {final} could not be written ({error}). The last good one stays.") from error
+    except CheckpointException as error:
+        # Its writers are processes, and of their errors the text alone comes here: of a full disk "unexpected pos".
+        raise CheckpointError(
+            f"Checkpoint {final} could not be written ({reasons_of_first_rank(error)}). The last good one stays. "
+            f"Is the disk full? Type df -h {final.parent}"
+        ) from error
     if dist.get_rank() == 0:
         keep_newest(final.parent, run.job.keep_checkpoints)
 
@@ -45,13 +56,21 @@ def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
         metadata = strategy.unwrapped_checkpoint_io.load_content_metadata(path)
         state = sharded_state(run, strategy, metadata, loading=True)
         state = strategy.checkpoint_io.load_checkpoint(path, sharded_state_dict=state)
-    except (CheckpointingException, OSError, RuntimeError) as error:
+    except (CheckpointingException, CheckpointException, OSError, RuntimeError, *TORN) as error:
         raise CheckpointError(
-            f"Checkpoint {path} cannot be read: {error}. Remove that directory to resume from the one before it."
+            f"Checkpoint {path} cannot be read: {met_by_ranks(error)}. "
+            "Remove that directory to resume from the one before it."
         ) from error
     strategy.load_model_state_dict(state, strict=run.job.lora is None)
     (optimizer,) = strategy.optimizers
     optimizer.load_state_dict(state["optimizer"])
+
+
+def reasons_of_first_rank(error: CheckpointException) -> str:
+    """Why ranks could not write, for all to say: Megatron lets the first one alone know; every rank calls it."""
+    reasons = [met_by_ranks(error)]
+    dist.broadcast_object_list(reasons)
+    return reasons[0]
 
 
 def sharded_state(run: Run, strategy: MegatronStrategy, metadata: dict[str, Any], *, loading: bool) -> dict[str, Any]:
