@@ -183,7 +183,10 @@ def export(directory: Path, gpt: GPT, tokenizer_files: list[Path], *, tensor: in
     The weights go through a sharded checkpoint, so that no rank but the first ever holds more than its part.
     """
     with written_aside(directory) as writing:
-        save_sharded(in_litgpt_order(get_model_state_dict(gpt), gpt.config, tensor), writing / "sharded")
+        try:
+            save_sharded(in_litgpt_order(get_model_state_dict(gpt), gpt.config, tensor), writing / "sharded")
+        except CheckpointException as error:
+            raise CheckpointError(f"The weights cannot be written to {directory}: {met_by_ranks(error)}.") from error
         if dist.get_rank() == 0:
             # An open file, which torch.save takes as well: given a path, it does not say why a write failed.
             with (writing / "lit_model.pth").open("wb") as file:

@@ -129,6 +129,7 @@ def test_a_run_whose_weights_find_no_room_at_its_end_says_that_the_disk_is_full(
         end = end_of(latest_attempt(list(read_records(run.status))))
         assert end is not None
         assert FULL in str(end["error"])
+        assert "Traceback" not in str(end["error"])
         assert not run.export.exists()
 
 
