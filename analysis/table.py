@@ -322,7 +322,9 @@ def measured_cells(columns: Iterable[Column]) -> Callable[[Row], Iterable[object
 def other_cells(columns: Iterable[Column]) -> Callable[[Row], Iterable[object]]:
     """What gives a row's cells in these columns; only text is ever changed for a spreadsheet."""
     values = [column.value for column in columns]
-    return lambda row: [csv_cell(value) if isinstance(value := value_of(row), str) else value for value_of in values]
+    # Most texts, as a model's name, are those of many runs.
+    cell = functools.cache(csv_cell)
+    return lambda row: [cell(value) if isinstance(value := value_of(row), str) else value for value_of in values]
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
