@@ -99,8 +99,9 @@ def parse_document(document: Any) -> Iterator[Record]:
             if (found := OPTION.match(f"{key} : {value}")) and found[1] in OPTIONS:
                 settings[OPTIONS[found[1]]] = float(found[2]) * SIZES.get(found[3], 1)
         yield Record(Kind.setting, 0, settings, {Text.software: software})
-        for repetition in as_list(lookup(test, "Results")):
-            for access in as_list(repetition):
+        for result in as_list(lookup(test, "Results")):
+            # Version 3 has a list for each repetition.
+            for access in result if isinstance(result, list) else [result]:
                 name = lookup(access, "access")
                 if isinstance(name, str) and name in ACCESSES:
                     values = measured({key: as_number(value) for key, value in access.items()})
