@@ -63,6 +63,16 @@ def test_the_setting_counts_nodes_and_has_larger_and_smaller_units() -> None:
     assert old.values == {a.TRANSFER_SIZE: 256 << 10, a.BLOCK_SIZE: 512}
 
 
+def test_the_table_as_csv_has_the_ranks_too() -> None:
+    found = records(SAMPLES / "ior_4_0.csv", NAME)
+    assert [each.kind for each in found] == [Kind.measurement] * 4
+    assert texts(found, Text.benchmark) == ["write", "read"] * 2
+    assert found[0].values == pytest.approx({
+        a.IO_BANDWIDTH: 3488.712 * MIB, a.IO_OPERATIONS_PER_S: 3613.443, a.BLOCK_SIZE: 4 * MIB, a.TRANSFER_SIZE: MIB,
+        a.DURATION: 0.0023, a.RANKS: 2,
+    })  # fmt: skip
+
+
 def test_a_document_has_the_setting_and_each_access() -> None:
     setting, *rows = records(SAMPLES / "ior_4_0.json", NAME + " (JSON)")
     assert setting.texts == {Text.software: "IOR-4.0.0rc1+dev"}
