@@ -1,6 +1,7 @@
 """IOR: what was set up as `key : value`, then a table with a row for each write and read of each repetition; or JSON.
 
-Columns are known by the table's header: 3.4 added IOPS and latency. A time that was not taken is `-`.
+Columns are known by the table's header: 3.4 added IOPS and latency. A time that was not taken is `-`. As CSV there is
+the table alone, which has a column for the ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs.metrics import Metric
 
 TITLE = ": MPI Coordinated Test of Parallel I/O"
-HEADER = "access    bw(MiB/s)"
+HEADERS = ("access    bw(MiB/s)", "access,bw(MiB/s)")
 SIZES = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 OPTION = re.compile(rf"\s*([a-z][a-z ]*?)\s*[:=] (\d{{1,20}}(?:\.\d+)?)(?: ({'|'.join(SIZES)}))?\s*$")
 OPTIONS = {
@@ -37,6 +38,7 @@ COLUMNS: dict[str, tuple[Metric, float]] = {
     "xferKiB": (a.TRANSFER_SIZE, SIZES["KiB"]),
     "total(s)": (a.DURATION, 1),
     "totalTime": (a.DURATION, 1),
+    "numTasks": (a.RANKS, 1),
 }
 ACCESSES = {"write", "read"}
 BEST = re.compile(r"\s*Max (Write|Read): +([\d.]{1,20}) MiB/sec \(([\d.]+) MB/sec\)\s*$")
@@ -50,20 +52,26 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     for line in lines:
         if TITLE in line.text:
             settings, software, columns = {}, {Text.software: line.text.partition(TITLE)[0].strip()}, []
-        elif HEADER in line.text:
+        elif any(header in line.text for header in HEADERS):
             if settings and not columns:
                 yield Record(Kind.setting, line.number, settings, software, line.rank, line.host)
-            columns = line.text.split()
+            columns = cells_of(line.text)
         elif found := BEST.match(line.text):
             if mib_per_s := printed_number(found[2]):
                 values = {a.IO_BANDWIDTH: mib_per_s * SIZES["MiB"]}
                 yield Record(Kind.summary, line.number, values, {Text.benchmark: found[1].lower()}, line.rank)
         elif columns:
-            if values := row(columns, line.text.split()):
-                texts = {Text.benchmark: line.text.split()[0]}
+            cells = cells_of(line.text)
+            if values := row(columns, cells):
+                texts = {Text.benchmark: cells[0]}
                 yield Record(Kind.measurement, line.number, values, texts, line.rank, line.host)
         elif (found := OPTION.match(line.text)) and found[1] in OPTIONS:
             settings[OPTIONS[found[1]]] = float(found[2]) * SIZES.get(found[3], 1)
+
+
+def cells_of(text: str) -> list[str]:
+    """What stands between blanks or commas."""
+    return text.replace(",", " ").split()
 
 
 def row(columns: list[str], cells: list[str]) -> dict[Metric, float]:
@@ -99,8 +107,9 @@ def parse_document(document: Any) -> Iterator[Record]:
             if (found := OPTION.match(f"{key} : {value}")) and found[1] in OPTIONS:
                 settings[OPTIONS[found[1]]] = float(found[2]) * SIZES.get(found[3], 1)
         yield Record(Kind.setting, 0, settings, {Text.software: software})
-        for repetition in as_list(lookup(test, "Results")):
-            for access in as_list(repetition):
+        for result in as_list(lookup(test, "Results")):
+            # Version 3 has a list for each repetition.
+            for access in result if isinstance(result, list) else [result]:
                 name = lookup(access, "access")
                 if isinstance(name, str) and name in ACCESSES:
                     values = measured({key: as_number(value) for key, value in access.items()})
@@ -113,7 +122,7 @@ FORMAT = LineFormat(
     UPSTREAM,
     parse,
     needles=("Max Write: ", "Max Read: "),
-    opens=(TITLE, HEADER),
+    opens=(TITLE, *HEADERS),
     closes=("Finished            : ", "Run finished: "),
 )
 DOCUMENT = DocumentFormat("IOR (JSON)", UPSTREAM, recognises, parse_document)

@@ -1,6 +1,7 @@
-"""mdtest, which comes with IOR: a table of metadata operations per second, then the same as times.
+"""mdtest, which comes with IOR: a table of metadata operations per second, and the same as times.
 
 Every operation has a row, also those that were not run, as zeros. Before 3.4 there were no times, and a colon in rows.
+Since 4.0 either table may be missing, and the head of both says "in ops/sec".
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 
 LAUNCHED = re.compile(r"\s*(mdtest-\S+) was launched with (\d{1,9}) total task\(s\) on (\d{1,9}) node\(s\)")
-# Max, Min, Mean, Std Dev.
-ROW = re.compile(r"\s*((?:File|Directory|Tree) [a-z]+)\s*:?((?:\s+[\d.]{1,20}){4})\s*$")
+# Max, Min, Mean, Std Dev; with --showRankStatistics after Max, Min and Mean of each rank by itself.
+ROW = re.compile(r"\s*((?:File|Directory|Tree) [a-z]+)\s*:?(?:(?:\s+[\d.]{1,20}){3})?((?:\s+[\d.]{1,20}){4})\s*$")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -33,6 +34,6 @@ FORMAT = LineFormat(
     "https://github.com/hpc/ior/blob/4.0.0/src/mdtest.c",
     parse,
     needles=(" total task(s) on ",),
-    opens=("SUMMARY rate: (of", "SUMMARY: (of"),
-    closes=("SUMMARY time: (of", "-- finished at "),
+    opens=("SUMMARY rate: (of", "SUMMARY rate (in ops/sec): (of", "SUMMARY: (of"),
+    closes=("SUMMARY time: (of", "SUMMARY time (in ops/sec): (of", "-- finished at "),
 )
