@@ -1,7 +1,8 @@
 """How long a report of 10,000 runs takes: `make benchmark` prints it cold and warm, beside processor seconds.
 
-The runs are made here, as many as its argument says, 50 steps each, with the files that a run writes, and left alone for
-a minute. Whole processes are timed. Cold is with an empty cache, warm the same again; the table is what runs.csv needs.
+The runs are made here, as many as the argument says, 50 steps each, with the files that a run writes, and then left
+alone for a minute. Whole processes are timed. Cold is with an empty cache, warm the same again; the table is what
+runs.csv needs.
 """
 
 from __future__ import annotations

@@ -59,7 +59,9 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         elif found := BEST.match(line.text):
             if mib_per_s := printed_number(found[2]):
                 values = {a.IO_BANDWIDTH: mib_per_s * SIZES["MiB"]}
-                yield Record(Kind.summary, line.number, values, {Text.benchmark: found[1].lower()}, line.rank)
+                yield Record(
+                    Kind.summary, line.number, values, {Text.benchmark: f"most, {found[1].lower()}"}, line.rank
+                )
         elif columns:
             cells = cells_of(line.text)
             if values := row(columns, cells):
