@@ -33,7 +33,7 @@ class Ending(Enum):
     network = "Check that the nodes reach each other at the rendezvous port, and that none of them died first."
     launch_failure = "Start the container or program by hand on that node: the run's own code has not begun."
     configuration_error = "Mend the setting that the line names; sending it again as it is cannot help."
-    code_error = "Read the traceback above the line: the program itself raised it."
+    code_error = "Read the traceback beside the line: the program itself failed, or a library that it called there."
     diverged = "Lower the learning rate, clip gradients, or go back to a checkpoint before the loss rose."
     killed = "Look at the node's kernel log: a SIGKILL that nobody owns is mostly the host running out of memory."
     aborted = "Look above for what the program said before it aborted; with NCCL it is mostly the watchdog."
@@ -106,8 +106,19 @@ SIGNS = (
     sign(Ending.collective_timeout, Weight.consequence, r"Watchdog caught collective operation timeout"),
     sign(Ending.network, Weight.consequence, r"Rendezvous\w*Error\b|Connection (?:reset|closed|refused)\b|Broken pipe"),
     sign(Ending.network, Weight.consequence, r"^\w*Error: .*\bgloo/transport/"),
+    # Nobody sends these signals: the program's own memory is broken. Ranks whose peers have gone crash as well.
+    sign(
+        Ending.code_error, Weight.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Bus error|Illegal instruction)"
+    ),
+    sign(Ending.code_error, Weight.consequence, r"^Fatal Python error: (?!Aborted)"),
+    sign(Ending.code_error, Weight.end, r"^(?:malloc|realloc|free|munmap_chunk)\(\): |^double free or corruption \("),
+    sign(Ending.code_error, Weight.end, r"^corrupted (?:size vs\. prev_size|double-linked list)"),
     sign(Ending.killed, Weight.signal, r"tasks? [\d,-]+: Killed\b|\bexitcode: -9\b|Signal 9 \(SIGKILL\)"),
-    sign(Ending.aborted, Weight.signal, r"tasks? [\d,-]+: Aborted\b|\bexitcode: -6\b|Signal 6 \(SIGABRT\)"),
+    sign(
+        Ending.aborted,
+        Weight.signal,
+        r"tasks? [\d,-]+: Aborted\b|^Fatal Python error: Aborted|\bexitcode: -6\b|Signal 6 \(SIGABRT\)",
+    ),
     sign(Ending.cancelled, Weight.signal, r"CANCELLED AT [\dT:-]+ \*\*\*|^KeyboardInterrupt$"),
 )
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Missing\w*|Interrupt|Exit))(?:: (?P<words>.*))?$")
@@ -129,7 +140,9 @@ NEEDLES = (
     "error: unrecognized", "error: argument", "error: the following", "error: Parser key", "error: Configuration",
     "error: Problem", "loss is", "loss became", "loss was", "Loss is", "nan in l", "inf in l", "NaN in l",
     "Watchdog caught", "DefaultCPUAllocator",
-    "Rendezvous", "Connection re", "Connection closed", "Broken pipe", ": Killed", ": Aborted", "exitcode", "Signal 9",
+    "Rendezvous", "Connection re", "Connection closed", "Broken pipe", ": Killed", ": Aborted",
+    ": Segmentation fault", ": Bus error", ": Illegal instruction", "Fatal Python error", "alloc(): ", "free(): ",
+    "munmap_chunk(): ", "double free", "corrupted ", "exitcode", "Signal 9",
     "Signal 6", "KeyboardInterrupt", "Traceback (most recent call last)", "Error", "Exception", "  time      :",
     "  host      :", "  rank      :",
 )  # fmt: skip

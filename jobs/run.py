@@ -8,6 +8,7 @@ with the rank and the node before the process ends.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import traceback
 from collections.abc import Callable
@@ -22,9 +23,13 @@ from jobs.schema import EngineKind, Run
 from jobs.secrets import redact_exception
 from jobs.transport import listen_to_nccl
 
+STDERR = 2
+
 
 def main(run_directory: str) -> None:
     """Run one rank of the run in this directory to its end."""
+    # A library that crashes (SIGSEGV, SIGABRT) leaves the Python stacks of all threads in the rank's log.
+    faulthandler.enable(STDERR)
     directory = RunDir(Path(run_directory))
     run = load_run(directory.config)
     rank = this_rank(run.ranks_per_node)

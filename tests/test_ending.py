@@ -64,6 +64,14 @@ def of(log: str, last_progress: int = 0, *, finished: bool = False) -> Verdict:
         ("slurmstepd: error: pyxis: child 4242 failed with error code: 1", Ending.launch_failure),
         ("loss is nan at step 40, giving up", Ending.diverged),
         ("srun: error: node03: task 1: Killed", Ending.killed),
+        ("srun: error: node03: task 1: Segmentation fault (core dumped)", Ending.code_error),
+        ("Fatal Python error: Segmentation fault", Ending.code_error),
+        ("Fatal Python error: Aborted", Ending.aborted),
+        ("malloc(): unaligned tcache chunk detected", Ending.code_error),
+        ("free(): invalid pointer", Ending.code_error),
+        ("double free or corruption (!prev)", Ending.code_error),
+        ("corrupted size vs. prev_size", Ending.code_error),
+        ("The cache of free() calls is corrupted data", Ending.unknown),
         (" iteration 9/ 10 | number of nan iterations: 0 |", Ending.unknown),
         ("node03:4:5 [1] NCCL INFO [Service thread] Connection closed by localRank 1", Ending.unknown),
         ("WARNING: ConnectionError: will try again", Ending.unknown),
@@ -94,6 +102,11 @@ def test_the_verdict_quotes_the_line_and_says_where_it_began_and_what_to_do() ->
         (f"[rank1]: {TRACEBACK}[rank1]: KeyError: 1\n[rank0]: {TRACEBACK}[rank0]: ValueError: y", Ending.code_error, 1),
         # The kernel's log stands behind the program's.
         (f"{TIMEOUT.format(0, 8)}\nNVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus", Ending.hardware, None),
+        # A rank that crashes takes its peers' connections with it, and its own abort says less than the C library did.
+        (f"srun: error: node03: task 1: Segmentation fault\n{TRACEBACK}RuntimeError: [gloo/transport/tcp/pair.cc:547] "
+         "Connection closed by peer", Ending.code_error, 1),
+        (f"{TRACEBACK}RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer\n"
+         "malloc(): unaligned tcache chunk detected\nFatal Python error: Aborted", Ending.code_error, None),
         # Children by their times, not by their order; those that torchrun ended are no cause.
         (child(5, -9, "10:00:31") + child(2, -6, "10:00:00") + child(1, -15, "09:59:59"), Ending.aborted, 2),
         # An exit code alone proves nothing.
