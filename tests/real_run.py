@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -54,32 +56,43 @@ def make_run(where: Path, *overrides: str, small: bool = True) -> RunDir:
 
 # Many times what any run of the tests takes, since CI's machine may be slow for a while: it ends what would never end.
 TIMEOUT_S = 400
+FORK = multiprocessing.get_context("fork")
 
 
-def train(directory: RunDir, timeout_s: float = TIMEOUT_S) -> list[int | None]:
+def rank(directory: Path, rank: int, world: int, port: int) -> None:
+    """One rank, from its start to its end."""
+    _print_to(directory / f"rank{rank}.log")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    main(str(directory))
+
+
+def train(
+    directory: RunDir,
+    context: ForkContext | ForkServerContext = FORK,
+    of_rank: Callable[[Path, int, int, int], None] = rank,
+) -> list[int | None]:
     """Run all ranks of a run to their end; returns their exit codes."""
     world, port = load_run(directory.config).ranks, free_port()
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=_rank, args=(directory.path, rank, world, port)) for rank in range(world)]
+    ranks = [context.Process(target=of_rank, args=(directory.path, number, world, port)) for number in range(world)]
     for process in ranks:
         process.start()
-    return [_ended(process, directory.path / f"rank{rank}.log", timeout_s) for rank, process in enumerate(ranks)]
+    return [_ended(process, directory.path / f"rank{number}.log") for number, process in enumerate(ranks)]
 
 
-def evaluate(directory: RunDir, timeout_s: float = TIMEOUT_S) -> int | None:
+def evaluate(directory: RunDir) -> int | None:
     """Run the stage that evaluates a run; returns its exit code."""
-    process = multiprocessing.get_context("fork").Process(target=_evaluate, args=(directory.path,))
+    process = FORK.Process(target=_evaluate, args=(directory.path,))
     process.start()
-    return _ended(process, directory.path / "rank0.log", timeout_s)
+    return _ended(process, directory.path / "rank0.log")
 
 
-def _ended(process: BaseProcess, log: Path, timeout_s: float) -> int | None:
+def _ended(process: BaseProcess, log: Path) -> int | None:
     """The exit code of a process; one that does not end is killed, and its log says so."""
-    process.join(timeout_s)
+    process.join(TIMEOUT_S)
     if process.is_alive():
         process.kill()
         with log.open("a") as file:
-            file.write(f"killed by the test: it still ran after {timeout_s} s\n")
+            file.write(f"killed by the test: it still ran after {TIMEOUT_S} s\n")
     process.join()
     return process.exitcode
 
@@ -97,12 +110,6 @@ def _print_to(path: Path) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1)
     # pytest turns warnings into errors; a real rank does not.
     warnings.resetwarnings()
-
-
-def _rank(directory: Path, rank: int, world: int, port: int) -> None:
-    _print_to(directory / f"rank{rank}.log")
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    main(str(directory))
 
 
 def losses(directory: RunDir) -> list[float]:

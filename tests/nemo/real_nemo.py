@@ -77,13 +77,13 @@ def serve() -> None:
     os.dup2(2, 1)
     cpu_shim.install()
     import jobs.engines.nemo.record  # noqa: F401 (once, for all forked ranks)
-    from tests.real_run import _rank
+    from tests.real_run import rank
 
     context = multiprocessing.get_context("fork")
     for line in sys.stdin:
         directory = Path(json.loads(line))
         world, port = load_run(RunDir(directory).config).ranks, free_port()
-        ranks = [context.Process(target=_rank, args=(directory, rank, world, port)) for rank in range(world)]
+        ranks = [context.Process(target=rank, args=(directory, number, world, port)) for number in range(world)]
         for process in ranks:
             process.start()
         print(json.dumps([process.pid for process in ranks]), file=answers, flush=True)
