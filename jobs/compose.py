@@ -26,7 +26,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
@@ -102,6 +102,9 @@ def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
             f"{typed(swept[0])}: several values, but this is a single run. Add -m to make one run of each "
             f"value, or quote it to pass a list: '{key}=[...]'."
         )
+    axes = [alternatives(override, parser) for override in given]
+    for override in itertools.chain.from_iterable(axes):
+        refuse_odd_key_or_choice(override)
     declared: list[Override] = []
     if multirun:
         choices = [typed(o) for o in given if not o.is_sweep_override() and not is_plain_value(o)]
@@ -113,7 +116,27 @@ def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
             for override in parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
             if override.key_or_group not in known
         ]
-    return [alternatives(override, parser) for override in declared + given]
+    return [alternatives(override, parser) for override in declared] + axes
+
+
+def refuse_odd_key_or_choice(override: Override) -> None:
+    """Raise ConfigError for what Hydra would answer with a traceback, or in words about its own inside."""
+    group, line, value = override.key_or_group, typed(override), cast(Any, override.value())
+    if not group:
+        raise ConfigError(f"{line!r} has no key. Type KEY=VALUE.")
+    if group not in GROUPS or isinstance(value, dict):
+        return
+    if override.is_add() or override.is_force_add():
+        raise ConfigError(f"{line}: {group} is chosen already. Type {line.lstrip('+')} to choose another one.")
+    names = value if isinstance(value, list) else [value]
+    if override.is_delete() or not all(isinstance(name, str) for name in names):
+        options = GlobalHydra.instance().config_loader().get_group_options(group, config_name="config")
+        raise ConfigError(f"{line}: {which_to_choose(group, options)}")
+
+
+def which_to_choose(group: str, options: Iterable[str]) -> str:
+    """A sentence with the choices of a group."""
+    return f"Type {group}=NAME with one of {', '.join(sorted(options))}."
 
 
 def alternatives(override: Override, parser: OverridesParser) -> list[Override]:
@@ -268,6 +291,17 @@ def refusals_in_our_words() -> Iterator[None]:
 
 def explain(error: Exception) -> str:
     """The innermost message, without Hydra's repetition, and a suggestion where a key is misspelt."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        near = difflib.get_close_matches(name, error.options, n=3, cutoff=0.6)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return f"{group}={name}: there is no such choice.{hint} {which_to_choose(group, error.options)}"
+    if isinstance(error, OverrideParseException):
+        said = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))
+        return (
+            f"{error.override!r} cannot be read: {said}. Type KEY=VALUE; a value with blanks, commas, colons or "
+            """brackets wants two kinds of quotes: 'KEY="a b"'."""
+        )
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     text = str(error).strip().removeprefix("In 'config': ")
     key = getattr(cause, "full_key", None) or ""
@@ -294,6 +328,8 @@ def what_to_type(key: str) -> str:
         bool: f"{key}=true or {key}=false",
         str: f"{key}=TEXT",
     }
+    if is_dataclass(known):
+        return f". It is a section: type {key}.KEY=VALUE with one of {', '.join(get_type_hints(known))}."
     return f". Type {words[known]}." if known in words else ""
 
 
