@@ -56,6 +56,8 @@ TRAINING_NAMES: Names = {
 OLD_TRAINING_NAMES: Names = {**TRAINING_NAMES, "train_samples_per_second": (a.STEPS_PER_S, 1)}
 # By all steps, also those that were made before a run was resumed.
 BY_ALL_STEPS = {a.MEAN_LOSS, a.SAMPLES_PER_S, a.STEPS_PER_S}
+# Losses are logged with four digits, means of the steps since the last one.
+LEAST_OWN_PART = 0.99
 EVALUATION_NAMES: Names = {
     "loss": (m.EVALUATION_LOSS, 1),
     "accuracy": (a.EVALUATION_SCORE, 1),
@@ -100,9 +102,17 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 def parse_state(document: Any) -> Iterator[Record]:
     """The history that a checkpoint keeps, whose entries know their steps."""
     yield Record(Kind.setting, 0, numbers(document.items(), STATE_NAMES))
+    summed, last_step = 0.0, 0.0
     for entry in as_list(document.get("log_history")):
-        if isinstance(entry, dict):
-            yield from logged(entry, Line(0, ""), resumed=False)
+        if not isinstance(entry, dict):
+            continue
+        values = numbers(entry.items(), {**STEP_NAMES, **TRAINING_NAMES})
+        step = values.get(m.STEP, 0.0)
+        # A process that began at a checkpoint sums the losses of its own steps and divides them by all steps.
+        resumed = values.get(a.MEAN_LOSS, 0.0) * step < LEAST_OWN_PART * summed
+        yield from logged(entry, Line(0, ""), resumed=resumed)
+        if m.LOSS in values:
+            summed, last_step = summed + values[m.LOSS] * (step - last_step), step
 
 
 def logged(said: Mapping[str, object], line: Line, *, resumed: bool) -> Iterator[Record]:

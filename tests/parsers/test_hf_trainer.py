@@ -99,6 +99,14 @@ def test_rates_at_the_end_are_believed_only_of_a_training_that_began_at_its_firs
 
 
 @needs_corpus
+def test_the_state_of_a_resumed_training_shows_by_its_mean_loss_that_its_rates_are_none() -> None:
+    state = records(SAMPLES / "trainer_state_resumed.json", STATE_NAME)
+    assert column(state, Kind.step, m.STEP) == [2, 4, 6, 8, 10]
+    (end,) = (each.values for each in state if each.kind is Kind.summary)
+    # Six of ten steps' losses by ten, and ten steps by the time of six.
+    assert end == {m.STEP: 10, a.EPOCH: 1.25, a.TRAINING_TIME: 0.0818}
+
+
 def test_a_real_run_on_four_nodes_gives_the_throughput_of_its_source() -> None:
     case = CORPUS / "hf_trainer" / "bigscience_hf_ds_gpt2_n4_n8_n16"
     found = records(case / "hf_ds_gpt2_base_n4-1832555.out", NAME, beside=("DeepSpeed",))
