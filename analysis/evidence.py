@@ -113,6 +113,7 @@ SIGNS = (
     sign(Ending.code_error, Weight.consequence, r"^Fatal Python error: (?!Aborted)"),
     sign(Ending.code_error, Weight.end, r"^(?:malloc|realloc|free|munmap_chunk)\(\): |^double free or corruption \("),
     sign(Ending.code_error, Weight.end, r"^corrupted (?:size vs\. prev_size|double-linked list)"),
+    sign(Ending.aborted, Weight.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\("),
     sign(Ending.killed, Weight.signal, r"tasks? [\d,-]+: Killed\b|\bexitcode: -9\b|Signal 9 \(SIGKILL\)"),
     sign(
         Ending.aborted,
@@ -131,7 +132,9 @@ NETWORK_TYPES = re.compile(r"(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Ne
 SIGNALS = {9: Ending.killed, 6: Ending.aborted, 11: Ending.code_error}
 # torchrun's summary of its children: fields of one failure after the other.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
-RANK = re.compile(r"\[Rank (\d+)\]|srun: error: \S+: tasks? (\d+)")
+RANK = re.compile(
+    r"\[Rank (\d+)\]|srun: error: \S+: tasks? (\d+)|MPI_ABORT was invoked on rank (\d+)|MPI_Abort\(.*\) - process (\d+)"
+)
 HOST = re.compile(r" ON (\S+) CANCELLED AT|srun: error: (\S+): tasks? |srun: error: Node failure on (\S+)")
 NEEDLES = (
     "CANCELLED AT", "oom-kill", "oom_kill", "exceeded memory", "Out of memory", "Out Of Memory", "out of memory",
@@ -142,7 +145,7 @@ NEEDLES = (
     "Watchdog caught", "DefaultCPUAllocator",
     "Rendezvous", "Connection re", "Connection closed", "Broken pipe", ": Killed", ": Aborted",
     ": Segmentation fault", ": Bus error", ": Illegal instruction", "Fatal Python error", "alloc(): ", "free(): ",
-    "munmap_chunk(): ", "double free", "corrupted ", "exitcode", "Signal 9",
+    "munmap_chunk(): ", "MPI_ABORT", "MPI_Abort", "double free", "corrupted ", "exitcode", "Signal 9",
     "Signal 6", "KeyboardInterrupt", "Traceback (most recent call last)", "Error", "Exception", "  time      :",
     "  host      :", "  rank      :",
 )  # fmt: skip
@@ -207,6 +210,6 @@ def named(line: Line) -> Line:
     """The line, as that of the rank and the host that it speaks of where it names them."""
     rank, host = RANK.search(line.text), HOST.search(line.text)
     return line._replace(
-        rank=int(rank[1] or rank[2]) if rank else line.rank,
+        rank=int(rank[rank.lastindex or 0]) if rank else line.rank,
         host=host[host.lastindex or 0] if host else line.host,
     )

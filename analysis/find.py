@@ -26,6 +26,7 @@ from analysis.parsers import genai_perf, sacct
 from analysis.parsers.read import document
 from analysis.reading import Task, read_all
 from analysis.records import RunResult
+from analysis.streams import with_errors
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.rundir import SweepDir, is_power_log, read_records
@@ -70,7 +71,8 @@ def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = Fa
     ]
     own = read_all(tasks, use_cache=use_cache, may_spawn=may_spawn)
     facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
-    logs = with_accounting(read_logs([path for path in sorted(files) if path.name != FILE_NAME], use_cache=use_cache))
+    read_files = read_logs([path for path in sorted(files) if path.name != FILE_NAME], use_cache=use_cache)
+    logs = with_accounting(with_errors(read_files))
     told = [log for log in logs.values() if log.told]
     roots = sorted({files[log.path] for log in told})
     trainings = [

@@ -1,7 +1,8 @@
 """Log files of other people's jobs as runs: their settings in our words, their steps measured by our rules.
 
 What a run was, a log tells itself, or a file beside it: MLPerf's description of the system, or a `facts.yaml` that the
-user writes. Never a name. A log with training steps is a run; what other logs measure is for analysis.benchmarks.
+user writes. Never a name. A log with training steps is a run, and so is one that measures nothing and tells why its
+program died; what other logs measure is for analysis.benchmarks.
 Called by analysis.find.
 """
 
@@ -31,6 +32,7 @@ from analysis.parsers import mlperf_system
 from analysis.parsers.record import Kind, Text
 from analysis.records import RunResult
 from analysis.stragglers import straggler_share, stragglers_of_log
+from analysis.streams import job_name
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -50,6 +52,7 @@ SAME_TIME_TOLERANCE = 0.01
 # A log may print four digits of a loss of which a file beside it has all.
 SAME_LOSS_TOLERANCE = 4e-4
 FEWEST_TO_TELL_COPIES = 3
+DIED_FIRST = "it ended before it told of any step"
 
 
 def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) -> list[RunResult]:
@@ -59,10 +62,12 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
     """
     files = list(files)
     beside = [file for file in files if is_description(file)]
+    telling = {job_name(file.path) for file in files if tells_more_than_events(file)}
     runs = []
     for file in files:
         attempts = attempts_of(file)
-        if attempts or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
+        died = died_first(file) and job_name(file.path) not in telling
+        if attempts or died or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
             settings, texts = dict(file.settings), dict(file.texts)
             for other in descriptions_of(file.path, beside):
                 settings = {**other.settings, **settings}
@@ -73,6 +78,16 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
             runs.append(LogRun(file, settings, texts, attempts))
     found = without_copies([(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs])
     return without_attempts(found, lambda run: result(run, root))
+
+
+def died_first(file: LogFile) -> bool:
+    """Whether a file tells why its program died and nothing that it did."""
+    return file.verdict is not None and file.verdict.weight is not None and not tells_more_than_events(file)
+
+
+def tells_more_than_events(file: LogFile) -> bool:
+    """Whether anything was measured in a file; its program's start, for instance, is an event."""
+    return any(kind is not Kind.event for _, kind in file.records)
 
 
 def is_description(file: LogFile) -> bool:
@@ -285,6 +300,8 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
     if stops and stops[-1] != SUCCESS:
         return stops[-1], f"the log says of its end: {stops[-1]}"
     verdict = run.file.verdict
+    if verdict and died_first(run.file):
+        return verdict.ending.name.replace("_", " "), DIED_FIRST
     state = "as far as logged" if verdict is None or verdict.ending is Ending.unknown else verdict.ending.name
     if stops:
         state = Ending.succeeded.name

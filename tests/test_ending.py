@@ -107,6 +107,11 @@ def test_the_verdict_quotes_the_line_and_says_where_it_began_and_what_to_do() ->
          "Connection closed by peer", Ending.code_error, 1),
         (f"{TRACEBACK}RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer\n"
          "malloc(): unaligned tcache chunk detected\nFatal Python error: Aborted", Ending.code_error, None),
+        ("ERROR: open64(\"/nowhere/file\", 66, 0664) failed. Error: No such file or directory, (aiori-POSIX.c:482)\n"
+         "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD", Ending.aborted, 3),
+        ("application called MPI_Abort(MPI_COMM_WORLD, -1) - process 2", Ending.aborted, 2),
+        (f"{TRACEBACK}KeyError: 'lr'\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
+         Ending.code_error, None),
         # Children by their times, not by their order; those that torchrun ended are no cause.
         (child(5, -9, "10:00:31") + child(2, -6, "10:00:00") + child(1, -15, "09:59:59"), Ending.aborted, 2),
         # An exit code alone proves nothing.

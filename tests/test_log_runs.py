@@ -409,3 +409,56 @@ BEGINNINGS = {"dmon_pucm_columns.txt", "litgpt_pretrain_2023_measured_tflops.txt
 def test_every_log_of_the_corpus_is_known() -> None:
     unknown = [name for name in read([CORPUS]).unknown if not name.endswith(("meta.json", *NO_LOGS))]
     assert {Path(name).name for name in unknown} == BEGINNINGS
+
+
+# --- jobs that died before their first step, and errors in a file of their own ----------------------------------
+
+OUT_OF_MEMORY = (
+    "loading\nTraceback (most recent call last):\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
+)
+
+
+def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tmp_path: Path) -> None:
+    run = one(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
+    assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it told of any step", False)
+    assert build(read([tmp_path])).answers == ["No result: the run cannot be used; the reason is below."]
+    (ended,) = endings([run]).values()
+    assert ended.proof == "slurm-7.out:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+
+
+def test_text_of_which_nothing_is_known_is_no_run(tmp_path: Path) -> None:
+    write(tmp_path / "train.out", megatron([(1, 9), (2, 5)]))
+    write(tmp_path / "notes.txt", "the run was slow\n")
+    assert len(read_runs([tmp_path])) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "errors"),
+    [("train-7.out", "train-7.err"), ("train.o7", "train.e7"), ("7_0_log.out", "7_0_log.err"), ("stdout", "stderr")],
+)
+def test_errors_in_a_file_of_their_own_tell_why_the_training_beside_them_ended(
+    tmp_path: Path, output: str, errors: str
+) -> None:
+    log = write(tmp_path / output, megatron([(step, 5) for step in range(1, 9)]))
+    write(tmp_path / errors, OUT_OF_MEMORY)
+    (run,) = read_runs([tmp_path])
+    assert (run.name, run.state) == (output, "out of gpu memory")
+    assert run.used
+    (ended,) = endings([run]).values()
+    assert ended.proof == f"{errors}:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    assert endings([one(log)]) == {}, "without that file nothing tells"
+
+
+def test_a_traceback_beside_a_training_may_be_one_that_it_went_on_after(tmp_path: Path) -> None:
+    write(tmp_path / "train.out", megatron([(step, 5) for step in range(1, 9)]))
+    write(tmp_path / "train.err", "Traceback (most recent call last):\nKeyError: 'metrics server'\n")
+    (run,) = read_runs([tmp_path])
+    assert (run.state, endings([run])) == ("as far as logged", {})
+
+
+def test_errors_of_another_job_tell_nothing_of_this_one(tmp_path: Path) -> None:
+    write(tmp_path / "train-7.out", megatron([(step, 5) for step in range(1, 9)]))
+    write(tmp_path / "train-8.err", OUT_OF_MEMORY)
+    states = {run.name: run.state for run in read_runs([tmp_path])}
+    assert states == {"train-7.out": "as far as logged", "train-8.err": "out of gpu memory"}
