@@ -107,6 +107,11 @@ class Shelf:
 
     def put(self, name: str, key: str, value: Any, stamp: Any = None) -> None:
         """Keep a value and its input's stamp, which JSON gives back as they are."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            # A file's name of bytes that are no text, which JSON does not hold.
+            return
         self.entries[name], self.stamps[name] = (key, value), stamp
         self.changed = True
 

@@ -120,9 +120,9 @@ def files_below(path: Path) -> tuple[dict[Path, bool], list[Path]]:
     if path.is_file():
         return {}, [path]
     if not path.is_dir():
+        what = "is neither a file nor a directory" if path.exists() else "does not exist"
         raise ReportError(
-            f"{path} does not exist. Give sweeps, runs, logs or directories of them, for instance: "
-            "slurmscale report runs/demo"
+            f"{path} {what}. Give sweeps, runs, logs or directories of them, for instance: slurmscale report runs/demo"
         )
     runs: dict[Path, bool] = {}
     others: list[Path] = []

@@ -270,7 +270,7 @@ def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[
     steady = []
     for step, record in steps.items():
         attempt, time_s = number(record, m.ATTEMPT), number(record, m.STEP_TIME)
-        timed = attempt is not None and time_s is not None and time_s > 0 and number(record, m.TOKENS) is not None
+        timed = time_s is not None and time_s > 0 and (number(record, m.TOKENS) or 0) > 0
         if timed and attempt is not None and step >= first[int(attempt)] + unmeasured:
             steady.append(record)
     return steady

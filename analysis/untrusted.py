@@ -6,7 +6,6 @@ Used by everything in analysis that reads a configuration, a plan or a record.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -15,8 +14,8 @@ import orjson
 
 from jobs.metrics import Metric
 
-# Asked of every number of a log.
-LARGEST = sys.float_info.max
+# Asked of every number of a log; no quantity is larger, and squares and sums of what is smaller stay finite.
+LARGEST = 1e150
 
 
 def number(record: Mapping[str, Any], metric: Metric) -> float | None:

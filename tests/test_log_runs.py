@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -462,3 +463,12 @@ def test_errors_of_another_job_tell_nothing_of_this_one(tmp_path: Path) -> None:
     write(tmp_path / "train-8.err", OUT_OF_MEMORY)
     states = {run.name: run.state for run in read_runs([tmp_path])}
     assert states == {"train-7.out": "as far as logged", "train-8.err": "out of gpu memory"}
+
+
+def test_files_whose_names_are_no_text_are_read_and_named(tmp_path: Path) -> None:
+    write(tmp_path / "train.out", megatron([(step, 5) for step in range(1, 9)]))
+    odd = os.fsdecode(b"caf\xe9.dat")
+    write(tmp_path / odd, "x")
+    found = read([tmp_path], use_cache=True)
+    assert (len(found.runs), found.unknown) == (1, [odd])
+    assert "caf" in page(build(found))

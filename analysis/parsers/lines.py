@@ -14,6 +14,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -87,22 +88,31 @@ def read(path: Path) -> Iterator[bytes]:
         first = raw.read(max(map(len, DECOMPRESS)))
         raw.seek(0)
         decompress = next((how for magic, how in DECOMPRESS.items() if first.startswith(magic)), None)
-        file = decompress(raw) if decompress else raw
-        while True:
-            try:
-                block = file.read(BLOCK_BYTES)
-            except TORN:
-                if decompress is None:
-                    raise
-                return
-            if not block:
-                return
+        if decompress is not None:
+            yield from decompressed(decompress(raw))
+            return
+        while block := raw.read(BLOCK_BYTES):
             yield block
 
 
+def decompressed(file: Any) -> Iterator[bytes]:
+    """The content of a compressed file in blocks, as far as it is whole."""
+    pieces: list[bytes] = []
+    size = 0
+    with suppress(*TORN):
+        # Of a whole block that is torn a plain read would give nothing.
+        while piece := file.read1(BLOCK_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size >= BLOCK_BYTES:
+                yield b"".join(pieces)
+                pieces, size = [], 0
+    yield b"".join(pieces)
+
+
 def utf_8(given: Iterator[bytes]) -> Iterator[bytes]:
-    """Text as PowerShell and some Windows editors save it made UTF-8; everything else as it is."""
-    first = next(given, b"")
+    """Text as PowerShell and some Windows editors save it made UTF-8 without a mark; everything else as it is."""
+    first = next(given, b"").removeprefix(codecs.BOM_UTF8)
     if not first.startswith(UTF_16):
         yield first
         yield from given

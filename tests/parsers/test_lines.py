@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
 import re
@@ -102,6 +103,21 @@ def test_compressed_files_are_read_and_torn_ones_as_far_as_they_go(
     assert b"".join(blocks(file)) == content
     file.write_bytes(compress(content)[:-1000])
     assert content.startswith(b"".join(blocks(file)))
+
+
+def test_of_a_torn_log_all_is_read_that_is_whole(tmp_path: Path) -> None:
+    content = b"".join(b"line %d %d\n" % (number, number * number) for number in range(20_000))
+    file = tmp_path / "log"
+    file.write_bytes(gzip.compress(content)[:-1000])
+    read = b"".join(blocks(file))
+    assert content.startswith(read)
+    assert len(read) > 0.9 * len(content)
+
+
+def test_a_mark_of_utf_8_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(codecs.BOM_UTF8 + b"JobID|State\n")
+    assert b"".join(blocks(file)) == b"JobID|State\n"
 
 
 def test_utf_16_is_read_as_text(tmp_path: Path) -> None:
