@@ -18,7 +18,7 @@ OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `sl
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 below a reference."""
-    options = parser().parse_args(arguments)
+    options = parsed(arguments)
     try:
         return dispatch(options)
     except SuiteError as error:
@@ -33,6 +33,26 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader of our output, `head` for instance, has seen enough.
         sys.stderr.close()
         return 0
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """The options of one command; overrides may stand before, between and behind them."""
+    options, behind = parser().parse_known_args(arguments)
+    takes_overrides = "overrides" in options
+    if behind and (not takes_overrides or any(word.startswith("-") for word in behind)):
+        hint = "; overrides have no dashes, as in nodes=2" if takes_overrides else ""
+        options.grammar.error(f"unrecognized arguments: {' '.join(behind)}{hint}")
+    if behind:
+        # What argparse leaves over: it takes the words of one place for all of them.
+        options.overrides += behind
+    return options
+
+
+def folder(text: str) -> Path:
+    """A path that was typed; an unset variable of a shell is none."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no folder; type --output FOLDER")
+    return Path(text)
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,7 +73,9 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> Parser:
-        return commands.add_parser(name, help=text, description=text)
+        sub: Parser = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(grammar=sub)
+        return sub
 
     for name, text in (
         ("plan", "show what the overrides come to: the plan table, the mesh and every value; prepares nothing"),
@@ -106,7 +128,7 @@ def parser() -> Parser:
     )
     sub.add_argument("--allow-missing", action="store_true", help="points of FILE that were not measured do not fail")
     sub.add_argument("--no-cache", action="store_true", help="read all runs again, also those that have not changed")
-    sub.add_argument("-o", "--output", type=Path, help="where to write (default: the one DIR given, else here)")
+    sub.add_argument("-o", "--output", type=folder, help="where to write (default: the one DIR given, else here)")
     sub.add_argument(
         "--format",
         action="append",
