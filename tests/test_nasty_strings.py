@@ -169,3 +169,22 @@ def test_a_name_that_is_none_is_refused(key: str, name: str, tmp_path: Path) -> 
     sweep = SweepDir(tmp_path / "s")
     with pytest.raises(SubmitError, match=rf"cluster\.{key}: .* is not an? (variable's name|option of sbatch)"):
         script.script_text(run, sweep.run("r"), sweep)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("time", "the script says --time already. Type wall_time_min=MINUTES."),
+        ("nodes", "Type nodes=NUMBER."),
+        ("array", "Type launcher.max_running=NUMBER for how many runs at a time."),
+        ("output", "`slurmscale logs` looks where that says: leave it out."),
+    ],
+)
+def test_an_option_that_the_script_has_already_is_refused_with_its_key(option: str, told: str, tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    run.cluster.sbatch[option] = "5"
+    sweep = SweepDir(tmp_path / "s")
+    with pytest.raises(SubmitError) as refused:
+        script.script_text(run, sweep.run("r"), sweep)
+    assert str(refused.value).startswith(f"cluster.sbatch.{option}: ")
+    assert told in str(refused.value)

@@ -46,6 +46,8 @@ def counts_are_positive(run: Run) -> str | None:
         return f"{key}={value} is not a positive number. Type {key}=1 or more."
     none_or_more = {
         "launcher.requeues": run.launcher.requeues,
+        # Slurm's --mem=0 is all memory of a node.
+        "cluster.memory_gb_per_node": run.cluster.memory_gb_per_node or 0,
         "launcher.requeue_pause_s": run.launcher.requeue_pause_s,
         "engine.pace_every_steps": run.engine.pace_every_steps or 0,
         "engine.prefetch_batches": run.engine.prefetch_batches,

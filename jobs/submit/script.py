@@ -24,6 +24,17 @@ from jobs.submit import container
 STOP_BEFORE_LIMIT_S = 90
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
+# What a batch script says by itself, and would say twice: option -> what to type.
+SAID_ALREADY = {
+    "time": "Type wall_time_min=MINUTES",
+    "nodes": "Type nodes=NUMBER",
+    "ntasks": "Type nodes=NUMBER ranks_per_node=NUMBER",
+    "ntasks-per-node": "Type ranks_per_node=NUMBER",
+    "array": "Type launcher.max_running=NUMBER for how many runs at a time",
+    "output": "`slurmscale logs` looks where that says: leave it out",
+    "error": "`slurmscale logs` shows both in one file: leave it out",
+    "signal": "A run saves what it has before its time limit by it: leave it out",
+}
 STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
 
 
@@ -192,6 +203,9 @@ def refuse_unscriptable(run: Run) -> None:
         wrong = [name for name in names if not pattern.fullmatch(name)]
         if wrong:
             raise SubmitError(f"cluster.{key}: {wrong[0]!r} is not {what}. Type another name.")
+    twice = [name for name in cluster.sbatch if name in SAID_ALREADY]
+    if twice:
+        raise SubmitError(f"cluster.sbatch.{twice[0]}: the script says --{twice[0]} already. {SAID_ALREADY[twice[0]]}.")
     values = [*cluster.env.values(), *cluster.modules, *cluster.setup, *cluster.container_mounts]
     for value in (*values, cluster.container, cluster.python, run.runs_dir):
         if value is not None and "\0" in value:
