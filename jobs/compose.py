@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
+import os
 import pickle
 import re
 from collections import Counter
@@ -20,6 +22,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_type_hints
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -37,6 +40,8 @@ from jobs.schema import EngineKind, Run
 
 # A sweep of hundreds has one mistake more often than hundreds.
 MOST_EXPLAINED = 10
+# Ten times what a Slurm array holds by default.
+MOST_POINTS = 10_000
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
 NAMED_AXES = {"model", "engine", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
 GROUPS = {
@@ -76,6 +81,7 @@ def compose(overrides: list[str], *, multirun: bool, judge: Callable[[Run], list
     """
     # As Hydra wants it typed where config.yaml does not list the group, which ours does.
     overrides = [line.removeprefix("+") if line.startswith("+experiment=") else line for line in overrides]
+    refuse_odd_site()
     with refusals_in_our_words(), initialize_config_module("conf", version_base="1.3"):
         axes = sweep_axes(overrides, multirun=multirun)
         points = [
@@ -92,15 +98,18 @@ def compose(overrides: list[str], *, multirun: bool, judge: Callable[[Run], list
 
 
 def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
-    """The alternatives of each override; with multirun also those an experiment file declares."""
+    """The alternatives of each override; with multirun also those an experiment file declares.
+
+    Raises ConfigError where they are none, or more points than a sweep may have.
+    """
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     given = parser.parse_overrides(overrides)
     swept = [override for override in given if override.is_sweep_override()]
     if swept and not multirun:
         key = swept[0].get_key_element()
         raise ConfigError(
-            f"{typed(swept[0])}: several values, but this is a single run. Add -m to make one run of each "
-            f"value, or quote it to pass a list: '{key}=[...]'."
+            f"{typed(swept[0])}: several values, but this is a single run. Add -m to plan or submit for one run of "
+            f"each value, or quote it to pass a list: '{key}=[...]'."
         )
     axes = [alternatives(override, parser) for override in given]
     for override in itertools.chain.from_iterable(axes):
@@ -116,7 +125,20 @@ def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
             for override in parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
             if override.key_or_group not in known
         ]
-    return [alternatives(override, parser) for override in declared] + axes
+    axes = [alternatives(override, parser) for override in declared] + axes
+    count = math.prod(map(len, axes))
+    if count > MOST_POINTS:
+        raise ConfigError(f"These are {count:,} points; a sweep has at most {MOST_POINTS:,}. Give fewer values.")
+    return axes
+
+
+def refuse_odd_site() -> None:
+    """Raise ConfigError where the site's own files are said to be where no directory is."""
+    site = os.environ.get("SLURMSCALE_SITE")
+    if site and "://" not in site and not Path(site).is_dir():
+        raise ConfigError(
+            f"SLURMSCALE_SITE={site} is not a directory. Give the one that holds your cluster/NAME.yaml, or unset it."
+        )
 
 
 def refuse_odd_key_or_choice(override: Override) -> None:
@@ -140,11 +162,24 @@ def which_to_choose(group: str, options: Iterable[str]) -> str:
 
 
 def alternatives(override: Override, parser: OverridesParser) -> list[Override]:
-    """The override itself, or one override for each value of a sweep."""
+    """The override itself, or one override for each value of a sweep; raises ConfigError where it has none."""
     if not override.is_sweep_override():
         return [override]
     key = override.get_key_element()
-    return parser.parse_overrides([f"{key}={value}" for value in override.sweep_string_iterator()])
+    try:
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
+    except (HydraException, ValueError) as error:
+        raise ConfigError(f"{typed(override)}: {error}. {sweep_to_type(key)}") from None
+    if not values:
+        raise ConfigError(f"{typed(override)}: no value is in it. {sweep_to_type(key)}")
+    if len(values) > MOST_POINTS:
+        raise ConfigError(f"{typed(override)}: a sweep has at most {MOST_POINTS:,} points. {sweep_to_type(key)}")
+    return parser.parse_overrides([f"{key}={value}" for value in values])
+
+
+def sweep_to_type(key: str) -> str:
+    """A sentence on how several values are given."""
+    return f"Type {key}=A,B,C, or {key}=range(1,5) for 1 to 4."
 
 
 def typed(override: Override) -> str:
@@ -287,6 +322,13 @@ def refusals_in_our_words() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error)) from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        # Hydra leaves a file that is no configuration to whoever reads its traceback.
+        said = " ".join(str(error).split())
+        raise ConfigError(
+            f"A configuration file cannot be used: {said}. Mend it; your own ones are in "
+            f"SLURMSCALE_SITE={os.environ.get('SLURMSCALE_SITE', '')}, and cluster/generic_slurm.yaml is a pattern."
+        ) from error
 
 
 def explain(error: Exception) -> str:

@@ -197,6 +197,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("job.sequence_length=1024", "Type job.sequence_length=512 or less."),
         ("job.epochs=1", "exactly one decides the length, both are set"),
         ("job.learning_rate=-1", "job.learning_rate=-1 is outside 0 to 1000"),
+        ("cluster.memory_gb_per_node=-4", "cluster.memory_gb_per_node=-4 is negative."),
         ("job.seed=-1", "job.seed=-1 is outside 0 to 2147483647. Type job.seed=NUMBER in that range."),
         ("job.clip_norm=0", "job.clip_norm=0 is not positive"),
         ("parallelism.sharding=FULL_SHARD", "have no meaning with strategy=ddp"),
@@ -303,3 +304,51 @@ def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
     assert layout.dp * layout.tp * layout.pp == run.ranks
     assert accumulation(run) * mbs * layout.dp == gbs
     assert run.parallelism.strategy is not Strategy.single or run.ranks == 1 or layout.dp == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("nodes=range(4,1)", "nodes=range(4,1): no value is in it. Type nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
+        ("model=glob(zzz*)", "model=glob(zzz*): no value is in it."),
+        ("nodes=range(1,3,0)", "nodes=range(1,3,0): range() arg 3 must not be zero. Type nodes=A,B,C"),
+        ("nodes=interval(1,3)", "Type nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
+        ("repeat=range(1,1000000000)", "repeat=range(1,1000000000): a sweep has at most 10,000 points."),
+    ],
+)
+def test_a_sweep_over_nothing_or_too_much_is_refused(override: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compose([override], multirun=True)
+    assert told in str(refused.value)
+
+
+def test_axes_that_multiply_to_too_many_points_are_refused_before_any_is_composed() -> None:
+    with pytest.raises(ConfigError, match="These are 1,000,000 points; a sweep has at most 10,000"):
+        compose(["nodes=range(1,1001)", "repeat=range(1,1001)"], multirun=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"name: [a", "mine.yaml"),
+        (b"name:\n\tgpus: 1", "mine.yaml"),
+        (b"partition: gpu\npartition: cpu\n", "found duplicate key partition"),
+        (b"defaults: nope\n", "defaults must be a list (got str)"),
+        (b"defaults: [mine]\n", "A configuration file cannot be used: "),
+        (b"\xff\xfe", "A configuration file cannot be used: "),
+    ],
+)
+def test_a_sites_file_that_is_no_configuration_is_refused_with_where_it_is(
+    content: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster/mine.yaml").write_bytes(content)
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path))
+    said = refusal("cluster=mine")
+    assert told in said
+    assert str(tmp_path) in said
+
+
+def test_a_site_that_is_no_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "typo"))
+    assert "typo is not a directory. Give the one that holds your cluster/NAME.yaml" in refusal("nodes=1")

@@ -135,7 +135,7 @@ def sweep_of(run: Run, folder: Path | None) -> SweepDir:
 
 def baseline_points(overrides: list[str], folder: Path | None, repeats: int, where: Sequence[str] = ()) -> list[Point]:
     """The repeats of a new campaign's baseline, or more of them; `where` says how they are started."""
-    point = compose_one([*overrides, *where])
+    point = compose_one([*overrides, *where], BASELINE)
     sweep = sweep_of(point.run, folder)
     known = recorded(sweep.run(repeat_name(BASELINE, 1)))
     if known is not None and known["changes"] != overrides:
@@ -156,8 +156,8 @@ def attempt_points(name: str, overrides: list[str], campaign: Campaign, repeats:
     changes = [each for each in overrides if not is_shared(each)]
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(name, changes, campaign)
-    baseline = compose_one([*campaign.base, *where])
-    tried = compose_one([*campaign.base, *where, *changes])
+    baseline = compose_one([*campaign.base, *where], BASELINE)
+    tried = compose_one([*campaign.base, *where, *changes], name)
     refuse_another_task(name, tried.run, baseline.run)
     refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
     beside = campaign.first(f"{name}-{BASELINE}")
@@ -172,9 +172,12 @@ def attempt_points(name: str, overrides: list[str], campaign: Campaign, repeats:
     ]
 
 
-def compose_one(overrides: list[str]) -> Point:
-    """The one point of these overrides."""
-    return compose(overrides, multirun=False)[0]
+def compose_one(overrides: list[str], name: str) -> Point:
+    """The one point of these overrides; a ConfigError names the attempt, of which a file has several."""
+    try:
+        return compose(overrides, multirun=False)[0]
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: Any) -> Point:
