@@ -199,6 +199,8 @@ def lead(used: Sequence[RunResult], count: int) -> str:
     times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
     when = f", {period(times[0], times[-1])}" if times else ""
     where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
+    untold = sum(run.setting("nodes") is None for run in used)
+    where += f" ({plural(untold, 'run')} of unknown nodes)" if nodes and untold else ""
     runs = "run" if len(used) == 1 else "runs"
     return (
         f"{hardware(used)} {runs} on {listed(devices)}, {where or 'ranks not told'}{when}; "
