@@ -135,9 +135,14 @@ def reach(group: Group) -> str:
 
 
 def overlap(fastest: Point, points: Sequence[Point]) -> str:
-    """How many points have a repeat within the fastest one's spread: being fastest is then not beyond doubt."""
-    within = sum(point is not fastest and point.throughput.high >= fastest.throughput.low for point in points)
-    return f", a spread that {plural(within, 'other point')} reached into" if within else ""
+    """How many points are as fast as the fastest, or have a repeat that is: it is then not fastest beyond doubt."""
+    best, others = fastest.throughput, [point.throughput for point in points if point is not fastest]
+    equal = sum(other.median == best.median for other in others)
+    within = sum(other.median < best.median and other.high >= best.low for other in others)
+    reached = "a spread that {} reached into" if best.n > 1 else "which a repeat of {} reached"
+    return (f", as fast as {plural(equal, 'other point')}" if equal else "") + (
+        f", {reached.format(plural(within, 'other point'))}" if within else ""
+    )
 
 
 def repeats(spread: Spread) -> str:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from analysis.ended import Ended
 from analysis.evidence import Ending
-from analysis.facts import FILE_NAME
+from analysis.facts import FILE_NAME, SWITCHES
 from analysis.formats import per_second, shown
 from analysis.mlperf import scores_lag
+from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import Group, plural
 from analysis.steadiness_page import steps_are_slow, steps_drift
@@ -25,6 +26,7 @@ from analysis.stragglers_page import ranks_straggle
 from analysis.untrusted import as_list, canonical, lookup
 from analysis.utilization import utilization
 from jobs import metrics as m
+from jobs.metrics import Metric
 from jobs.transport import SOCKETS, SOCKETS_ADVICE
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
@@ -106,7 +108,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
     rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
-    of_logs = (ended_badly, ranks_untold, several_attempts)
+    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_untold, several_attempts)
     return (
         work_differs(groups)
         + repeats_apart(groups)
@@ -255,6 +257,50 @@ def several_attempts(runs: list[RunResult]) -> list[str]:
     """Trainings of several attempts, and files that may belong to one."""
     sentences = [run.log.note for run in runs if run.log and run.log.note]
     return first_of(sentences, "Further logs of several attempts")
+
+
+def facts_contradicted(runs: list[RunResult]) -> list[str]:
+    """Numbers that a log tells otherwise than the facts.yaml that goes before it."""
+    sentences = []
+    for run in runs:
+        for metric, fact in run.log.facts.items() if run.log else ():
+            told, used = told_by_log(run, metric), FILE_NAME
+            batch = run.plan.get("global_batch_size")
+            if metric is a.GLOBAL_BATCH_SIZE and batch != fact:
+                # Steps that tell their batch go before what is said of all of them.
+                told, used = batch, "the log"
+            if told is not None and told != fact:
+                numbers = [
+                    str(bool(each)).lower() if metric.name in SWITCHES else f"{each:,.0f}" for each in (fact, told)
+                ]
+                sentences.append(
+                    f"{FILE_NAME} says {metric.name} {numbers[0]}, {run.name} says {numbers[1]}; "
+                    f"what {used} says was used."
+                )
+    return first_of(sentences, f"Further numbers that logs tell otherwise than {FILE_NAME}")
+
+
+def told_by_log(run: RunResult, metric: Metric) -> float | None:
+    """A number as the log alone tells it; its ranks also by its nodes."""
+    told = run.log.settings if run.log else {}
+    if metric is a.RANKS and metric not in told and {a.NODES, a.RANKS_PER_NODE} <= told.keys():
+        return told[a.NODES] * told[a.RANKS_PER_NODE]
+    return told.get(metric)
+
+
+def places_impossible(runs: list[RunResult]) -> list[str]:
+    """Logs that cannot have had as many nodes and ranks as a facts.yaml makes of them."""
+    sentences = []
+    for run in runs:
+        nodes, per_node, ranks = (run.setting(name) for name in ("nodes", "ranks_per_node", "ranks"))
+        stated = run.log is not None and not {a.NODES, a.RANKS_PER_NODE, a.RANKS}.isdisjoint(run.log.facts)
+        if stated and nodes and ranks and (nodes > ranks or (per_node and nodes * per_node != ranks)):
+            each = f" with {plural(per_node, 'rank')} each" if per_node else ""
+            sentences.append(
+                f"With {FILE_NAME}, {run.name} has {plural(ranks, 'rank')} on {plural(nodes, 'node')}{each}, which "
+                f"cannot be: correct nodes, ranks_per_node or ranks in {FILE_NAME}."
+            )
+    return first_of(sentences, f"Further logs whose nodes and ranks cannot be as {FILE_NAME} says")
 
 
 def work_differs(groups: Iterable[Group]) -> list[str]:

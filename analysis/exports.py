@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from analysis.scaling import Group
 from analysis.style import Figure
@@ -63,3 +64,14 @@ def exported(
 
         files["points.tex"] = latex_table(groups).encode("utf-8", errors="replace")
     return files
+
+
+def exports_in(folder: Path) -> list[str]:
+    """The files of any format that reports wrote into a folder, by their names there."""
+    names = [name for name in ("runs.parquet", "points.tex") if (folder / name).is_file()]
+    # Without the captions that every export writes, figures there are somebody else's.
+    if (folder / "figures/captions.txt").is_file():
+        names += sorted(
+            f"figures/{path.name}" for kind in (*IMAGES, "txt") for path in folder.glob(f"figures/*.{kind}")
+        )
+    return names

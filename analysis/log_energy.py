@@ -30,7 +30,7 @@ def power_logs_of(log: LogFile, files: Sequence[LogFile]) -> list[LogFile]:
     own = [file for file in files if file.path.parent == folder]
     if own:
         return own
-    beside = [file for file in files if file.path.parent == log.path.parent and file is not log]
+    beside = [file for file in files if file.path.parent == log.path.parent and file.path != log.path]
     return [] if any(moments(file, "run_stop") for file in beside) else beside
 
 

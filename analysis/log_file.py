@@ -36,6 +36,8 @@ class LogFile:
     records: Mapping[tuple[str, Kind], Sequence[Record]] = field(default_factory=dict)
     """By format and kind, as they stand in the file; settings are not among them."""
     verdict: Verdict | None = None
+    facts: Mapping[Metric, float] = field(default_factory=dict)
+    """What a facts.yaml says of it in numbers, which goes before `settings`."""
     note: str | None = None
     """What a reader must know of it among other files: of which attempts its training is, or why it stands alone."""
 

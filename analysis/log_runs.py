@@ -72,10 +72,11 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
             for other in descriptions_of(file.path, beside):
                 settings = {**other.settings, **settings}
                 texts = {**other.texts, **texts}
+            numbers: dict[Metric, float] = {}
             for said in (facts[folder] for folder in reversed(file.path.parents) if folder in facts):
-                settings |= said.numbers
+                numbers |= said.numbers
                 texts |= said.texts
-            runs.append(LogRun(file, settings, texts, attempts))
+            runs.append(LogRun(replace(file, facts=numbers), settings | numbers, texts, attempts))
     found = without_copies([(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs])
     return without_attempts(found, lambda run: result(run, root))
 
@@ -152,6 +153,10 @@ def configuration(run: LogRun) -> dict[str, Any]:
     texts, ranks = run.texts, count(run, a.RANKS) or count(run, a.COMMUNICATOR_RANKS)
     nodes = count(run, a.NODES) or count(run, a.COMMUNICATOR_NODES)
     per_node = count(run, a.RANKS_PER_NODE) or count(run, a.GPUS_PER_NODE)
+    facts = run.file.facts
+    if a.RANKS in facts and nodes and per_node and nodes * per_node != ranks:
+        # The nodes that the log tells are those of other ranks.
+        nodes, per_node = (int(facts[each]) if each in facts else None for each in (a.NODES, a.RANKS_PER_NODE))
     if nodes and ranks and not per_node and ranks % nodes == 0:
         per_node = ranks // nodes
     if per_node and ranks and not nodes and ranks % per_node == 0:

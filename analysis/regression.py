@@ -6,7 +6,7 @@ Pure functions of two tables of runs (analysis.reference). Called by analysis.ag
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +36,7 @@ class Verdict(Enum):
     worse = "WORSE"
     other_loss = "OTHER LOSS"
     missing = "NOT MEASURED"
+    unjudged = "NOT JUDGED"
 
 
 WORSE = (Verdict.worse, Verdict.other_loss)
@@ -76,8 +77,13 @@ class Regression:
 
     @property
     def compared(self) -> list[Check]:
-        """The checks of points that both have."""
-        return [check for check in self.checks if check.now is not None]
+        """The checks of metrics that both have."""
+        return [check for check in self.checks if check.reference is not None and check.now is not None]
+
+    @property
+    def unjudged(self) -> Mapping[str, int]:
+        """The names of metrics that the reference holds no value of, with how many points have one now."""
+        return Counter(check.metric.name for check in self.checks if check.metric and check.verdict is Verdict.unjudged)
 
     @property
     def failing(self) -> list[Check]:
@@ -94,7 +100,10 @@ class Regression:
 def regression_of(
     reference: ReferenceFile, now: ReferenceFile, path: Path, tolerance: float, *, allow_missing: bool
 ) -> Regression:
-    """Hold the runs of now against those of a reference; raises ReportError when their devices are others."""
+    """Hold the runs of now against those of a reference.
+
+    Raises ReportError when their devices are others, and where the reference holds no value of what was measured.
+    """
     refuse_other_devices(reference, now, path)
     columns = [name for name in (*IDENTITY, *DEVICE) if name in reference.columns]
     before, after = points(reference, now, columns)
@@ -102,13 +111,12 @@ def regression_of(
     checks = []
     for identity, rows in before.items():
         if identity in after:
-            checks += [
-                check_of(name_of[identity], metric, rows, after[identity], tolerance) for metric in checked(rows)
-            ]
+            metrics = dict.fromkeys([*checked(rows), *checked(after[identity])])
+            checks += [check_of(name_of[identity], metric, rows, after[identity], tolerance) for metric in metrics]
         else:
             why = why_missing(identity, columns, after, now)
             checks.append(Check(name_of[identity], Verdict.missing, why=why))
-    return Regression(
+    found = Regression(
         path,
         tolerance,
         allow_missing,
@@ -116,6 +124,12 @@ def regression_of(
         [name_of[identity] for identity in after if identity not in before],
         [name for name in IDENTITY if name not in reference.columns],
     )
+    if found.unjudged and not found.compared and not found.failing:
+        raise ReportError(
+            f"{path} holds no values of {', '.join(found.unjudged)} for the points that were measured, so nothing can "
+            "be held against it. Take the original file, or write it again."
+        )
+    return found
 
 
 def refuse_other_devices(reference: ReferenceFile, now: ReferenceFile, path: Path) -> None:
@@ -219,9 +233,10 @@ def checked(rows: Sequence[RunRow]) -> list[Metric]:
 
 
 def check_of(point: str, metric: Metric, before: Sequence[RunRow], after: Sequence[RunRow], tolerance: float) -> Check:
-    """One metric of a point that the reference has, medians over repeats."""
+    """One metric of a point that both have, medians over repeats."""
     reference, now = spread_of(metric, before), spread_of(metric, after)
-    assert reference is not None
+    if reference is None:
+        return Check(point, Verdict.unjudged, metric, None, now, f"the reference holds no {metric.name}")
     if now is None:
         return Check(point, Verdict.missing, metric, reference, None, f"no run recorded {metric.name}")
     verdict = judged(metric, reference.median, now.median, tolerance)

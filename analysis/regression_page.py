@@ -19,7 +19,7 @@ from analysis.style import Section
 from jobs.plan.table import console
 
 HEADING = "Against the reference"
-COLOURS = {Verdict.passed: "green", Verdict.better: "cyan"}
+COLOURS = {Verdict.passed: "green", Verdict.better: "cyan", Verdict.unjudged: "yellow"}
 MOST_SHOWN = 40
 MOST_ADDED = 12
 
@@ -28,12 +28,14 @@ def sentence(found: Regression) -> str:
     """PASS, REGRESSION where a point got worse, or FAIL where something is missing; with what was compared."""
     points = len({check.point for check in found.compared})
     against = f"against {found.reference}, tolerance {percent(found.tolerance)}"
-    if not found.compared:
+    held = [f"{name} of {plural(count, 'point')}" for name, count in found.unjudged.items()]
+    unjudged = [f"not judged, for the reference holds no values: {', '.join(held)}"] if held else []
+    if not found.compared and not held:
         return f"FAIL {against}: no point of the reference was measured, so nothing could be compared."
     counts = Counter(check.verdict for check in found.checks)
     beside = [f"{counts[Verdict.missing]} of the reference not measured"] if counts[Verdict.missing] else []
     beside += [f"{len(found.added)} not in the reference"] if found.added else []
-    rest = f"; {', '.join(beside)}" if beside else ""
+    rest = "".join(f"; {each}" for each in (", ".join(beside), *unjudged) if each)
     of = f"{plural(len(found.compared), 'check')} of {plural(points, 'point')}"
     worse = [f"{counts[verdict]} {verdict.value.lower()}" for verdict in WORSE if counts[verdict]]
     if worse:
@@ -52,8 +54,8 @@ def change_words(check: Check) -> str:
 
 
 def ordered(found: Regression) -> list[Check]:
-    """What fails first, the rest as it comes."""
-    return sorted(found.checks, key=lambda check: check.verdict not in FAILING)
+    """What fails first, then what was not judged, the rest as it comes."""
+    return sorted(found.checks, key=lambda check: (check.verdict not in FAILING, check.verdict is not Verdict.unjudged))
 
 
 def section(found: Regression) -> Section:

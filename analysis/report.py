@@ -11,6 +11,7 @@ import base64
 import gc
 import hashlib
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
 from analysis.cost_page import cost_section
 from analysis.ended import endings
-from analysis.exports import chosen_formats, exported
+from analysis.exports import chosen_formats, exported, exports_in
 from analysis.figures import figures
 from analysis.find import Found, read
 from analysis.fits_page import fits_section
@@ -122,6 +123,7 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     if board := leaderboard_csv([row.run for row in content.rows]):
         files[LEADERBOARD] = board.encode("utf-8", errors="replace")
     files |= exported(formats, content.rows, content.groups, content.figures)
+    earlier = [name for name in exports_in(folder) if name not in files]
     try:
         for name, data in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +133,9 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
             f"{error.filename or folder} cannot be written: {error.strerror or error}. "
             "Choose another place with --output DIR."
         ) from error
+    if earlier:
+        said = f"{folder} still holds files of an earlier report, which this one did not write: {listed(earlier)}"
+        print(one_line(said), file=sys.stderr)
     return folder / "report.html"
 
 
@@ -199,6 +204,8 @@ def lead(used: Sequence[RunResult], count: int) -> str:
     times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
     when = f", {period(times[0], times[-1])}" if times else ""
     where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
+    untold = sum(run.setting("nodes") is None for run in used)
+    where += f" ({plural(untold, 'run')} of unknown nodes)" if nodes and untold else ""
     runs = "run" if len(used) == 1 else "runs"
     return (
         f"{hardware(used)} {runs} on {listed(devices)}, {where or 'ranks not told'}{when}; "

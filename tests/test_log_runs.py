@@ -214,6 +214,42 @@ def test_facts_that_are_wrong_are_refused_in_words(tmp_path: Path, text: str, sa
     assert said in str(caught.value)
 
 
+def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=16))
+    write(tmp_path / "facts.yaml", "ranks: 16\nmodel: llama3-8b\n")
+    assert warnings(read_runs([tmp_path]), {}) == []
+    write(tmp_path / "facts.yaml", "ranks: 8\nglobal_batch_size: 32\n")
+    runs = read_runs([tmp_path])
+    assert runs[0].ranks == 8
+    assert warnings(runs, {}) == [
+        "facts.yaml says ranks 8, job.out says 16; what facts.yaml says was used.",
+        "facts.yaml says global_batch_size 32, job.out says 16; what the log says was used.",
+    ]
+
+
+def test_ranks_of_facts_go_before_the_nodes_that_others_tell(tmp_path: Path) -> None:
+    system(tmp_path, 2, (10,))
+    write(tmp_path / "facts.yaml", "ranks: 8\n")
+    (run,) = read_runs([tmp_path])
+    assert (run.ranks, run.setting("nodes")) == (8, None)
+
+
+def test_nodes_that_are_known_of_some_runs_only_are_not_said_of_all(tmp_path: Path) -> None:
+    write(tmp_path / "one/job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=1))
+    write(tmp_path / "one/facts.yaml", "nodes: 1\n")
+    write(tmp_path / "many/job.out", megatron(((step, 900.0) for step in range(1, 9)), ranks=16))
+    assert "1 to 16 ranks on 1 node (1 run of unknown nodes)" in build(read([tmp_path])).lead
+
+
+def test_more_nodes_than_ranks_in_facts_are_warned_of(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
+    write(tmp_path / "facts.yaml", "nodes: 16\n")
+    assert warnings(read_runs([tmp_path]), {}) == [
+        "With facts.yaml, job.out has 8 ranks on 16 nodes, which cannot be: correct nodes, ranks_per_node or ranks in "
+        "facts.yaml."
+    ]
+
+
 def test_an_mlperf_score_drops_the_fastest_and_the_slowest_and_an_aborted_result_is_the_slowest(tmp_path: Path) -> None:
     system(tmp_path / "one", 1, (10, 11, 12, 20))
     system(tmp_path / "two", 2, (5, 6, 7), rate=18.0)

@@ -63,6 +63,21 @@ def test_formats_add_files_beside_the_three_that_are_always_written(written: Pat
     assert {"tokens_per_s.svg", "tokens_per_s.png", "time-split.svg", "loss.png", "captions.txt"} <= figure_names
 
 
+def test_exports_of_an_earlier_report_are_named_and_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished_run(tmp_path / "demo", a_run())
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/mine.svg").write_text("<svg/>")
+    report([tmp_path / "demo"], tmp_path, ["latex,parquet"])
+    assert capsys.readouterr().err == ""
+    report([tmp_path / "demo"], tmp_path, ["latex"])
+    assert capsys.readouterr().err == (
+        f"{tmp_path} still holds files of an earlier report, which this one did not write: runs.parquet\n"
+    )
+    (tmp_path / "figures/captions.txt").write_text("")
+    report([tmp_path / "demo"], tmp_path)
+    assert capsys.readouterr().err.endswith(": runs.parquet, points.tex, figures/captions.txt, figures/mine.svg\n")
+
+
 def test_the_command_line_takes_lists_more_than_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finished_run(tmp_path / "demo", a_run())
     arguments = ["report", str(tmp_path / "demo"), "-o", str(tmp_path), "--format", "latex,parquet", "--format=latex"]

@@ -16,6 +16,7 @@ from analysis.find import read
 from analysis.parsers.metrics import SAMPLES_PER_S
 from analysis.reference import IDENTITY, parsed, read_reference
 from analysis.regression import Regression, Verdict, regression_of
+from analysis.regression_page import sentence
 from analysis.report import build, report
 from analysis.table import COLUMNS, to_csv
 from jobs.cli import main
@@ -38,6 +39,14 @@ def csv_of(sweep: Path) -> str:
 def held(before: Path, now: Path, tolerance: float = 0.05, *, allow_missing: bool = False) -> Regression:
     reference, runs_now = (parsed(csv_of(sweep), str(sweep)) for sweep in (before, now))
     return regression_of(reference, runs_now, Path("kept.csv"), tolerance, allow_missing=allow_missing)
+
+
+def held_without(where: Path, *emptied: str) -> Regression:
+    """The runs of now against those of before, whose cells of these columns are empty."""
+    reference = parsed(csv_of(where / "before"), "kept.csv")
+    rows = [{**row, **dict.fromkeys(emptied, "")} for row in reference.rows]
+    now = parsed(csv_of(where / "now"), "now")
+    return regression_of(replace(reference, rows=rows), now, Path("kept.csv"), 0.05, allow_missing=False)
 
 
 def verdicts(found: Regression) -> dict[str, Verdict]:
@@ -142,6 +151,33 @@ def test_a_metric_that_the_reference_has_and_the_runs_lack_fails(tmp_path: Path)
     (run / "metrics.jsonl").write_text(text.replace(str(2**30), "null"))
     found = held(tmp_path / "before", tmp_path / "now")
     assert [check.why for check in found.failing] == ["no run recorded memory_peak_bytes"]
+
+
+def test_metrics_without_a_value_in_the_reference_are_named_and_not_judged(tmp_path: Path) -> None:
+    runs(tmp_path / "before", STEADY)
+    runs(tmp_path / "now", slower(9))
+    found = held_without(tmp_path, "tokens_per_s")
+    assert found.passed
+    assert verdicts(found)["tokens_per_s"] is Verdict.unjudged
+    assert sentence(found) == (
+        "PASS against kept.csv, tolerance 5 %: none worse, of 2 checks of 1 point; not judged, for the reference holds "
+        "no values: tokens_per_s of 1 point."
+    )
+
+
+def test_a_reference_without_any_value_of_what_was_measured_is_refused(tmp_path: Path) -> None:
+    runs(tmp_path / "before", STEADY)
+    runs(tmp_path / "now", STEADY)
+    with pytest.raises(ReportError) as caught:
+        held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
+    assert str(caught.value) == (
+        "kept.csv holds no values of tokens_per_s, memory_peak_bytes, final_loss for the points that were measured, so "
+        "nothing can be held against it. Take the original file, or write it again."
+    )
+    runs(tmp_path / "before", STEADY, a_run("two", ranks_per_node=2))
+    found = held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
+    assert not found.passed
+    assert "1 of the reference not measured; not judged, for the reference holds no values: " in sentence(found)
 
 
 # --- which points belong together ------------------------------------------------------------------------------

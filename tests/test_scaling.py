@@ -338,6 +338,18 @@ def test_a_fastest_point_within_the_spread_of_others_is_said_to_be(tmp_path: Pat
     assert "(n = 2, 1,024 to 2,048, a spread that 1 other point reached into), the fastest of 2" in answer_in(tmp_path)
 
 
+def test_a_fastest_point_of_one_repeat_that_others_reach_has_no_spread(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run("a"), step_time_s=0.5)
+    finished_run(tmp_path, a_run("b", parallelism="fsdp_full"), step_time_s=0.5)
+    assert "(n = 1, no spread, as fast as 1 other point), the fastest of 2 points" in answer_in(tmp_path)
+    for repeat in (1, 2):
+        name = f"c-r{repeat}"
+        finished_run(tmp_path, a_run(name, parallelism="tp", repeat=repeat), step_time_s=0.25 + 0.5 * repeat)
+    assert "(n = 1, no spread, as fast as 1 other point), the fastest of 3 points" in answer_in(tmp_path)
+    finished_run(tmp_path, a_run("c-r3", parallelism="tp", repeat=3), step_time_s=0.4)
+    assert "as fast as 1 other point, which a repeat of 1 other point reached)" in answer_in(tmp_path)
+
+
 def test_emulated_nodes_are_the_first_words(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("n1"))
     finished_run(tmp_path, a_run("n2", nodes=2), emulated_nodes=True)
