@@ -49,6 +49,21 @@ from jobs.secrets import redacted
 SCHEMA_VERSION = 1
 # What the first line of each start of a batch script begins with, in the log of its job.
 BATCH_STARTED = "slurmscale: started"
+# What readers of an event rely on beside its name, in the records of runs, stages and sweep; more may be absent.
+EVENT_FIELDS: dict[str, dict[str, type]] = {
+    "stopped": {"reason": str},
+    "failed": {"error": str},
+    "requeued": {"cause": str},
+    "prepare_failed": {"error": str},
+    "evaluate_failed": {"error": str},
+    "report_failed": {"error": str},
+    "submitted": {"run": str, "launcher": str, "job_id": str, "events_before": int, "host": str, "time": str},
+    "stage_submitted": {"stage": str, "launcher": str, "job_id": str, "events_before": int, "host": str},
+    "waiting": {"run": str, "limit": str, "events_before": int, "time": str},
+    "launched": {"run": str, "log_id": str},
+    "nodes_returned": {"run": str},
+    "ended": {"run": str},
+}
 
 
 def is_power_log(name: str) -> bool:
@@ -227,11 +242,21 @@ def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a record file, in order; records that are none, or lack what theirs has, are passed over."""
+    for record in read_records(path):
+        name = record.get("event")
+        if isinstance(name, str) and all(
+            isinstance(record.get(key), kind) for key, kind in EVENT_FIELDS.get(name, {}).items()
+        ):
+            yield record
+
+
 def read_plan(run: RunDir) -> dict[str, Any]:
-    """What plan.json holds; nothing where it is missing or torn."""
+    """What plan.json holds; nothing where it is missing, torn or no JSON."""
     try:
         plan = json.loads(run.plan.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError):
         return {}
     return plan if isinstance(plan, dict) else {}
 

@@ -55,6 +55,24 @@ def command(where: Path, name: str, script: str) -> None:
 # --- what it prints ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", ["status", "watch", "resume"])
+def test_records_that_are_no_events_of_ours_are_passed_over(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted(prepared(tmp_path, a_run()), "7")
+    started(run, a_run())
+    event(run, "finished", step=4)
+    for odd in ({"time": "x"}, {"event": 7}, {"event": "failed"}, {"event": "stopped", "reason": None}):
+        append_record(run.status, odd)
+    unknown = [{"event": name, "run": "another", "log_id": "1"} for name in ("launched", "ended", "cancelled")]
+    for odd in ({"event": "submitted"}, {"event": "stage_submitted", "stage": 1}, {"event": "cancelled"}, *unknown):
+        append_record(SweepDir(tmp_path).submissions, odd)
+    run.metrics.write_text('{"step": "x"}\n')
+    run.plan.write_bytes(bytes(range(256)))
+    assert main([command, str(tmp_path)]) == 0
+    assert "1 run: 1 finished" in capsys.readouterr().out
+
+
 def test_a_long_sweep_shows_what_needs_a_person_and_counts_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

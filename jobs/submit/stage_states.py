@@ -11,7 +11,7 @@ from typing import Any
 
 from submitit.core.utils import JobPaths
 
-from jobs.rundir import SweepDir, load_run, read_records
+from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
 from jobs.submit import slurm
 from jobs.submit.stages import Unevaluated
@@ -50,8 +50,8 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
     """The latest submission of each stage, in the order of the chain."""
     latest: dict[StageOf, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
-    for entry in read_records(sweep.submissions):
-        if entry["event"] == "stage_submitted":
+    for entry in read_events(sweep.submissions):
+        if entry["event"] == "stage_submitted" and entry["stage"] in DONE:
             key = StageOf(entry["stage"], entry.get("run"))
             latest[key] = Submission(
                 str(key),
@@ -63,7 +63,7 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
             )
             of_job[entry["job_id"]].append(latest[key])
         elif entry["event"] == "cancelled":
-            for submission in of_job[entry.get("job_id", "")]:
+            for submission in of_job[str(entry.get("job_id", ""))]:
                 submission.cancelled = True
     order = list(DONE)
     return dict(sorted(latest.items(), key=lambda item: order.index(item[0].stage)))
@@ -90,7 +90,7 @@ def stage_states(sweep: SweepDir) -> list[StageState]:
 def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
     """The events that a stage wrote since it was submitted."""
     own = {started(key.stage), failed(key.stage), DONE[key.stage]}
-    events = list(read_records(record_of(sweep, key)))[submission.events_before :]
+    events = list(read_events(record_of(sweep, key)))[submission.events_before :]
     return [event for event in events if event["event"] in own]
 
 
@@ -112,7 +112,7 @@ def decide(
     if last.get("event") == DONE[key.stage]:
         return State.finished, ""
     if last.get("event") == failed(key.stage):
-        return State.cancelled if submission.cancelled else State.failed, str(last["error"]).splitlines()[0]
+        return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
     if job is not None and job.state in {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", UNKNOWN}:
         waits = not last or (job.state == "PENDING" and submission.launcher == "slurm")
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
