@@ -32,7 +32,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -281,7 +281,8 @@ def append_event(run: RunDir, event: str, **fields: Any) -> None:
 def load_run(path: Path) -> Run:
     """The frozen Run of a config.yaml.
 
-    Raises RunDirError when the file is missing and ConfigError when it is not a run of this version.
+    Raises RunDirError when the file is missing, damaged or cut short, and ConfigError when it is not a run of this
+    version.
     """
     if not path.is_file():
         raise RunDirError(
@@ -289,10 +290,27 @@ def load_run(path: Path) -> Run:
             f"slurmscale status SWEEP --all lists a sweep's."
         )
     try:
-        config = OmegaConf.merge(OmegaConf.structured(Run), OmegaConf.load(path))
-        return cast(Run, OmegaConf.to_object(config))
-    except (OmegaConfBaseException, OSError, ValueError) as error:
+        written = OmegaConf.load(path)
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, PermissionError):
+            raise
+        raise damaged(path, " ".join(str(error).split())) from error
+    # Keys that came with a later version may lack; where the others make no run, the file was cut.
+    missing = [field.name for field in fields(Run) if field.name not in written]
+    try:
+        return cast(Run, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Run), written)))
+    except (OmegaConfBaseException, ValueError) as error:
+        if missing:
+            raise damaged(path, f"it has no {missing[0]}") from error
         raise ConfigError(f"{path} is not the configuration of a run of this version: {error}") from error
+
+
+def damaged(path: Path, how: str) -> RunDirError:
+    """What to say of a config.yaml that is not as it was written."""
+    return RunDirError(
+        f"{path} is damaged or cut short: {how}. Put it back from a copy, or move {path.parent} away and type "
+        "slurmscale submit with the overrides in its provenance.json."
+    )
 
 
 def dump_run(run: Run) -> str:

@@ -73,6 +73,19 @@ def test_records_that_are_no_events_of_ours_are_passed_over(
     assert "1 run: 1 finished" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("cut", ["sweep: s\n", 'name: "a', "\0"])
+def test_a_configuration_that_is_damaged_is_told_so_and_does_not_matter_to_a_finished_run(
+    cut: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted(prepared(tmp_path, a_run()), "7")
+    event(run, "finished", step=4)
+    run.config.write_text(cut)
+    assert main(["resume", str(tmp_path)]) == 0
+    assert "1 run: 1 finished; 0 to go on with" in capsys.readouterr().out
+    assert main(["logs", str(run.path)]) == 2
+    assert f"{run.config} is damaged or cut short: " in capsys.readouterr().err
+
+
 def test_a_long_sweep_shows_what_needs_a_person_and_counts_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

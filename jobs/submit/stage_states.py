@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any
 
 from submitit.core.utils import JobPaths
 
+from jobs.errors import SuiteError
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
 from jobs.submit import slurm
@@ -166,7 +168,12 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
         trains = item.state.is_alive and item.launcher == "slurm"
         if item.run.name in cared_for or not (item.state is State.finished or trains):
             continue
-        run = load_run(item.run.config)
+        try:
+            run = load_run(item.run.config)
+        except SuiteError as error:
+            # The training of this run needs nothing more, and those that do are not to wait for its evaluation.
+            print(f"{item.run.name} is not evaluated: {error}", file=sys.stderr)
+            continue
         if run.stages.evaluate is not None:
             missing.append(Unevaluated(run, item.run, item.job_id if trains else None))
     return missing
