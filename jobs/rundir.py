@@ -198,7 +198,9 @@ class SweepDir:
 
     def runs(self) -> list[RunDir]:
         """All runs, by name."""
-        return [RunDir(path.parent) for path in sorted(self.path.glob("*/config.yaml"))]
+        # glob("*/config.yaml") would end at the first directory that may not be read, without a word.
+        found = [RunDir(path) for path in sorted(self.path.glob("*"))]
+        return [run for run in found if run.config.exists()]
 
 
 def now() -> str:
