@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -49,6 +50,12 @@ from jobs.secrets import redacted
 SCHEMA_VERSION = 1
 # What the first line of each start of a batch script begins with, in the log of its job.
 BATCH_STARTED = "slurmscale: started"
+# What `slurmscale report` writes, perhaps into a sweep directory or beside logs.
+WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
+FIGURES = "figures"
+# What lies in a sweep directory beside its runs.
+RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}
+RESERVED_BEGINNINGS = ("code-", "logs", ".")
 # What readers of an event rely on beside its name, in the records of runs, stages and sweep; more may be absent.
 EVENT_FIELDS: dict[str, dict[str, type]] = {
     "stopped": {"reason": str},
@@ -64,6 +71,11 @@ EVENT_FIELDS: dict[str, dict[str, type]] = {
     "nodes_returned": {"run": str},
     "ended": {"run": str},
 }
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a run of this name would take the place of another file of its sweep directory."""
+    return name in RESERVED or name.startswith(RESERVED_BEGINNINGS)
 
 
 def is_power_log(name: str) -> bool:
@@ -167,6 +179,11 @@ class SweepDir:
     """The files of one sweep."""
 
     path: Path
+
+    @property
+    def quoted(self) -> str:
+        """Its path as a person types it to a shell."""
+        return shlex.quote(str(self.path))
 
     @property
     def submissions(self) -> Path:

@@ -104,6 +104,12 @@ def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
     assert told.stderr.count("\n") == 1
 
 
+def test_a_path_with_blanks_is_told_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = prepared(tmp_path / "x z", a_run())
+    assert main(["logs", str(run.path)]) == 2
+    assert f"Type `slurmscale resume '{tmp_path}/x z'`." in capsys.readouterr().err
+
+
 def test_a_long_sweep_shows_what_needs_a_person_and_counts_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ shell, any day, sees the same.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 import time
 from collections.abc import Mapping
@@ -154,7 +155,7 @@ def without_end(run: RunDir, submission: Submission, job: slurm.JobState | None)
     said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
     if submission.launcher in IN_SLURM and time.time() - last_sign(run, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
-    return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {run.path}`"
+    return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {shlex.quote(str(run.path))}`"
 
 
 def last_sign(run: RunDir, submission: Submission) -> float:
