@@ -29,11 +29,7 @@ from analysis.records import RunResult
 from analysis.streams import with_errors
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
-from jobs.rundir import SweepDir, is_power_log, read_records
-
-# What `slurmscale report` writes, perhaps beside the logs.
-WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
-FIGURES = "figures"
+from jobs.rundir import FIGURES, WRITTEN, SweepDir, is_power_log, read_records
 
 
 @dataclass(frozen=True)

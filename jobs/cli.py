@@ -6,6 +6,7 @@ Each command imports what it needs when it runs, so that --help and plan answer 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
         from jobs.secrets import redact
 
         print(redact(f"slurmscale {options.command}: {error}"), file=sys.stderr)
+        return 2
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        # What is not there yet is refused by its directory.
+        there = os.access(error.filename, os.F_OK)
+        readable = os.access(error.filename if there else Path(error.filename).parent, os.R_OK)
+        refused = "written" if readable else "read"
+        print(f"slurmscale {options.command}: {error.filename} cannot be {refused}: permission denied", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"slurmscale {options.command}: interrupted", file=sys.stderr)

@@ -31,8 +31,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -49,6 +50,32 @@ from jobs.secrets import redacted
 SCHEMA_VERSION = 1
 # What the first line of each start of a batch script begins with, in the log of its job.
 BATCH_STARTED = "slurmscale: started"
+# What `slurmscale report` writes, perhaps into a sweep directory or beside logs.
+WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
+FIGURES = "figures"
+# What lies in a sweep directory beside its runs.
+RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}
+RESERVED_BEGINNINGS = ("code-", "logs", ".")
+# What readers of an event rely on beside its name, in the records of runs, stages and sweep; more may be absent.
+EVENT_FIELDS: dict[str, dict[str, type]] = {
+    "stopped": {"reason": str},
+    "failed": {"error": str},
+    "requeued": {"cause": str},
+    "prepare_failed": {"error": str},
+    "evaluate_failed": {"error": str},
+    "report_failed": {"error": str},
+    "submitted": {"run": str, "launcher": str, "job_id": str, "events_before": int, "host": str, "time": str},
+    "stage_submitted": {"stage": str, "launcher": str, "job_id": str, "events_before": int, "host": str},
+    "waiting": {"run": str, "limit": str, "events_before": int, "time": str},
+    "launched": {"run": str, "log_id": str},
+    "nodes_returned": {"run": str},
+    "ended": {"run": str},
+}
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a run of this name would take the place of another file of its sweep directory."""
+    return name in RESERVED or name.startswith(RESERVED_BEGINNINGS)
 
 
 def is_power_log(name: str) -> bool:
@@ -154,6 +181,11 @@ class SweepDir:
     path: Path
 
     @property
+    def quoted(self) -> str:
+        """Its path as a person types it to a shell."""
+        return shlex.quote(str(self.path))
+
+    @property
     def submissions(self) -> Path:
         """Ledger of what was submitted and cancelled."""
         return self.path / "submissions.jsonl"
@@ -183,7 +215,9 @@ class SweepDir:
 
     def runs(self) -> list[RunDir]:
         """All runs, by name."""
-        return [RunDir(path.parent) for path in sorted(self.path.glob("*/config.yaml"))]
+        # glob("*/config.yaml") would end at the first directory that may not be read, without a word.
+        found = [RunDir(path) for path in sorted(self.path.glob("*"))]
+        return [run for run in found if run.config.exists()]
 
 
 def now() -> str:
@@ -227,11 +261,21 @@ def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a record file, in order; records that are none, or lack what theirs has, are passed over."""
+    for record in read_records(path):
+        name = record.get("event")
+        if isinstance(name, str) and all(
+            isinstance(record.get(key), kind) for key, kind in EVENT_FIELDS.get(name, {}).items()
+        ):
+            yield record
+
+
 def read_plan(run: RunDir) -> dict[str, Any]:
-    """What plan.json holds; nothing where it is missing or torn."""
+    """What plan.json holds; nothing where it is missing, torn or no JSON."""
     try:
         plan = json.loads(run.plan.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError):
         return {}
     return plan if isinstance(plan, dict) else {}
 
@@ -256,7 +300,8 @@ def append_event(run: RunDir, event: str, **fields: Any) -> None:
 def load_run(path: Path) -> Run:
     """The frozen Run of a config.yaml.
 
-    Raises RunDirError when the file is missing and ConfigError when it is not a run of this version.
+    Raises RunDirError when the file is missing, damaged or cut short, and ConfigError when it is not a run of this
+    version.
     """
     if not path.is_file():
         raise RunDirError(
@@ -264,10 +309,27 @@ def load_run(path: Path) -> Run:
             f"slurmscale status SWEEP --all lists a sweep's."
         )
     try:
-        config = OmegaConf.merge(OmegaConf.structured(Run), OmegaConf.load(path))
-        return cast(Run, OmegaConf.to_object(config))
-    except (OmegaConfBaseException, OSError, ValueError) as error:
+        written = OmegaConf.load(path)
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, PermissionError):
+            raise
+        raise damaged(path, " ".join(str(error).split())) from error
+    # Keys that came with a later version may lack; where the others make no run, the file was cut.
+    missing = [field.name for field in fields(Run) if field.name not in written]
+    try:
+        return cast(Run, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Run), written)))
+    except (OmegaConfBaseException, ValueError) as error:
+        if missing:
+            raise damaged(path, f"it has no {missing[0]}") from error
         raise ConfigError(f"{path} is not the configuration of a run of this version: {error}") from error
+
+
+def damaged(path: Path, how: str) -> RunDirError:
+    """What to say of a config.yaml that is not as it was written."""
+    return RunDirError(
+        f"{path} is damaged or cut short: {how}. Put it back from a copy, or move {path.parent} away and type "
+        "slurmscale submit with the overrides in its provenance.json."
+    )
 
 
 def dump_run(run: Run) -> str:

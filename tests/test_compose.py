@@ -204,6 +204,8 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("scaling.sequences_per_rank=4", "has no meaning with scaling=strong"),
         ("name=a/b", "name='a/b' cannot be a directory name"),
         ("name=code-x", "is reserved in a sweep directory"),
+        ("name=submissions.jsonl", "is reserved in a sweep directory"),
+        ("name=runs.csv", "is reserved in a sweep directory"),
         ("cluster.max_wall_time_min=30", "Type wall_time_min=30 or less."),
         ("cluster.gpus=true", "launcher=local starts processes on this machine"),
         ("data.held_out_samples=-1", "data.held_out_samples=-1 is negative."),

@@ -55,6 +55,61 @@ def command(where: Path, name: str, script: str) -> None:
 # --- what it prints ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", ["status", "watch", "resume"])
+def test_records_that_are_no_events_of_ours_are_passed_over(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted(prepared(tmp_path, a_run()), "7")
+    started(run, a_run())
+    event(run, "finished", step=4)
+    for odd in ({"time": "x"}, {"event": 7}, {"event": "failed"}, {"event": "stopped", "reason": None}):
+        append_record(run.status, odd)
+    unknown = [{"event": name, "run": "another", "log_id": "1"} for name in ("launched", "ended", "cancelled")]
+    alone = [{"event": name} for name in ("submitted", "stage_submitted", "cancelled")]
+    for record in [*alone, *unknown]:
+        append_record(SweepDir(tmp_path).submissions, record)
+    run.metrics.write_text('{"step": "x"}\n')
+    run.plan.write_bytes(bytes(range(256)))
+    assert main([command, str(tmp_path)]) == 0
+    assert "1 run: 1 finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cut", ["sweep: s\n", 'name: "a', "\0"])
+def test_a_configuration_that_is_damaged_is_told_so_and_does_not_matter_to_a_finished_run(
+    cut: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted(prepared(tmp_path, a_run()), "7")
+    event(run, "finished", step=4)
+    run.config.write_text(cut)
+    assert main(["resume", str(tmp_path)]) == 0
+    assert "1 run: 1 finished; 0 to go on with" in capsys.readouterr().out
+    assert main(["logs", str(run.path)]) == 2
+    assert f"{run.config} is damaged or cut short: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["run/metrics.jsonl", "run/status.jsonl", "run", "submissions.jsonl"])
+def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
+    a_submitted(tmp_path, "run", "7").metrics.touch()
+    (tmp_path / name).chmod(0)
+    # Root reads everything, unless its capabilities are taken from it.
+    bounded = ["setpriv", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    told = subprocess.run(
+        [*bounded, sys.executable, "-m", "jobs.cli", "status", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (tmp_path / name).chmod(0o700)
+    assert told.returncode == 2
+    assert told.stderr.startswith(f"slurmscale status: {tmp_path / name}")
+    assert told.stderr.endswith(" cannot be read: permission denied\n")
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_path_with_blanks_is_told_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = prepared(tmp_path / "x z", a_run())
+    assert main(["logs", str(run.path)]) == 2
+    assert f"Type `slurmscale resume '{tmp_path}/x z'`." in capsys.readouterr().err
+
+
 def test_a_long_sweep_shows_what_needs_a_person_and_counts_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

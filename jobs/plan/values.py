@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobs.plan import chain
 from jobs.plan.words import Rule, divisors, either
+from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import Batching, LauncherKind, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
@@ -91,8 +92,11 @@ def names_are_file_names(run: Run) -> str | None:
                 f"{key}={name!r} cannot be a directory name: 1 to 200 bytes without '/'. Type {key}=SOMETHING; the "
                 "directory above is runs_dir=PATH."
             )
-        if name is not None and key == "name" and name.startswith(("code-", "logs", ".")):
-            return f"name={name!r} is reserved in a sweep directory (code-..., logs, hidden). Type another name."
+        if name is not None and key == "name" and is_reserved(name):
+            return (
+                f"name={name!r} is reserved in a sweep directory (code-..., logs, hidden, "
+                f"{', '.join(sorted(RESERVED))}). Type another name."
+            )
     return None
 
 

@@ -24,7 +24,7 @@ from submitit.helpers import clean_env
 from jobs.causes import Cause, latest_attempt, record_failure
 from jobs.errors import RunDirError, SubmitError
 from jobs.ranks import hosts, node_name, slurm_job_id
-from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_records
+from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm
 from jobs.submit.own_queue import move_on
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
@@ -98,12 +98,14 @@ def again(run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bo
 
 def bad_nodes(sweep: SweepDir) -> list[str]:
     """Nodes on which runs of this sweep have failed twice or more, by what the nodes did and not the program."""
-    return failed_twice(event for run in sweep.runs() for event in read_records(run.status))
+    return failed_twice(event for run in sweep.runs() for event in read_events(run.status))
 
 
 def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
     """Nodes with two or more faults of their own among these events."""
-    counts = Counter(str(e["node"]) for e in events if e["event"] == "failed" and e.get("cause") in FAULTS)
+    counts = Counter(
+        str(e["node"]) for e in events if e["event"] == "failed" and e.get("cause") in FAULTS and "node" in e
+    )
     return sorted(node for node, faults in counts.items() if faults >= FAULTS_OF_A_BAD_NODE)
 
 
@@ -129,7 +131,7 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
 
 def first_rank_on(run: RunDir, node: str) -> int:
     """The first rank that was on a node when the ranks last met; 0 where that is not known."""
-    starts = [event for event in read_records(run.status) if event["event"] == "started"]
+    starts = [event for event in read_events(run.status) if event["event"] == "started"]
     nodes = starts[-1]["nodes"] if starts else []
     return nodes.index(node) * (starts[-1]["ranks"] // len(nodes)) if node in nodes else 0
 

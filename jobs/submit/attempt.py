@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 
 from jobs.compose import Point, compose
 from jobs.errors import ConfigError, RunDirError
-from jobs.rundir import RunDir, SweepDir
+from jobs.rundir import RunDir, SweepDir, is_reserved
 from jobs.schema import Launcher, LauncherKind, Run
 from jobs.submit.campaign_file import read_attempts
 from jobs.submit.changed_code import Snapshot, changed_since, refuse_mixture, snapshot_of
@@ -84,7 +85,7 @@ def attempts(
         if name != BASELINE and (started := [each for each in changes if is_shared(each)]):
             raise ConfigError(
                 f"{file}: {started[0]} of {name} says how runs are started, which is the same for all attempts of a "
-                f"file. Write it behind the file: slurmscale campaign {file} {started[0]}"
+                f"file. Write it behind the file: slurmscale campaign {shlex.join([str(file), started[0]])}"
             )
     refuse_repeats(repeats)
     if task := [each for each in overrides if not is_shared(each)]:
@@ -221,7 +222,7 @@ def opened(folder: Path | None, *, changed_code: bool = False) -> Campaign:
     if known is None:
         raise RunDirError(
             f"{sweep.path} is not a campaign: it has no baseline. Type slurmscale attempt {BASELINE} OVERRIDES "
-            f"--campaign {sweep.path}, or begin a file of attempts with {BASELINE}: [OVERRIDES]."
+            f"--campaign {sweep.quoted}, or begin a file of attempts with {BASELINE}: [OVERRIDES]."
         )
     if not changed_code and (codes := changed_since(first)):
         print(
@@ -243,7 +244,7 @@ def only_campaign(place: Path) -> Path:
         )
     raise RunDirError(
         f"There are {len(found)} campaigns in {place.absolute()}. Type which: "
-        f"{' or '.join(f'--campaign {path}' for path in found)}."
+        f"{' or '.join(f'--campaign {shlex.quote(str(path))}' for path in found)}."
     )
 
 
@@ -275,10 +276,10 @@ def refuse_name(name: str) -> None:
     """Raise ConfigError for a name that is none, or is an override whose name was forgotten."""
     if "=" in name or name.startswith(("+", "~")):
         raise ConfigError(f"{name} is an override; an attempt has a name first: slurmscale attempt NAME {name}")
-    if not NAME.fullmatch(name) or name.startswith(("code-", "logs")):
+    if not NAME.fullmatch(name) or is_reserved(name):
         raise ConfigError(
-            f"{name!r} cannot be an attempt's name: letters, digits and ._+- only, first a letter or digit; code-... "
-            "and logs are reserved. Type another, such as mbs2."
+            f"{name!r} cannot be an attempt's name: letters, digits and ._+- only, first a letter or digit; code-..., "
+            "logs and the files of a sweep directory are reserved. Type another, such as mbs2."
         )
 
 
@@ -298,7 +299,7 @@ def refuse_changes(name: str, changes: list[str], campaign: Campaign) -> None:
         raise RunDirError(
             f"The attempt {name} of {campaign.sweep.path} is another one "
             f"({' '.join(known['changes']) or 'no change'}). For more repeats of it type slurmscale attempt "
-            f"{' '.join([name, *known['changes']])}; for a new attempt, another name."
+            f"{shlex.join([name, *known['changes']])}; for a new attempt, another name."
         )
 
 

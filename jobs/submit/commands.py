@@ -74,7 +74,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
             submitted = sum(directory.name in latest_submissions(sweep) for _, directory in made.runs)
             out.print(
                 f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Type `slurmscale "
-                f"resume {sweep.path}` to submit the rest, or `slurmscale cancel {sweep.path}`.",
+                f"resume {sweep.quoted}` to submit the rest, or `slurmscale cancel {sweep.quoted}`.",
                 markup=False,
                 soft_wrap=True,
             )
@@ -82,7 +82,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
     for line in launched:
         print(line)
     if kind in {LauncherKind.slurm, LauncherKind.pilot, LauncherKind.local}:
-        print(f"look at it with: slurmscale status {sweep.path}")
+        print(f"look at it with: slurmscale status {sweep.quoted}")
     return wait_for(sweep) if wait else 0
 
 
@@ -105,7 +105,7 @@ def status(path: Path, *, everything: bool = False) -> int:
     if shown:
         out.print(table)
     if len(shown) < len(found):
-        print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.path}` shows every run")
+        print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.quoted}` shows every run")
     out.print(summary(found), markup=False)
     for line in stage_lines(stage_states(sweep)):
         out.print(line, markup=False, soft_wrap=True)
@@ -155,7 +155,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
     sweep = SweepDir(run.path.parent)
     submission = latest_submissions(sweep).get(run.name)
     if submission is None:
-        raise RunDirError(f"{run.path} was never submitted. Type `slurmscale resume {sweep.path}`.")
+        raise RunDirError(f"{run.path} was never submitted. Type `slurmscale resume {sweep.quoted}`.")
     if submission.launcher == "hand":
         raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is where it was started.")
     if submission.log_id is None:
@@ -165,7 +165,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
         ranks = load_run(run.config).ranks
         raise RunDirError(
             f"{file} is not there: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
-            f"Type `slurmscale status {sweep.path}` to see whether it waits."
+            f"Type `slurmscale status {sweep.quoted}` to see whether it waits."
         )
     with file.open(errors="replace") as text:
         while True:
@@ -197,7 +197,7 @@ def cancel_all(sweep: SweepDir) -> int:
     if elsewhere:
         raise SubmitError(
             f"{sweep.path} has runs that were started on {', '.join(sorted(elsewhere))} by launcher=local; their "
-            f"processes can only be ended there. Type `slurmscale cancel {sweep.path}` on that machine."
+            f"processes can only be ended there. Type `slurmscale cancel {sweep.quoted}` on that machine."
         )
     for item in found:
         if item.state is State.waiting:
@@ -284,7 +284,7 @@ def wait_for(sweep: SweepDir) -> int:
                 break
             time.sleep(pause_s([*found, *around]))
     except KeyboardInterrupt:
-        print(f"No longer waiting; the runs go on. Type `slurmscale status {sweep.path}` to see them.")
+        print(f"No longer waiting; the runs go on. Type `slurmscale status {sweep.quoted}` to see them.")
         return 130
     for line in stage_lines(around):
         print(line)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from filelock import FileLock, Timeout
 
 from jobs.errors import SubmitError
-from jobs.rundir import RunDir, SweepDir, append_record, now, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, now, read_events
 from jobs.submit.submissions import latest_submissions
 
 
@@ -63,7 +63,7 @@ def record_submission(sweep: SweepDir, directory: RunDir, launcher: str, job_id:
         "launcher": launcher,
         "job_id": job_id,
         "host": socket.gethostname(),
-        "events_before": sum(1 for _ in read_records(directory.status)),
+        "events_before": sum(1 for _ in read_events(directory.status)),
         **more,
     }
     append_record(sweep.submissions, record)
@@ -76,7 +76,7 @@ def record_waiting(sweep: SweepDir, left: list[tuple[RunDir, str]]) -> bool:
     for directory, limit in left:
         known = latest.get(directory.name)
         if known is None or known.waits_for != limit:
-            events = sum(1 for _ in read_records(directory.status))
+            events = sum(1 for _ in read_events(directory.status))
             record = {"time": now(), "event": "waiting", "run": directory.name, "limit": limit, "events_before": events}
             append_record(sweep.submissions, record)
             newly = True

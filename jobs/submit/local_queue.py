@@ -22,7 +22,7 @@ from submitit import LocalExecutor
 from jobs import run as entry
 from jobs.causes import Cause, record_failure
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.after_ranks import again
 from jobs.submit.private import refuse_shared
 from jobs.submit.script import code_environment, stop_before_limit_s
@@ -47,7 +47,7 @@ def main(sweep_path: str, names: list[str]) -> None:
 
 def finished(directory: RunDir) -> bool:
     """Whether a run needs nothing but its evaluation."""
-    return any(event["event"] == "finished" for event in read_records(directory.status))
+    return any(event["event"] == "finished" for event in read_events(directory.status))
 
 
 def do_stage(name: str, path: Path, directory: RunDir) -> None:

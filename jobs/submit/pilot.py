@@ -22,7 +22,7 @@ from submitit.core.utils import JobPaths
 from jobs.causes import Cause, record_failure
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
-from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_records
+from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
 from jobs.schema import Run
 from jobs.submit import slurm
 from jobs.submit.after_ranks import (
@@ -85,7 +85,7 @@ class Pilot:
         self.waiting = {turn.directory.name: turn for turn in unfinished(sweep, job_id)}
         self.launches = sum(
             record["event"] == "launched" and record["log_id"].startswith(f"{job_id}-")
-            for record in read_records(sweep.submissions)
+            for record in read_events(sweep.submissions)
         )
         self.bad_nodes = self.failed_twice()
         runs = [turn.run for turn in self.waiting.values()]
@@ -247,7 +247,7 @@ def wait_for_records(sweep: SweepDir, job_id: str, runs: int) -> None:
     """A job may start before the shell that submitted it has written all its records."""
     deadline = time.monotonic() + RECORD_WAIT_S
     while time.monotonic() < deadline:
-        records = read_records(sweep.submissions)
+        records = read_events(sweep.submissions)
         if sum(record["event"] == "submitted" and record["job_id"] == job_id for record in records) >= runs:
             return
         time.sleep(POLL_S)

@@ -125,7 +125,7 @@ def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise RunDirError(
             f"{sweep.run(taken[0]).path}{more} exists, and a run is never overwritten. Type `slurmscale resume "
-            f"{sweep.path}` to go on with it, sweep=NAME for another place, or remove it."
+            f"{sweep.quoted}` to go on with it, sweep=NAME for another place, or remove it."
         )
 
 

@@ -7,6 +7,7 @@ SWEEP`).
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 from pathlib import Path
@@ -31,7 +32,8 @@ def refuse_shared(sweep: Path) -> None:
         if found.st_mode & FOR_OTHERS and not (sticky_is_safe and found.st_mode & stat.S_ISVTX):
             raise RunDirError(
                 f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):o}), who could so have your jobs "
-                f"run their code. Type `chmod go-w {path}`, or choose another place with runs_dir=PATH."
+                f"run their code. Type `chmod go-w {shlex.quote(str(path))}`, or choose another place with "
+                "runs_dir=PATH."
             )
         if found.st_uid not in {os.getuid(), 0}:
             raise RunDirError(

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from jobs import metrics as m
-from jobs.rundir import RunDir, load_run, read_plan, read_records
+from jobs.rundir import RunDir, load_run, read_events, read_plan
 
 # Some twenty steps of metrics.jsonl.
 TAIL_BYTES = 4096
@@ -35,9 +35,9 @@ class Progress:
 
 def progress_of(run: RunDir) -> Progress:
     """Where a run is."""
-    events = list(read_records(run.status))
+    events = list(read_events(run.status))
     starts = [event for event in events if event["event"] == "started"]
-    errors = [str(event["error"]) for event in events if event["event"] == "failed"]
+    errors = [event["error"] for event in events if event["event"] == "failed"]
     rows = list(rows_backwards(run))
     step = int(rows[0][m.STEP.name]) if rows else None
     total = read_plan(run).get("steps")
@@ -57,8 +57,9 @@ def progress_of(run: RunDir) -> Progress:
 
 def steady_rows(run: RunDir, rows: list[dict[str, Any]], start: dict[str, Any]) -> list[dict[str, Any]]:
     """Those of the attempt that began so, without its first, unmeasured steps."""
-    first = start["from_step"] + unmeasured_steps(run)
-    return [row for row in rows if row.get(m.ATTEMPT.name) == start["attempt"] and row[m.STEP.name] > first]
+    first = start.get("from_step", 0) + unmeasured_steps(run)
+    own = [row for row in rows if row.get(m.ATTEMPT.name) == start.get("attempt") and row[m.STEP.name] > first]
+    return [row for row in own if {m.STEP_TIME.name, m.TOKENS.name} <= row.keys()]
 
 
 @cache
@@ -86,5 +87,5 @@ def rows_backwards(run: RunDir) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and m.STEP.name in row:
+        if isinstance(row, dict) and isinstance(row.get(m.STEP.name), int):
             yield row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -11,7 +12,8 @@ from typing import Any
 
 from submitit.core.utils import JobPaths
 
-from jobs.rundir import SweepDir, load_run, read_records
+from jobs.errors import SuiteError
+from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
 from jobs.submit import slurm
 from jobs.submit.stages import Unevaluated
@@ -50,8 +52,8 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
     """The latest submission of each stage, in the order of the chain."""
     latest: dict[StageOf, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
-    for entry in read_records(sweep.submissions):
-        if entry["event"] == "stage_submitted":
+    for entry in read_events(sweep.submissions):
+        if entry["event"] == "stage_submitted" and entry["stage"] in DONE:
             key = StageOf(entry["stage"], entry.get("run"))
             latest[key] = Submission(
                 str(key),
@@ -63,7 +65,7 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
             )
             of_job[entry["job_id"]].append(latest[key])
         elif entry["event"] == "cancelled":
-            for submission in of_job[entry.get("job_id", "")]:
+            for submission in of_job[str(entry.get("job_id", ""))]:
                 submission.cancelled = True
     order = list(DONE)
     return dict(sorted(latest.items(), key=lambda item: order.index(item[0].stage)))
@@ -90,7 +92,7 @@ def stage_states(sweep: SweepDir) -> list[StageState]:
 def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
     """The events that a stage wrote since it was submitted."""
     own = {started(key.stage), failed(key.stage), DONE[key.stage]}
-    events = list(read_records(record_of(sweep, key)))[submission.events_before :]
+    events = list(read_events(record_of(sweep, key)))[submission.events_before :]
     return [event for event in events if event["event"] in own]
 
 
@@ -112,7 +114,7 @@ def decide(
     if last.get("event") == DONE[key.stage]:
         return State.finished, ""
     if last.get("event") == failed(key.stage):
-        return State.cancelled if submission.cancelled else State.failed, str(last["error"]).splitlines()[0]
+        return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
     if job is not None and job.state in {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", UNKNOWN}:
         waits = not last or (job.state == "PENDING" and submission.launcher == "slurm")
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
@@ -166,7 +168,12 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
         trains = item.state.is_alive and item.launcher == "slurm"
         if item.run.name in cared_for or not (item.state is State.finished or trains):
             continue
-        run = load_run(item.run.config)
+        try:
+            run = load_run(item.run.config)
+        except SuiteError as error:
+            # The training of this run needs nothing more, and those that do are not to wait for its evaluation.
+            print(f"{item.run.name} is not evaluated: {error}", file=sys.stderr)
+            continue
         if run.stages.evaluate is not None:
             missing.append(Unevaluated(run, item.run, item.job_id if trains else None))
     return missing

@@ -21,7 +21,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from jobs.errors import SubmitError
 from jobs.plan.chain import stages_of
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.schema import Run
 from jobs.stages import evaluate, prepare, report
 from jobs.submit import slurm
@@ -191,7 +191,7 @@ def record(sweep: SweepDir, stage: str, launcher: str, job_id: str, directory: R
         "launcher": launcher,
         "job_id": job_id,
         "host": socket.gethostname(),
-        "events_before": sum(1 for _ in read_records(events)),
+        "events_before": sum(1 for _ in read_events(events)),
         **more,
     }
     append_record(sweep.submissions, entry)

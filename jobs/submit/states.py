@@ -8,6 +8,7 @@ shell, any day, sees the same.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 import time
 from collections.abc import Mapping
@@ -132,8 +133,8 @@ def decide(
     if job is not None and (alive := alive_state(run, submission, end, job)):
         return alive
     if end is not None and end["event"] == "failed":
-        who = f"rank {end['rank']} on {end['node']}: " if "rank" in end else ""
-        return State.failed, f"{who}{end['error'].splitlines()[0]}"
+        who = f"rank {end['rank']} on {end['node']}: " if {"rank", "node"} <= end.keys() else ""
+        return State.failed, who + end["error"].partition("\n")[0]
     if end is not None:
         return State.cancelled if submission.cancelled else State.stopped, end["reason"]
     unprepared = submission.after is not None and not run.data.exists()
@@ -154,7 +155,7 @@ def without_end(run: RunDir, submission: Submission, job: slurm.JobState | None)
     said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
     if submission.launcher in IN_SLURM and time.time() - last_sign(run, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
-    return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {run.path}`"
+    return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {shlex.quote(str(run.path))}`"
 
 
 def last_sign(run: RunDir, submission: Submission) -> float:
@@ -179,7 +180,7 @@ def alive_state(
         again = [event for event in attempt if event["event"] == "requeued"]
         words = [f"goes on after {again[-1]['cause']}"] if again else []
         if end is not None and "stage" in end:
-            words.append(end["error"].splitlines()[0])
+            words.append(end["error"].partition("\n")[0])
         return State.queued, "; ".join([*words, *filter(None, [job.reason])])
     if job.state in {"RUNNING", "STAGE_OUT"} or (job.state == "COMPLETING" and end is None):
         if end is not None:

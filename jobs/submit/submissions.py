@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.causes import end_of, latest_attempt
-from jobs.rundir import RunDir, SweepDir, read_records
+from jobs.rundir import RunDir, SweepDir, read_events
 
 # In place of a job's id, where a run has none.
 NO_JOB = "-"
@@ -59,7 +59,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
     """The latest submission of each run that the ledger has, by run name."""
     latest: dict[str, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
-    for record in read_records(sweep.submissions):
+    for record in read_events(sweep.submissions):
         match record["event"]:
             case "submitted":
                 latest[record["run"]] = Submission(
@@ -80,6 +80,8 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     record["run"], "slurm", NO_JOB, record["events_before"], time=record["time"],
                     waits_for=record["limit"],
                 )  # fmt: skip
+            case "launched" | "nodes_returned" | "ended" if record["run"] not in latest:
+                continue
             case "launched":
                 launched = latest[record["run"]]
                 launched.log_id, launched.place = record["log_id"], record.get("place")
@@ -89,7 +91,8 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
             case "ended":
                 latest[record["run"]].ended = True
             case "cancelled":
-                for submission in of_job[record["job_id"]] if "job_id" in record else [latest[record["run"]]]:
+                of_run = [each for each in latest.values() if each.run == record.get("run")]
+                for submission in of_job[str(record["job_id"])] if "job_id" in record else of_run:
                     submission.cancelled = True
                     submission.waits_for = None
     return latest
@@ -97,8 +100,8 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
 
 def submission_by_hand(run: RunDir) -> Submission | None:
     """The submission of a run whose script a person gave to sbatch: only the run itself knows of it."""
-    started = [event for event in read_records(run.status) if event["event"] == "started"]
-    failed = any(event["event"] == "failed" for event in read_records(run.status))
+    started = [event for event in read_events(run.status) if event["event"] == "started"]
+    failed = any(event["event"] == "failed" for event in read_events(run.status))
     if not started and not failed:
         return None
     job_id = started[-1].get("job_id") if started else None
@@ -107,7 +110,7 @@ def submission_by_hand(run: RunDir) -> Submission | None:
 
 def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
     """The run's events that belong to a submission."""
-    return list(read_records(run.status))[submission.events_before :]
+    return list(read_events(run.status))[submission.events_before :]
 
 
 def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:

@@ -154,7 +154,7 @@ def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception)
     except SubmitError as error:
         raise SubmitError(
             f"{because} What was submitted before could not be cancelled ({error}). It is on record: type "
-            f"`slurmscale cancel {sweep.path}`, or scancel {' '.join(job_ids)}."
+            f"`slurmscale cancel {sweep.quoted}`, or scancel {' '.join(job_ids)}."
         ) from error
     for job_id in job_ids:
         append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})

@@ -40,8 +40,8 @@ def watch(path: Path) -> int:
         return exit_code(in_a_table(sweep, out) if out.is_terminal else in_lines(sweep))
     except KeyboardInterrupt:
         out.print(
-            f"No longer watching; the runs go on. Type `slurmscale watch {sweep.path}` to see them again, "
-            f"`slurmscale cancel {sweep.path}` to end them.",
+            f"No longer watching; the runs go on. Type `slurmscale watch {sweep.quoted}` to see them again, "
+            f"`slurmscale cancel {sweep.quoted}` to end them.",
             markup=False,
             soft_wrap=True,
         )

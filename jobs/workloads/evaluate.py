@@ -25,7 +25,7 @@ from jobs.engines.model import Decoder, empty_model, tie_embeddings
 from jobs.engines.weights import values_of
 from jobs.errors import CheckpointError
 from jobs.metrics import Metric
-from jobs.rundir import RunDir, read_records
+from jobs.rundir import RunDir, read_events
 from jobs.schema import Precision, Run
 from jobs.workloads.machine import device_name
 from jobs.workloads.steps import samples
@@ -63,7 +63,7 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     tie_embeddings(gpt, tied=tied)
     if directory.export.exists():
         fill(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
-        (end, *_) = (event for event in read_records(directory.status) if event["event"] == "finished")
+        (end, *_) = (event for event in read_events(directory.status) if event["event"] == "finished")
         return gpt, int(end["step"])
     fill(
         gpt, device, lambda _, shape, dtype, where: torch.empty(*shape, dtype=dtype, device=where), tensor=1, tied=tied

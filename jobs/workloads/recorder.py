@@ -24,7 +24,7 @@ from jobs.checkpoint_directory import Saved
 from jobs.data.batches import StepBatch
 from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
-from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_records
+from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_events
 from jobs.schema import Run
 from jobs.workloads.machine import device_name, nodes_of_run, ways_of_run
 from jobs.workloads.startup import Startup
@@ -45,7 +45,7 @@ class Recorder:
         self.nccl_log = directory.nccl_log(rank.rank)
         self.startup = startup
         self.steps = steps
-        self.attempt = 1 + sum(event["event"] == "started" for event in read_records(directory.status))
+        self.attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))
         self.from_step = from_step
         self.last_step = from_step
         self.loop_started = 0.0
