@@ -68,6 +68,7 @@ def rank(directory: Path, rank: int, world: int, port: int) -> None:
 
 def train(
     directory: RunDir,
+    timeout_s: float = TIMEOUT_S,
     context: ForkContext | ForkServerContext = FORK,
     of_rank: Callable[[Path, int, int, int], None] = rank,
 ) -> list[int | None]:
@@ -76,23 +77,24 @@ def train(
     ranks = [context.Process(target=of_rank, args=(directory.path, number, world, port)) for number in range(world)]
     for process in ranks:
         process.start()
-    return [_ended(process, directory.path / f"rank{number}.log") for number, process in enumerate(ranks)]
+    logs = [directory.path / f"rank{number}.log" for number in range(world)]
+    return [_ended(process, log, timeout_s) for process, log in zip(ranks, logs, strict=True)]
 
 
 def evaluate(directory: RunDir) -> int | None:
     """Run the stage that evaluates a run; returns its exit code."""
     process = FORK.Process(target=_evaluate, args=(directory.path,))
     process.start()
-    return _ended(process, directory.path / "rank0.log")
+    return _ended(process, directory.path / "rank0.log", TIMEOUT_S)
 
 
-def _ended(process: BaseProcess, log: Path) -> int | None:
+def _ended(process: BaseProcess, log: Path, timeout_s: float) -> int | None:
     """The exit code of a process; one that does not end is killed, and its log says so."""
-    process.join(TIMEOUT_S)
+    process.join(timeout_s)
     if process.is_alive():
         process.kill()
         with log.open("a") as file:
-            file.write(f"killed by the test: it still ran after {TIMEOUT_S} s\n")
+            file.write(f"killed by the test: it still ran after {timeout_s} s\n")
     process.join()
     return process.exitcode
 

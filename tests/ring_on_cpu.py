@@ -81,7 +81,7 @@ def train(directory: RunDir) -> list[int | None]:
     """Run all ranks of a run to their end with this ring; returns their exit codes."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([__name__])
-    return real_run.train(directory, server, rank)
+    return real_run.train(directory, context=server, of_rank=rank)
 
 
 def rank(directory: Path, rank: int, world: int, port: int) -> None:
