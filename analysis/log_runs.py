@@ -22,7 +22,7 @@ import numpy as np
 from analysis.evidence import Ending
 from analysis.facts import FILE_NAME, Facts
 from analysis.gpu_names import device_name
-from analysis.log_attempts import without_attempts
+from analysis.log_attempts import ending_words, without_attempts
 from analysis.log_energy import energy_of_log
 from analysis.log_file import LogFile
 from analysis.log_model import model_of, parameters_of
@@ -306,7 +306,7 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
         return stops[-1], f"the log says of its end: {stops[-1]}"
     verdict = run.file.verdict
     if verdict and died_first(run.file):
-        return verdict.ending.name.replace("_", " "), DIED_FIRST
+        return ending_words(verdict), DIED_FIRST
     state = "as far as logged" if verdict is None or verdict.ending is Ending.unknown else verdict.ending.name
     if stops:
         state = Ending.succeeded.name

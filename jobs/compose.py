@@ -324,10 +324,10 @@ def refusals_in_our_words() -> Iterator[None]:
         raise ConfigError(explain(error)) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         # Hydra leaves a file that is no configuration to whoever reads its traceback.
-        said = " ".join(str(error).split())
+        said, site = " ".join(str(error).split()), os.environ.get("SLURMSCALE_SITE", "(not set)")
         raise ConfigError(
-            f"A configuration file cannot be used: {said}. Mend it; your own ones are in "
-            f"SLURMSCALE_SITE={os.environ.get('SLURMSCALE_SITE', '')}, and cluster/generic_slurm.yaml is a pattern."
+            f"A configuration file cannot be used: {said}. Mend it; your own ones are in SLURMSCALE_SITE={site}, and "
+            "cluster/generic_slurm.yaml is a pattern."
         ) from error
 
 

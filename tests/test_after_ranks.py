@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from multiprocessing import get_context
@@ -209,6 +210,17 @@ def test_a_stopped_rank_is_named_and_stacks_and_collectives_are_kept(tmp_path: P
     assert "gave no sign of life for" in str(event["error"])
     assert "jobs/workloads/train.py" in (run.hangs / "restart-0/rank-00000.txt").read_text()
     assert "all_reduce" in (run.hangs / "restart-0/rank-00000.collectives.json").read_text()
+
+
+def test_a_rank_that_a_library_crashes_leaves_the_python_stack_in_its_log(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "job.steps=100000")
+    process = get_context("fork").Process(target=train, args=(run,))
+    process.start()
+    _signal_second_rank(run, signal.SIGSEGV)
+    process.join(60)
+    said = (run.path / "rank1.log").read_text()
+    assert "Fatal Python error: Segmentation fault" in said
+    assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', said)
 
 
 def _signal_second_rank(run: RunDir, number: signal.Signals) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import time
 from multiprocessing import get_context
@@ -174,7 +173,10 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(tmp_path: 
     run = make_run(tmp_path, "parallelism=fsdp_full", "job.steps=100000", "job.checkpoint_every_steps=100000")
     process = get_context("fork").Process(target=train, args=(run,))
     process.start()
-    wait_for_step(run, 3)
+    for _ in range(600):
+        if len(steps(run)) > 2:
+            break
+        time.sleep(0.05)
     (second,) = [pid for pid, rank in rank_processes(process.pid or 0).items() if rank == 1]
     os.kill(second, signal.SIGTERM)
     process.join(60)
@@ -182,14 +184,6 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(tmp_path: 
     assert end["step"] == steps(run)[-1]["step"]
     assert (run.checkpoints / f"step-{end['step']:08d}").is_dir()
     assert not events(run, "failed")
-
-
-def wait_for_step(run: RunDir, count: int) -> None:
-    """Wait until this many steps are on record."""
-    for _ in range(600):
-        if len(steps(run)) >= count:
-            return
-        time.sleep(0.05)
 
 
 def rank_processes(parent: int) -> dict[int, int]:
@@ -204,19 +198,6 @@ def test_a_rank_that_fails_leaves_its_rank_node_and_error_on_record(tmp_path: Pa
     failed = events(run, "failed")
     assert "has no lit_model.pth. Give a LitGPT checkpoint directory" in str(failed[0]["error"])
     assert {"rank", "node"} <= failed[0].keys()
-
-
-def test_a_rank_that_a_library_crashes_leaves_the_python_stack_in_its_log(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "parallelism=ddp", "job.steps=100000", "job.checkpoint_every_steps=100000")
-    process = get_context("fork").Process(target=train, args=(run,))
-    process.start()
-    wait_for_step(run, 2)
-    (second,) = [pid for pid, rank in rank_processes(process.pid or 0).items() if rank == 1]
-    os.kill(second, signal.SIGSEGV)
-    process.join(60)
-    said = (run.path / "rank1.log").read_text()
-    assert "Fatal Python error: Segmentation fault" in said
-    assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', said)
 
 
 # --- LitGPT checkpoint directories ---------------------------------------------------------------------------
