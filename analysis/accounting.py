@@ -15,9 +15,9 @@ from pathlib import Path
 from analysis.ending import Verdict
 from analysis.evidence import SIGNALS, Ending, Weight
 from analysis.parsers import sacct
-from analysis.parsers.lines import Search, blocks
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Record, Text
+from analysis.parsers.base import Record, Text
+from analysis.parsers.detect import read_log
+from analysis.parsers.search import Search, blocks
 
 STATES: Mapping[str, tuple[Ending, Weight]] = {
     "NODE_FAIL": (Ending.node_failure, Weight.fault),

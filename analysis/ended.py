@@ -19,8 +19,8 @@ from analysis.accounting import ending_of_job, read_jobs
 from analysis.ending import Verdict, verdict
 from analysis.evidence import SEARCH, Ending, evidence
 from analysis.formats import short
-from analysis.parsers.lines import Search, blocks
-from analysis.parsers.record import Line, Record
+from analysis.parsers.base import Line, Record
+from analysis.parsers.search import Search, blocks
 from analysis.records import RunResult
 from jobs.causes import Cause, end_of, latest_attempt
 from jobs.rundir import BATCH_STARTED, SweepDir

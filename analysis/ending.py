@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.evidence import SEARCH, Ending, Evidence, Weight, evidence
-from analysis.parsers.lines import blocks
+from analysis.parsers.search import blocks
 
 TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
 

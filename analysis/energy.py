@@ -20,8 +20,8 @@ import numpy as np
 from analysis.goodput import Start
 from analysis.parsers import metrics as a
 from analysis.parsers import nvidia_smi
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Text
+from analysis.parsers.base import Text
+from analysis.parsers.detect import read_log
 
 # Between readings farther apart than this the power is not known.
 LONGEST_GAP_S = 30.0

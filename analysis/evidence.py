@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from analysis.parsers.lines import Search
-from analysis.parsers.record import Line, Whose
+from analysis.parsers.base import Line, Whose
+from analysis.parsers.search import Search
 
 
 class Ending(Enum):

@@ -23,7 +23,7 @@ from analysis.log_file import LogFile
 from analysis.log_reading import read_logs
 from analysis.log_runs import log_runs, name_below
 from analysis.parsers import genai_perf, sacct
-from analysis.parsers.read import document
+from analysis.parsers.detect import document
 from analysis.reading import Task, read_all
 from analysis.records import RunResult
 from analysis.streams import with_errors

@@ -19,7 +19,7 @@ from analysis.formats import significant
 from analysis.goodput import Loss
 from analysis.log_steps import Attempt, LogRun, interval, losses_of
 from analysis.parsers import metrics as a
-from analysis.parsers.record import RESUMED, SAVED, Kind, Record, Text
+from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
 from analysis.records import RunResult
 from analysis.scaling import plural
 from jobs import metrics as m

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from analysis.energy import Energy, Reading, energy_j
 from analysis.log_file import LogFile
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
 
 POWER_FOLDER = "power"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from analysis.ending import Verdict, ending_of
 from analysis.evidence import Ending
-from analysis.parsers.lines import blocks
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Kind, Record, Text
+from analysis.parsers.base import Kind, Record, Text
+from analysis.parsers.detect import read_log
+from analysis.parsers.search import blocks
 from jobs.metrics import Metric
 
 # Bytes that text does not have, but for those of colours, bells and the gaps that a full disk or a crash leaves.

@@ -12,7 +12,7 @@ from typing import Any
 from analysis.formats import significant
 from analysis.parsers import megatron
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Text
+from analysis.parsers.base import Text
 from analysis.records import RunResult
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -19,7 +19,7 @@ from analysis.ending import Verdict
 from analysis.evidence import Ending, Weight
 from analysis.log_file import LogFile, is_binary, read_log_file
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, LocalRank, Record, Text, Whose
+from analysis.parsers.base import Kind, LocalRank, Record, Text, Whose
 from analysis.progress import with_progress
 from jobs import metrics as m
 from jobs.metrics import Metric

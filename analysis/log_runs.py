@@ -29,7 +29,7 @@ from analysis.log_model import model_of, parameters_of
 from analysis.log_steps import LogRun, LogStep, attempts_of, steady
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
 from analysis.records import RunResult
 from analysis.stragglers import straggler_share, stragglers_of_log
 from analysis.streams import job_name

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from analysis.log_file import LogFile
 from analysis.parsers import metrics as a
-from analysis.parsers.record import RESUMED, Kind, Record, Text, Whose
+from analysis.parsers.base import RESUMED, Kind, Record, Text, Whose
 from jobs import metrics as m
 from jobs.metrics import Better, Metric
 

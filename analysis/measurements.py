@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from analysis.formats import ABSENT, shown, title
 from analysis.log_file import LogFile
-from analysis.parsers.record import Kind, Record, Text
+from analysis.parsers.base import Kind, Record, Text
 from analysis.style import Section
 from jobs.metrics import Metric
 

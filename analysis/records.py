@@ -24,7 +24,7 @@ from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of
 from analysis.energy import Energy, energy_of_run
 from analysis.goodput import Loss, account, starts_of
 from analysis.log_file import LogFile
-from analysis.parsers.record import Kind
+from analysis.parsers.base import Kind
 from analysis.steadiness import steadiness
 from analysis.stragglers import Straggler, straggler_share, stragglers, stragglers_of_log
 from analysis.untrusted import as_list, flat, lookup, number

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.parsers import metrics as a
+from analysis.parsers.base import Record, Text
 from analysis.parsers.megatron import FASTEST_RANK, SLOWEST_RANK
-from analysis.parsers.record import Record, Text
 from analysis.untrusted import as_list, count, number
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -14,7 +14,7 @@ from pathlib import Path
 from analysis.ending import Verdict
 from analysis.evidence import Ending
 from analysis.log_file import LogFile
-from analysis.parsers.record import Kind
+from analysis.parsers.base import Kind
 
 STREAM = re.compile(r"\b(?:std)?(?:out|err|log)\b|(?<=\.)[oe](?=\d+$)", re.IGNORECASE)
 # A program may print the traceback of an exception and go on; beside a file without steps nobody sees whether it did.

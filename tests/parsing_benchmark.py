@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from analysis.parsers.read import read_log
+from analysis.parsers.detect import read_log
 
 SIZE_MB = 1_000
 WORDS = ["loading", "tensor", "connection", "channel", "weights", "0x7f3a", "12.5", "rank3", "INFO", "via", "ring",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from analysis.energy import LONGEST_GAP_S, energy_j
 from analysis.find import read_runs
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
 from analysis.records import RunResult
 from analysis.report import report
 from jobs import metrics as m

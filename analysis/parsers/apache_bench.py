@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, LineFormat, Record
+from analysis.parsers.base import Kind, Line, LineFormat, Record
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 

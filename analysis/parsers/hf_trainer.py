@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from analysis.parsers import metrics as a
+from analysis.parsers.base import RESUMED, DocumentFormat, Kind, Line, LineFormat, Record, Text
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import RESUMED, DocumentFormat, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import as_list
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 
 LAUNCHED = re.compile(r"\s*(mdtest-\S+) was launched with (\d{1,9}) total task\(s\) on (\d{1,9}) node\(s\)")

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
+from analysis.parsers.base import RESUMED, SAVED, Kind, Line, LineFormat, Record, Text
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import RESUMED, SAVED, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric

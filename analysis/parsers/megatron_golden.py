@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import DocumentFormat, Kind, Record
+from analysis.parsers.base import DocumentFormat, Kind, Record
 from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import as_number
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import DocumentFormat, Kind, Record, Text
+from analysis.parsers.base import DocumentFormat, Kind, Record, Text
 from analysis.untrusted import as_number, printed_number
 from jobs.metrics import Metric
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text, Whose
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text, Whose
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric

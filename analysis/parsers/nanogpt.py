@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind, Line, LineFormat, Record
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import Kind, Line, LineFormat, Record
 from jobs import metrics as m
 from jobs.metrics import Metric
 

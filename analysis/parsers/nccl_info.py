@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from jobs.metrics import Metric
 from jobs.transport import CHANNEL, way_of
 

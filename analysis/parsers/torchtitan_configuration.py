@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 

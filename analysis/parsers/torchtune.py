@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind, Line, LineFormat, Record
 from analysis.parsers.fields import Names, numbers
-from analysis.parsers.record import Kind, Line, LineFormat, Record
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Kind, Record, Text
+from analysis.parsers.base import Kind, Record, Text
+from analysis.parsers.detect import read_log
 from jobs.metrics import Metric
 
 SAMPLES = Path(__file__).parent / "samples"

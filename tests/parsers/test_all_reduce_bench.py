@@ -6,7 +6,7 @@ import pytest
 
 from analysis.parsers import all_reduce_bench
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, Record, Text
+from analysis.parsers.base import Kind, Line, Record, Text
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
 
 NAME = "all_reduce_bench.py"

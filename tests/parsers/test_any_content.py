@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.parsers.lines import LONGEST_LINE, Search
-from analysis.parsers.read import FORMATS, LINE_FORMATS, read_log
-from analysis.parsers.record import LineFormat
+from analysis.parsers.base import LineFormat
+from analysis.parsers.detect import FORMATS, LINE_FORMATS, read_log
+from analysis.parsers.search import LONGEST_LINE, Search
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 
 NEEDLES = sorted({needle for each in LINE_FORMATS for needle in (*each.needles, *each.opens, *each.closes)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind
+from analysis.parsers.base import Kind
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
 
 NAME = "ApacheBench"

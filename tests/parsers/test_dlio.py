@@ -7,7 +7,7 @@ import json
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
 
 MIB = 1 << 20

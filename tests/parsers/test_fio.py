@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
 

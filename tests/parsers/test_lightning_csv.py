@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind
 from analysis.parsers.lightning_csv import is_header
-from analysis.parsers.record import Kind
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
 

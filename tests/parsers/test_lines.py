@@ -16,9 +16,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.parsers.lines import BLOCK_BYTES, Search, blocks, whole_lines
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Line, LocalRank, Whose
+from analysis.parsers.base import Line, LocalRank, Whose
+from analysis.parsers.detect import read_log
+from analysis.parsers.search import BLOCK_BYTES, Search, blocks, whole_lines
 from tests.parsers.reading import SAMPLES
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.parsers import litgpt
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Line, Text
+from analysis.parsers.base import Kind, Line, Text
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Kind
+from analysis.parsers.base import Kind
+from analysis.parsers.detect import read_log
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
 

@@ -8,8 +8,8 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers import nccl_info
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Kind, Line, Record, Text
+from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.detect import read_log
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records, texts
 
 NAME = "NCCL INFO"

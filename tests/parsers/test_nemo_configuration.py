@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Text
+from analysis.parsers.base import Text
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
 
 NAME = "NeMo configuration"

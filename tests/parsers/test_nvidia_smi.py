@@ -6,8 +6,8 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers import nvidia_smi
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Kind, Line, Record, Text
+from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.detect import read_log
 from tests.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
 
 NAME = "nvidia-smi"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.parsers import metrics as a
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
 from tests.parsers.reading import SAMPLES, column, records
 

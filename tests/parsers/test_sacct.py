@@ -6,7 +6,7 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers import sacct
-from analysis.parsers.record import Kind, Line, Record, Text
+from analysis.parsers.base import Kind, Line, Record, Text
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records, texts
 
 NAME = "sacct"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.read import read_log
-from analysis.parsers.record import Record, Text
+from analysis.parsers.base import Record, Text
+from analysis.parsers.detect import read_log
 from tests.parsers.reading import SAMPLES, records
 
 NAME = "torchtitan configuration"

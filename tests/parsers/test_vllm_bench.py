@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis.parsers import metrics as a
-from analysis.parsers.lines import BLOCK_BYTES
-from analysis.parsers.record import Kind, Text
+from analysis.parsers.base import Kind, Text
+from analysis.parsers.search import BLOCK_BYTES
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
 
 NAME = "vLLM and SGLang serving benchmark"

@@ -24,7 +24,7 @@ from typing import IO, Any
 import zstandard
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from analysis.parsers.record import Line, LocalRank, Whose
+from analysis.parsers.base import Line, LocalRank, Whose
 
 BLOCK_BYTES = 1 << 22
 # A longer line is cut: no format has one, a binary file does.

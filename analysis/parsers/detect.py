@@ -42,8 +42,8 @@ from analysis.parsers import (
     torchtune,
     vllm_bench,
 )
-from analysis.parsers.lines import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
-from analysis.parsers.record import DocumentFormat, Format, LineFormat, Record
+from analysis.parsers.base import DocumentFormat, Format, LineFormat, Record
+from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
 
 FORMATS: tuple[Format, ...] = (
     # Before MLLOG, which tells the evaluation of all workers.
