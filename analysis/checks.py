@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.ended import Ended
-from analysis.evidence import Ending
 from analysis.facts import FILE_NAME, SWITCHES
+from analysis.failures.runs import Ended
+from analysis.failures.signatures import Ending
 from analysis.formats import per_second, shown
 from analysis.mlperf import scores_lag
 from analysis.parsers import metrics as a

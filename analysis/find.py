@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.accounting import accounted
 from analysis.contents import FILES
 from analysis.derived import with_derived
 from analysis.facts import FILE_NAME, read_facts
+from analysis.failures.sacct import accounted
 from analysis.log_file import LogFile
 from analysis.log_reading import read_logs
 from analysis.log_runs import log_runs, name_below

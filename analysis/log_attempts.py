@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from analysis.ending import Verdict
-from analysis.evidence import Ending
+from analysis.failures.signatures import Ending
+from analysis.failures.verdict import Verdict
 from analysis.formats import significant
 from analysis.goodput import Loss
 from analysis.log_steps import Attempt, LogRun, interval, losses_of

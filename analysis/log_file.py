@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.ending import Verdict, ending_of
-from analysis.evidence import Ending
+from analysis.failures.signatures import Ending
+from analysis.failures.verdict import Verdict, ending_of
 from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import blocks

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from analysis.cache import Shelf, cache_directory, digest
-from analysis.ending import Verdict
-from analysis.evidence import Ending, Weight
+from analysis.failures.signatures import Ending, Weight
+from analysis.failures.verdict import Verdict
 from analysis.log_file import LogFile, is_binary, read_log_file
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, LocalRank, Record, Text, Whose

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.evidence import Ending
 from analysis.facts import FILE_NAME, Facts
+from analysis.failures.signatures import Ending
 from analysis.gpu_names import device_name
 from analysis.log_attempts import ending_words, without_attempts
 from analysis.log_energy import energy_of_log

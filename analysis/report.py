@@ -27,8 +27,8 @@ from analysis.answer import answers, hardware
 from analysis.checkpoints_page import checkpoint_section
 from analysis.checks import loss_doubts, warnings
 from analysis.cost_page import cost_section
-from analysis.ended import endings
 from analysis.exports import chosen_formats, exported, exports_in
+from analysis.failures.runs import endings
 from analysis.figures import figures
 from analysis.find import Found, read
 from analysis.fits_page import fits_section

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.ending import Verdict
-from analysis.evidence import Ending
+from analysis.failures.signatures import Ending
+from analysis.failures.verdict import Verdict
 from analysis.log_file import LogFile
 from analysis.parsers.base import Kind
 

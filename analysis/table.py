@@ -20,7 +20,7 @@ from typing import Any
 from analysis.checkpoints_page import failures, written
 from analysis.collectives import axis_order
 from analysis.cost import reference_cost, relative_cost
-from analysis.ended import Ended
+from analysis.failures.runs import Ended
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
 from analysis.parsers import metrics as a

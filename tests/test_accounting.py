@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.accounting import accounted, ending_of_job, job_of, read_jobs, weighed
-from analysis.ended import Ended
-from analysis.ending import Verdict, ending_of
-from analysis.evidence import Ending
+from analysis.failures.runs import Ended
+from analysis.failures.sacct import accounted, ending_of_job, job_of, read_jobs, weighed
+from analysis.failures.signatures import Ending
+from analysis.failures.verdict import Verdict, ending_of
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 
 HEADER = "JobID|JobName|State|ExitCode|NodeList"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from analysis.ended import ENDINGS, Ended, endings
-from analysis.evidence import Ending
+from analysis.failures.runs import ENDINGS, Ended, endings
+from analysis.failures.signatures import Ending
 from analysis.find import read_runs
 from analysis.report import report
 from jobs.causes import Cause

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.ending import Verdict, ending_of, verdict
-from analysis.evidence import NEEDLES, SEARCH, Ending, evidence
+from analysis.failures.signatures import NEEDLES, SEARCH, Ending, evidence
+from analysis.failures.verdict import Verdict, ending_of, verdict
 from tests.parsers.reading import CORPUS, needs_corpus
 
 CANCELLED = "slurmstepd: error: *** STEP 17.0 ON node03 CANCELLED AT 2026-02-03T04:05:06"

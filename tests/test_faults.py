@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.ended import Ended, endings
-from analysis.evidence import Ending
+from analysis.failures.runs import Ended, endings
+from analysis.failures.signatures import Ending
 from analysis.find import read_runs
 from analysis.records import RunResult
 from jobs import metrics as m

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from analysis.checks import warnings
-from analysis.ended import endings
+from analysis.failures.runs import endings
 from analysis.find import read, read_runs
 from analysis.mlperf import systems_of
 from analysis.parsers import metrics as a

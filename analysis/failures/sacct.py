@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.ending import Verdict
-from analysis.evidence import SIGNALS, Ending, Weight
+from analysis.failures.signatures import SIGNALS, Ending, Weight
+from analysis.failures.verdict import Verdict
 from analysis.parsers import sacct
 from analysis.parsers.base import Record, Text
 from analysis.parsers.detect import read_log

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.evidence import SEARCH, Ending, Evidence, Weight, evidence
+from analysis.failures.signatures import SEARCH, Ending, Evidence, Weight, evidence
 from analysis.parsers.search import blocks
 
 TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
