@@ -17,6 +17,7 @@ from analysis.facts import FILE_NAME, SWITCHES
 from analysis.failures.runs import Ended
 from analysis.failures.signatures import Ending
 from analysis.formats import per_second, shown
+from analysis.metrics.mfu import utilization
 from analysis.mlperf import scores_lag
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
@@ -24,7 +25,6 @@ from analysis.scaling import Group, plural
 from analysis.steadiness_page import steps_are_slow, steps_drift
 from analysis.stragglers_page import ranks_straggle
 from analysis.untrusted import as_list, canonical, lookup
-from analysis.utilization import utilization
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.transport import SOCKETS, SOCKETS_ADVICE

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from analysis.answer import DEVICES, hardware
-from analysis.cost import reference_cost, relative_cost
-from analysis.energy import LONGEST_GAP_S, Energy
 from analysis.formats import shown, significant, title
+from analysis.metrics.cost import reference_cost, relative_cost
+from analysis.metrics.energy import LONGEST_GAP_S, Energy
 from analysis.records import RunResult
 from analysis.scaling import Group, plural
 from analysis.style import Section

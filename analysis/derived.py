@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from analysis.cost import cost_values
+from analysis.metrics.cost import cost_values
+from analysis.metrics.mfu import utilization
 from analysis.records import RunResult
-from analysis.utilization import utilization
 
 
 def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:

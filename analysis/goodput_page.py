@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from analysis.bars import MOST_BARS, stacked
 from analysis.formats import shown, significant, title
-from analysis.goodput import Loss
+from analysis.metrics.goodput import Loss
 from analysis.records import RunResult
 from analysis.scaling import Group, plural
 from analysis.style import Figure, Section, word

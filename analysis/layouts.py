@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.answer import by_task
-from analysis.collectives import Collective, axis_order, degrees
 from analysis.formats import ABSENT, shown, title, unit
+from analysis.metrics.communication import Collective, axis_order, degrees
 from analysis.scaling import Group, Point, compared
 from jobs import metrics as m
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from analysis.failures.signatures import Ending
 from analysis.failures.verdict import Verdict
 from analysis.formats import significant
-from analysis.goodput import Loss
 from analysis.log_steps import Attempt, LogRun, interval, losses_of
+from analysis.metrics.goodput import Loss
 from analysis.parsers import metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
 from analysis.records import RunResult

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.energy import Energy, Reading, energy_j
 from analysis.log_file import LogFile
+from analysis.metrics.energy import Energy, Reading, energy_j
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
 

@@ -27,11 +27,11 @@ from analysis.log_energy import energy_of_log
 from analysis.log_file import LogFile
 from analysis.log_model import model_of, parameters_of
 from analysis.log_steps import LogRun, LogStep, attempts_of, steady
+from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.base import Kind, Text
 from analysis.records import RunResult
-from analysis.stragglers import straggler_share, stragglers_of_log
 from analysis.streams import job_name
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -241,7 +241,7 @@ def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict
         told = [step.values[metric] for step in run.steps if metric in step.values]
         values |= {latest: max(told) if metric is m.MEMORY_PEAK else told[-1]} if told else {}
     for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
-        # What the program makes of its own speed; analysis.utilization shows it beside what we do.
+        # What the program makes of its own speed; analysis.metrics.mfu shows it beside what we do.
         told = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
         values |= {metric: statistics.harmonic_mean(told)} if told else {}
     for metric in (m.EVALUATION_LOSS, a.EVALUATION_SCORE, a.SAMPLES_DONE):

@@ -20,8 +20,8 @@ import orjson
 
 from analysis.cache import Shelf, cache_directory, digest
 from analysis.contents import Contents, contents_of, stamp_of
-from analysis.energy import Energy
-from analysis.goodput import Loss
+from analysis.metrics.energy import Energy
+from analysis.metrics.goodput import Loss
 from analysis.progress import with_progress
 from analysis.records import RunResult, run_of
 from jobs import metrics as m

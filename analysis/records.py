@@ -18,15 +18,15 @@ from typing import Any, get_type_hints
 import numpy as np
 import yaml
 
-from analysis.checkpoints import checkpoint_values
-from analysis.collectives import Collective, degrees, read_collectives, sums
 from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
-from analysis.energy import Energy, energy_of_run
-from analysis.goodput import Loss, account, starts_of
 from analysis.log_file import LogFile
+from analysis.metrics.checkpoints import checkpoint_values
+from analysis.metrics.communication import Collective, degrees, read_collectives, sums
+from analysis.metrics.energy import Energy, energy_of_run
+from analysis.metrics.goodput import Loss, account, starts_of
+from analysis.metrics.step_variation import steadiness
+from analysis.metrics.stragglers import Straggler, straggler_share, stragglers, stragglers_of_log
 from analysis.parsers.base import Kind
-from analysis.steadiness import steadiness
-from analysis.stragglers import Straggler, straggler_share, stragglers, stragglers_of_log
 from analysis.untrusted import as_list, flat, lookup, number
 from jobs import metrics as m
 from jobs.causes import end_of, latest_attempt

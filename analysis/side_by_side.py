@@ -13,10 +13,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from analysis.answer import by_task
-from analysis.collectives import Collective
 from analysis.formats import plot_text, shown, title, unit
 from analysis.layouts import MeasuredLayout, axes_of, in_words, layouts_by_ranks
 from analysis.lines import unit_size
+from analysis.metrics.communication import Collective
 from analysis.scaling import Group, plural
 from analysis.style import AXIS, Figure, empty_plot, word
 from jobs import metrics as m

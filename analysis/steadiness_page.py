@@ -9,9 +9,9 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from analysis.formats import short, shown
+from analysis.metrics.step_variation import slow_steps
 from analysis.records import RunResult
 from analysis.scaling import plural
-from analysis.steadiness import slow_steps
 from jobs import metrics as m
 
 # Change of the step time over a run, of its median, and p below which it is told.

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checkpoints_page import failures, written
-from analysis.collectives import axis_order
-from analysis.cost import reference_cost, relative_cost
 from analysis.failures.runs import Ended
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
+from analysis.metrics.communication import axis_order
+from analysis.metrics.cost import reference_cost, relative_cost
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import Group, Point, compared

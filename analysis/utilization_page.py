@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from analysis.answer import hardware
 from analysis.formats import ABSENT, shown, title
 from analysis.log_model import tells_of_flops
+from analysis.metrics.mfu import utilization
 from analysis.records import RunResult
 from analysis.scaling import plural
 from analysis.style import Section
-from analysis.utilization import utilization
 from jobs import metrics as m
 
 HEADING = "Model FLOPs utilization"

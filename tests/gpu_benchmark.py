@@ -28,8 +28,8 @@ from pathlib import Path
 import torch
 
 from analysis.find import read_runs
+from analysis.metrics.mfu import work_of
 from analysis.records import RunResult
-from analysis.utilization import work_of
 from jobs import metrics as m
 from jobs.rundir import SweepDir
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.energy import LONGEST_GAP_S, energy_j
 from analysis.find import read_runs
+from analysis.metrics.energy import LONGEST_GAP_S, energy_j
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
 from analysis.records import RunResult

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from analysis.figures import figures
 from analysis.find import read_runs
-from analysis.goodput import Loss, Start, Step, account
+from analysis.metrics.goodput import Loss, Start, Step, account
 from analysis.records import RunResult
 from analysis.report import report
 from analysis.scaling import scaling_groups

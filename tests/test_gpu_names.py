@@ -9,7 +9,7 @@ import pytest
 
 from analysis.find import read_runs
 from analysis.gpu_names import device_name, names
-from analysis.utilization import known_gpus
+from analysis.metrics.mfu import known_gpus
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 
 

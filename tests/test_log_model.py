@@ -10,9 +10,9 @@ import pytest
 
 from analysis.checks import warnings
 from analysis.find import read_runs
+from analysis.metrics.mfu import utilization
 from analysis.records import RunResult
 from analysis.report import report
-from analysis.utilization import utilization
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 from tests.test_log_runs import megatron, write

@@ -18,7 +18,7 @@ import torch
 from litgpt.config import Config
 from litgpt.model import GPT
 
-from analysis.goodput import account, starts_of
+from analysis.metrics.goodput import account, starts_of
 from jobs import metrics as m
 from jobs.compose import compose
 from jobs.engines.nemo.support import unsupported

@@ -16,7 +16,7 @@ import pytest
 import torch
 from litgpt.model import Block
 
-from analysis.stragglers import Straggler, stragglers
+from analysis.metrics.stragglers import Straggler, stragglers
 from jobs.data.batches import Batches, StepBatch
 from jobs.layout import Layout
 from jobs.rundir import RunDir, read_records

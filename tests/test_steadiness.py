@@ -15,8 +15,8 @@ from scipy.stats import kendalltau, theilslopes
 
 from analysis.checks import warnings
 from analysis.find import read_runs
+from analysis.metrics.step_variation import slow_steps, steadiness
 from analysis.report import report
-from analysis.steadiness import slow_steps, steadiness
 from jobs import metrics as m
 from tests.make_run import UNMEASURED_STEPS, a_run, ended, prepared, started, step
 from tests.test_report import Page

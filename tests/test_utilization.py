@@ -12,11 +12,11 @@ import pytest
 
 from analysis.figures import figures
 from analysis.find import read_runs
+from analysis.metrics.mfu import known_gpus, utilization
 from analysis.paper import drawn
 from analysis.records import RunResult
 from analysis.report import report
 from analysis.scaling import scaling_groups
-from analysis.utilization import known_gpus, utilization
 from jobs import metrics as m
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from analysis.energy import Energy
+from analysis.metrics.energy import Energy
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.scaling import Group
