@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from analysis.formats import per_second, shown
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, Spread, plural
+from analysis.scaling.groups import Group, Point, Spread, plural
 from jobs import metrics as m
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}

@@ -18,7 +18,7 @@ from typing import Any
 from analysis.contest import Reference, Rules, breaches
 from analysis.pairs import CONFIDENCE, FEWEST_REPEATS, paired_interval, welch_interval
 from analysis.records import RunResult
-from analysis.scaling import differing_keys
+from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.schema import LauncherKind
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.formats import short, shown, shown_spread, title
 from analysis.records import RunResult
-from analysis.scaling import Spread
+from analysis.scaling.groups import Spread
 from analysis.style import Section
 from jobs import metrics as m
 

@@ -18,10 +18,10 @@ from analysis.failures.runs import Ended
 from analysis.failures.signatures import Ending
 from analysis.formats import per_second, shown
 from analysis.metrics.mfu import utilization
-from analysis.mlperf import scores_lag
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import Group, plural
+from analysis.scaling.groups import Group, plural
+from analysis.scaling.mlperf import scores_lag
 from analysis.steadiness_page import steps_are_slow, steps_drift
 from analysis.stragglers_page import ranks_straggle
 from analysis.untrusted import as_list, canonical, lookup

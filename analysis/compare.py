@@ -16,7 +16,7 @@ from analysis.formats import one_line
 from analysis.pairs import compare_groups
 from analysis.pairs_page import doubts_of_time, ratios_figure, sections, sentences
 from analysis.report import Report, build, write
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs.errors import ReportError
 
 

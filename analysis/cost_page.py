@@ -10,7 +10,7 @@ from analysis.formats import shown, significant, title
 from analysis.metrics.cost import reference_cost, relative_cost
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
 from analysis.records import RunResult
-from analysis.scaling import Group, plural
+from analysis.scaling.groups import Group, plural
 from analysis.style import Section
 from jobs import metrics as m
 from jobs.metrics import Metric

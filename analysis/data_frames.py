@@ -20,7 +20,7 @@ from analysis.checks import loss_doubts
 from analysis.find import read_runs
 from analysis.points import POINT_METRICS, spread_at
 from analysis.records import RunResult, latest, step_records
-from analysis.scaling import Group, scaling_groups
+from analysis.scaling.groups import Group, scaling_groups
 from analysis.table import Row, columns_of, rows_of
 from analysis.untrusted import as_number, number
 from jobs import metrics as m

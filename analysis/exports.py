@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from analysis.scaling import Group
+from analysis.scaling.groups import Group
 from analysis.style import Figure
 from analysis.table import Row
 from jobs.errors import ReportError

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import plotly.graph_objects as go
 
 from analysis.bars import MOST_BARS, stacked
-from analysis.fits import best_fits
 from analysis.formats import plot_text, shown, title
 from analysis.goodput_page import goodput_bars
 from analysis.lines import of, over_ranks
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import RATES, Group, Point, plural
+from analysis.scaling.groups import RATES, Group, Point, plural
+from analysis.scaling.laws import best_fits
 from analysis.side_by_side import side_by_side
 from analysis.startup_page import startup_bars
 from analysis.style import Figure, Look, empty_plot, legend, looks_of, word

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.fits import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, why_none
 from analysis.formats import ABSENT, per_second, shown, significant, title
-from analysis.scaling import Group, plural
+from analysis.scaling.groups import Group, plural
+from analysis.scaling.laws import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, why_none
 from analysis.style import Section, word
 from jobs import metrics as m
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from analysis.parsers import metrics as a
-from analysis.scaling import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
+from analysis.scaling.groups import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
 from jobs import metrics as m
 from jobs.metrics import Metric
 

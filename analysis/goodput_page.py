@@ -12,7 +12,7 @@ from analysis.bars import MOST_BARS, stacked
 from analysis.formats import shown, significant, title
 from analysis.metrics.goodput import Loss
 from analysis.records import RunResult
-from analysis.scaling import Group, plural
+from analysis.scaling.groups import Group, plural
 from analysis.style import Figure, Section, word
 from jobs import metrics as m
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from analysis.formats import ABSENT, one_line
 from analysis.points import PLACE_COLUMNS, point_table
-from analysis.scaling import Group
+from analysis.scaling.groups import Group
 from analysis.style import word
 
 SPECIAL = {

@@ -23,7 +23,7 @@ from analysis.formats import ABSENT, csv_cell, shown, significant
 from analysis.pairs import CONFIDENCE, FEWEST_REPEATS
 from analysis.published import figures_for
 from analysis.records import RunResult
-from analysis.scaling import plural
+from analysis.scaling.groups import plural
 from analysis.style import Section
 from jobs import metrics as m
 from jobs.errors import ReportError

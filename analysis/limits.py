@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from analysis.answer import by_task, farthest, fastest, prefix, told_line
 from analysis.formats import shown, significant, unit
 from analysis.goodput_page import lost_words
-from analysis.layouts import MeasuredLayout, axes_of
 from analysis.records import RunResult
-from analysis.scaling import STRONG, Group, Point, plural
+from analysis.scaling.groups import STRONG, Group, Point, plural
+from analysis.scaling.layouts import MeasuredLayout, axes_of
 from analysis.stragglers_page import cost, who
 from jobs import metrics as m
 from jobs.layout import Layout

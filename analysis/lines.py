@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from analysis.fits import EXTRAPOLATED_TIMES, Fit
 from analysis.formats import SHOWN_IN, plot_text, shown, shown_spread, title
-from analysis.scaling import RATES, WEAK, Group, Point, Spread, plural
+from analysis.scaling.groups import RATES, WEAK, Group, Point, Spread, plural
+from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
 from analysis.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
 from jobs import metrics as m
 from jobs.metrics import Metric

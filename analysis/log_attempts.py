@@ -21,7 +21,7 @@ from analysis.metrics.goodput import Loss
 from analysis.parsers import metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
 from analysis.records import RunResult
-from analysis.scaling import plural
+from analysis.scaling.groups import plural
 from jobs import metrics as m
 
 Found = tuple[LogRun, RunResult]

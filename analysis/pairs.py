@@ -1,7 +1,7 @@
 """A against B: points of two sets of runs that differ only in what A and B differ in, and how fast B's are.
 
 A setting has changed when no point of A has a value that a point of B has. Points are partners when all else is equal:
-every other compared setting (analysis.scaling), ranks, and the task, without which a throughput says nothing.
+every other compared setting (analysis.scaling.groups), ranks, and the task, without which a throughput says nothing.
 Pure functions of RunResults. Called by analysis.compare and its page.
 """
 
@@ -21,7 +21,7 @@ from scipy.special import bdtr, stdtrit
 
 from analysis.checks import loss_disagreement, peers
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, compared, differing_keys
+from analysis.scaling.groups import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.metrics import Metric
 

@@ -13,7 +13,7 @@ from analysis.answer import hardware
 from analysis.formats import plot_text, shown, shown_spread, title
 from analysis.pairs import CONFIDENCE, FEWEST_REPEATS, FEWEST_SIGNS, Comparison, Pair, Ratio
 from analysis.records import RunResult
-from analysis.scaling import plural
+from analysis.scaling.groups import plural
 from analysis.style import Figure, Section, empty_plot
 from analysis.untrusted import moment
 from jobs import metrics as m

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from analysis.formats import ABSENT, shown_spread, title
 from analysis.parsers import metrics as a
-from analysis.scaling import Group, Point, Spread
+from analysis.scaling.groups import Group, Point, Spread
 from jobs import metrics as m
 from jobs.metrics import Metric
 

@@ -12,7 +12,7 @@ from analysis.answer import hardware
 from analysis.formats import ABSENT, shown, shown_spread, significant, title
 from analysis.published import Published, figures_for, measured, obstacle
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, Spread
+from analysis.scaling.groups import Group, Point, Spread
 from analysis.style import Section
 
 HEADING = "Measured beside published"

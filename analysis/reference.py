@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.formats import short
-from analysis.scaling import RATES
+from analysis.scaling.groups import RATES
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.errors import ReportError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from analysis.checks import FINAL_LOSS_TOLERANCE
 from analysis.reference import CHECKED, DEVICE, IDENTITY, ReferenceFile
-from analysis.scaling import RATES, Spread
+from analysis.scaling.groups import RATES, Spread
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Better, Metric

@@ -14,7 +14,7 @@ from rich.text import Text
 from analysis.checks import FINAL_LOSS_TOLERANCE
 from analysis.formats import ABSENT, one_line, shown, shown_spread, title
 from analysis.regression import FAILING, WORSE, Check, Regression, Verdict
-from analysis.scaling import plural
+from analysis.scaling.groups import plural
 from analysis.style import Section
 from jobs.plan.table import console
 

@@ -35,7 +35,6 @@ from analysis.fits_page import fits_section
 from analysis.formats import ABSENT, interval_words, one_line, unbroken
 from analysis.formats import markdown_cell as escaped
 from analysis.goodput_page import goodput_section
-from analysis.layouts import held_and_sent
 from analysis.leaderboard import FILE_NAME as LEADERBOARD
 from analysis.leaderboard import answers as campaign_answers
 from analysis.leaderboard import sections as campaign_sections
@@ -43,11 +42,12 @@ from analysis.leaderboard import to_csv as leaderboard_csv
 from analysis.limits import Limits, limits
 from analysis.log_steps import WARM_UP_RULE
 from analysis.measurements import measurement_sections
-from analysis.mlperf import mlperf_section
 from analysis.points import point_table
 from analysis.published_page import published_section
 from analysis.records import RunResult
-from analysis.scaling import Group, plural, scaling_groups
+from analysis.scaling.groups import Group, plural, scaling_groups
+from analysis.scaling.layouts import held_and_sent
+from analysis.scaling.mlperf import mlperf_section
 from analysis.startup_page import startup_section
 from analysis.stragglers_page import straggler_section
 from analysis.style import Figure, Section

@@ -14,10 +14,10 @@ import plotly.graph_objects as go
 
 from analysis.answer import by_task
 from analysis.formats import plot_text, shown, title, unit
-from analysis.layouts import MeasuredLayout, axes_of, in_words, layouts_by_ranks
 from analysis.lines import unit_size
 from analysis.metrics.communication import Collective
-from analysis.scaling import Group, plural
+from analysis.scaling.groups import Group, plural
+from analysis.scaling.layouts import MeasuredLayout, axes_of, in_words, layouts_by_ranks
 from analysis.style import AXIS, Figure, empty_plot, word
 from jobs import metrics as m
 from jobs.layout import AXES

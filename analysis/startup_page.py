@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from analysis.bars import MOST_BARS, stacked
 from analysis.formats import shown, title
 from analysis.records import RunResult
-from analysis.scaling import Group, plural
+from analysis.scaling.groups import Group, plural
 from analysis.style import Figure, Section, word
 from jobs import metrics as m
 from jobs.metrics import Metric

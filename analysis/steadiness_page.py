@@ -11,7 +11,7 @@ from itertools import pairwise
 from analysis.formats import short, shown
 from analysis.metrics.step_variation import slow_steps
 from analysis.records import RunResult
-from analysis.scaling import plural
+from analysis.scaling.groups import plural
 from jobs import metrics as m
 
 # Change of the step time over a run, of its median, and p below which it is told.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from analysis.formats import short, shown, significant, title
 from analysis.metrics.stragglers import Straggler
 from analysis.records import RunResult
-from analysis.scaling import plural
+from analysis.scaling.groups import plural
 from analysis.steadiness_page import LONGEST_NAME, named
 from analysis.style import Section
 from jobs import metrics as m

@@ -25,7 +25,7 @@ from analysis.metrics.communication import axis_order
 from analysis.metrics.cost import reference_cost, relative_cost
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import Group, Point, compared
+from analysis.scaling.groups import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -10,7 +10,7 @@ from analysis.formats import ABSENT, shown, title
 from analysis.log_model import tells_of_flops
 from analysis.metrics.mfu import utilization
 from analysis.records import RunResult
-from analysis.scaling import plural
+from analysis.scaling.groups import plural
 from analysis.style import Section
 from jobs import metrics as m
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from analysis.checks import loss_doubts
 from analysis.contents import SETTLED_NS
 from analysis.find import read_runs
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from analysis.table import rows_of, to_csv
 from jobs.rundir import RunDir, SweepDir, append_record, dump_run
 from tests.make_run import a_run, counted, event, finished_run, sent_by

@@ -19,7 +19,7 @@ from analysis.compare import compare, compared_report
 from analysis.find import read, read_runs
 from analysis.pairs import Comparison, compare_groups, ratio_of, welch_interval
 from analysis.report import markdown
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs.cli import main
 from jobs.errors import ReportError
 from jobs.schema import Run

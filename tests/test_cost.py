@@ -11,7 +11,7 @@ import pytest
 from analysis.find import read_runs
 from analysis.records import RunResult
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.values import service_units_are_positive
 from tests.make_run import a_run, ended, event, finished_run, prepared, started, step

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
 from analysis.figures import figures
-from analysis.fits import LAWS, Fit, Law, aicc, best_fits, fit_of, fits_of, why_none
 from analysis.fits_page import fits_section
 from analysis.formats import plot_text
 from analysis.lines import EXTRAPOLATED
 from analysis.records import RunResult
 from analysis.report import report
-from analysis.scaling import Group, scaling_groups
+from analysis.scaling.groups import Group, scaling_groups
+from analysis.scaling.laws import LAWS, Fit, Law, aicc, best_fits, fit_of, fits_of, why_none
 from tests.make_run import a_run, finished_run
 from tests.test_report import Page
 from tests.test_scaling import RIGHT, WRONG, measured_run

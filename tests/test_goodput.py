@@ -19,7 +19,7 @@ from analysis.find import read_runs
 from analysis.metrics.goodput import Loss, Start, Step, account
 from analysis.records import RunResult
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.rundir import RunDir, SweepDir, append_record, read_records
 from tests.make_run import a_run, ended, event, prepared, started, step

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.formats import interval_words, shown_spread
 from analysis.report import report
-from analysis.scaling import Spread, coverage, interval_rank, scaling_groups
+from analysis.scaling.groups import Spread, coverage, interval_rank, scaling_groups
 from jobs import metrics as m
 from tests.make_run import a_run, finished_run
 from tests.test_report import Page

@@ -16,9 +16,9 @@ from analysis.answer import answers
 from analysis.checks import loss_doubts, warnings
 from analysis.figures import figures
 from analysis.find import read_runs
-from analysis.layouts import held_and_sent
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
+from analysis.scaling.layouts import held_and_sent
 from analysis.style import Figure
 from analysis.table import rows_of, to_csv
 from jobs import metrics as m

@@ -9,7 +9,7 @@ from analysis.checks import loss_doubts
 from analysis.find import read_runs
 from analysis.limits import Limits, limits
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs.rundir import RunDir
 from tests.make_run import MIB, a_run, counted, ended, finished_run, prepared, started, step, with_parallelism
 from tests.test_goodput import killed_once

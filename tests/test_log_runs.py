@@ -15,11 +15,11 @@ import pytest
 from analysis.checks import warnings
 from analysis.failures.runs import endings
 from analysis.find import read, read_runs
-from analysis.mlperf import systems_of
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
 from analysis.report import build, page, report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
+from analysis.scaling.mlperf import systems_of
 from analysis.table import rows_of, to_csv
 from jobs import metrics as m
 from jobs.errors import ReportError

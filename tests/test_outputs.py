@@ -32,7 +32,7 @@ from analysis.paper import ON_THE_PAGE_ONLY, drawn
 from analysis.parquet import runs_parquet
 from analysis.records import RunResult
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from analysis.table import rows_of, to_csv
 from jobs import metrics as m
 from jobs.cli import main

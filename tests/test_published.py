@@ -14,7 +14,7 @@ from analysis.find import read_runs
 from analysis.published import METRICS, Document, Published, experiment_of, figures_for, published, table
 from analysis.published_page import published_section
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs.cli import main
 from jobs.compose import compose
 from jobs.rundir import RunDir

@@ -20,7 +20,7 @@ from analysis.figures import MOST_CURVE_POINTS, figures, thinned
 from analysis.find import read_runs
 from analysis.formats import plot_text
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.make_run import (

@@ -16,7 +16,7 @@ from analysis.answer import answers
 from analysis.checks import loss_doubts, warnings
 from analysis.find import read_runs
 from analysis.records import RunResult
-from analysis.scaling import Group, Spread, compared, line_of, scaling_groups
+from analysis.scaling.groups import Group, Spread, compared, line_of, scaling_groups
 from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.schema import Parallelism, Precision, Run, Scaling, ScalingMode, Sharding, Strategy

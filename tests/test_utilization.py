@@ -16,7 +16,7 @@ from analysis.metrics.mfu import known_gpus, utilization
 from analysis.paper import drawn
 from analysis.records import RunResult
 from analysis.report import report
-from analysis.scaling import scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir

@@ -11,7 +11,7 @@ import math
 from analysis.metrics.energy import Energy
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import Group
+from analysis.scaling.groups import Group
 from analysis.untrusted import as_number, count
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from analysis.answer import by_task
 from analysis.formats import ABSENT, shown, title, unit
 from analysis.metrics.communication import Collective, axis_order, degrees
-from analysis.scaling import Group, Point, compared
+from analysis.scaling.groups import Group, Point, compared
 from jobs import metrics as m
 
 # A loss or a norm that is reduced: its digits in MiB would only be wide.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from analysis.scaling import STRONG, Group, Point, plural
+from analysis.scaling.groups import STRONG, Group, Point, plural
 
 Array = NDArray[np.float64]
 

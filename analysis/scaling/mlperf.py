@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from analysis.formats import ABSENT, shown, shown_spread, significant
 from analysis.parsers import metrics as a
 from analysis.records import RunResult
-from analysis.scaling import Spread, compared, plural
+from analysis.scaling.groups import Spread, compared, plural
 from analysis.style import Section
 from jobs.metrics import Metric
 
