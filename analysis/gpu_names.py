@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from analysis.published import table
+from analysis.compare.published import table
 
 
 def device_name(said: str) -> str:

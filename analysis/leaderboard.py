@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.answer import hardware
-from analysis.campaign import Board, Entry, Verdict, boards, changes, rehearsal
+from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS
+from analysis.compare.campaign import Board, Entry, Verdict, boards, changes, rehearsal
+from analysis.compare.published import figures_for
 from analysis.find import read_runs
 from analysis.formats import ABSENT, csv_cell, shown, significant
-from analysis.pairs import CONFIDENCE, FEWEST_REPEATS
-from analysis.published import figures_for
 from analysis.records import RunResult
 from analysis.scaling.groups import plural
 from analysis.style import Section

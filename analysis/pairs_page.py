@@ -1,6 +1,6 @@
 """How a page tells A against B: the sentence that comes first, what differs, a row a pair, and a figure of the ratios.
 
-Nothing here computes; analysis.pairs does. Called by analysis.compare.
+Nothing here computes; analysis.compare.ab does. Called by analysis.compare.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from analysis.answer import hardware
+from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS, FEWEST_SIGNS, Comparison, Pair, Ratio
 from analysis.formats import plot_text, shown, shown_spread, title
-from analysis.pairs import CONFIDENCE, FEWEST_REPEATS, FEWEST_SIGNS, Comparison, Pair, Ratio
 from analysis.records import RunResult
 from analysis.scaling.groups import plural
 from analysis.style import Figure, Section, empty_plot

@@ -1,6 +1,6 @@
 """Measured beside published: what the runs reach, what a document prints of the same experiment, and what differs.
 
-A ratio is shown only of one metric, one model and one task (analysis.published); what else differs is said in words.
+A ratio is shown only of one metric, one model and one task (analysis.compare.published); what else differs is said in words.
 Called by analysis.report.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.answer import hardware
+from analysis.compare.published import Published, figures_for, measured, obstacle
 from analysis.formats import ABSENT, shown, shown_spread, significant, title
-from analysis.published import Published, figures_for, measured, obstacle
 from analysis.records import RunResult
 from analysis.scaling.groups import Group, Point, Spread
 from analysis.style import Section

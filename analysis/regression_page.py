@@ -1,6 +1,6 @@
 """How a regression is told: a table in the terminal with the verdict last, a sentence and a table on the page.
 
-Nothing here judges; analysis.regression does, and calls this.
+Nothing here judges; analysis.compare.regression does, and calls this.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.checks import FINAL_LOSS_TOLERANCE
+from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
 from analysis.formats import ABSENT, one_line, shown, shown_spread, title
-from analysis.regression import FAILING, WORSE, Check, Regression, Verdict
 from analysis.scaling.groups import plural
 from analysis.style import Section
 from jobs.plan.table import console

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from analysis.campaign import Board, Entry, Verdict, boards
+from analysis.compare.campaign import Board, Entry, Verdict, boards
 from analysis.find import read_runs
 from analysis.leaderboard import lead, notes, print_board, reasons
 from jobs.cli import main

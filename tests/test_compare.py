@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_ind
 
 from analysis.compare import compare, compared_report
+from analysis.compare.ab import Comparison, compare_groups, ratio_of, welch_interval
 from analysis.find import read, read_runs
-from analysis.pairs import Comparison, compare_groups, ratio_of, welch_interval
 from analysis.report import markdown
 from analysis.scaling.groups import scaling_groups
 from jobs.cli import main

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from analysis.compare.reference import IDENTITY, parsed, read_reference
+from analysis.compare.regression import Regression, Verdict, regression_of
 from analysis.find import read
 from analysis.parsers.metrics import SAMPLES_PER_S
-from analysis.reference import IDENTITY, parsed, read_reference
-from analysis.regression import Regression, Verdict, regression_of
 from analysis.regression_page import sentence
 from analysis.report import build, report
 from analysis.table import COLUMNS, to_csv

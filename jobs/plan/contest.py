@@ -1,4 +1,4 @@
-"""The rules of a contest that a run can break before it starts; what it did in truth, analysis.contest judges."""
+"""The rules of a contest that a run can break before it starts; what it did in truth, analysis.compare.rules judges."""
 
 from __future__ import annotations
 

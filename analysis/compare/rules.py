@@ -1,6 +1,6 @@
 """Whether a run did what the baseline did: every rule that it broke, in words, by what the run recorded.
 
-A fast run that trained on less, on something else, or to another loss is no faster. Called by analysis.campaign.
+A fast run that trained on less, on something else, or to another loss is no faster. Called by analysis.compare.campaign.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.compare.published import measured
 from analysis.formats import significant
 from analysis.parsers import metrics as a
-from analysis.published import measured
 from analysis.records import RunResult
 from analysis.untrusted import as_number
 from jobs import metrics as m

@@ -15,8 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from analysis.contest import Reference, Rules, breaches
-from analysis.pairs import CONFIDENCE, FEWEST_REPEATS, paired_interval, welch_interval
+from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS, paired_interval, welch_interval
+from analysis.compare.rules import Reference, Rules, breaches
 from analysis.records import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
