@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.facts import FILE_NAME, SWITCHES
 from analysis.failures.runs import Ended
 from analysis.failures.signatures import Ending
 from analysis.formats import per_second, shown
+from analysis.logs.facts import FILE_NAME, SWITCHES
 from analysis.metrics.mfu import utilization
 from analysis.parsers import metrics as a
 from analysis.records import RunResult

@@ -17,16 +17,16 @@ from typing import Any
 
 from analysis.contents import FILES
 from analysis.derived import with_derived
-from analysis.facts import FILE_NAME, read_facts
 from analysis.failures.sacct import accounted
-from analysis.log_file import LogFile
-from analysis.log_reading import read_logs
-from analysis.log_runs import log_runs, name_below
+from analysis.logs.facts import FILE_NAME, read_facts
+from analysis.logs.file import LogFile
+from analysis.logs.read import read_logs
+from analysis.logs.runs import log_runs, name_below
+from analysis.logs.streams import with_errors
 from analysis.parsers import genai_perf, sacct
 from analysis.parsers.detect import document
 from analysis.reading import Task, read_all
 from analysis.records import RunResult
-from analysis.streams import with_errors
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.rundir import FIGURES, WRITTEN, SweepDir, is_power_log, read_records

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from analysis.formats import ABSENT, shown, title
-from analysis.log_file import LogFile
+from analysis.logs.file import LogFile
 from analysis.parsers.base import Kind, Record, Text
 from analysis.style import Section
 from jobs.metrics import Metric

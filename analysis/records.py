@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
-from analysis.log_file import LogFile
+from analysis.logs.file import LogFile
 from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import Collective, degrees, read_collectives, sums
 from analysis.metrics.energy import Energy, energy_of_run

@@ -40,7 +40,7 @@ from analysis.leaderboard import answers as campaign_answers
 from analysis.leaderboard import sections as campaign_sections
 from analysis.leaderboard import to_csv as leaderboard_csv
 from analysis.limits import Limits, limits
-from analysis.log_steps import WARM_UP_RULE
+from analysis.logs.steps import WARM_UP_RULE
 from analysis.measurements import measurement_sections
 from analysis.points import point_table
 from analysis.published_page import published_section

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from analysis.answer import hardware
 from analysis.formats import ABSENT, shown, title
-from analysis.log_model import tells_of_flops
+from analysis.logs.model import tells_of_flops
 from analysis.metrics.mfu import utilization
 from analysis.records import RunResult
 from analysis.scaling.groups import plural

@@ -9,11 +9,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from analysis import log_reading
 from analysis.cache import SUFFIX, Shelf, cache_directory
 from analysis.find import read, read_runs
-from analysis.log_file import LogFile, read_log_file
-from analysis.log_reading import decoded, encoded, read_logs, same
+from analysis.logs import read as log_reading
+from analysis.logs.file import LogFile, read_log_file
+from analysis.logs.read import decoded, encoded, read_logs, same
 from analysis.report import report
 from jobs import metrics as m
 from tests.parsers.reading import SAMPLES

@@ -1,6 +1,6 @@
 """Standard error beside standard output: files of one job that Slurm or PBS wrote apart, paired by their names.
 
-`train-12.out` and `train-12.err`, `train.o12` and `train.e12`. Called by analysis.find and analysis.log_runs.
+`train-12.out` and `train-12.err`, `train.o12` and `train.e12`. Called by analysis.find and analysis.logs.runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from analysis.failures.signatures import Ending
 from analysis.failures.verdict import Verdict
-from analysis.log_file import LogFile
+from analysis.logs.file import LogFile
 from analysis.parsers.base import Kind
 
 STREAM = re.compile(r"\b(?:std)?(?:out|err|log)\b|(?<=\.)[oe](?=\d+$)", re.IGNORECASE)

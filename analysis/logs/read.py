@@ -17,7 +17,7 @@ import orjson
 from analysis.cache import Shelf, cache_directory, digest
 from analysis.failures.signatures import Ending, Weight
 from analysis.failures.verdict import Verdict
-from analysis.log_file import LogFile, is_binary, read_log_file
+from analysis.logs.file import LogFile, is_binary, read_log_file
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, LocalRank, Record, Text, Whose
 from analysis.progress import with_progress

@@ -1,4 +1,4 @@
-"""Energy of an MLPerf result, by the power logs that belong to it. Called by analysis.log_runs.
+"""Energy of an MLPerf result, by the power logs that belong to it. Called by analysis.logs.runs.
 
 The rules of MLPerf put them into power/RESULT/ beside RESULT.txt, one file a node and one for the switches.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.log_file import LogFile
+from analysis.logs.file import LogFile
 from analysis.metrics.energy import Energy, Reading, energy_j
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text

@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from analysis.facts import FILE_NAME, Facts
 from analysis.failures.signatures import Ending
-from analysis.gpu_names import device_name
-from analysis.log_attempts import ending_words, without_attempts
-from analysis.log_energy import energy_of_log
-from analysis.log_file import LogFile
-from analysis.log_model import model_of, parameters_of
-from analysis.log_steps import LogRun, LogStep, attempts_of, steady
+from analysis.logs.attempts import ending_words, without_attempts
+from analysis.logs.energy import energy_of_log
+from analysis.logs.facts import FILE_NAME, Facts
+from analysis.logs.file import LogFile
+from analysis.logs.gpu_names import device_name
+from analysis.logs.model import model_of, parameters_of
+from analysis.logs.steps import LogRun, LogStep, attempts_of, steady
+from analysis.logs.streams import job_name
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.base import Kind, Text
 from analysis.records import RunResult
-from analysis.streams import job_name
 from jobs import metrics as m
 from jobs.metrics import Metric
 

@@ -1,6 +1,6 @@
 """The steps of a log: ranks that say the same step joined, attempts told apart, what was lost and warm-up left out.
 
-Called by analysis.log_runs and log_attempts.
+Called by analysis.logs.runs and log_attempts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from analysis.log_file import LogFile
+from analysis.logs.file import LogFile
 from analysis.parsers import metrics as a
 from analysis.parsers.base import RESUMED, Kind, Record, Text, Whose
 from jobs import metrics as m
