@@ -13,7 +13,7 @@ from pathlib import Path
 from analysis.compare.reference import parsed, read_reference
 from analysis.compare.regression import regression_of
 from analysis.exports import chosen_formats
-from analysis.find import read
+from analysis.load.discover import read
 from analysis.regression_page import section, sentence, show
 from analysis.report import build, write
 from analysis.table import to_csv

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from analysis.formats import per_second, shown
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import Group, Point, Spread, plural
 from jobs import metrics as m
 

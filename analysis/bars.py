@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from analysis.formats import plot_text, shown
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.style import empty_plot
 from jobs.metrics import Metric
 

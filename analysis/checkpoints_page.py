@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.formats import short, shown, shown_spread, title
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import Spread
 from analysis.style import Section
 from jobs import metrics as m

@@ -16,10 +16,10 @@ from pathlib import Path
 from analysis.failures.runs import Ended
 from analysis.failures.signatures import Ending
 from analysis.formats import per_second, shown
+from analysis.load.run_directory import RunResult
 from analysis.logs.facts import FILE_NAME, SWITCHES
 from analysis.metrics.mfu import utilization
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.scaling.groups import Group, plural
 from analysis.scaling.mlperf import scores_lag
 from analysis.steadiness_page import steps_are_slow, steps_drift

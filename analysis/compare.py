@@ -12,8 +12,8 @@ from pathlib import Path
 from analysis.checks import loss_doubts
 from analysis.compare.ab import compare_groups
 from analysis.exports import chosen_formats
-from analysis.find import Found, read, without_copies
 from analysis.formats import one_line
+from analysis.load.discover import Found, read, without_copies
 from analysis.pairs_page import doubts_of_time, ratios_figure, sections, sentences
 from analysis.report import Report, build, write
 from analysis.scaling.groups import scaling_groups

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from analysis.answer import DEVICES, hardware
 from analysis.formats import shown, significant, title
+from analysis.load.run_directory import RunResult
 from analysis.metrics.cost import reference_cost, relative_cost
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
-from analysis.records import RunResult
 from analysis.scaling.groups import Group, plural
 from analysis.style import Section
 from jobs import metrics as m

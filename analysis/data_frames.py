@@ -17,9 +17,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.checks import loss_doubts
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult, latest, step_records
 from analysis.points import POINT_METRICS, spread_at
-from analysis.records import RunResult, latest, step_records
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.table import Row, columns_of, rows_of
 from analysis.untrusted import as_number, number

@@ -15,8 +15,8 @@ from analysis.bars import MOST_BARS, stacked
 from analysis.formats import plot_text, shown, title
 from analysis.goodput_page import goodput_bars
 from analysis.lines import of, over_ranks
+from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.scaling.groups import RATES, Group, Point, plural
 from analysis.scaling.laws import best_fits
 from analysis.side_by_side import side_by_side

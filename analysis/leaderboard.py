@@ -20,9 +20,9 @@ from analysis.answer import hardware
 from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS
 from analysis.compare.campaign import Board, Entry, Verdict, boards, changes, rehearsal
 from analysis.compare.published import figures_for
-from analysis.find import read_runs
 from analysis.formats import ABSENT, csv_cell, shown, significant
-from analysis.records import RunResult
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import plural
 from analysis.style import Section
 from jobs import metrics as m

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from analysis.answer import by_task, farthest, fastest, prefix, told_line
 from analysis.formats import shown, significant, unit
 from analysis.goodput_page import lost_words
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import STRONG, Group, Point, plural
 from analysis.scaling.layouts import MeasuredLayout, axes_of
 from analysis.stragglers_page import cost, who

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from analysis.answer import hardware
 from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS, FEWEST_SIGNS, Comparison, Pair, Ratio
 from analysis.formats import plot_text, shown, shown_spread, title
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import plural
 from analysis.style import Figure, Section, empty_plot
 from analysis.untrusted import moment

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from analysis.answer import hardware
 from analysis.compare.published import Published, figures_for, measured, obstacle
 from analysis.formats import ABSENT, shown, shown_spread, significant, title
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import Group, Point, Spread
 from analysis.style import Section
 

@@ -30,7 +30,6 @@ from analysis.cost_page import cost_section
 from analysis.exports import chosen_formats, exported, exports_in
 from analysis.failures.runs import endings
 from analysis.figures import figures
-from analysis.find import Found, read
 from analysis.fits_page import fits_section
 from analysis.formats import ABSENT, interval_words, one_line, unbroken
 from analysis.formats import markdown_cell as escaped
@@ -40,11 +39,12 @@ from analysis.leaderboard import answers as campaign_answers
 from analysis.leaderboard import sections as campaign_sections
 from analysis.leaderboard import to_csv as leaderboard_csv
 from analysis.limits import Limits, limits
+from analysis.load.discover import Found, read
+from analysis.load.run_directory import RunResult
 from analysis.logs.steps import WARM_UP_RULE
 from analysis.measurements import measurement_sections
 from analysis.points import point_table
 from analysis.published_page import published_section
-from analysis.records import RunResult
 from analysis.scaling.groups import Group, plural, scaling_groups
 from analysis.scaling.layouts import held_and_sent
 from analysis.scaling.mlperf import mlperf_section

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.bars import MOST_BARS, stacked
 from analysis.formats import shown, title
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import Group, plural
 from analysis.style import Figure, Section, word
 from jobs import metrics as m

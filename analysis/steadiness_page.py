@@ -9,8 +9,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from analysis.formats import short, shown
+from analysis.load.run_directory import RunResult
 from analysis.metrics.step_variation import slow_steps
-from analysis.records import RunResult
 from analysis.scaling.groups import plural
 from jobs import metrics as m
 

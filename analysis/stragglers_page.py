@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.formats import short, shown, significant, title
+from analysis.load.run_directory import RunResult
 from analysis.metrics.stragglers import Straggler
-from analysis.records import RunResult
 from analysis.scaling.groups import plural
 from analysis.steadiness_page import LONGEST_NAME, named
 from analysis.style import Section

@@ -21,10 +21,10 @@ from analysis.checkpoints_page import failures, written
 from analysis.failures.runs import Ended
 from analysis.formats import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.goodput_page import lost_words
+from analysis.load.run_directory import RunResult
 from analysis.metrics.communication import axis_order
 from analysis.metrics.cost import reference_cost, relative_cost
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.scaling.groups import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m

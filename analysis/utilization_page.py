@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from analysis.answer import hardware
 from analysis.formats import ABSENT, shown, title
+from analysis.load.run_directory import RunResult
 from analysis.logs.model import tells_of_flops
 from analysis.metrics.mfu import utilization
-from analysis.records import RunResult
 from analysis.scaling.groups import plural
 from analysis.style import Section
 from jobs import metrics as m

@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.checks import loss_doubts
-from analysis.contents import SETTLED_NS
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
+from analysis.load.run_files import SETTLED_NS
 from analysis.scaling.groups import scaling_groups
 from analysis.table import rows_of, to_csv
 from jobs.rundir import RunDir, SweepDir, append_record, dump_run

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analysis.find import read_runs
-from analysis.records import RunResult
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from jobs import metrics as m
 from tests.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 

@@ -19,12 +19,14 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import cache, contents, reading
+from analysis import cache
 from analysis.cache import SUFFIX, Shelf, cache_directory, digest
-from analysis.derived import with_derived
-from analysis.find import read_runs
-from analysis.reading import decoded, encoded
-from analysis.records import RunResult, read_run
+from analysis.load import read as reading
+from analysis.load import run_files as contents
+from analysis.load.derived import with_derived
+from analysis.load.discover import read_runs
+from analysis.load.read import decoded, encoded
+from analysis.load.run_directory import RunResult, read_run
 from analysis.report import report
 from jobs import metrics as m
 from jobs.cli import main
@@ -351,7 +353,7 @@ def test_a_machine_that_starts_no_more_processes_still_reads(tmp_path: Path) -> 
     # As `ulimit -u` does on a login node; root is not bound by it, so the pool is refused by what it needs.
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from analysis import reading; from analysis.find import read_runs\n"
+        "from analysis import reading; from analysis.load.discover import read_runs\n"
         "reading.FEWEST_FOR_PROCESSES = 2\n"
         "import os; os.sched_getaffinity = lambda _: {0, 1}\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))\n"

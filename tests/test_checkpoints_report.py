@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from analysis.find import read_runs
-from analysis.records import RunResult
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.report import report
 from jobs import metrics as m
 from jobs.rundir import RunDir

@@ -17,7 +17,7 @@ from scipy.stats import binomtest, ttest_ind
 
 from analysis.compare import compare, compared_report
 from analysis.compare.ab import Comparison, compare_groups, ratio_of, welch_interval
-from analysis.find import read, read_runs
+from analysis.load.discover import read, read_runs
 from analysis.report import markdown
 from analysis.scaling.groups import scaling_groups
 from jobs.cli import main

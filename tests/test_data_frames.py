@@ -15,7 +15,7 @@ import pytest
 
 import analysis
 from analysis.data_frames import steps_of
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.make_run import a_run, finished_run, prepared

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.failures.runs import ENDINGS, Ended, endings
 from analysis.failures.signatures import Ending
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
 from analysis.report import report
 from jobs.causes import Cause
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_record

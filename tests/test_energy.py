@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.metrics.energy import LONGEST_GAP_S, energy_j
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
-from analysis.records import RunResult
 from analysis.report import report
 from jobs import metrics as m
 from jobs.rundir import RunDir

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from litgpt.config import Config
 from litgpt.model import GPT
 
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
 from analysis.report import report
 from analysis.table import COLUMNS
 from jobs import metrics as m

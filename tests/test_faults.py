@@ -15,8 +15,8 @@ import pytest
 
 from analysis.failures.runs import Ended, endings
 from analysis.failures.signatures import Ending
-from analysis.find import read_runs
-from analysis.records import RunResult
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from jobs import metrics as m
 from jobs.causes import Cause, record_failure
 from jobs.cli import main

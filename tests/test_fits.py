@@ -16,7 +16,7 @@ from analysis.figures import figures
 from analysis.fits_page import fits_section
 from analysis.formats import plot_text
 from analysis.lines import EXTRAPOLATED
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.report import report
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.scaling.laws import LAWS, Fit, Law, aicc, best_fits, fit_of, fits_of, why_none

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.figures import figures
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.metrics.goodput import Loss, Start, Step, account
-from analysis.records import RunResult
 from analysis.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m

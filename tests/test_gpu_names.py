@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
 from analysis.logs.gpu_names import device_name, names
 from analysis.metrics.mfu import known_gpus
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus

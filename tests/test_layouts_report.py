@@ -15,7 +15,7 @@ import yaml
 from analysis.answer import answers
 from analysis.checks import loss_doubts, warnings
 from analysis.figures import figures
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
 from analysis.report import report
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.layouts import held_and_sent

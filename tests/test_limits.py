@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checks import loss_doubts
-from analysis.find import read_runs
 from analysis.limits import Limits, limits
+from analysis.load.discover import read_runs
 from analysis.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs.rundir import RunDir

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from analysis.checks import warnings
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.report import report
 from jobs import metrics as m
 from tests.parsers.reading import SAMPLES

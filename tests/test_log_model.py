@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from analysis.checks import warnings
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.metrics.mfu import utilization
-from analysis.records import RunResult
 from analysis.report import report
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from analysis.cache import SUFFIX, Shelf, cache_directory
-from analysis.find import read, read_runs
+from analysis.load.discover import read, read_runs
 from analysis.logs import read as log_reading
 from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.read import decoded, encoded, read_logs, same

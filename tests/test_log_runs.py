@@ -14,9 +14,9 @@ import pytest
 
 from analysis.checks import warnings
 from analysis.failures.runs import endings
-from analysis.find import read, read_runs
+from analysis.load.discover import read, read_runs
+from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.report import build, page, report
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of

@@ -25,12 +25,12 @@ from PIL import Image
 from analysis import exports
 from analysis.data_frames import runs_frame
 from analysis.figures import figures
-from analysis.find import read_runs
 from analysis.formats import csv_cell
 from analysis.latex import escaped, latex_table
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.paper import ON_THE_PAGE_ONLY, drawn
 from analysis.parquet import runs_parquet
-from analysis.records import RunResult
 from analysis.report import report
 from analysis.scaling.groups import scaling_groups
 from analysis.table import rows_of, to_csv

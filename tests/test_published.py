@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analysis.compare.published import METRICS, Document, Published, experiment_of, figures_for, published, table
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
 from analysis.published_page import published_section
 from analysis.report import report
 from analysis.scaling.groups import scaling_groups

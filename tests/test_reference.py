@@ -14,7 +14,7 @@ import pytest
 
 from analysis.compare.reference import IDENTITY, parsed, read_reference
 from analysis.compare.regression import Regression, Verdict, regression_of
-from analysis.find import read
+from analysis.load.discover import read
 from analysis.parsers.metrics import SAMPLES_PER_S
 from analysis.regression_page import sentence
 from analysis.report import build, report

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.figures import MOST_CURVE_POINTS, figures, thinned
-from analysis.find import read_runs
 from analysis.formats import plot_text
+from analysis.load.discover import read_runs
 from analysis.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m

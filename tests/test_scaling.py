@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from analysis.answer import answers
 from analysis.checks import loss_doubts, warnings
-from analysis.find import read_runs
-from analysis.records import RunResult
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import Group, Spread, compared, line_of, scaling_groups
 from analysis.untrusted import canonical
 from jobs import metrics as m

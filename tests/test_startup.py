@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.find import read
+from analysis.load.discover import read
 from analysis.report import build, report
 from jobs import metrics as m
 from jobs.ranks import Rank

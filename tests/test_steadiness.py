@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau, theilslopes
 
 from analysis.checks import warnings
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
 from analysis.metrics.step_variation import slow_steps, steadiness
 from analysis.report import report
 from jobs import metrics as m

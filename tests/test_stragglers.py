@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from analysis.checks import warnings
-from analysis.find import read_runs
-from analysis.records import RunResult
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.report import report
 from jobs import metrics as m
 from jobs.layout import layout_of

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.find import read_runs
 from analysis.formats import csv_cell, is_number, markdown_cell, significant
-from analysis.records import RunResult
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.table import COLUMNS, markdown_table, rows_of, to_csv
 from jobs import metrics as m
 from jobs.errors import ReportError

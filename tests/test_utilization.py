@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from analysis.figures import figures
-from analysis.find import read_runs
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
 from analysis.metrics.mfu import known_gpus, utilization
 from analysis.paper import drawn
-from analysis.records import RunResult
 from analysis.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m

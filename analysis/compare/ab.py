@@ -20,7 +20,7 @@ from typing import Any
 from scipy.special import bdtr, stdtrit
 
 from analysis.checks import loss_disagreement, peers
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.metrics import Metric

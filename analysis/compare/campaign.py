@@ -17,7 +17,7 @@ from typing import Any
 
 from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS, paired_interval, welch_interval
 from analysis.compare.rules import Reference, Rules, breaches
-from analysis.records import RunResult
+from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.schema import LauncherKind

@@ -16,11 +16,11 @@ from dataclasses import replace
 from analysis.failures.signatures import Ending
 from analysis.failures.verdict import Verdict
 from analysis.formats import significant
+from analysis.load.run_directory import RunResult
 from analysis.logs.steps import Attempt, LogRun, interval, losses_of
 from analysis.metrics.goodput import Loss
 from analysis.parsers import metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
-from analysis.records import RunResult
 from analysis.scaling.groups import plural
 from jobs import metrics as m
 

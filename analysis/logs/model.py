@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.formats import significant
+from analysis.load.run_directory import RunResult
 from analysis.parsers import megatron
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Text
-from analysis.records import RunResult
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.plan.cost import parameters

@@ -3,7 +3,7 @@
 What a run was, a log tells itself, or a file beside it: MLPerf's description of the system, or a `facts.yaml` that the
 user writes. Never a name. A log with training steps is a run, and so is one that measures nothing and tells why its
 program died; what other logs measure is for analysis.benchmarks.
-Called by analysis.find.
+Called by analysis.load.discover.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from analysis.failures.signatures import Ending
+from analysis.load.run_directory import RunResult
 from analysis.logs.attempts import ending_words, without_attempts
 from analysis.logs.energy import energy_of_log
 from analysis.logs.facts import FILE_NAME, Facts
@@ -32,7 +33,6 @@ from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.base import Kind, Text
-from analysis.records import RunResult
 from jobs import metrics as m
 from jobs.metrics import Metric
 

@@ -1,6 +1,6 @@
 """What a run cost: nodes and ranks over the time that it held them, service units, energy, and all that per token.
 
-Of every start, lost work included; not of the time in a queue. Definitions: jobs.metrics. Called by analysis.derived
+Of every start, lost work included; not of the time in a queue. Definitions: jobs.metrics. Called by analysis.load.derived
 and cost_page.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
+from analysis.load.run_directory import RunResult
 from analysis.metrics.energy import Energy
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.scaling.groups import Group
 from analysis.untrusted import as_number, count
 from jobs import metrics as m

@@ -2,7 +2,7 @@
 
 Pure functions of readings, for logs of our own runs and of other programs alike (MLPerf's readings are to be multiplied
 by its conversion efficiency first), and the reader of what `nvidia-smi` left in a run directory. Called by
-analysis.records and log_energy.
+analysis.load.run_directory and log_energy.
 """
 
 from __future__ import annotations

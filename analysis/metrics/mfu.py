@@ -3,7 +3,7 @@
 The FLOPs of a token are PaLM's (arXiv:2204.02311, appendix B), recomputation is counted as by Korthikanti et al.
 (arXiv:2205.05198); definitions: jobs.metrics. Peaks are those of the run's own `gpu`, else of conf/gpu, for exactly the
 device that the run found. Of another program's log everything comes from analysis.logs.model; what the log claims of its
-own utilization stands beside, and is never taken for it. Called by analysis.derived, checks and utilization_page.
+own utilization stands beside, and is never taken for it. Called by analysis.load.derived, checks and utilization_page.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from analysis.formats import significant
+from analysis.load.run_directory import RunResult
 from analysis.logs.facts import FILE_NAME
 from analysis.logs.model import ARITHMETIC, claims, tokens_per_s
-from analysis.records import RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -21,8 +21,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.untrusted import canonical, flat
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.formats import ABSENT, shown, shown_spread, significant
+from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.records import RunResult
 from analysis.scaling.groups import Spread, compared, plural
 from analysis.style import Section
 from jobs.metrics import Metric

@@ -1,7 +1,7 @@
 """The files of a run directory, each read once, so that all that is said of a run follows from the same bytes.
 
-Their names and format are those of jobs/rundir.py. Called by analysis.records, which says what they mean, and
-analysis.reading.
+Their names and format are those of jobs/rundir.py. Called by analysis.load.run_directory, which says what they mean, and
+analysis.load.read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_AT_ONCE_BYTES = 1 << 20
 
 
 class UnusableError(Exception):
-    """Why a run is not used; analysis.records makes it the run's reason."""
+    """Why a run is not used; analysis.load.run_directory makes it the run's reason."""
 
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(reason)

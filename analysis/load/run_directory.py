@@ -2,7 +2,7 @@
 
 Reads what jobs/rundir.py describes and nothing else; no run is dropped, none is repaired. A run counts when it
 recorded its end (`finished`), every step has a finite loss, and at least one step is steady. Values in files are
-untrusted: what is not a finite number is absent. Called by analysis.find.
+untrusted: what is not a finite number is absent. Called by analysis.load.discover.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import yaml
 
-from analysis.contents import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
+from analysis.load.run_files import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
 from analysis.logs.file import LogFile
 from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import Collective, degrees, read_collectives, sums

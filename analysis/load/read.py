@@ -1,7 +1,7 @@
 """Many run directories at once: what the cache has is not worked out again, the rest is shared among processes.
 
 A run's result is plain data between processes and in the cache, so that one that was kept is what reading would give.
-Called by analysis.find.
+Called by analysis.load.discover.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from analysis.cache import Shelf, cache_directory, digest
-from analysis.contents import Contents, contents_of, stamp_of
+from analysis.load.run_directory import RunResult, run_of
+from analysis.load.run_files import Contents, contents_of, stamp_of
 from analysis.metrics.energy import Energy
 from analysis.metrics.goodput import Loss
 from analysis.progress import with_progress
-from analysis.records import RunResult, run_of
 from jobs import metrics as m
 
 # Fewer are read before other processes have started.

@@ -1,6 +1,6 @@
 """What is computed of a run once it is read, the same for our runs and for other programs' logs.
 
-Called by analysis.find.
+Called by analysis.load.discover.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from analysis.load.run_directory import RunResult
 from analysis.metrics.cost import cost_values
 from analysis.metrics.mfu import utilization
-from analysis.records import RunResult
 
 
 def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.contents import FILES
-from analysis.derived import with_derived
 from analysis.failures.sacct import accounted
+from analysis.load.derived import with_derived
+from analysis.load.read import Task, read_all
+from analysis.load.run_directory import RunResult
+from analysis.load.run_files import FILES
 from analysis.logs.facts import FILE_NAME, read_facts
 from analysis.logs.file import LogFile
 from analysis.logs.read import read_logs
@@ -25,8 +27,6 @@ from analysis.logs.runs import log_runs, name_below
 from analysis.logs.streams import with_errors
 from analysis.parsers import genai_perf, sacct
 from analysis.parsers.detect import document
-from analysis.reading import Task, read_all
-from analysis.records import RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.rundir import FIGURES, WRITTEN, SweepDir, is_power_log, read_records
