@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.data_frames import Frames
+    from analysis.report.export.data_frames import Frames
 
 __all__ = ["frames"]
 
@@ -20,6 +20,6 @@ def frames(*paths: str | Path) -> Frames:
     `paths` are run, sweep or parent directories, as of `slurmscale report`. Raises ReportError when one does not exist
     or holds no run, ImportError without pandas.
     """
-    from analysis.data_frames import read_frames
+    from analysis.report.export.data_frames import read_frames
 
     return read_frames([Path(path) for path in paths])

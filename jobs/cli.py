@@ -216,7 +216,7 @@ def dispatch(options: argparse.Namespace) -> int:
 
 def show_leaderboard(campaign: Path) -> int:
     """The leaderboard of a campaign."""
-    from analysis.leaderboard import show
+    from analysis.report.leaderboard import show
 
     return show(campaign)
 
@@ -232,7 +232,7 @@ def report(options: argparse.Namespace) -> int:
     if options.compare:
         if options.paths:
             raise ReportError("--compare takes its two directories itself. Type slurmscale report --compare A B")
-        from analysis.compare import compare
+        from analysis.report.compare import compare
 
         a, b = options.compare
         answer, page = compare(a, b, options.output, options.format, use_cache=not options.no_cache)
@@ -241,7 +241,7 @@ def report(options: argparse.Namespace) -> int:
     if not options.paths:
         raise ReportError("no DIR given. Type sweep or run directories, for instance: slurmscale report runs/demo")
     if options.reference:
-        from analysis.against_reference import regress
+        from analysis.report.against_reference import regress
 
         return regress(
             options.paths,
@@ -252,7 +252,7 @@ def report(options: argparse.Namespace) -> int:
             formats=options.format,
             use_cache=not options.no_cache,
         )
-    from analysis.report import report as write_report
+    from analysis.report.report import report as write_report
 
     print(write_report(options.paths, options.output, options.format, use_cache=not options.no_cache))
     return 0

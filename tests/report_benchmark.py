@@ -20,11 +20,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.checks import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.load.run_files import SETTLED_NS
+from analysis.report.caveats import loss_doubts
+from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
-from analysis.table import rows_of, to_csv
 from jobs.rundir import RunDir, SweepDir, append_record, dump_run
 from tests.make_run import a_run, counted, event, finished_run, sent_by
 
@@ -71,7 +71,7 @@ def noisy(line: str) -> str:
 
 def table(folder: Path) -> str:
     """What runs.csv holds, from the directories to the text."""
-    gc.disable()  # as analysis.report does
+    gc.disable()  # as analysis.report.report does
     runs = read_runs([folder], use_cache=True, may_spawn=True)
     doubts = loss_doubts(runs)
     return to_csv(rows_of(runs, scaling_groups(runs, doubts), doubts))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from analysis.report import report
+from analysis.report.report import report
 from tests.make_run import a_run, a_sweep_of_layouts, event, finished_run, prepared, started
 from tests.required import skip_or_fail
 from tests.test_report import HOSTILE, a_disturbed_sweep, a_hostile_sweep, a_scaling_sweep

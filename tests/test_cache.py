@@ -27,7 +27,7 @@ from analysis.load.derived import with_derived
 from analysis.load.discover import read_runs
 from analysis.load.read import decoded, encoded
 from analysis.load.run_directory import RunResult, read_run
-from analysis.report import report
+from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record

@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from analysis.compare.campaign import Board, Entry, Verdict, boards
-from analysis.leaderboard import lead, notes, print_board, reasons
 from analysis.load.discover import read_runs
+from analysis.report.leaderboard import lead, notes, print_board, reasons
 from jobs.cli import main
 from jobs.compose import compose
 from jobs.errors import ConfigError

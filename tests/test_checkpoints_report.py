@@ -10,7 +10,7 @@ import pytest
 
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
-from analysis.report import report
+from analysis.report.report import report
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.make_run import a_run, ended, event, finished_run, prepared, started, step

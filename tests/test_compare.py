@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_ind
 
-from analysis.compare import compare, compared_report
 from analysis.compare.ab import Comparison, compare_groups, ratio_of, welch_interval
 from analysis.load.discover import read, read_runs
-from analysis.report import markdown
+from analysis.report.compare import compare, compared_report
+from analysis.report.report import markdown
 from analysis.scaling.groups import scaling_groups
 from jobs.cli import main
 from jobs.errors import ReportError

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
-from analysis.report import report
+from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.values import service_units_are_positive

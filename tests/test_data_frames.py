@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.data_frames import steps_of
 from analysis.load.run_directory import RunResult
+from analysis.report.export.data_frames import steps_of
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.make_run import a_run, finished_run, prepared

@@ -11,7 +11,7 @@ import pytest
 from analysis.failures.runs import ENDINGS, Ended, endings
 from analysis.failures.signatures import Ending
 from analysis.load.discover import read_runs
-from analysis.report import report
+from analysis.report.report import report
 from jobs.causes import Cause
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_record
 from tests.make_run import a_run, ended, event, finished_run, prepared, started

@@ -16,7 +16,7 @@ from analysis.load.run_directory import RunResult
 from analysis.metrics.energy import LONGEST_GAP_S, energy_j
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
-from analysis.report import report
+from analysis.report.report import report
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.make_run import a_run, ended, prepared

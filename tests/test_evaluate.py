@@ -13,8 +13,8 @@ from litgpt.config import Config
 from litgpt.model import GPT
 
 from analysis.load.discover import read_runs
-from analysis.report import report
-from analysis.table import COLUMNS
+from analysis.report.report import report
+from analysis.report.runs_table import COLUMNS
 from jobs import metrics as m
 from jobs.data import open_dataset, prepare
 from jobs.rundir import RunDir, append_event, load_run

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.formats import interval_words, shown_spread
-from analysis.report import report
+from analysis.formatting import interval_words, shown_spread
+from analysis.report.report import report
 from analysis.scaling.groups import Spread, coverage, interval_rank, scaling_groups
 from jobs import metrics as m
 from tests.make_run import a_run, finished_run

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.answer import answers
-from analysis.checks import loss_doubts, warnings
-from analysis.figures import figures
 from analysis.load.discover import read_runs
-from analysis.report import report
+from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.figures.page import figures
+from analysis.report.figures.style import Figure
+from analysis.report.headline import answers
+from analysis.report.report import report
+from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.layouts import held_and_sent
-from analysis.style import Figure
-from analysis.table import rows_of, to_csv
 from jobs import metrics as m
 from jobs.rundir import RunDir, append_record
 from jobs.schema import Lora, Run, Schedule

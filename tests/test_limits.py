@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis.checks import loss_doubts
-from analysis.limits import Limits, limits
 from analysis.load.discover import read_runs
-from analysis.report import report
+from analysis.report.bottlenecks import Limits, limits
+from analysis.report.caveats import loss_doubts
+from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs.rundir import RunDir
 from tests.make_run import MIB, a_run, counted, ended, finished_run, prepared, started, step, with_parallelism

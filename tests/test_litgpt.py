@@ -20,7 +20,7 @@ from litgpt.utils import check_valid_checkpoint_dir
 
 import jobs.workloads.train_litgpt  # noqa: F401 (imported once here, for all forked ranks)
 from analysis.load.discover import read
-from analysis.report import report
+from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.compose import compose

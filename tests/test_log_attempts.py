@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.checks import warnings
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.report import report
+from analysis.report.caveats import warnings
+from analysis.report.report import report
 from jobs import metrics as m
 from tests.parsers.reading import SAMPLES
 from tests.test_log_runs import megatron, write

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from analysis.checks import warnings
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
 from analysis.metrics.mfu import utilization
-from analysis.report import report
+from analysis.report.caveats import warnings
+from analysis.report.report import report
 from jobs import metrics as m
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus
 from tests.test_log_runs import megatron, write

@@ -14,7 +14,7 @@ from analysis.load.discover import read, read_runs
 from analysis.logs import read as log_reading
 from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.read import decoded, encoded, read_logs, same
-from analysis.report import report
+from analysis.report.report import report
 from jobs import metrics as m
 from tests.parsers.reading import SAMPLES
 from tests.test_log_runs import megatron, write

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from analysis.checks import warnings
 from analysis.failures.runs import endings
 from analysis.load.discover import read, read_runs
 from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.report import build, page, report
+from analysis.report.caveats import warnings
+from analysis.report.report import build, page, report
+from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
-from analysis.table import rows_of, to_csv
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.parsers.reading import CORPUS, SAMPLES, needs_corpus

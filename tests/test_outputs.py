@@ -22,18 +22,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from analysis import exports
-from analysis.data_frames import runs_frame
-from analysis.figures import figures
-from analysis.formats import csv_cell
-from analysis.latex import escaped, latex_table
+from analysis.formatting import csv_cell
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
-from analysis.paper import ON_THE_PAGE_ONLY, drawn
-from analysis.parquet import runs_parquet
-from analysis.report import report
+from analysis.report.export import formats as exports
+from analysis.report.export.data_frames import runs_frame
+from analysis.report.export.latex import escaped, latex_table
+from analysis.report.export.paper import ON_THE_PAGE_ONLY, drawn
+from analysis.report.export.parquet import runs_parquet
+from analysis.report.figures.page import figures
+from analysis.report.report import report
+from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
-from analysis.table import rows_of, to_csv
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.errors import ReportError
@@ -125,7 +125,7 @@ def test_the_report_alone_imports_none_of_the_optional_packages(tmp_path: Path) 
 def test_the_same_runs_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     a_scaling_sweep(tmp_path / "demo")
     code = (
-        "import sys; from pathlib import Path; from analysis.report import report;"
+        "import sys; from pathlib import Path; from analysis.report.report import report;"
         "report([Path(sys.argv[1])], Path(sys.argv[2]), ['parquet,svg,png,latex'])"
     )
     texts = []

@@ -23,7 +23,7 @@ def test_a_wheel_holds_the_four_packages_and_works_from_another_directory(tmp_pa
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"jobs", "analysis", "conf", "sbatch"}
-    assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "analysis/report.html.j2", "analysis/report.js",
+    assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "analysis/report/page.html.j2", "analysis/report/page.js",
             "analysis/compare/published.csv"} <= set(names)  # fmt: skip
 
     home = tmp_path / "venv"

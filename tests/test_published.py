@@ -12,8 +12,8 @@ import pytest
 
 from analysis.compare.published import METRICS, Document, Published, experiment_of, figures_for, published, table
 from analysis.load.discover import read_runs
-from analysis.published_page import published_section
-from analysis.report import report
+from analysis.report.report import report
+from analysis.report.sections.published import published_section
 from analysis.scaling.groups import scaling_groups
 from jobs.cli import main
 from jobs.compose import compose

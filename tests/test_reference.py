@@ -16,9 +16,9 @@ from analysis.compare.reference import IDENTITY, parsed, read_reference
 from analysis.compare.regression import Regression, Verdict, regression_of
 from analysis.load.discover import read
 from analysis.parsers.metrics import SAMPLES_PER_S
-from analysis.regression_page import sentence
-from analysis.report import build, report
-from analysis.table import COLUMNS, to_csv
+from analysis.report.report import build, report
+from analysis.report.runs_table import COLUMNS, to_csv
+from analysis.report.sections.regression import sentence
 from jobs.cli import main
 from jobs.errors import ReportError
 from jobs.schema import Run

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.figures import MOST_CURVE_POINTS, figures, thinned
-from analysis.formats import plot_text
+from analysis.formatting import plot_text
 from analysis.load.discover import read_runs
-from analysis.report import report
+from analysis.report.figures.page import MOST_CURVE_POINTS, figures, thinned
+from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.errors import ReportError
@@ -162,7 +162,7 @@ def test_a_second_report_on_the_same_directory_is_the_first(tmp_path: Path) -> N
 def test_reporting_imports_no_torch(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
     code = (
-        "import sys; from pathlib import Path; from analysis.report import report;"
+        "import sys; from pathlib import Path; from analysis.report.report import report;"
         "report([Path(sys.argv[1])], None); print('torch' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
@@ -417,7 +417,7 @@ def test_tables_of_very_many_rows_are_cut_and_say_so(tmp_path: Path, monkeypatch
         prepared(tmp_path, a_run(f"waiting-{repeat}", repeat=repeat))
     said = "The first 3 of 7 rows; every run is in runs.csv."
     assert said not in page_of(tmp_path).text
-    monkeypatch.setattr("analysis.report.MOST_ROWS", 3)
+    monkeypatch.setattr("analysis.report.report.MOST_ROWS", 3)
     page, markdown = page_of(tmp_path).text, (tmp_path / "report.md").read_text()
     for text in (page, markdown):
         assert text.count(said) == 2, "of the runs that were used, and of those that were not"
@@ -432,7 +432,7 @@ def test_tables_of_very_many_rows_are_cut_and_say_so(tmp_path: Path, monkeypatch
 
 def test_of_very_many_runs_a_loss_curve_a_point_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_scaling_sweep(tmp_path)
-    monkeypatch.setattr("analysis.figures.MOST_CURVES", 7)
+    monkeypatch.setattr("analysis.report.figures.page.MOST_CURVES", 7)
     (loss,) = [figure for figure in figures(scaling_groups(read_runs([tmp_path]))) if figure.name == "loss"]
     assert loss.plot is not None
     assert len(loss.plot.data) == 4

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.answer import answers
-from analysis.checks import loss_doubts, warnings
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
+from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.headline import answers
 from analysis.scaling.groups import Group, Spread, compared, line_of, scaling_groups
 from analysis.untrusted import canonical
 from jobs import metrics as m

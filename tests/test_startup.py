@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analysis.load.discover import read
-from analysis.report import build, report
+from analysis.report.report import build, report
 from jobs import metrics as m
 from jobs.ranks import Rank
 from jobs.rundir import RunDir

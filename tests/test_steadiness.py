@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, theilslopes
 
-from analysis.checks import warnings
 from analysis.load.discover import read_runs
 from analysis.metrics.step_variation import slow_steps, steadiness
-from analysis.report import report
+from analysis.report.caveats import warnings
+from analysis.report.report import report
 from jobs import metrics as m
 from tests.make_run import UNMEASURED_STEPS, a_run, ended, prepared, started, step
 from tests.test_report import Page

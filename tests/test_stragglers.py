@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.checks import warnings
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
-from analysis.report import report
+from analysis.report.caveats import warnings
+from analysis.report.report import report
 from jobs import metrics as m
 from jobs.layout import layout_of
 from jobs.workloads.pace import summary

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.leaderboard import notes, records
+from analysis.report.leaderboard import notes, records
 from jobs.cli import main
 from jobs.rundir import RunDir
 from jobs.transport import SOCKETS_ADVICE, gloo_ways, heard_of_nccl, listen_to_nccl

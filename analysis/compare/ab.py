@@ -2,7 +2,7 @@
 
 A setting has changed when no point of A has a value that a point of B has. Points are partners when all else is equal:
 every other compared setting (analysis.scaling.groups), ranks, and the task, without which a throughput says nothing.
-Pure functions of RunResults. Called by analysis.compare and its page.
+Pure functions of RunResults. Called by analysis.report.compare and its page.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from scipy.special import bdtr, stdtrit
 
-from analysis.checks import loss_disagreement, peers
 from analysis.load.run_directory import RunResult
+from analysis.report.caveats import loss_disagreement, peers
 from analysis.scaling.groups import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.metrics import Metric

@@ -2,7 +2,7 @@
 
 published.csv has a row a figure, published_documents.csv the documents: numbers, settings and citations as printed, and
 what a document does not say is empty. The time that H20044 gives for 40 steps cannot count its checkpoint: less 2:30,
-3.32 minutes would be 2.4 PFLOP/s for each GPU, more than an H100 has. Called by analysis.published_page.
+3.32 minutes would be 2.4 PFLOP/s for each GPU, more than an H100 has. Called by analysis.report.sections.published.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Published:
 
 def table(name: str) -> list[dict[str, str]]:
     """The rows of one of the data files."""
-    text = (files("analysis") / name).read_text(encoding="utf-8")
+    text = (files("analysis") / "compare" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -1,6 +1,6 @@
 """The rows of a runs.csv, read back as what a later report is held against.
 
-The file may have been kept for months, cut short or saved by a spreadsheet: what is not as analysis.table wrote it is
+The file may have been kept for months, cut short or saved by a spreadsheet: what is not as analysis.report.runs_table wrote it is
 refused with its line and column, never guessed. Called by analysis.compare.regression.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.formats import short
+from analysis.formatting import short
 from analysis.scaling.groups import RATES
 from analysis.untrusted import printed_number
 from jobs import metrics as m

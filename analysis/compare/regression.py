@@ -1,6 +1,6 @@
 """Does every point do as well as in a reference? Points are matched by columns, and judged metric by metric.
 
-Pure functions of two tables of runs (analysis.compare.reference). Called by analysis.against_reference and its page.
+Pure functions of two tables of runs (analysis.compare.reference). Called by analysis.report.against_reference and its page.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from analysis.checks import FINAL_LOSS_TOLERANCE
 from analysis.compare.reference import CHECKED, DEVICE, IDENTITY, ReferenceFile
+from analysis.report.caveats import FINAL_LOSS_TOLERANCE
 from analysis.scaling.groups import RATES, Spread
 from jobs import metrics as m
 from jobs.errors import ReportError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.compare.published import measured
-from analysis.formats import significant
+from analysis.formatting import significant
 from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
 from analysis.untrusted import as_number

@@ -2,7 +2,7 @@
 
 Only what belongs to the latest submission counts, and of a log what was printed since the job was last started. What a
 rank could only see of another one's death gives way to what the machine says of itself. Of other people's logs it is
-what analysis.failures.verdict says. Called by analysis.report.
+what analysis.failures.verdict says. Called by analysis.report.report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from analysis.failures.sacct import ending_of_job, read_jobs
 from analysis.failures.signatures import SEARCH, Ending, evidence
 from analysis.failures.verdict import Verdict, verdict
-from analysis.formats import short
+from analysis.formatting import short
 from analysis.load.run_directory import RunResult
 from analysis.parsers.base import Line, Record
 from analysis.parsers.search import Search, blocks

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from analysis.failures.signatures import Ending
 from analysis.failures.verdict import Verdict
-from analysis.formats import significant
+from analysis.formatting import significant
 from analysis.load.run_directory import RunResult
 from analysis.logs.steps import Attempt, LogRun, interval, losses_of
 from analysis.metrics.goodput import Loss

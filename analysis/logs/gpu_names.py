@@ -6,10 +6,10 @@ conf/gpu. Not in it: GB200 and others that conf/gpu does not have, and H100 or H
 
 from __future__ import annotations
 
+import csv
 import functools
 from collections.abc import Mapping
-
-from analysis.compare.published import table
+from importlib.resources import files
 
 
 def device_name(said: str) -> str:
@@ -20,4 +20,5 @@ def device_name(said: str) -> str:
 @functools.cache
 def names() -> Mapping[str, str]:
     """The name that torch gives by the other one in small letters."""
-    return {row["said"].casefold(): row["device_name"] for row in table("gpu_names.csv")}
+    text = (files("analysis") / "logs" / "gpu_names.csv").read_text(encoding="utf-8")
+    return {row["said"].casefold(): row["device_name"] for row in csv.DictReader(text.splitlines())}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.formats import significant
+from analysis.formatting import significant
 from analysis.load.run_directory import RunResult
 from analysis.parsers import megatron
 from analysis.parsers import metrics as a

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from analysis.formats import significant
+from analysis.formatting import significant
 from analysis.load.run_directory import RunResult
 from analysis.logs.facts import FILE_NAME
 from analysis.logs.model import ARITHMETIC, claims, tokens_per_s

@@ -2,7 +2,7 @@
 
 Both rules are robust: neither a few slow steps nor a skewed distribution of step times makes a drift, and slow steps do
 not hide themselves by widening the spread. Definitions and limits: jobs.metrics. Called by analysis.load.run_directory;
-analysis.steadiness_page has the words.
+analysis.report.sections.step_variation has the words.
 """
 
 from __future__ import annotations

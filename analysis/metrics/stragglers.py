@@ -2,7 +2,7 @@
 
 The rule is robust: a few slow steps make no straggler, because a window has the medians of its steps and most windows
 must agree; nor does a long time that is short beside the step. Definitions and limits: jobs.metrics. Called by
-analysis.load.run_directory and log_runs; analysis.stragglers_page has the words.
+analysis.load.run_directory and log_runs; analysis.report.sections.stragglers has the words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layouts: the points of a task by number of ranks, and a table of what a rank of each holds and sends.
 
 A layout is an engine with a parallelism on some ranks; it is a point of a group, so that degrees, schedules and what
-else differs are told apart by the group's label. Called by analysis.side_by_side and report.
+else differs are told apart by the group's label. Called by analysis.report.figures.layouts and report.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.answer import by_task
-from analysis.formats import ABSENT, shown, title, unit
+from analysis.formatting import ABSENT, shown, title, unit
 from analysis.metrics.communication import Collective, axis_order, degrees
+from analysis.report.headline import by_task
 from analysis.scaling.groups import Group, Point, compared
 from jobs import metrics as m
 

@@ -1,7 +1,7 @@
 """MLPerf Training: the score of each system as the rules make it, and how time to train scales beside throughput.
 
 Time to train and throughput scale differently: a larger batch needs more samples, and evaluations do not get shorter.
-Called by analysis.report.
+Called by analysis.report.report.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.formats import ABSENT, shown, shown_spread, significant
+from analysis.formatting import ABSENT, shown, shown_spread, significant
 from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
+from analysis.report.figures.style import Section
 from analysis.scaling.groups import Spread, compared, plural
-from analysis.style import Section
 from jobs.metrics import Metric
 
 # Of fewer results, none is left after the fastest and the slowest are dropped.

@@ -17,7 +17,7 @@ def main(sweep_path: str) -> None:
     """Write what `slurmscale report` writes."""
     sweep = SweepDir(Path(sweep_path))
     with on_record(sweep.stages, "report"):
-        from analysis.report import report
+        from analysis.report.report import report
 
         report([sweep.path], None)
 

@@ -1,0 +1,59 @@
+"""`slurmscale report DIR... --reference FILE`: the report of these runs, and whether they do as well as an earlier one.
+
+The runs are judged as the runs.csv that the report writes of them, so that both sides pass through the same text and
+nothing that is kept can be missing. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from analysis.compare.reference import parsed, read_reference
+from analysis.compare.regression import regression_of
+from analysis.load.discover import read
+from analysis.report.export.formats import chosen_formats
+from analysis.report.report import build, write
+from analysis.report.runs_table import to_csv
+from analysis.report.sections.regression import section, sentence, show
+from jobs.errors import ReportError
+
+TOLERANCE = 0.05
+# The exit code that tells a regression from a refusal (2) and a failure (1).
+REGRESSED = 3
+
+
+def regress(
+    paths: list[Path],
+    reference: Path,
+    output: Path | None,
+    tolerance: float | None,
+    *,
+    allow_missing: bool,
+    formats: Iterable[str] = (),
+    use_cache: bool = True,
+) -> int:
+    """Write the report of these runs, and show how they do against a reference; 0 when they pass, 3 when they do not.
+
+    Raises ReportError when the reference cannot be read, is of other devices, or would be overwritten.
+    """
+    chosen = chosen_formats(formats)
+    share = TOLERANCE if tolerance is None else tolerance
+    if not 0 <= share < 1:
+        raise ReportError(f"--tolerance={share:g} is not from 0 to below 1. For 5 % type --tolerance 0.05")
+    folder = output or (paths[0] if len(paths) == 1 else Path())
+    kept = read_reference(reference)
+    if (folder / "runs.csv").resolve() == reference.resolve():
+        raise ReportError(
+            f"{reference} is where this report would write its own runs.csv. Keep the reference elsewhere, or write "
+            "the report elsewhere with --output DIR."
+        )
+    content = build(read(paths, use_cache=use_cache, may_spawn=True))
+    now = parsed(to_csv(content.rows), "the runs")
+    found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
+    said = sentence(found)
+    content = replace(content, answers=[said, *content.answers], sections=[section(found), *content.sections])
+    page = write(content, folder, chosen)
+    show(found, page)
+    return 0 if found.passed else REGRESSED

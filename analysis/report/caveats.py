@@ -1,0 +1,352 @@
+"""What makes a comparison doubtful, in words: losses that disagree, other code or hosts, slow steps or networks.
+
+A fast wrong run does not win: a run whose final loss leaves that of its peers is marked, never named fastest, and
+never silently dropped. Called by analysis.report.report.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.failures.runs import Ended
+from analysis.failures.signatures import Ending
+from analysis.formatting import per_second, shown
+from analysis.load.run_directory import RunResult
+from analysis.logs.facts import FILE_NAME, SWITCHES
+from analysis.metrics.mfu import utilization
+from analysis.parsers import metrics as a
+from analysis.report.sections.step_variation import steps_are_slow, steps_drift
+from analysis.report.sections.stragglers import ranks_straggle
+from analysis.scaling.groups import Group, plural
+from analysis.scaling.mlperf import scores_lag
+from analysis.untrusted import as_list, canonical, lookup
+from jobs import metrics as m
+from jobs.metrics import Metric
+from jobs.transport import SOCKETS, SOCKETS_ADVICE
+
+# Relative distance of a final loss from the median of its peers beyond which a run is not believed.
+FINAL_LOSS_TOLERANCE = 0.01
+# Relative distance of losses of the same step, same arithmetic type, beyond which layouts are said to disagree.
+SAME_STEP_TOLERANCE = 1e-3
+MOST_SENTENCES = 5
+# A repeat is told when it is farther from the median of its point than this share of it, and than so many times the
+# median distance of all its repeats.
+REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_TO_TELL_REPEATS = 0.05, 5, 4
+ENDED_WELL = {Ending.succeeded, Ending.unknown}
+# The sections that the loss follows from, less what has no influence on the mathematics of a step; precision changes
+# rounding, not the sum.
+INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
+    "model": (),
+    "data": {"cache_dir"},
+    "job": {
+        "name",
+        "micro_batch_size",
+        "precision",
+        "export",
+        "checkpoint_every_steps",
+        "keep_checkpoints",
+        "unmeasured_steps",
+    },
+}
+
+
+def peers(run: RunResult) -> bytes:
+    """What runs that must reach the same loss have in common: model, data, job and global batch.
+
+    Neither layout nor engine, except where dropout draws its random numbers in an order that follows from them.
+    """
+    settings = {
+        name: {key: value for key, value in section.items() if key not in without}
+        for name, without in INFLUENCE_LOSS.items()
+        if isinstance(section := run.config.get(name), Mapping)
+    }
+    drawn_by = [run.setting("engine.kind"), run.plan.get("layout")] if run.setting("job.lora.dropout") else None
+    return canonical([settings, run.plan.get("global_batch_size"), drawn_by])
+
+
+def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> list[list[RunResult]]:
+    """The used runs in lists of equal key."""
+    groups: dict[Hashable, list[RunResult]] = defaultdict(list)
+    for run in runs:
+        if run.used:
+            groups[key(run)].append(run)
+    return list(groups.values())
+
+
+def loss_doubts(runs: Iterable[RunResult]) -> dict[Path, str]:
+    """Why a run's loss is not believed, by its path; runs without doubt are absent.
+
+    Of logs nobody knows whether they must reach the same loss: neither the data nor its order is told.
+    """
+    doubts = {}
+    for members in grouped([run for run in runs if run.log is None], peers):
+        middle = statistics.median(run.values[m.FINAL_LOSS] for run in members)
+        for run in members:
+            loss = run.values[m.FINAL_LOSS]
+            if distance(loss, middle) > FINAL_LOSS_TOLERANCE:
+                doubts[run.path] = (
+                    f"final loss {loss:.5g} is {distance(loss, middle) * 100:.1f} % from {middle:.5g}, the median of "
+                    f"{plural(len(members), 'run')} of the same model, data, job and global batch"
+                )
+    return doubts
+
+
+def distance(value: float, of: float) -> float:
+    """How far a value is from another, relative to that."""
+    return abs(value - of) / max(abs(of), sys.float_info.min)
+
+
+def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
+    """What a reader must know before believing the report."""
+    used = [run for run in runs if run.used]
+    own = [run for run in used if run.log is None]
+    logs = [run for run in used if run.log is not None]
+    believed = [run for run in own if run.path not in doubts]
+    rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
+    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_untold, several_attempts)
+    return (
+        work_differs(groups)
+        + repeats_apart(groups)
+        + scores_lag(runs)
+        + disbelieved(own, doubts)
+        + loss_disagreement(believed)
+        + above_the_peak(used)
+        + [said for rule in rules for said in rule(own)]
+        + [said for rule in of_logs for said in rule(logs)]
+        + [said for rule in (steps_are_slow, steps_drift, ranks_straggle) for said in rule(used)]
+    )
+
+
+def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
+    """The runs whose loss is not believed."""
+    sentences = [
+        f"{run.name}: {doubts[run.path]}. It is marked and never named fastest: a fast wrong run does not win."
+        for run in runs
+        if run.path in doubts
+    ]
+    return first_of(sentences, "Further such runs, each marked in the table of runs")
+
+
+def loss_disagreement(runs: list[RunResult]) -> list[str]:
+    """Layouts whose losses differ at the same step: one sentence a set of peers, the widest gap first."""
+    gaps = []
+    for members in grouped(runs, lambda run: (peers(run), str(run.setting("job.precision")))):
+        widest = max((gap_at(step, members) for step in sorted(members[0].losses)), key=lambda gap: gap.distance)
+        if widest.distance > SAME_STEP_TOLERANCE:
+            gaps.append((len(members), widest))
+    sentences = [
+        f"{plural(count, 'run')} that should compute the same losses differ by up to {gap.distance * 100:.2f} %, at "
+        f"step {gap.step}: {gap.low.losses[gap.step]:.5g} in {gap.low.name}, {gap.high.losses[gap.step]:.5g} in "
+        f"{gap.high.name}. Find out which is right before comparing their speed: a fast wrong run does not win."
+        for count, gap in sorted(gaps, key=lambda item: -item[1].distance)
+    ]
+    return first_of(sentences, "Further sets of runs whose losses differ by less")
+
+
+def first_of(sentences: list[str], rest: str) -> list[str]:
+    """The first sentences, and how many are not said."""
+    more = len(sentences) - MOST_SENTENCES
+    return sentences[:MOST_SENTENCES] + ([f"{rest}: {more:,}."] if more > 0 else [])
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far apart the losses of one step are."""
+
+    distance: float
+    step: int
+    low: RunResult
+    high: RunResult
+
+
+def gap_at(step: int, runs: list[RunResult]) -> Gap:
+    """The gap of one step among the runs that recorded it."""
+    recorded = [run for run in runs if step in run.losses]
+    low = min(recorded, key=lambda run: run.losses[step])
+    high = max(recorded, key=lambda run: run.losses[step])
+    return Gap(distance(high.losses[step], low.losses[step]), step, low, high)
+
+
+def above_the_peak(runs: list[RunResult]) -> list[str]:
+    """Runs that would have done more FLOPs than their devices can."""
+    sentences = [said for run in runs if (said := utilization(run).impossible) is not None]
+    return first_of(sentences, "Further runs whose utilization is impossible")
+
+
+def engines_differ(runs: list[RunResult]) -> list[str]:
+    """Runs of different engines, which differ in more than their layout."""
+    counts = Counter(str(run.setting("engine.kind")) for run in runs)
+    if len(counts) < 2:
+        return []
+    listed = ", ".join(f"{engine} ({plural(count, 'run')})" for engine, count in sorted(counts.items()))
+    return [f"Engines differ: {listed}. Between them, a difference in speed is one of code, not only of layout."]
+
+
+def code_differs(runs: list[RunResult]) -> list[str]:
+    """Runs of different code, which are not one experiment."""
+    counts = Counter(str(run.provenance.get("code_digest", "unknown")) for run in runs)
+    listed = ", ".join(f"{digest} ({plural(count, 'run')})" for digest, count in sorted(counts.items()))
+    return [f"The runs executed different code, by digest: {listed}."] if len(counts) > 1 else []
+
+
+def tree_is_dirty(runs: list[RunResult]) -> list[str]:
+    """Code that no commit holds."""
+    dirty = sum(lookup(run.provenance, "git.dirty") is True for run in runs)
+    if not dirty:
+        return []
+    return [
+        f"{dirty} of {plural(len(runs), 'run')} came from a git tree with uncommitted changes: no commit is that code."
+    ]
+
+
+def hosts_differ(runs: list[RunResult]) -> list[str]:
+    """More hosts than the largest run needs: some points ran on other machines than others."""
+    nodes = [[str(node) for node in as_list(run.started.get("nodes"))] for run in runs]
+    hosts = sorted({host for each in nodes for host in each})
+    if len(hosts) <= max((len(set(each)) for each in nodes), default=0):
+        return []
+    named = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    return [f"Not every point ran on the same hosts ({named}): that they are equally fast is assumed, not measured."]
+
+
+def sockets_between_nodes(runs: list[RunResult]) -> list[str]:
+    """Runs on several nodes between which NCCL sent over TCP; of nodes that are emulated it could do nothing else."""
+    over = [
+        run.name
+        for run in runs
+        if SOCKETS in run.ways and run.setting("nodes") > 1 and run.started.get("emulated_nodes") is not True
+    ]
+    if not over:
+        return []
+    named = ", ".join(over[:3]) + (", ..." if len(over) > 3 else "")
+    return [
+        f"Between the nodes of {plural(len(over), 'run')} ({named}) NCCL sent by {SOCKETS}. {SOCKETS_ADVICE} Type "
+        "slurmscale doctor to see what pairs of nodes reach."
+    ]
+
+
+def batch_differs(runs: list[RunResult]) -> list[str]:
+    """Global batches of different size, whose losses are not comparable."""
+    sizes = sorted({size for run in runs if isinstance(size := run.plan.get("global_batch_size"), int)})
+    if len(sizes) < 2:
+        return []
+    listed = ", ".join(f"{size:,}" for size in sizes)
+    return [
+        f"Global batches differ ({listed} sequences), as weak scaling implies or by choice: throughput may be "
+        "compared, losses and steps to a given loss may not."
+    ]
+
+
+def ended_badly(runs: list[RunResult]) -> list[str]:
+    """Logs of runs that did not end well, whose steps count all the same."""
+    failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.ending not in ENDED_WELL]
+    sentences = [
+        f"{run.name} ended badly ({run.state}); its steps until then count. {Ended.of(run.path.name, verdict).proof}"
+        for run in failed
+        if run.log and (verdict := run.log.verdict) and verdict.line and verdict.proof
+    ]
+    return first_of(sentences, "Further logs of runs that ended badly")
+
+
+def several_attempts(runs: list[RunResult]) -> list[str]:
+    """Trainings of several attempts, and files that may belong to one."""
+    sentences = [run.log.note for run in runs if run.log and run.log.note]
+    return first_of(sentences, "Further logs of several attempts")
+
+
+def facts_contradicted(runs: list[RunResult]) -> list[str]:
+    """Numbers that a log tells otherwise than the facts.yaml that goes before it."""
+    sentences = []
+    for run in runs:
+        for metric, fact in run.log.facts.items() if run.log else ():
+            told, used = told_by_log(run, metric), FILE_NAME
+            batch = run.plan.get("global_batch_size")
+            if metric is a.GLOBAL_BATCH_SIZE and batch != fact:
+                # Steps that tell their batch go before what is said of all of them.
+                told, used = batch, "the log"
+            if told is not None and told != fact:
+                numbers = [
+                    str(bool(each)).lower() if metric.name in SWITCHES else f"{each:,.0f}" for each in (fact, told)
+                ]
+                sentences.append(
+                    f"{FILE_NAME} says {metric.name} {numbers[0]}, {run.name} says {numbers[1]}; "
+                    f"what {used} says was used."
+                )
+    return first_of(sentences, f"Further numbers that logs tell otherwise than {FILE_NAME}")
+
+
+def told_by_log(run: RunResult, metric: Metric) -> float | None:
+    """A number as the log alone tells it; its ranks also by its nodes."""
+    told = run.log.settings if run.log else {}
+    if metric is a.RANKS and metric not in told and {a.NODES, a.RANKS_PER_NODE} <= told.keys():
+        return told[a.NODES] * told[a.RANKS_PER_NODE]
+    return told.get(metric)
+
+
+def places_impossible(runs: list[RunResult]) -> list[str]:
+    """Logs that cannot have had as many nodes and ranks as a facts.yaml makes of them."""
+    sentences = []
+    for run in runs:
+        nodes, per_node, ranks = (run.setting(name) for name in ("nodes", "ranks_per_node", "ranks"))
+        stated = run.log is not None and not {a.NODES, a.RANKS_PER_NODE, a.RANKS}.isdisjoint(run.log.facts)
+        if stated and nodes and ranks and (nodes > ranks or (per_node and nodes * per_node != ranks)):
+            each = f" with {plural(per_node, 'rank')} each" if per_node else ""
+            sentences.append(
+                f"With {FILE_NAME}, {run.name} has {plural(ranks, 'rank')} on {plural(nodes, 'node')}{each}, which "
+                f"cannot be: correct nodes, ranks_per_node or ranks in {FILE_NAME}."
+            )
+    return first_of(sentences, f"Further logs whose nodes and ranks cannot be as {FILE_NAME} says")
+
+
+def work_differs(groups: Iterable[Group]) -> list[str]:
+    """Lines whose points did not do the same work."""
+    sentences = [
+        f"{group.described}: {why}. Its speedup and efficiency compare throughputs only, and neither strong nor weak "
+        "scaling; how many samples a given quality takes may differ from point to point."
+        for group in groups
+        if (why := group.unequal_work)
+    ]
+    return first_of(sentences, "Further lines of unequal work")
+
+
+def repeats_apart(groups: Iterable[Group]) -> list[str]:
+    """Repeats that are much faster or slower than the others of their point."""
+    sentences = []
+    for group in groups:
+        for point in group.points:
+            middle = point.throughput.median
+            apart = statistics.median(abs(run.values[point.rate] - middle) for run in point.runs)
+            limit = max(REPEAT_TOLERANCE * middle, REPEAT_DEVIATIONS * apart)
+            if len(point.runs) >= FEWEST_TO_TELL_REPEATS:
+                sentences += [
+                    f"{run.name} has {shown(point.rate, run.values[point.rate])} {per_second(point.rate)}, "
+                    f"{distance(run.values[point.rate], middle) * 100:.0f} % from the median of its {len(point.runs)} "
+                    f"repeats, {group.label} on {point.place}. It counts: find out what it ran into."
+                    for run in point.runs
+                    if abs(run.values[point.rate] - middle) > limit
+                ]
+    return first_of(sentences, "Further repeats that are far from the others of their point")
+
+
+def ranks_untold(runs: list[RunResult]) -> list[str]:
+    """Logs that cannot stand on an axis of ranks."""
+    without = [run.name for run in runs if run.ranks is None]
+    if not without:
+        return []
+    which = f"{', '.join(without[:3])}{', ...' if len(without) > 3 else ''}"
+    tell, them = ("log does", "it") if len(without) == 1 else ("logs do", "them")
+    return [
+        f"{len(without):,} {tell} not tell how many ranks there were ({which}): measured, but in no line and no "
+        f"figure. Write `ranks: N` into a {FILE_NAME} beside {them}."
+    ]
+
+
+def planned(runs: list[RunResult]) -> list[str]:
+    """What the plan warned of before the runs were submitted."""
+    counts = Counter(str(text) for run in runs for text in as_list(run.plan.get("warnings")))
+    return [f"Said before submission, of {plural(count, 'run')}: {text}" for text, count in sorted(counts.items())]

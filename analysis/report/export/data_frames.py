@@ -1,0 +1,120 @@
+"""The report's tables as pandas data frames, for notebooks and for Parquet: full precision, SI units, absent is <NA>.
+
+`analysis.frames` is the door. Types follow the values: whole numbers are Int64, other numbers Float64 (metrics always),
+truth values boolean, all else text. Needs pandas. Called by
+analysis.frames and parquet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult, latest, step_records
+from analysis.report.caveats import loss_doubts
+from analysis.report.points_table import POINT_METRICS, spread_at
+from analysis.report.runs_table import Row, columns_of, rows_of
+from analysis.scaling.groups import Group, scaling_groups
+from analysis.untrusted import as_number, number
+from jobs import metrics as m
+from jobs.metrics import Metric
+from jobs.rundir import RunDir, read_records
+
+LARGEST_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The tables of a report as data frames."""
+
+    runs: pd.DataFrame
+    """A row a run, used or not; the columns of runs.csv."""
+    points: pd.DataFrame
+    """A row a point: medians over repeats; `METRIC_low` and `METRIC_high` are the smallest and the largest repeat."""
+    steps: pd.DataFrame
+    """A row a recorded step of every run, its latest attempt; `path` is that of `runs`."""
+
+
+def read_frames(paths: Iterable[Path]) -> Frames:
+    """The frames of all runs below these directories; raises ReportError as `slurmscale report` does."""
+    runs = read_runs(paths)
+    doubts = loss_doubts(runs)
+    groups = scaling_groups(runs, doubts.keys())
+    return Frames(runs_frame(rows_of(runs, groups, doubts)), points_frame(groups), steps_frame(runs))
+
+
+def runs_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """One row per run, with the columns of runs.csv."""
+    columns = columns_of(rows)
+    return pd.DataFrame({each.name: typed([each.value(row) for row in rows], each.metric) for each in columns})
+
+
+def points_frame(groups: Sequence[Group]) -> pd.DataFrame:
+    """One row per point, in the order of the page."""
+    points = [(group, point) for group in groups for point in group.points]
+    frame = {
+        "line": typed([group.label for group, _ in points]),
+        "model": typed([group.model for group, _ in points]),
+        "engine": typed([group.engine for group, _ in points]),
+        "parallelism": typed([group.parallelism for group, _ in points]),
+        "scaling": typed([group.mode for group, _ in points]),
+        "nodes": pd.array([point.nodes for _, point in points], dtype="Int64"),
+        "ranks": pd.array([point.ranks for _, point in points], dtype="Int64"),
+        "n": pd.array([len(point.runs) for _, point in points], dtype="Int64"),
+        "loss_believed": pd.array([not point.doubtful for _, point in points], dtype="boolean"),
+        "reference": typed([group.reference.place if group.reference else None for group, _ in points]),
+    }
+    for metric in POINT_METRICS:
+        spreads = [spread_at(group, point, metric) for group, point in points]
+        frame[metric.name] = typed([spread and spread.median for spread in spreads], metric)
+        frame[f"{metric.name}_low"] = typed([spread and spread.low for spread in spreads], metric)
+        frame[f"{metric.name}_high"] = typed([spread and spread.high for spread in spreads], metric)
+    return pd.DataFrame(frame)
+
+
+def steps_frame(runs: Iterable[RunResult]) -> pd.DataFrame:
+    """One row per recorded step of every run, used or not, with every metric of a step."""
+    columns: dict[str, list[Any]] = defaultdict(list)
+    for run in runs:
+        for step, record in sorted(steps_of(run).items()):
+            columns["sweep"].append(run.sweep)
+            columns["name"].append(run.name)
+            columns["path"].append(str(run.path))
+            columns[m.STEP.name].append(step)
+            for metric in m.STEP_METRICS[1:]:
+                columns[metric.name].append(number(record, metric))
+    frame = {name: typed(columns[name]) for name in ("sweep", "name", "path")}
+    frame[m.STEP.name] = pd.array(columns[m.STEP.name], dtype="Int64")
+    return pd.DataFrame(frame | {metric.name: typed(columns[metric.name], metric) for metric in m.STEP_METRICS[1:]})
+
+
+def steps_of(run: RunResult) -> Mapping[int, Mapping[str, Any]]:
+    """The latest record of every step; of a run without our own records, the losses that are known."""
+    directory = RunDir(run.path)
+    if directory.metrics.is_file():
+        with suppress(OSError):  # `runs` says that it cannot be read
+            return latest(step_records(read_records(directory.metrics)))
+    return {step: {m.LOSS.name: loss} for step, loss in run.losses.items()}
+
+
+def typed(values: Sequence[Any], metric: Metric | None = None) -> Any:
+    """A pandas array of the narrowest type that holds all values; None is absent."""
+    if metric is not None:
+        return pd.array(values, dtype="Float64")
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, bool) for value in present):
+        return pd.array(values, dtype="boolean")
+    if present and all(type(value) is int and abs(value) <= LARGEST_INT64 for value in present):
+        return pd.array(values, dtype="Int64")
+    if present and all(as_number(value) is not None for value in present):
+        return pd.array(values, dtype="Float64")
+    # Names of files may hold bytes that are no UTF-8; they are written as in runs.csv.
+    texts = [None if value is None else str(value).encode("utf-8", "replace").decode() for value in values]
+    return pd.array(texts, dtype="string")

@@ -1,0 +1,77 @@
+"""What `slurmscale report --format` writes beside the page: which formats there are and which packages they need.
+
+The packages are imported only when a format asks for them. Called by analysis.report.report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from analysis.report.figures.style import Figure
+from analysis.report.runs_table import Row
+from analysis.scaling.groups import Group
+from jobs.errors import ReportError
+
+# The optional packages of each format; pyproject's extra `paper` names them too.
+PACKAGES: dict[str, Sequence[str]] = {
+    "parquet": ("pandas", "pyarrow"),
+    "svg": ("matplotlib",),
+    "png": ("matplotlib",),
+    "latex": (),
+}
+IMAGES = ("svg", "png")
+
+
+def chosen_formats(words: Iterable[str]) -> list[str]:
+    """The formats that comma-separated words name, each once.
+
+    Raises ReportError for an unknown one, and for one whose packages are not installed.
+    """
+    chosen = list(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
+    for name in chosen:
+        if name not in PACKAGES:
+            raise ReportError(
+                f"--format {name or repr(name)}: there is no such format. Type one or several of "
+                f"{', '.join(PACKAGES)}, with commas between; report.html, report.md and runs.csv are always written."
+            )
+        missing = [package for package in PACKAGES[name] if find_spec(package) is None]
+        if missing:
+            raise ReportError(
+                f"--format {name} needs {' and '.join(missing)}, not installed here. Type pip install "
+                f"{' '.join(missing)}, or leave {name} out of --format."
+            )
+    return chosen
+
+
+def exported(
+    formats: Iterable[str], rows: Sequence[Row], groups: Sequence[Group], figures: Sequence[Figure]
+) -> dict[str, bytes]:
+    """The files of these formats, by their names in the report's folder."""
+    formats = list(formats)
+    files: dict[str, bytes] = {}
+    if "parquet" in formats:
+        from analysis.report.export.parquet import runs_parquet
+
+        files["runs.parquet"] = runs_parquet(rows)
+    if images := [name for name in formats if name in IMAGES]:
+        from analysis.report.export.paper import drawn
+
+        files |= drawn(figures, images)
+    if "latex" in formats:
+        from analysis.report.export.latex import latex_table
+
+        files["points.tex"] = latex_table(groups).encode("utf-8", errors="replace")
+    return files
+
+
+def exports_in(folder: Path) -> list[str]:
+    """The files of any format that reports wrote into a folder, by their names there."""
+    names = [name for name in ("runs.parquet", "points.tex") if (folder / name).is_file()]
+    # Without the captions that every export writes, figures there are somebody else's.
+    if (folder / "figures/captions.txt").is_file():
+        names += sorted(
+            f"figures/{path.name}" for kind in (*IMAGES, "txt") for path in folder.glob(f"figures/*.{kind}")
+        )
+    return names

@@ -1,0 +1,89 @@
+r"""The table of points for a paper: a LaTeX float in booktabs style, to `\input`. Called by analysis.report.export.formats.
+
+What is the same in all points is said once, in the caption.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from analysis.formatting import ABSENT, one_line
+from analysis.report.figures.style import word
+from analysis.report.points_table import PLACE_COLUMNS, point_table
+from analysis.scaling.groups import Group
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_\allowbreak{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\char34{}",
+    "-": "{-}",
+    "`": r"\textasciigrave{}",
+    "'": r"{'}",
+    ABSENT: "--",
+}
+HEAD = r"""% \usepackage{booktabs}
+\providecommand{\medianrange}[3]{\begin{tabular}[t]{@{}r@{}}#1\\[-1pt]{\tiny #2--#3}\end{tabular}}
+\begin{table*}
+\centering
+\footnotesize
+\setlength{\tabcolsep}{4pt}
+"""
+EMPTY = "% No run can be used: there is no point to show.\n"
+
+
+def escaped(text: str) -> str:
+    """One line of text that LaTeX prints as it is."""
+    return "".join(SPECIAL.get(letter, letter) for letter in one_line(text))
+
+
+def latex_table(groups: Sequence[Group]) -> str:
+    """The table of the report's points as LaTeX source; its caption starts with the hardware."""
+    headings, points = point_table(groups)
+    if not points:
+        return EMPTY
+    rows = [point.cells for point in points]
+    kept: list[tuple[int, str]] = []
+    shared: list[tuple[int, str]] = []
+    for i, heading in enumerate(headings):
+        said_once = len(rows) > 1 and i > 0 and heading in PLACE_COLUMNS and len({row[i] for row in rows}) == 1
+        (shared if said_once else kept).append((i, heading))
+    head = " & ".join(two_lines(heading) for _, heading in kept)
+    body = "".join(" & ".join(cell(row[i], numeric=i > 1) for i, _ in kept) + " \\\\\n" for row in rows)
+    same = "".join(f" {heading}: {rows[0][i]}." for i, heading in shared)
+    caption = (
+        f"{word(groups)}: medians over n repeats, below them the smallest and the largest. Speedup and efficiency are "
+        f"against the point with the fewest ranks of the same line.{same}"
+    )
+    alignment = "".join("r" if i > 1 else "l" for i, _ in kept)
+    return (
+        f"{HEAD}\\caption{{{escaped(caption)}}}\n\\label{{tab:points}}\n"
+        f"\\begin{{tabular}}{{@{{}}{alignment}@{{}}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}"
+        "\\bottomrule\n\\end{tabular}\n\\end{table*}\n"
+    )
+
+
+def two_lines(heading: str) -> str:
+    """A heading with its unit below it."""
+    name, _, unit = heading.partition(" (")
+    return rf"\shortstack{{{escaped(name)}\\({escaped(unit)}}}" if unit else escaped(heading)
+
+
+def cell(text: str, *, numeric: bool) -> str:
+    """A cell; of a number with a range, the range smaller and below."""
+    ranged = re.fullmatch(r"(.+) \((.+) to (.+)\)", text) if numeric else None
+    if not ranged:
+        return escaped(text)
+    middle, low, high = (escaped(part) for part in ranged.groups())
+    return rf"\medianrange{{{middle}}}{{{low}}}{{{high}}}"

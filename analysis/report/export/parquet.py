@@ -1,0 +1,28 @@
+"""runs.parquet: the columns of runs.csv with their types, a metric's unit and definition in its field's metadata.
+
+Formulas stay as they are here: no spreadsheet computes a Parquet file. Called by analysis.report.export.formats.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.report.export.data_frames import runs_frame
+from analysis.report.runs_table import Row, columns_of
+
+
+def runs_parquet(rows: Sequence[Row]) -> bytes:
+    """The data frame of runs as the bytes of a Parquet file."""
+    table = pa.Table.from_pandas(runs_frame(rows), preserve_index=False)
+    schema = table.schema
+    for i, column in enumerate(columns_of(rows)):
+        if column.metric is not None:
+            about = {"unit": column.metric.unit, "definition": column.metric.definition}
+            schema = schema.set(i, schema.field(i).with_metadata(about))
+    file = io.BytesIO()
+    pq.write_table(table.cast(schema), file)
+    return file.getvalue()

@@ -1,0 +1,232 @@
+"""Figures over the number of ranks: one line a group, a marker the median of a point's repeats, a bar their spread.
+
+One function draws all of them, so that throughput, speedup, efficiency, step time and memory read alike. Called by
+analysis.report.figures.page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from analysis.formatting import SHOWN_IN, plot_text, shown, shown_spread, title
+from analysis.report.figures.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
+from analysis.scaling.groups import RATES, WEAK, Group, Point, Spread, plural
+from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+GREY = "#6b7280"
+EXTRAPOLATED = "extrapolated by a fitted law"
+# Beyond this ratio of rank counts a linear axis squeezes the small ones together.
+LARGEST_LINEAR_RATIO = 16
+# More names do not fit below an axis.
+MOST_NAMED_PLACES = 12
+
+
+def of(metric: Metric) -> Callable[[Group, Point], Spread | None]:
+    """The spread of a metric at a point, whatever its group."""
+    return lambda _, point: point.spread(metric)
+
+
+def over_ranks(
+    heading: str,
+    metric: Metric,
+    groups: Sequence[Group],
+    looks: dict[str, Look],
+    spread_at: Callable[[Group, Point], Spread | None],
+    *,
+    fits: Mapping[str, Fit] = MappingProxyType({}),
+) -> Figure:
+    """A metric over the number of ranks, one line a group, with the spread over repeats.
+
+    `fits` are laws of that metric by the label of their line: each is drawn beyond what was measured.
+    """
+    drawn = []
+    for group in groups:
+        spreads = [(point, spread) for point in group.points if (spread := spread_at(group, point))]
+        if spreads:
+            drawn.append((group, spreads))
+    if not drawn:
+        return Figure(metric.name, heading, f"{word(groups)}: {why_nothing(groups, metric)}", None)
+    plot = empty_plot()
+    measured = {point.ranks for _, spreads in drawn for point, _ in spreads}
+    ranks = sorted(measured | {fit.farthest for fit in fits.values()})
+    largest = max(
+        [spread.high for _, spreads in drawn for _, spread in spreads]
+        + [fit.throughput(fit.farthest).value for fit in fits.values()]
+    )
+    both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and (metric is m.SPEEDUP or metric in RATES)
+    # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.
+    side_by_side = len(ranks) == 1
+    for i, (group, spreads) in enumerate(drawn):
+        x = [i if side_by_side else point.ranks for point, _ in spreads]
+        plot.add_trace(line(group, spreads, x, metric, looks[group.label]))
+    add_ideal(plot, metric, [group for group, _ in drawn], ranks)
+    add_extrapolated(plot, metric, fits, looks)
+    plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else ranks_axis(ranks)))
+    plot.update_yaxes(title_text=title(metric))
+    if both_log:
+        plot.update_yaxes(type="log", dtick="D2", tickformat="~s")
+    else:
+        top = max(largest, ranks[-1] / ranks[0] if metric is m.SPEEDUP else 0, 1.0 if metric is m.EFFICIENCY else 0)
+        plot.update_yaxes(range=[0, 1.08 * top / unit_size(metric)])
+    plot.update_layout(**legend(0 if side_by_side else len(drawn)))
+    caption = caption_over_ranks(metric, [group for group, _ in drawn], groups) + extrapolated_words(fits)
+    return Figure(metric.name, heading, caption, plot)
+
+
+def line(
+    group: Group, spreads: Sequence[tuple[Point, Spread]], x: Sequence[int], metric: Metric, look: Look
+) -> go.Scatter:
+    """One group's line: medians, with bars from the smallest to the largest repeat."""
+    size = unit_size(metric)
+    return go.Scatter(
+        name=plot_text(group.label + (f" ({group.mode})" if group.unequal_work else "")),
+        x=list(x),
+        y=[spread.median / size for _, spread in spreads],
+        error_y={
+            "type": "data",
+            "visible": any(spread.n > 1 for _, spread in spreads),
+            "symmetric": False,
+            "array": [(spread.high - spread.median) / size for _, spread in spreads],
+            "arrayminus": [(spread.median - spread.low) / size for _, spread in spreads],
+            "thickness": 1.5,
+            "width": 5,
+        },
+        mode="lines+markers",
+        line={"color": look.colour, "dash": look.dash, "width": 2},
+        marker={
+            "symbol": [f"{look.symbol}-open" if point.doubtful else look.symbol for point, _ in spreads],
+            "size": 9,
+        },
+        hoverinfo="text",
+        hovertext=[
+            f"{plot_text(group.label)}<br>{point.place}, n = {spread.n}<br>"
+            f"{title(metric)}: {shown_spread(metric, spread)}"
+            for point, spread in spreads
+        ],
+    )
+
+
+def add_ideal(plot: go.Figure, metric: Metric, groups: Sequence[Group], ranks: Sequence[int]) -> None:
+    """The line of perfect scaling, dashed: one for each reference."""
+    if metric not in {m.SPEEDUP, m.EFFICIENCY}:
+        return
+    starts = sorted({group.reference.ranks for group in groups if group.reference})
+    for start in starts if metric is m.SPEEDUP else starts[:1]:
+        x = [count for count in ranks if count >= start]
+        y = [count / start if metric is m.SPEEDUP else 1 / unit_size(metric) for count in x]
+        named = "ideal" if len(starts) == 1 or metric is m.EFFICIENCY else f"ideal from {plural(start, 'rank')}"
+        style = {"color": GREY, "dash": "dash", "width": 1.5}
+        plot.add_trace(go.Scatter(name=named, x=x, y=y, mode="lines", line=style, hoverinfo="skip"))
+
+
+def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], looks: dict[str, Look]) -> None:
+    """Fitted laws from the most measured ranks on, dotted and open, in the colours of their lines; one legend entry."""
+    size = unit_size(metric)
+    for label, fit in fits.items():
+        x = np.linspace(fit.ranks[-1], fit.farthest, 9).tolist()
+        far = f"{title(metric)}: {shown(metric, fit.throughput(fit.farthest).value)}"
+        where = f"Extrapolated to {plural(fit.farthest, 'rank')} by {fit.law.name}"
+        plot.add_trace(
+            go.Scatter(
+                name=EXTRAPOLATED,
+                legendgroup=EXTRAPOLATED,
+                showlegend=False,
+                x=x,
+                y=[fit.throughput(ranks).value / size for ranks in x],
+                mode="lines+markers",
+                line={"color": looks[label].colour, "dash": "dot", "width": 1.5},
+                marker={"symbol": "circle-open", "size": [0] * (len(x) - 1) + [11]},
+                hoverinfo="text",
+                hovertext=f"{plot_text(label)}<br>{where}<br>{far}",
+            )
+        )
+    if fits:
+        style = {"color": GREY, "dash": "dot", "width": 1.5}
+        entry = {"x": [None], "y": [None], "mode": "lines", "line": style, "showlegend": True}
+        plot.add_trace(go.Scatter(name=EXTRAPOLATED, legendgroup=EXTRAPOLATED, **entry))
+
+
+def extrapolated_words(fits: Mapping[str, Fit]) -> str:
+    """What the extrapolated lines are, for the caption."""
+    if not fits:
+        return ""
+    return (
+        f" Dotted, to an open circle: extrapolated to {EXTRAPOLATED_TIMES} times the most ranks by the law that fits a "
+        "line best (see Fits); nothing was measured there."
+    )
+
+
+def ranks_axis(ranks: Sequence[int]) -> dict[str, Any]:
+    """An axis with the measured rank counts as its ticks and room at both ends."""
+    if ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0]:
+        scale: dict[str, Any] = {"type": "log"}
+    else:
+        room = max(0.5, 0.08 * (ranks[-1] - ranks[0]))
+        scale = {"range": [ranks[0] - room, ranks[-1] + room]}
+    return scale | {"title_text": "Ranks", "tickvals": list(ranks), "ticktext": [f"{n:,}" for n in ranks]}
+
+
+def lines_axis(groups: Sequence[Group]) -> dict[str, Any]:
+    """An axis with a place for each line, for points that all have the same number of ranks."""
+    named = [plot_text(group.label, 20) for group in groups] if len(groups) <= MOST_NAMED_PLACES else [""] * len(groups)
+    title_text = plural(groups[0].points[0].ranks, "rank")
+    places = list(range(len(groups)))
+    return {"range": [-0.5, len(groups) - 0.5], "title_text": title_text, "tickvals": places, "ticktext": named}
+
+
+def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[Group]) -> str:
+    """What a figure over ranks shows: definition, what a marker and a bar are, reference, n, what is left out."""
+    sentences = [
+        f"{word(groups)}: {metric.definition}",
+        f"Marker: median over repeats; bar: smallest to largest; {n_of(drawn)}.",
+    ]
+    if metric in {m.SPEEDUP, m.EFFICIENCY}:
+        references = {group.reference.place: None for group in drawn if group.reference}
+        which = next(iter(references)) if len(references) == 1 else "the first marker of each line"
+        sentences.append(f"Reference: {which}; dashed: ideal.")
+        if len(groups) > len(drawn):
+            why = "one rank count only" if metric is m.EFFICIENCY else "one rank count only, or weak scaling"
+            sentences.append(f"Without: {plural(len(groups) - len(drawn), 'line')} ({why}).")
+    sentences += [f"Not the same work, {group.label}: {work}." for group in drawn if (work := group.unequal_work)]
+    points = [point for group in drawn for point in group.points]
+    if any(point.doubtful for point in points):
+        sentences.append("Open marker: no repeat has a loss that is believed.")
+    left_out = sum(len(point.doubted) for point in points if not point.doubtful)
+    if left_out:
+        sentences.append(f"Left out of the medians: {plural(left_out, 'run')} with a loss that is not believed.")
+    if len(drawn) > MOST_LEGEND_LINES:
+        sentences.append(f"{len(drawn)} lines: hover for their names.")
+    return " ".join(sentences)
+
+
+def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
+    """Why a metric has no figure."""
+    if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups):
+        return "no speedup is given for weak scaling, where the work grows with the ranks; see efficiency."
+    if metric in {m.SPEEDUP, m.EFFICIENCY}:
+        return (
+            f"no {metric.name}, because no line has points of different rank counts. "
+            "Sweep over nodes or ranks_per_node to get one."
+        )
+    return f"no run recorded {metric.name}."
+
+
+def n_of(groups: Sequence[Group]) -> str:
+    """How many repeats the points have: `n = 2 each`."""
+    counts = {len(point.runs) for group in groups for point in group.points}
+    low, high = min(counts), max(counts)
+    if high == 1:
+        return "n = 1, so there is no bar"
+    return f"n = {low} each" if low == high else f"n = {low} to {high}"
+
+
+def unit_size(metric: Metric) -> float:
+    """How many base units the shown unit is."""
+    return SHOWN_IN.get(metric, ("", 1.0))[1]

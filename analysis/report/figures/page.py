@@ -1,0 +1,169 @@
+"""The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
+
+Lines over ranks are drawn by analysis.report.figures.over_ranks, layouts by analysis.report.figures.layouts, start-up and goodput by their pages;
+where the time went and the losses are drawn here. No file is written: analysis.report.report does.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from analysis.formatting import plot_text, shown, title
+from analysis.load.run_directory import RunResult
+from analysis.parsers import metrics as a
+from analysis.report.figures.bars import MOST_BARS, stacked
+from analysis.report.figures.layouts import side_by_side
+from analysis.report.figures.over_ranks import of, over_ranks
+from analysis.report.figures.style import Figure, Look, empty_plot, legend, looks_of, word
+from analysis.report.sections.goodput import goodput_bars
+from analysis.report.sections.startup import startup_bars
+from analysis.scaling.groups import RATES, Group, Point, plural
+from analysis.scaling.laws import best_fits
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+MOST_CURVE_POINTS = 100_000
+# A browser draws no more of them in the time that a reader waits.
+MOST_CURVES = 500
+BEFORE_STEP_TIME = {a.TIME_TO_TRAIN: "Time to train"}
+AFTER_STEP_TIME = {
+    m.MFU: "Model FLOPs utilization",
+    m.RANK_TIME_PER_TOKEN: "Cost of a token",
+    m.SERVICE_UNITS: "Service units",
+    m.ENERGY_PER_TOKEN: "Energy of a token",
+}
+
+
+def figures(groups: Sequence[Group]) -> list[Figure]:
+    """The figures in the order of the page; none when no run is used."""
+    if not groups:
+        return []
+    looks = looks_of(groups)
+    return [
+        *(
+            over_ranks("Throughput", rate, counted, looks, lambda _, point: point.throughput, fits=best_fits(counted))
+            for rate in RATES
+            if (counted := [group for group in groups if group.rate is rate])
+        ),
+        over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
+        over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
+        *where_known(BEFORE_STEP_TIME, groups, looks),
+        over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
+        *where_known(AFTER_STEP_TIME, groups, looks),
+        *side_by_side(groups),
+        time_split(groups),
+        *startup_bars(groups),
+        *goodput_bars(groups),
+        loss_curves(groups, looks),
+        over_ranks("Memory per rank", m.MEMORY_PEAK, groups, looks, of(m.MEMORY_PEAK)),
+    ]
+
+
+def where_known(metrics: Mapping[Metric, str], groups: Sequence[Group], looks: dict[str, Look]) -> Iterator[Figure]:
+    """A figure over ranks of each of these metrics that any run has, under its heading."""
+    told = {metric for group in groups for run in group.runs for metric in run.values}
+    for metric, heading in metrics.items():
+        if metric in told:
+            yield over_ranks(heading, metric, groups, looks, of(metric))
+
+
+PARTS = (
+    (m.STARTUP_TIME, "start-up", "#999999"),
+    (m.FIRST_STEP_TIME, "first step", "#E69F00"),
+    (m.WARMUP_TIME, "warm-up steps", "#F0D98C"),
+    (m.STEADY_TIME, "steady steps", "#0072B2"),
+    (m.CHECKPOINT_TOTAL_TIME, "checkpoints", "#CC79A7"),
+    (m.OTHER_TIME, "other", "#d4d4d8"),
+)
+
+
+def time_split(groups: Sequence[Group]) -> Figure:
+    """Where the wall time of a run went: one bar a point, of the run with the median throughput."""
+    name, heading = "time-split", "Where the time went"
+    points = [(group, point, typical(point)) for group in groups for point in group.points]
+    timed = [item for item in points if m.STEADY_TIME in item[2].values]
+    if not timed:
+        return Figure(name, heading, f"{word(groups)}: no run recorded where its time went.", None)
+    bars = sorted(timed, key=lambda item: -item[1].throughput.median)[:MOST_BARS]
+    bars.sort(key=lambda item: (item[0].label, item[1].ranks, item[1].nodes), reverse=True)
+    labels = [f"{group.label}, {plural(point.ranks, 'rank')}" for group, point, _ in bars]
+    plot = stacked([run for *_, run in bars], labels, PARTS)
+    plot.update_xaxes(title_text="Wall time of a run (s)")
+    caption = (
+        f"{word(groups)}: from the start of rank 0's process to its recorded end, by the definitions below. One bar a "
+        "point: the run with the median throughput of its repeats, summed over attempts "
+        "that recorded their end. Comparing lengths compares time, not work."
+    )
+    left_out = len(points) - len(bars)
+    return Figure(
+        name,
+        heading,
+        caption + (f" Left out: {plural(left_out, 'slower point')}." if left_out else ""),
+        plot,
+        wide=True,
+    )
+
+
+def typical(point: Point) -> RunResult:
+    """The repeat with the median throughput (the lower one of two)."""
+    middle = statistics.median_low(run.values[point.rate] for run in point.runs)
+    return next(run for run in point.runs if run.values[point.rate] == middle)
+
+
+def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:
+    """Loss over steps, one line a run, in the colour of its group; of very many runs one a point."""
+    points = [(group, point) for group in groups for point in group.points]
+    runs = [(group, point, run) for group, point in points for run in dict.fromkeys(point.runs + point.doubted)]
+    count, which = len(runs), "a run"
+    if count > MOST_CURVES:
+        runs = [(*points[i], typical(points[i][1])) for i in thinned(range(len(points)), MOST_CURVES)]
+        which = "a point, of the run with the median throughput of its repeats"
+    most = max(2, MOST_CURVE_POINTS // len(runs))
+    plot = empty_plot()
+    named: set[str] = set()
+    for group, point, run in runs:
+        steps = list(thinned(list(run.losses), most))
+        look = looks[group.label]
+        plot.add_trace(
+            go.Scatter(
+                name=plot_text(group.label),
+                legendgroup=group.label,
+                showlegend=group.label not in named,
+                x=steps,
+                y=[run.losses[step] for step in steps],
+                mode="lines+markers" if len(steps) == 1 else "lines",
+                line={"color": look.colour, "dash": look.dash, "width": 1.5},
+                hoverinfo="text",
+                hovertext=[
+                    f"{plot_text(run.name)}, {point.place}<br>step {step}: loss {shown(m.LOSS, run.losses[step])}"
+                    for step in steps
+                ],
+            )
+        )
+        named.add(group.label)
+    plot.update_layout(**legend(len(groups)))
+    plot.update_xaxes(title_text="Step")
+    plot.update_yaxes(title_text=title(m.LOSS))
+    thin = f" Lines with more than {most:,} steps are thinned." if any(len(r.losses) > most for *_, r in runs) else ""
+    caption = (
+        f"{word(groups)}: {m.LOSS.definition} One line {which} ({left_out(len(runs), count)}), same colour and "
+        f"dash as its line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
+    )
+    return Figure("loss", "Loss", caption, plot)
+
+
+def left_out(drawn: int, count: int) -> str:
+    """How many of the runs are drawn."""
+    return plural(count, "run") if drawn == count else f"{drawn:,} of {plural(count, 'run')}"
+
+
+def thinned(values: Sequence[int], most: int) -> Iterator[int]:
+    """Evenly spaced values, the first and the last among them."""
+    if len(values) <= most:
+        yield from values
+        return
+    for i in range(most):
+        yield values[i * (len(values) - 1) // (most - 1)]

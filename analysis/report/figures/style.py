@@ -1,0 +1,103 @@
+"""How every figure of a report looks, and what figures and sections are: heading, words, plot or table.
+
+Colours are Okabe and Ito's, which colour-blind readers tell apart (https://jfly.uni-koeln.de/color); the marker's shape
+is the parallelism, so that a print without colour still reads. Used by analysis.report.figures.over_ranks and analysis.report.figures.page.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from analysis.report.headline import hardware
+from analysis.scaling.groups import Group
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("solid", "dash", "dot", "dashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
+AXIS = {
+    "automargin": True,
+    "gridcolor": "#e5e7eb",
+    "linecolor": "#9ca3af",
+    "showline": True,
+    "ticks": "outside",
+    "tickcolor": "#9ca3af",
+    "zeroline": False,
+}
+# A legend with more lines hides the figure; hovering names them all.
+MOST_LEGEND_LINES = 16
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page; without a plot the caption says why there is none."""
+
+    name: str
+    heading: str
+    caption: str
+    plot: go.Figure | None
+    wide: bool = False
+    """Takes the page's whole width."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the page, a row a run or law: the first cell is a name, the last one words, those between numbers."""
+
+    heading: str
+    note: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a group is drawn, the same in every figure."""
+
+    colour: str
+    dash: str
+    symbol: str
+
+
+def looks_of(groups: Sequence[Group]) -> dict[str, Look]:
+    """A look for each group, by label: colour and dash by order, symbol by parallelism."""
+    strokes = itertools.cycle((colour, dash) for dash in DASHES for colour in COLOURS)
+    symbols = dict(zip(sorted({str(group.parallelism) for group in groups}), itertools.cycle(SYMBOLS), strict=False))
+    return {
+        group.label: Look(*stroke, symbols[str(group.parallelism)])
+        for group, stroke in zip(groups, strokes, strict=False)
+    }
+
+
+def empty_plot() -> go.Figure:
+    """A figure with the page's typography and no data."""
+    return go.Figure(
+        layout={
+            "template": "none",
+            "height": 380,
+            "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
+            "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": "#1f2937"},
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+            "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"size": 13}},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9ca3af", "activecolor": "#1f2937"},
+            "xaxis": AXIS | {"showgrid": False},
+            "yaxis": AXIS,
+        }
+    )
+
+
+def legend(lines: int) -> dict[str, Any]:
+    """Layout with room for a legend of so many lines above the axes, or without it when they are too many."""
+    shown_lines = lines if lines <= MOST_LEGEND_LINES else 0
+    return {"showlegend": shown_lines > 0, "height": 360 + 20 * max(0, shown_lines - 3)}
+
+
+def word(groups: Sequence[Group]) -> str:
+    """The hardware, for the first word of a caption."""
+    return hardware(run for group in groups for run in group.runs)

@@ -1,0 +1,64 @@
+"""The table of points: a row a point of a line, its metrics as medians with the smallest and largest repeat.
+
+Page, Markdown, LaTeX and data frames show this one table. Called by analysis.report.report, latex and data_frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.formatting import ABSENT, shown_spread, title
+from analysis.parsers import metrics as a
+from analysis.scaling.groups import Group, Point, Spread
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+PLACE_COLUMNS: Mapping[str, Callable[[Group, Point], str]] = {
+    "Line": lambda group, point: group.label + (" (loss not believed)" if point.doubtful else ""),
+    "Scaling": lambda group, _: group.mode,
+    "Nodes": lambda _, point: f"{point.nodes:,}" if point.nodes else ABSENT,
+    "Ranks": lambda _, point: f"{point.ranks:,}",
+    "GBS": lambda _, point: f"{point.global_batch_size:,}" if point.global_batch_size else ABSENT,
+    "n": lambda _, point: f"{len(point.runs):,}",
+}
+POINT_METRICS = (
+    m.TOKENS_PER_S,
+    m.TOKENS_PER_S_PER_RANK,
+    a.SAMPLES_PER_S,
+    a.SAMPLES_PER_S_PER_RANK,
+    m.STEP_TIME_MEDIAN,
+    m.SPEEDUP,
+    m.EFFICIENCY,
+    m.MEMORY_PEAK,
+    m.FINAL_LOSS,
+)
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A point in the table of points."""
+
+    group: Group
+    point: Point
+    cells: Sequence[str]
+
+
+def point_table(groups: Sequence[Group]) -> tuple[Sequence[str], Sequence[PointRow]]:
+    """Headings and rows of all points: medians, with the smallest and largest repeat; what no point has is left out."""
+    points = [(group, point) for group in groups for point in group.points]
+    columns = {heading: [cell(*each) for each in points] for heading, cell in PLACE_COLUMNS.items()}
+    for metric in POINT_METRICS:
+        columns[title(metric)] = [shown_spread(metric, spread_at(*each, metric)) for each in points]
+    told = {heading: cells for heading, cells in columns.items() if set(cells) != {ABSENT}}
+    rows = [PointRow(*each, [cells[i] for cells in told.values()]) for i, each in enumerate(points)]
+    return list(told), rows
+
+
+def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
+    """A metric of a point over its repeats; None where it is not known."""
+    if metric is m.SPEEDUP:
+        return group.speedup(point)
+    if metric is m.EFFICIENCY:
+        return group.efficiency(point)
+    return point.spread(metric)

@@ -1,0 +1,387 @@
+"""`slurmscale report DIR...`: run directories in; report.html, report.md, runs.csv and what `--format` names out.
+
+The page opens offline and fetches nothing: plotly.js is embedded once and a content security policy forbids the
+rest. Same inputs, same bytes: no time of day, no random ids. Everything from a file is text: jinja escapes it in HTML
+and in the figures' JSON. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import hashlib
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.offline
+from markupsafe import Markup
+
+from analysis.failures.runs import endings
+from analysis.formatting import ABSENT, interval_words, one_line, unbroken
+from analysis.formatting import markdown_cell as escaped
+from analysis.load.discover import Found, read
+from analysis.load.run_directory import RunResult
+from analysis.logs.steps import WARM_UP_RULE
+from analysis.report.bottlenecks import Limits, limits
+from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.export.formats import chosen_formats, exported, exports_in
+from analysis.report.figures.page import figures
+from analysis.report.figures.style import Figure, Section
+from analysis.report.headline import answers, hardware
+from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
+from analysis.report.leaderboard import answers as campaign_answers
+from analysis.report.leaderboard import sections as campaign_sections
+from analysis.report.leaderboard import to_csv as leaderboard_csv
+from analysis.report.points_table import point_table
+from analysis.report.runs_table import Row, fold, markdown_table, rows_of, to_csv
+from analysis.report.sections.benchmarks import measurement_sections
+from analysis.report.sections.checkpoints import checkpoint_section
+from analysis.report.sections.cost import cost_section
+from analysis.report.sections.goodput import goodput_section
+from analysis.report.sections.laws import fits_section
+from analysis.report.sections.mfu import utilization_section
+from analysis.report.sections.published import published_section
+from analysis.report.sections.startup import startup_section
+from analysis.report.sections.stragglers import straggler_section
+from analysis.scaling.groups import Group, plural, scaling_groups
+from analysis.scaling.layouts import held_and_sent
+from analysis.scaling.mlperf import mlperf_section
+from analysis.untrusted import as_list, lookup
+from jobs import metrics as m
+from jobs.errors import ReportError
+from jobs.metrics import Metric
+
+MOST_LISTED = 12
+# Rows that a table shows; runs.csv has every run.
+MOST_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the page and the tables say, before it is written as text."""
+
+    title: str
+    lead: str
+    answers: Sequence[str]
+    limits: Sequence[Limits]
+    warnings: Sequence[str]
+    groups: Sequence[Group]
+    rows: Sequence[Row]
+    figures: Sequence[Figure]
+    campaigns: Sequence[Section]
+    """Leaderboards and ledgers, which stand before all else that is measured."""
+    sections: Sequence[Section]
+    measurements: Sequence[Section]
+    """What logs measure that tell of no training: collectives, storage, serving."""
+    unknown: Sequence[str]
+    """Files that no parser knows."""
+    foreign_metrics: Sequence[Metric]
+    """Metrics that only logs carry, as far as these do."""
+    facts: Sequence[tuple[str, Sequence[str]]]
+
+    @property
+    def used(self) -> list[Row]:
+        """Rows of the runs that the answer rests on."""
+        return [row for row in self.rows if row.run.used]
+
+    @property
+    def unused(self) -> list[Row]:
+        """Rows of the runs that it does not rest on; each has a reason."""
+        return [row for row in self.rows if not row.run.used]
+
+
+def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), *, use_cache: bool = True) -> Path:
+    """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
+
+    Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
+    path does not exist, holds no run, a format is unknown or lacks its package, or nothing can be written.
+    """
+    chosen = chosen_formats(formats)
+    # Of 10,000 runs there are millions of objects, none of which is garbage: looking for some takes half of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        content = build(read(paths, use_cache=use_cache, may_spawn=True))
+        return write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
+    """Write the three files and those of known formats; returns the page's path. Raises ReportError when that fails."""
+    texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
+    # File names may hold bytes that are no UTF-8.
+    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    if board := leaderboard_csv([row.run for row in content.rows]):
+        files[LEADERBOARD] = board.encode("utf-8", errors="replace")
+    files |= exported(formats, content.rows, content.groups, content.figures)
+    earlier = [name for name in exports_in(folder) if name not in files]
+    try:
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+    except OSError as error:
+        raise ReportError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}. "
+            "Choose another place with --output DIR."
+        ) from error
+    if earlier:
+        said = f"{folder} still holds files of an earlier report, which this one did not write: {listed(earlier)}"
+        print(one_line(said), file=sys.stderr)
+    return folder / "report.html"
+
+
+def build(found: Found) -> Report:
+    """The report of these runs and logs: read them, compare them, say what is doubtful."""
+    runs = found.runs
+    doubts = loss_doubts(runs)
+    groups = scaling_groups(runs, doubts.keys())
+    used = [run for run in runs if run.used]
+    return Report(
+        title=report_title(found),
+        lead=lead(used, len(runs)) if runs else f"{plural(len(found.logs), 'log')}; none tells of a training.",
+        answers=[*campaign_answers(runs), *answers(groups, runs)],
+        limits=limits(groups),
+        warnings=warnings(runs, doubts, groups),
+        groups=groups,
+        rows=rows_of(runs, groups, doubts, endings(runs)),
+        figures=figures(groups),
+        campaigns=campaign_sections(runs),
+        sections=[
+            each
+            for each in (
+                published_section(groups),
+                fits_section(groups),
+                mlperf_section(runs),
+                utilization_section(used),
+                cost_section(groups, used, len(runs) - len(used)),
+                startup_section(used),
+                goodput_section(used),
+                checkpoint_section(used),
+                straggler_section(used),
+            )
+            if each
+        ],
+        measurements=measurement_sections(found.logs),
+        unknown=found.unknown,
+        foreign_metrics=foreign_metrics(found),
+        facts=facts(used or runs),
+    )
+
+
+def foreign_metrics(found: Found) -> list[Metric]:
+    """The metrics of these logs that our own runs do not have, by name."""
+    of_runs = [metric for run in found.runs for metric in run.values]
+    of_logs = [metric for log in found.logs for records in log.records.values() for r in records for metric in r.values]
+    return sorted({*of_runs, *of_logs} - set(m.REGISTRY.values()), key=lambda metric: metric.name)
+
+
+# --- words -----------------------------------------------------------------------------------------------------
+
+
+def report_title(found: Found) -> str:
+    """The sweeps of the runs, or where the logs lie of which none is a training."""
+    if found.runs:
+        return one_line(f"Scaling report: {listed(sorted({run.sweep for run in found.runs}), most=3)}")
+    return one_line(f"Report: {listed(sorted({log.path.parent.name for log in found.logs}), most=3)}")
+
+
+def lead(used: Sequence[RunResult], count: int) -> str:
+    """What this is: hardware first, then size, time, and how many runs it rests on."""
+    if not used:
+        return f"Nothing measured: 0 of {plural(count, 'run')} can be used."
+    devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
+    ranks = sorted({run.ranks for run in used if run.ranks})
+    nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})
+    times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
+    when = f", {period(times[0], times[-1])}" if times else ""
+    where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
+    untold = sum(run.setting("nodes") is None for run in used)
+    where += f" ({plural(untold, 'run')} of unknown nodes)" if nodes and untold else ""
+    runs = "run" if len(used) == 1 else "runs"
+    return (
+        f"{hardware(used)} {runs} on {listed(devices)}, {where or 'ranks not told'}{when}; "
+        f"{len(used):,} of {plural(count, 'run')} used."
+    )
+
+
+def period(first: str, last: str) -> str:
+    """Two ISO 8601 times in UTC to the minute, what they share said once."""
+    first, last = first[:16].replace("T", " "), last[:16].replace("T", " ")
+    if first == last:
+        return f"{first} UTC"
+    return f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
+
+
+def span(counts: Sequence[int], noun: str) -> str:
+    """The range of some sorted counts: `1 to 8 ranks`."""
+    return plural(counts[0], noun) if len(counts) == 1 else f"{counts[0]:,} to {plural(counts[-1], noun)}"
+
+
+def listed(values: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Values in one line, the rest counted."""
+    return ", ".join(values[:most]) + (f" and {len(values) - most} more" if len(values) > most else "")
+
+
+def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
+    """Where the numbers come from: each fact with its distinct values and how many runs share one."""
+    versions = [lookup(run.provenance, "versions") for run in runs]
+    commands = [[str(part) for part in as_list(run.provenance.get("command"))] for run in runs]
+    dirty = {True: " with uncommitted changes", False: ""}
+    commits = [
+        f"{commit}{dirty[lookup(run.provenance, 'git.dirty') is True]}"
+        for run in runs
+        if (commit := lookup(run.provenance, "git.commit"))
+    ]
+    named: list[tuple[str, Iterable[str]]] = [
+        ("Git commit", commits),
+        ("Code digest", known(run.provenance.get("code_digest") for run in runs)),
+        (
+            "Versions",
+            [", ".join(f"{k} {v}" for k, v in sorted(each.items())) for each in versions if isinstance(each, dict)],
+        ),
+        ("Torch of the ranks", known(run.started.get("torch") for run in runs)),
+        ("Submitted from", known(run.provenance.get("host") for run in runs)),
+        ("Ran on", [", ".join(map(str, as_list(run.started.get("nodes")))) for run in runs if run.started]),
+        ("Device", known(run.started.get("device_name") for run in runs)),
+        ("Data", known(run.started.get("data") for run in runs)),
+        ("Command", [shlex.join(command) for command in commands if command]),
+    ]
+    return [(name, counted(values)) for name, values in named]
+
+
+def known(values: Iterable[Any]) -> list[str]:
+    """The values that are there, as text."""
+    return [str(value) for value in values if value is not None]
+
+
+def counted(values: Iterable[str]) -> list[str]:
+    """Distinct values, most frequent first, each with its number of runs when there are several."""
+    counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
+    lines = [value if len(counts) == 1 else f"{value} ({plural(count, 'run')})" for value, count in counts]
+    return lines[:MOST_LISTED] + ([f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else [])
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+UNUSED_HEADINGS = ("Run", "Sweep", "State", "Why", "Ended by", "What proves it", "What to do")
+
+
+def unused_cells(row: Row) -> list[str]:
+    """The cells of a run that is not used, under UNUSED_HEADINGS."""
+    ended = row.ended
+    told = [ended.words, ended.proof or ABSENT, ended.advice] if ended else [ABSENT] * 3
+    return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *told]
+
+
+def rows_left_out(count: int) -> str:
+    """What a reader must know below a table of so many rows; nothing where all of them are shown."""
+    return f"The first {MOST_ROWS:,} of {count:,} rows; every run is in runs.csv." if count > MOST_ROWS else ""
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], count: int | None = None) -> str:
+    """A Markdown table of no more rows than a reader takes; `count` is how many there are, where not all are given."""
+    more = rows_left_out(len(rows) if count is None else count)
+    return markdown_table(headings, rows[:MOST_ROWS]) + (f"\n{more}\n" if more else "")
+
+
+def in_words(settings: Sequence[tuple[str, str]]) -> str:
+    """Settings with their values: `Model tiny, GBS 16`."""
+    return ", ".join(f"{heading} {value}" for heading, value in settings) + "." if settings else ""
+
+
+def markdown(content: Report) -> str:
+    """The answer and the tables as Markdown; warnings and reasons included."""
+    columns, shared = fold(content.used)
+    parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
+    parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.answers]
+    for limit in content.limits:
+        said = "".join(f"- {escaped(sentence)}\n" for sentence in limit.sentences)
+        parts.append(f"\n## {escaped(limit.heading)}\n\n{said}")
+    if content.warnings:
+        parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
+    parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.campaigns]
+    if content.used:
+        point_headings, points = point_table(content.groups)
+        held_headings, held_rows = held_and_sent(content.groups)
+        runs = [[column.text(row) for column in columns] for row in content.used[:MOST_ROWS]]
+        if points:
+            parts.append(
+                f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
+                + table(point_headings, [row.cells for row in points])
+            )
+        if held_rows:
+            cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
+            parts.append("\n## What a rank holds and sends\n\n" + table(held_headings, cells))
+    for section in (*content.sections, *content.measurements):
+        parts.append(f"\n## {escaped(section.heading)}\n\n" + table(section.headings, section.rows))
+    if content.used:
+        parts.append("\n## Runs\n\n" + table([column.heading or "" for column in columns], runs, len(content.used)))
+        parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
+    if content.unused:
+        unused = [unused_cells(row) for row in content.unused]
+        parts.append("\n## Runs not used, and why\n\n" + table(UNUSED_HEADINGS, unused))
+    if content.unknown:
+        rest = f"\nand {len(content.unknown) - MOST_LISTED:,} more\n" if len(content.unknown) > MOST_LISTED else ""
+        names = "".join(f"- {escaped(path)}\n" for path in content.unknown[:MOST_LISTED])
+        parts.append(f"\n## Files that no parser knows: {len(content.unknown):,}\n\n{names}{rest}")
+    return "".join(parts)
+
+
+def page(content: Report) -> str:
+    """The page, self-contained."""
+    columns, shared = fold(content.used)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["unbroken"] = unbroken
+    template = environment.from_string(resource("page.html.j2"))
+    held_headings, held_rows = held_and_sent(content.groups)
+    point_headings, points = point_table(content.groups)
+    plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
+    own = [row.run for row in content.used if row.run.log is None]
+    unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
+    # Neither holds a closing script tag.
+    scripts = [plotly.offline.get_plotlyjs(), resource("page.js")] if plots else []
+    return template.render(
+        report=content,
+        columns=columns,
+        shared=in_words(shared),
+        point_headings=point_headings,
+        points=points,
+        most_listed=MOST_LISTED,
+        intervals=interval_words(content.groups),
+        unused_headings=UNUSED_HEADINGS,
+        unused_cells=unused_cells,
+        held_headings=held_headings,
+        held_rows=held_rows,
+        held_metric=m.PARAMETERS_HELD,
+        sent_metric=m.COLLECTIVE_BYTES,
+        metrics=[*m.REGISTRY.values(), *content.foreign_metrics],
+        most_rows=MOST_ROWS,
+        rows_left_out=rows_left_out,
+        unmeasured=listed([str(count) for count in unmeasured]),
+        warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
+        plots=plots,
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
+        script_sources=Markup(script_sources(scripts)),  # noqa: S704 (digests)
+    )
+
+
+def resource(name: str) -> str:
+    """A text file that belongs to this package."""
+    return (resources.files("analysis") / "report" / name).read_text(encoding="utf-8")
+
+
+def script_sources(scripts: Iterable[str]) -> str:
+    """What a content security policy lets be executed: these scripts by their digests, nothing else."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"

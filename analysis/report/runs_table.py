@@ -1,0 +1,333 @@
+"""One row per run, used or not, for spreadsheets (full precision, SI units) and for people (rounded).
+
+The columns are data: a name, where the value comes from, and whether a person is shown it. Measured columns are
+named by jobs.metrics. Called by analysis.report.report.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.failures.runs import Ended
+from analysis.formatting import ABSENT, csv_cell, markdown_cell, shown, title
+from analysis.load.run_directory import RunResult
+from analysis.metrics.communication import axis_order
+from analysis.metrics.cost import reference_cost, relative_cost
+from analysis.parsers import metrics as a
+from analysis.report.sections.checkpoints import failures, written
+from analysis.report.sections.goodput import lost_words
+from analysis.scaling.groups import Group, Point, compared
+from analysis.untrusted import lookup
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run with the point it belongs to; without one when the run is not used."""
+
+    run: RunResult
+    group: Group | None = None
+    point: Point | None = None
+    doubt: str | None = None
+    ended: Ended | None = None
+    """Why it died, where it did."""
+    speedup: float | None = None
+    """SPEEDUP of the run's point."""
+    efficiency: float | None = None
+    """EFFICIENCY of the run's point."""
+    reference_cost: float | None = None
+    """RANK_TIME_PER_TOKEN of the group's reference."""
+    settings_digest: str | None = None
+    """What tells two lines apart whose columns are equal: a digest of all settings that are compared."""
+
+    @property
+    def reference(self) -> str | None:
+        """The point that speed-up and efficiency are against."""
+        return self.group.reference.place if self.group and self.group.reference else None
+
+
+def rows_of(
+    runs: Iterable[RunResult],
+    groups: Iterable[Group],
+    doubts: Mapping[Path, str],
+    endings: Mapping[Path, Ended] | None = None,
+) -> list[Row]:
+    """One row per run, in the order given."""
+    endings = endings or {}
+    rows: dict[Path, Row] = {}
+    for group in groups:
+        # Of one line all are equal.
+        digest = next(settings_digest(run) for point in group.points for run in (*point.runs, *point.doubted))
+        cost = reference_cost(group)
+        for point in group.points:
+            speedup, efficiency = group.speedup(point), group.efficiency(point)
+            for run in (*point.runs, *point.doubted):
+                rows[run.path] = Row(
+                    run,
+                    group,
+                    point,
+                    doubts.get(run.path),
+                    endings.get(run.path),
+                    speedup.median if speedup else None,
+                    efficiency.median if efficiency else None,
+                    cost,
+                    digest,
+                )
+    return [
+        rows.get(run.path)
+        or Row(run, doubt=doubts.get(run.path), ended=endings.get(run.path), settings_digest=settings_digest(run))
+        for run in runs
+    ]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name in the CSV, its value, and the heading under which a page shows it, if it does."""
+
+    name: str
+    value: Callable[[Row], Any]
+    heading: str | None = None
+    metric: Metric | None = None
+    is_measured: bool = False
+    """Whether the value is that of the run's metric."""
+
+    def text(self, row: Row) -> str:
+        """The value for a person."""
+        value = self.value(row)
+        if value is None:
+            return ABSENT
+        if self.metric is not None:
+            return shown(self.metric, value)
+        return f"{value:,}" if is_count(value) else str(value)
+
+    def is_number(self, row: Row) -> bool:
+        """Whether the value is aligned as a number."""
+        return self.metric is not None or is_count(self.value(row))
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a number, which true and false are for Python."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def setting(name: str, key: str, heading: str | None = None) -> Column:
+    """A column from the configuration: of a value in it, not of a section."""
+    return Column(name, lambda row: None if isinstance(value := row.run.setting(key), dict) else value, heading)
+
+
+def planned(name: str, key: str, heading: str | None = None) -> Column:
+    """A column from the plan."""
+    return Column(name, lambda row: lookup(row.run.plan, key), heading)
+
+
+def degree(axis: str, heading: str) -> Column:
+    """A column of the degree of an axis of the rank grid."""
+    return Column(axis, lambda row: row.run.degrees.get(axis), heading)
+
+
+def started(name: str, key: str, heading: str | None = None) -> Column:
+    """A column from the latest `started` event."""
+    return Column(name, lambda row: row.run.started.get(key), heading)
+
+
+def measured(metric: Metric, *, on_page: bool = False) -> Column:
+    """A column of a metric of the run."""
+    return Column(metric.name, lambda row: row.run.values.get(metric), title(metric) if on_page else None, metric, True)
+
+
+COLUMNS: Sequence[Column] = (
+    Column("name", lambda row: row.run.name, "Run"),
+    Column("sweep", lambda row: row.run.sweep, "Sweep"),
+    setting("model", "model.name", "Model"),
+    planned("parameters", "parameters"),
+    setting("parallelism", "parallelism.name", "Parallelism"),
+    setting("engine", "engine.kind", "Engine"),
+    degree("pp", "PP"),
+    degree("dp_replicate", "DP replicate"),
+    degree("dp_shard", "DP shard"),
+    degree("cp", "CP"),
+    degree("tp", "TP"),
+    setting("nodes", "nodes", "Nodes"),
+    setting("ranks_per_node", "ranks_per_node"),
+    Column("ranks", lambda row: row.run.ranks, "Ranks"),
+    setting("micro_batch_size", "job.micro_batch_size", "MBS"),
+    planned("accumulation", "accumulation", "Accumulation"),
+    planned("global_batch_size", "global_batch_size", "GBS"),
+    setting("sequence_length", "job.sequence_length", "Sequence length"),
+    setting("scaling", "scaling.mode", "Scaling"),
+    setting("precision", "job.precision", "Precision"),
+    setting("job", "job.name"),
+    setting("data", "data.name"),
+    setting("steps", "job.steps"),
+    setting("epochs", "job.epochs"),
+    Column("settings_digest", lambda row: row.settings_digest),
+    setting("repeat", "repeat", "Repeat"),
+    started("device", "device"),
+    started("device_name", "device_name"),
+    started("emulated_nodes", "emulated_nodes"),
+    started("kernels", "kernels"),
+    Column("transport", lambda row: row.run.transport),
+    Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
+    measured(m.TOKENS_PER_S, on_page=True),
+    measured(m.TOKENS_PER_S_PER_RANK),
+    measured(a.SAMPLES_PER_S, on_page=True),
+    measured(a.SAMPLES_PER_S_PER_RANK),
+    measured(a.STEPS_PER_S),
+    measured(a.TIME_TO_TRAIN, on_page=True),
+    measured(a.TRAINING_TIME),
+    measured(m.STEP_TIME_MEDIAN, on_page=True),
+    measured(m.STEP_TIME_P10, on_page=True),
+    measured(m.STEP_TIME_P90, on_page=True),
+    measured(m.SLOW_STEPS),
+    measured(m.SLOW_STEPS_SHARE),
+    measured(m.STRAGGLER_SHARE),
+    measured(m.STEP_TIME_DRIFT),
+    measured(m.STEP_TIME_DRIFT_P),
+    Column(m.SPEEDUP.name, lambda row: row.speedup, None, m.SPEEDUP),
+    Column(m.EFFICIENCY.name, lambda row: row.efficiency, None, m.EFFICIENCY),
+    Column("reference", lambda row: row.reference),
+    measured(m.MFU, on_page=True),
+    measured(m.HFU),
+    measured(m.MEMORY_PEAK, on_page=True),
+    measured(m.PARAMETERS_HELD, on_page=True),
+    measured(m.COLLECTIVE_BYTES, on_page=True),
+    measured(m.COLLECTIVE_CALLS),
+    measured(m.FINAL_LOSS, on_page=True),
+    measured(m.EVALUATION_LOSS, on_page=True),
+    measured(m.EVALUATION_PERPLEXITY, on_page=True),
+    measured(a.EVALUATION_SCORE, on_page=True),
+    measured(m.EVALUATION_LABELS),
+    measured(m.EVALUATION_SAMPLES),
+    measured(m.STARTUP_TIME),
+    *(measured(part) for part in m.STARTUP_PARTS),
+    measured(m.FIRST_STEP_TIME),
+    measured(m.WARMUP_TIME),
+    measured(m.STEADY_TIME),
+    measured(m.CHECKPOINT_TOTAL_TIME),
+    measured(m.OTHER_TIME),
+    measured(m.TOTAL_TIME),
+    Column("checkpoints", lambda row: written(row.run)),
+    Column("checkpoints_failed", lambda row: len(failures(row.run))),
+    measured(m.CHECKPOINT_SIZE),
+    measured(m.CHECKPOINT_STALL),
+    measured(m.CHECKPOINT_STALL_SHARE),
+    measured(m.CHECKPOINT_BANDWIDTH),
+    measured(m.CHECKPOINT_BANDWIDTH_LOW),
+    measured(m.CHECKPOINT_BANDWIDTH_HIGH),
+    measured(m.GOODPUT, on_page=True),
+    measured(m.RUN_TIME),
+    *(measured(part) for part in m.GOODPUT_PARTS),
+    measured(m.LOST_STEPS),
+    measured(m.TOKENS_TRAINED),
+    measured(m.SAMPLES_TRAINED),
+    measured(m.SAMPLES_PER_STEP),
+    measured(m.NODE_TIME),
+    measured(m.RANK_TIME),
+    measured(m.RANK_TIME_PER_TOKEN),
+    Column(m.RELATIVE_COST.name, lambda row: relative_cost(row.run, row.reference_cost), None, m.RELATIVE_COST),
+    measured(m.SERVICE_UNITS),
+    measured(m.ENERGY),
+    measured(m.ENERGY_COVERED),
+    measured(m.ENERGY_PER_TOKEN),
+    Column("lost_to", lambda row: lost_words(row.run.lost_to) or None),
+    Column("attempts", lambda row: row.run.attempts, "Attempts"),
+    Column("state", lambda row: row.run.state),
+    Column("not_used_because", lambda row: row.run.reason),
+    Column("ended_by", lambda row: row.ended.ending.name if row.ended else None),
+    Column("ended_by_proof", lambda row: row.ended.proof if row.ended else None),
+    Column("loss_doubt", lambda row: row.doubt),
+    Column("code_digest", lambda row: row.run.provenance.get("code_digest")),
+    Column("git_commit", lambda row: lookup(row.run.provenance, "git.commit")),
+    Column("path", lambda row: str(row.run.path)),
+)
+
+
+def settings_digest(run: RunResult) -> str | None:
+    """The digest of a run's compared settings; None for one that is not used."""
+    if not run.used:
+        return None
+    return hashlib.sha256(json.dumps(compared(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def columns_of(rows: Iterable[Row]) -> list[Column]:
+    """Every column that these rows have, shown on a page or not."""
+    return [*COLUMNS, *sent_columns(rows)]
+
+
+def sent_columns(rows: Iterable[Row]) -> list[Column]:
+    """A column of bytes for each axis over which any of these runs recorded collectives."""
+    axes = {each.axis for row in rows for each in row.run.collectives or ()}
+    return [
+        Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis), metric=m.COLLECTIVE_BYTES)
+        for axis in sorted(axes, key=axis_order)
+    ]
+
+
+def sent_over(axis: str, row: Row) -> float | None:
+    """COLLECTIVE_BYTES over one axis, summed over collectives; None where a run did not record any axis."""
+    collectives = row.run.collectives
+    return None if collectives is None else sum(each.payload_bytes for each in collectives if each.axis == axis)
+
+
+def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
+    """The columns a page shows for these rows, and beside them the settings that all of them share.
+
+    What no run measured or tells has no column.
+    """
+    on_page = [c for c in COLUMNS if c.heading and any(c.value(row) is not None for row in rows)]
+    if len(rows) < 2:
+        return on_page, []
+    first = rows[0]
+
+    def is_shared(column: Column) -> bool:
+        text = column.text(first)
+        return column.metric is None and all(column.text(row) == text for row in rows)
+
+    shared = [column for column in on_page[1:] if is_shared(column)]
+    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(first)) for c in shared]
+
+
+def to_csv(rows: Iterable[Row]) -> str:
+    """All columns of all rows, full precision, with a line of names."""
+    rows = list(rows)
+    columns = columns_of(rows)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(csv_cell(column.name) for column in columns)
+    # Of 10,000 runs a million cells, and most are metrics, which are looked up together.
+    parts = [
+        (measured_cells if is_measured else other_cells)(list(group))
+        for is_measured, group in itertools.groupby(columns, key=lambda column: column.is_measured)
+    ]
+    writer.writerows(itertools.chain.from_iterable([part(row) for part in parts]) for row in rows)
+    return file.getvalue()
+
+
+def measured_cells(columns: Iterable[Column]) -> Callable[[Row], Iterable[object]]:
+    """What gives a row's cells in these columns of metrics."""
+    metrics = [column.metric for column in columns if column.metric]
+    return lambda row: map(row.run.values.get, metrics)
+
+
+def other_cells(columns: Iterable[Column]) -> Callable[[Row], Iterable[object]]:
+    """What gives a row's cells in these columns; only text is ever changed for a spreadsheet."""
+    values = [column.value for column in columns]
+    # Most texts, as a model's name, are those of many runs.
+    cell = functools.cache(csv_cell)
+    return lambda row: [cell(value) if isinstance(value := value_of(row), str) else value for value_of in values]
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; cells are text, whatever they hold."""
+    lines = [headings, ["---"] * len(headings), *([markdown_cell(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

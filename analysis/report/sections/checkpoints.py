@@ -1,0 +1,59 @@
+"""How a page tells of checkpoints: a row a run that saved any or tried to. Called by analysis.report.report and table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import short, shown, shown_spread, title
+from analysis.load.run_directory import RunResult
+from analysis.report.figures.style import Section
+from analysis.scaling.groups import Spread
+from jobs import metrics as m
+
+LONGEST_ERROR = 120
+NUMBERS = (m.CHECKPOINT_SIZE, m.CHECKPOINT_STALL, m.CHECKPOINT_STALL_SHARE)
+
+
+def written(run: RunResult) -> int:
+    """How many checkpoints a run wrote, over all of its starts."""
+    return sum(event["event"] == "checkpoint" for event in run.events)
+
+
+def failures(run: RunResult) -> list[str]:
+    """Why checkpoints of a run could not be written, one sentence each."""
+    return [str(event.get("error", "no error text")) for event in run.events if event["event"] == "checkpoint_failed"]
+
+
+def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
+    """A row of each run that wrote a checkpoint or could not, if there is any."""
+    note = (
+        "One row a run, over all of its starts; size, stall and bandwidth are medians, the latter with the slowest and "
+        f"the fastest checkpoint. {m.CHECKPOINT_STALL_SHARE.name}: {m.CHECKPOINT_STALL_SHARE.definition} "
+        f"{m.CHECKPOINT_BANDWIDTH.name}: {m.CHECKPOINT_BANDWIDTH.definition} 1 GB is 1e9 bytes."
+    )
+    rows = [
+        [
+            run.name,
+            f"{written(run):,}",
+            *(shown(each, run.values.get(each)) for each in NUMBERS),
+            shown_spread(m.CHECKPOINT_BANDWIDTH, bandwidths(run)),
+            failed_words(failures(run)),
+        ]
+        for run in runs
+        if written(run) or failures(run)
+    ]
+    headings = ("Run", "Written", *map(title, NUMBERS), title(m.CHECKPOINT_BANDWIDTH), "Failed")
+    return Section("Checkpoints", note, headings, rows) if rows else None
+
+
+def bandwidths(run: RunResult) -> Spread | None:
+    """The median write bandwidth of a run's checkpoints, with the slowest and the fastest."""
+    if m.CHECKPOINT_BANDWIDTH not in run.values:
+        return None
+    low, high = run.values[m.CHECKPOINT_BANDWIDTH_LOW], run.values[m.CHECKPOINT_BANDWIDTH_HIGH]
+    return Spread(run.values[m.CHECKPOINT_BANDWIDTH], low, high, written(run))
+
+
+def failed_words(errors: Sequence[str]) -> str:
+    """How many could not be written, with the first words of the first: `2: OSError: No space left on device`."""
+    return f"{len(errors):,}: {short(errors[0], LONGEST_ERROR)}" if errors else "none"

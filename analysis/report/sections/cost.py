@@ -1,0 +1,115 @@
+"""How a page tells what runs cost: a row a run, the dearest first, and their sum. Called by analysis.report.report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from analysis.formatting import shown, significant, title
+from analysis.load.run_directory import RunResult
+from analysis.metrics.cost import reference_cost, relative_cost
+from analysis.metrics.energy import LONGEST_GAP_S, Energy
+from analysis.report.figures.style import Section
+from analysis.report.headline import DEVICES, hardware
+from analysis.scaling.groups import Group, plural
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+HEADING = "What it cost"
+# A run has one or none of each: without any, no column.
+OPTIONAL = (m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
+SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY)
+EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
+MOST_NAMED = 4
+
+
+def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int) -> Section | None:
+    """A row of each used run of which a cost is known, and their sum; `unused` runs are in neither."""
+    known = [run for run in runs if m.RANK_TIME in run.values or m.ENERGY in run.values]
+    if not known:
+        return None
+    references = {
+        run.path: cost
+        for group in groups
+        for cost in [reference_cost(group)]
+        for point in group.points
+        for run in (*point.runs, *point.doubted)
+    }
+    ratios = {run.path: relative_cost(run, references.get(run.path)) for run in known}
+    metrics = [m.NODE_TIME, m.RANK_TIME]
+    metrics += [each for each in (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN) if any(each in run.values for run in known)]
+    metrics += [m.RELATIVE_COST] if any(ratio is not None for ratio in ratios.values()) else []
+    metrics += [metric for metric in OPTIONAL if any(metric in run.values for run in known)]
+    rows = [
+        [
+            run.name,
+            *(shown(each, ratios[run.path] if each is m.RELATIVE_COST else run.values.get(each)) for each in metrics),
+            counted_in(run),
+        ]
+        for run in sorted(known, key=lambda run: (-run.values.get(m.RANK_TIME, 0.0), run.name))
+    ]
+    total = [f"All {plural(len(known), 'run')}", *(shown(each, summed(each, known)) for each in metrics)]
+    rows += [[*total, without(len(runs) - len(known), unused)]] if len(runs) + unused > 1 else []
+    headings = ("Run", *(heading(each, known) for each in metrics), "Counted in")
+    return Section(HEADING, note(known, metrics), headings, rows)
+
+
+def heading(metric: Metric, runs: Sequence[RunResult]) -> str:
+    """A metric's heading; a rank is called what it is a rank on."""
+    devices = {DEVICES.get(str(run.started.get("device")), "") for run in runs}
+    unit = "GPU" if devices == {"GPU"} else "CPU rank" if devices == {"CPU"} else "Rank"
+    hours = {
+        m.NODE_TIME: "Node-hours",
+        m.RANK_TIME: f"{unit}-hours",
+        m.RANK_TIME_PER_TOKEN: f"{unit}-hours per 1e9 tokens",
+    }
+    return hours.get(metric) or title(metric)
+
+
+def note(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> str:
+    """What the table holds, with the definitions of the columns that do not speak for themselves."""
+    defined = " ".join(f"{heading(each, runs)}: {each.definition}" for each in EXPLAINED if each in metrics)
+    gaps = f" Gaps of more than {LONGEST_GAP_S:g} s between readings are not bridged." if m.ENERGY in metrics else ""
+    return f"{hardware(runs)}: one row a run, the dearest first, over all of its starts. {defined}{gaps}"
+
+
+def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:
+    """The sum of a cost over the runs, or what a token cost in all; None where a run does not tell."""
+    if metric is m.RANK_TIME_PER_TOKEN:
+        spent_s, tokens = summed(m.RANK_TIME, runs), summed(m.TOKENS_TRAINED, runs)
+        return spent_s / tokens if spent_s is not None and tokens else None
+    values = [run.values[metric] for run in runs if metric in run.values]
+    return math.fsum(values) if metric in SUMMED and len(values) == len(runs) else None
+
+
+def counted_in(run: RunResult) -> str:
+    """What a row rests on: starts, lost work, power readings."""
+    lost_s = run.values.get(m.LOST_TIME)
+    words = plural(run.attempts, "start") if run.log is None else "hours of initialization and time to train"
+    words = words if m.RANK_TIME in run.values else "hours not told"
+    words += f", with {shown(m.LOST_TIME, lost_s)} s of lost work" if lost_s else ""
+    return words + (f"; {energy_words(run.energy)}" if run.energy else "")
+
+
+def energy_words(energy: Energy) -> str:
+    """Which devices the energy is of, and what is missing."""
+    if energy.covered is None:
+        words = "no power reading is of its time"
+    else:
+        share = significant(100 * energy.covered, 3)
+        words = f"power of {plural(len(energy.devices), 'device')} over {share} % of the time"
+    if energy.expected is not None and energy.expected != len(energy.devices):
+        were = "was" if energy.expected == 1 else "were"
+        words += f", though {plural(energy.expected, 'device')} {were} expected"
+    if energy.left_out:
+        named = ", ".join(energy.left_out[:MOST_NAMED])
+        more = f" and {len(energy.left_out) - MOST_NAMED:,} more" if len(energy.left_out) > MOST_NAMED else ""
+        words += f"; left out, by whose clock nothing was read meanwhile: {named}{more}"
+    return words
+
+
+def without(unknown: int, unused: int) -> str:
+    """What the sum does not hold."""
+    missing = [f"{plural(unknown, 'run')} whose time or ranks are not told"] if unknown else []
+    missing += [f"{plural(unused, 'run')} not used, which cost too"] if unused else []
+    return f"not in it: {' and '.join(missing)}" if missing else "every run found"

@@ -1,0 +1,113 @@
+"""How a page tells of fitted laws: a table with a row a law, and what it extrapolates to.
+
+Called by analysis.report.report; the line of the best law in the figure of throughput is drawn by analysis.report.figures.over_ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import ABSENT, per_second, shown, significant, title
+from analysis.report.figures.style import Section, word
+from analysis.scaling.groups import Group, plural
+from analysis.scaling.laws import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, why_none
+from jobs import metrics as m
+
+HEADINGS = (
+    "Line",
+    "Law",
+    "n",
+    "Ranks",
+    "Largest residual (%)",
+    "AICc",
+    "Extrapolated to ranks",
+    "Extrapolated throughput",
+    f"Extrapolated {title(m.EFFICIENCY).lower()}",
+    "Law, with its parameters",
+)
+NOTE = (
+    "R(p): throughput on p ranks. Fitted to the medians of a line's points by least squares of relative residuals, "
+    "every point alike, no coefficient below 0; points whose loss is not believed are left out. ±: one standard error "
+    "of the fit, as if the law were true. n: points. Largest residual: fitted over measured throughput, less 1. AICc: "
+    "Akaike's criterion for small samples, the variance counted as a parameter; smaller is better, within a line only. "
+    "The first law of a line has the least AICc or, where there are too few points for it, the fewest parameters, then "
+    f"the least residual. Extrapolated: what the law says of {EXTRAPOLATED_TIMES} times the most ranks, where nothing "
+    "was measured: no law knows of a slower network beyond, or of work that can be cut no further, so that strong "
+    "scaling is easily worse. Efficiency is against the line's reference. Sources: Amdahl 1967; Gustafson 1988; an "
+    "all-reduce takes 2 log2(p) latencies and sends 2 (p - 1)/p of the data (Thakur, Rabenseifner and Gropp 2005)."
+)
+
+
+def fits_section(groups: Sequence[Group]) -> Section | None:
+    """A row a law of every line that has points of several rank counts, if there is one."""
+    scaled = [group for group in groups if group.reference]
+    rows = [row for group in scaled for row in rows_of(group)]
+    left_out = len(groups) - len(scaled)
+    without = f" Without: {plural(left_out, 'line')} of one rank count." if left_out else ""
+    return Section("Fits", f"{word(scaled)}: {NOTE}{without}", HEADINGS, rows) if rows else None
+
+
+def rows_of(group: Group) -> list[list[str]]:
+    """The rows of a line: its fits, the best one first, or why it has none."""
+    fits = fits_of(group)
+    if not fits:
+        return [[group.label, *[ABSENT] * (len(HEADINGS) - 2), f"None: {why_none(group)}."]]
+    return [[group.label, *cells(group, fit)] for fit in fits]
+
+
+def cells(group: Group, fit: Fit) -> list[str]:
+    """A fit under HEADINGS, without its line."""
+    words = f"{fit.law.formula},\n{parameters(group, fit)}"
+    far = extrapolated(group, fit) if fit.holds else [ABSENT] * 3
+    return [
+        fit.law.name,
+        f"{len(fit.ranks):,}",
+        f"{fit.ranks[0]:,} to {fit.ranks[-1]:,}",
+        significant(100 * fit.largest_residual, 2),
+        ABSENT if fit.aicc is None else f"{fit.aicc:.1f}",
+        *far,
+        words if fit.holds else f"Does not fit, with a residual beyond {100 * MOST_RESIDUAL:.0f} %: {words}",
+    ]
+
+
+def extrapolated(group: Group, fit: Fit) -> list[str]:
+    """Ranks, throughput and efficiency beyond what was measured."""
+    far = fit.throughput(fit.farthest)
+    value = with_error(shown(group.rate, far.value), far.standard_error)
+    return [
+        f"{fit.farthest:,}",
+        f"{value} {per_second(group.rate)}",
+        shown(m.EFFICIENCY, efficiency(group, far.value / fit.farthest)),
+    ]
+
+
+def efficiency(group: Group, per_rank: float) -> float | None:
+    """A throughput per rank against that of the line's reference; None where that is not believed."""
+    reference = group.reference
+    if reference is None or reference.doubtful:
+        return None
+    return per_rank / (reference.throughput.median / reference.ranks)
+
+
+def parameters(group: Group, fit: Fit) -> str:
+    """The parameters in words, each with its standard error or the bound it is at."""
+    one = fit.throughput(1)
+    measured = "" if fit.ranks[0] == 1 else ", extrapolated"
+    value = with_error(shown(group.rate, one.value), one.standard_error)
+    words = [f"R(1) = {value} {per_second(group.rate)}{measured}"]
+    return "; ".join(
+        words + [f"{name} = {share_words(share)}" for name, share in zip(fit.law.shares, fit.shares, strict=True)]
+    )
+
+
+def share_words(share: Estimate) -> str:
+    """A share of one rank's whole: `5.1 ± 0.08 %`."""
+    percent = significant(100 * share.value, 3)
+    if share.standard_error is None:
+        return f"{percent} %, at its bound"
+    return f"{with_error(percent, 100 * share.standard_error)} %"
+
+
+def with_error(value: str, error: float | None) -> str:
+    """A value with its standard error; without, where the law leaves nothing over or none is defined."""
+    return value if not error else f"{value} ± {significant(error, 2)}"

@@ -1,0 +1,105 @@
+"""How a regression is told: a table in the terminal with the verdict last, a sentence and a table on the page.
+
+Nothing here judges; analysis.compare.regression does, and calls this.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
+from analysis.formatting import ABSENT, one_line, shown, shown_spread, title
+from analysis.report.caveats import FINAL_LOSS_TOLERANCE
+from analysis.report.figures.style import Section
+from analysis.scaling.groups import plural
+from jobs.plan.table import console
+
+HEADING = "Against the reference"
+COLOURS = {Verdict.passed: "green", Verdict.better: "cyan", Verdict.unjudged: "yellow"}
+MOST_SHOWN = 40
+MOST_ADDED = 12
+
+
+def sentence(found: Regression) -> str:
+    """PASS, REGRESSION where a point got worse, or FAIL where something is missing; with what was compared."""
+    points = len({check.point for check in found.compared})
+    against = f"against {found.reference}, tolerance {percent(found.tolerance)}"
+    held = [f"{name} of {plural(count, 'point')}" for name, count in found.unjudged.items()]
+    unjudged = [f"not judged, for the reference holds no values: {', '.join(held)}"] if held else []
+    if not found.compared and not held:
+        return f"FAIL {against}: no point of the reference was measured, so nothing could be compared."
+    counts = Counter(check.verdict for check in found.checks)
+    beside = [f"{counts[Verdict.missing]} of the reference not measured"] if counts[Verdict.missing] else []
+    beside += [f"{len(found.added)} not in the reference"] if found.added else []
+    rest = "".join(f"; {each}" for each in (", ".join(beside), *unjudged) if each)
+    of = f"{plural(len(found.compared), 'check')} of {plural(points, 'point')}"
+    worse = [f"{counts[verdict]} {verdict.value.lower()}" for verdict in WORSE if counts[verdict]]
+    if worse:
+        return f"REGRESSION {against}: {', '.join(worse)}, of {of}{rest}."
+    return f"{'PASS' if found.passed else 'FAIL'} {against}: none worse, of {of}{rest}."
+
+
+def percent(share: float) -> str:
+    """A share as a person reads it: `5 %`."""
+    return f"{share * 100:.3g} %"
+
+
+def change_words(check: Check) -> str:
+    """The change against the reference with its sign: `-8.1 %`."""
+    return ABSENT if check.change is None else f"{check.change * 100:+.1f} %"
+
+
+def ordered(found: Regression) -> list[Check]:
+    """What fails first, then what was not judged, the rest as it comes."""
+    return sorted(found.checks, key=lambda check: (check.verdict not in FAILING, check.verdict is not Verdict.unjudged))
+
+
+def section(found: Regression) -> Section:
+    """A row a checked metric of a point."""
+    rows = []
+    for check in ordered(found):
+        numbers = [shown_spread(check.metric, each) for each in (check.reference, check.now)] if check.metric else []
+        what = f"{check.point}: {title(check.metric)}" if check.metric else check.point
+        words = "; ".join(part for part in (check.verdict.value, check.why) if part)
+        rows.append([what, *(numbers or [ABSENT, ABSENT]), change_words(check), words])
+    rows += [[point, ABSENT, ABSENT, ABSENT, "not in the reference"] for point in found.added]
+    note = (
+        f"Medians over repeats against those of {found.reference}. Worse: by more than {percent(found.tolerance)}, in "
+        "the metric's own direction; of the final loss any departure by more than "
+        f"{percent(FINAL_LOSS_TOLERANCE)}, because then it is not the same computation. A point of the reference that "
+        f"was not measured {'is listed' if found.allow_missing else 'fails'}, one that it does not have is listed."
+    )
+    if found.not_matched_on:
+        note += f" Columns that this reference does not have, so not matched on: {', '.join(found.not_matched_on)}."
+    return Section(HEADING, note, ("Point", "Reference", "Now", "Change", "So"), rows)
+
+
+def show(found: Regression, page: Path) -> None:
+    """Print the table, the page's path, and last the verdict."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in ("point", "metric"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("reference", "now", "change"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    checks = ordered(found)
+    for check in checks[:MOST_SHOWN]:
+        numbers = [shown(check.metric, each.median if each else None) if check.metric else ABSENT
+                   for each in (check.reference, check.now)]  # fmt: skip
+        # Text: what a file says is no markup.
+        cells = [check.point, title(check.metric) if check.metric else "", *numbers, change_words(check), check.why]
+        colour = COLOURS.get(check.verdict, "red")
+        table.add_row(Text(check.verdict.value, colour), *(Text(one_line(cell)) for cell in cells))
+    out = console()
+    out.print(table)
+    if len(checks) > MOST_SHOWN:
+        out.print(f"and {plural(len(checks) - MOST_SHOWN, 'check')} more, all on the page")
+    for point in found.added[:MOST_ADDED]:
+        out.print(Text(f"not in the reference: {one_line(point)}"))
+    print(page)
+    print(one_line(sentence(found)))

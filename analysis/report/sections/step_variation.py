@@ -1,0 +1,83 @@
+"""How a page tells of runs whose steps are not steady: a warning on slow steps and one on drifts, the worst runs first.
+
+Called by analysis.report.caveats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from analysis.formatting import short, shown
+from analysis.load.run_directory import RunResult
+from analysis.metrics.step_variation import slow_steps
+from analysis.scaling.groups import plural
+from jobs import metrics as m
+
+# Change of the step time over a run, of its median, and p below which it is told.
+TOLD_DRIFT = 0.05
+SURE = 0.001
+MOST_NAMED_RUNS = 3
+MOST_NAMED_STEPS = 5
+LONGEST_NAME = 60
+
+
+def steps_are_slow(runs: list[RunResult]) -> list[str]:
+    """Single steps far slower than the others of their run: the runs that these cost most."""
+    slow = [run for run in runs if run.values.get(m.SLOW_STEPS)]
+    slow.sort(key=lambda run: (-run.values[m.SLOW_STEPS_SHARE], run.name))
+    if not slow:
+        return []
+    return [
+        f"Slow steps among steady ones, in {len(slow)} of {plural(len(runs), 'run')}: "
+        f"{named(slow, slow_in_words)}. They count in throughput; {m.SLOW_STEPS.name} is defined below."
+    ]
+
+
+def slow_in_words(run: RunResult) -> str:
+    """How many steps of a run are slow, which, the worst of them, and what they cost."""
+    slow = slow_steps(run.step_times_s)
+    worst = max(slow, key=lambda step: run.step_times_s[step])
+    gaps = {later - earlier for earlier, later in pairwise(slow)}
+    regular = f", one every {plural(gaps.pop(), 'step')}" if len(slow) > 2 and len(gaps) == 1 else ""
+    more = f" and {len(slow) - MOST_NAMED_STEPS:,} more" if len(slow) > MOST_NAMED_STEPS else ""
+    return (
+        f"{len(slow):,} of {run.steady_steps:,} ({'step' if len(slow) == 1 else 'steps'} "
+        f"{', '.join(f'{step:,}' for step in slow[:MOST_NAMED_STEPS])}{more}{regular}), at worst step {worst:,} with "
+        f"{shown(m.STEP_TIME, run.step_times_s[worst])} s against a median of "
+        f"{shown(m.STEP_TIME_MEDIAN, run.values[m.STEP_TIME_MEDIAN])} s, which cost "
+        f"{shown(m.SLOW_STEPS_SHARE, run.values[m.SLOW_STEPS_SHARE])} % of the steady time"
+    )
+
+
+def steps_drift(runs: list[RunResult]) -> list[str]:
+    """Step times that rose or fell over the run, by more than TOLD_DRIFT and surely: the farthest first."""
+    drifting = [
+        run
+        for run in runs
+        if abs(run.values.get(m.STEP_TIME_DRIFT, 0.0)) > TOLD_DRIFT and run.values.get(m.STEP_TIME_DRIFT_P, 1.0) < SURE
+    ]
+    drifting.sort(key=lambda run: (-abs(run.values[m.STEP_TIME_DRIFT]), run.name))
+    if not drifting:
+        return []
+    return [
+        f"The step time drifted over the steady steps, by more than {100 * TOLD_DRIFT:.0f} % and with p < {SURE}, in "
+        f"{len(drifting)} of {plural(len(runs), 'run')}: {named(drifting, drift_in_words)}. Throughput then "
+        "depends on how long a run is."
+    ]
+
+
+def drift_in_words(run: RunResult) -> str:
+    """Which way the step time of a run went, how far, and over which steps."""
+    drift = run.values[m.STEP_TIME_DRIFT]
+    starts = f" and {run.attempts} attempts" if run.attempts > 1 else ""
+    return (
+        f"{'rose' if drift > 0 else 'fell'} by {shown(m.STEP_TIME_DRIFT, abs(drift))} % of its median from "
+        f"step {min(run.step_times_s):,} to {max(run.step_times_s):,}{starts}"
+    )
+
+
+def named(runs: list[RunResult], words: Callable[[RunResult], str]) -> str:
+    """The first runs in words, and how many are not said."""
+    more = f"; and {len(runs) - MOST_NAMED_RUNS:,} more, in runs.csv" if len(runs) > MOST_NAMED_RUNS else ""
+    return "; ".join(f"{short(run.name, LONGEST_NAME)} {words(run)}" for run in runs[:MOST_NAMED_RUNS]) + more

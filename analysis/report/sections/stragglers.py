@@ -1,0 +1,92 @@
+"""How a page tells of stragglers: a sentence for what holds a point back, a warning, a row each.
+
+Called by analysis.report.caveats, limits and report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import short, shown, significant, title
+from analysis.load.run_directory import RunResult
+from analysis.metrics.stragglers import Straggler
+from analysis.report.figures.style import Section
+from analysis.report.sections.step_variation import LONGEST_NAME, named
+from analysis.scaling.groups import plural
+from jobs import metrics as m
+
+MOST_NAMED = 4
+
+
+def who(straggler: Straggler) -> str:
+    """A rank or a node by name."""
+    first, last = straggler.ranks
+    if straggler.node is None:
+        return f"rank {first:,}"
+    node = short(straggler.node, LONGEST_NAME)
+    return f"rank {first:,} on {node}" if first == last else f"all ranks of {node} ({first:,} to {last:,})"
+
+
+def listed(found: Sequence[Straggler]) -> str:
+    """The worst stragglers by name, and how many are not said."""
+    more = f" and {len(found) - MOST_NAMED:,} more" if len(found) > MOST_NAMED else ""
+    return ", ".join(who(each) for each in found[:MOST_NAMED]) + more
+
+
+def cost(straggler: Straggler) -> str:
+    """How much slower a straggler is, at what, and what it costs at least."""
+    others = "the own time of the fastest rank" if straggler.beside_fastest else "the median own time of the others"
+    return (
+        f"{significant(straggler.own_time_s / straggler.others_own_time_s, 3)} times {others}, mostly "
+        f"{part(straggler)}, which costs at least {shown(m.STRAGGLER_SHARE, straggler.share)} % of the step time"
+    )
+
+
+def part(straggler: Straggler) -> str:
+    """What a straggler is slow at."""
+    return "getting batches" if straggler.by_batch else "the forward passes of layers"
+
+
+def ranks_straggle(runs: Sequence[RunResult]) -> list[str]:
+    """The runs that stragglers cost most, with the worst of each."""
+    held = sorted((run for run in runs if run.stragglers), key=lambda run: (-run.values[m.STRAGGLER_SHARE], run.name))
+    if not held:
+        return []
+    return [
+        f"Ranks that the others wait for, in {len(held)} of {plural(len(runs), 'run')}: {named(held, in_words)}. "
+        f"{m.STRAGGLER_SHARE.name} is defined below."
+    ]
+
+
+def in_words(run: RunResult) -> str:
+    """The stragglers of a run and what the worst of them costs."""
+    found = run.stragglers or []
+    worst = "" if len(found) == 1 else "the worst "
+    return f"waits for {listed(found)}: {worst}{cost(found[0])}"
+
+
+def straggler_section(runs: Sequence[RunResult]) -> Section | None:
+    """A row each straggler of these runs, if there is any."""
+    note = (
+        f"Ranks and nodes that the others wait for. {m.STRAGGLER_SHARE.name}: {m.STRAGGLER_SHARE.definition} "
+        f"{m.OWN_TIME.name}: {m.OWN_TIME.definition} Of logs it is the forward pass, beside that of the fastest rank."
+    )
+    rows = [
+        [
+            run.name,
+            shown(m.OWN_TIME, each.own_time_s),
+            shown(m.OTHERS_OWN_TIME, each.others_own_time_s),
+            shown(m.STRAGGLER_SHARE, each.share),
+            f"{each.windows:,}",
+            f"{who(each)}, {part(each)}",
+        ]
+        for run in runs
+        for each in run.stragglers or []
+    ]
+    headings = (
+        "Run",
+        *map(title, (m.OWN_TIME, m.OTHERS_OWN_TIME, m.STRAGGLER_SHARE)),
+        "Slow windows",
+        "Who, and at what",
+    )
+    return Section("Stragglers", note, headings, rows) if rows else None
