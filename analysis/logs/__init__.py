@@ -1,1 +1,1 @@
-"""TODO analysis/logs."""
+"""Other programs' logs as runs: files, steps, restarts, models, facts, separate error streams."""

@@ -1,1 +1,1 @@
-"""TODO analysis/metrics."""
+"""Numbers of one run: MFU, goodput, cost, energy, stragglers, communication, step-time variation, checkpoints."""

@@ -1,1 +1,1 @@
-"""TODO analysis/report."""
+"""RunResults in, a page out: headline, caveats, tables and figures as HTML, Markdown and CSV."""

@@ -1,1 +1,1 @@
-"""TODO analysis/report/export."""
+"""The formats that `report --format` writes, one file each."""

@@ -1,1 +1,1 @@
-"""TODO analysis/report/figures."""
+"""The figures of the page, one file each."""

@@ -1,1 +1,1 @@
-"""TODO analysis/report/sections."""
+"""The sections of the page, one file each."""
