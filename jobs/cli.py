@@ -191,7 +191,7 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command == "leaderboard":
         return show_leaderboard(options.campaign)
     if options.command in {"attempt", "campaign"}:
-        from jobs.submit.attempt import attempt, attempts
+        from jobs.campaign.attempt import attempt, attempts
 
         how = {key: getattr(options, key) for key in ("campaign", "repeats", "changed_code", "wait")}
         one = options.command == "attempt"

@@ -19,13 +19,13 @@ from rich.console import Console
 from analysis.compare.campaign import Board, Entry, Verdict, boards
 from analysis.load.discover import read_runs
 from analysis.report.leaderboard import lead, notes, print_board, reasons
+from jobs.campaign.attempt import attempt_points, baseline_points, campaign_points, opened
+from jobs.campaign.campaign_file import read_attempts
 from jobs.cli import main
 from jobs.compose import compose
 from jobs.errors import ConfigError
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run
-from jobs.submit.attempt import attempt_points, baseline_points, campaign_points, opened
-from jobs.submit.campaign_file import read_attempts
 from jobs.submit.provenance import PACKAGES
 from tests.make_run import a_run, ended, event, prepared, started, step, with_job
 from tests.real_run import SMALL, train
