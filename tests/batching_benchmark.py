@@ -43,7 +43,7 @@ from jobs.data import Batches, Dataset
 from jobs.data.dataset import IGNORED, Tokens
 from jobs.data.tokenizer import train_bpe
 from jobs.engines.litgpt_names import litgpt_fields
-from jobs.engines.parallelize import device_mesh, parallel_model
+from jobs.engines.native.parallelize import device_mesh, parallel_model
 from jobs.layout import layout_of
 from jobs.schema import Batching
 from jobs.workloads.machine import keep_freed_memory

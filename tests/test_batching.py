@@ -17,13 +17,13 @@ from torch import Tensor
 from jobs.compose import compose
 from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
-from jobs.engines import model as engine_model
-from jobs.engines.activation_checkpointing import recompute
-from jobs.engines.attention import Samples
-from jobs.engines.fill import fill
-from jobs.engines.loss import chunked, whole
-from jobs.engines.model import Decoder, empty_model, layers
-from jobs.engines.weights import values_of
+from jobs.engines.native import model as engine_model
+from jobs.engines.native.activation_checkpointing import recompute
+from jobs.engines.native.attention import Samples
+from jobs.engines.native.fill import fill
+from jobs.engines.native.loss import chunked, whole
+from jobs.engines.native.model import Decoder, empty_model, layers
+from jobs.engines.native.weights import values_of
 from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir

@@ -9,10 +9,10 @@ from litgpt.config import Config
 from litgpt.model import GPT
 
 from jobs.compose import compose
-from jobs.engines.fill import fill
 from jobs.engines.litgpt_names import litgpt_fields
-from jobs.engines.model import empty_model
-from jobs.engines.weights import values_of
+from jobs.engines.native.fill import fill
+from jobs.engines.native.model import empty_model
+from jobs.engines.native.weights import values_of
 from jobs.schema import Loss
 
 SHAPES = {

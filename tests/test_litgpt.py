@@ -25,7 +25,7 @@ from jobs import metrics as m
 from jobs.cli import main
 from jobs.compose import compose
 from jobs.data import Batches, open_dataset
-from jobs.engines.loss import whole
+from jobs.engines.native.loss import whole
 from jobs.errors import ConfigError, DataError
 from jobs.plan.show import show
 from jobs.rundir import RunDir, SweepDir, load_run

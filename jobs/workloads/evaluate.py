@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
-from jobs import checkpoint
 from jobs import metrics as m
 from jobs.checkpoint_directory import newest_readable
 from jobs.data import Dataset, held_out_batches, open_dataset
-from jobs.engines.fill import fill
-from jobs.engines.mixed_precision import autocast
-from jobs.engines.model import Decoder, empty_model, tie_embeddings
-from jobs.engines.weights import values_of
+from jobs.engines.native import checkpoint
+from jobs.engines.native.fill import fill
+from jobs.engines.native.mixed_precision import autocast
+from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
+from jobs.engines.native.weights import values_of
 from jobs.errors import CheckpointError
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_events

@@ -18,16 +18,16 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from jobs import checkpoint
 from jobs import metrics as m
 from jobs.checkpoint_directory import newest_readable
 from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
-from jobs.engines.fill import own_part
-from jobs.engines.model import layers
-from jobs.engines.parallelize import ParallelModel, device_mesh, parallel_model
-from jobs.engines.traffic import Traffic, parameters_held
+from jobs.engines.native import checkpoint
+from jobs.engines.native.fill import own_part
+from jobs.engines.native.model import layers
+from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
+from jobs.engines.native.traffic import Traffic, parameters_held
 from jobs.layout import layout_of
 from jobs.ranks import Rank
 from jobs.rundir import RunDir

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from jobs.data import Batches, Dataset
 from jobs.engines.litgpt.call import Script, script_of
-from jobs.engines.traffic import held_here
+from jobs.engines.native.traffic import held_here
 from jobs.schema import Run
 from jobs.workloads.machine import StopRequest, memory_peak_bytes, synchronize
 from jobs.workloads.recorder import Recorder

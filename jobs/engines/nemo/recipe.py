@@ -21,8 +21,8 @@ from nemo.collections.llm.fn import walk
 from nemo.collections.llm.gpt.model.base import HAVE_TE
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 
+from jobs.engines.native.weights import values_of
 from jobs.engines.nemo.weights import fill
-from jobs.engines.weights import values_of
 from jobs.layout import sequence_parallel, stages_per_rank
 from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
 

@@ -22,7 +22,7 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from jobs.engines.weights import INITIAL_STD, Values, random_value
+from jobs.engines.native.weights import INITIAL_STD, Values, random_value
 
 
 class Cut(Enum):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 Rotate = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
-"""Makes queries, keys and values of fused ones, as jobs.engines.rotary.rotated does."""
+"""Makes queries, keys and values of fused ones, as jobs.engines.native.rotary.rotated does."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.engines.model import layers
+from jobs.engines.native.model import layers
 from jobs.layout import data_degree, frees_weights
 from jobs.schema import Precision, Run, Strategy
 

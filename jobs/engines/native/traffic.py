@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from jobs import metrics as m
-from jobs.engines.fill import own_part
+from jobs.engines.native.fill import own_part
 from jobs.layout import AXES, Layout
 
 # Part of an operator's name -> what it does. Barriers and waits move nothing; a receive is a send's other end.

@@ -10,7 +10,7 @@ import torch
 from litgpt.model import GPT, CausalSelfAttention, LLaMAMLP, RMSNorm
 from torch import Tensor
 
-from jobs.engines.attention import self_attention
+from jobs.engines.native.attention import self_attention
 from jobs.errors import ConfigError
 from jobs.schema import Kernels
 
@@ -61,7 +61,7 @@ def swiglu(mlp: LLaMAMLP, x: Tensor) -> Tensor:
 
 
 def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As jobs.engines.rotary.rotated, for heads that are turned whole: queries and keys in one kernel."""
+    """As jobs.engines.native.rotary.rotated, for heads that are turned whole: queries and keys in one kernel."""
     from liger_kernel.ops import LigerRopeFunction
 
     fused = qkv.transpose(1, 2)

@@ -12,19 +12,19 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel
 
 from jobs import metrics as m
-from jobs.engines.activation_checkpointing import recompute
-from jobs.engines.compilation import compile_layer
-from jobs.engines.context_parallel import cut_sequences
-from jobs.engines.data_parallel import replicate, shard, uses_ddp, uses_fsdp
-from jobs.engines.fill import fill
-from jobs.engines.float8 import multiply_in_float8, refuse_float8
-from jobs.engines.kernels import fuse, usable
-from jobs.engines.mixed_precision import autocast
-from jobs.engines.model import Decoder, empty_model, layers, tie_embeddings
-from jobs.engines.pipeline import Pipeline, Stage, split
-from jobs.engines.step import ForwardBackward, OneAfterAnother
-from jobs.engines.tensor_parallel import cut_matrices
-from jobs.engines.weights import TYPES, first_weights
+from jobs.engines.native.activation_checkpointing import recompute
+from jobs.engines.native.compilation import compile_layer
+from jobs.engines.native.context_parallel import cut_sequences
+from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_fsdp
+from jobs.engines.native.fill import fill
+from jobs.engines.native.float8 import multiply_in_float8, refuse_float8
+from jobs.engines.native.kernels import fuse, usable
+from jobs.engines.native.mixed_precision import autocast
+from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddings
+from jobs.engines.native.pipeline import Pipeline, Stage, split
+from jobs.engines.native.step import ForwardBackward, OneAfterAnother
+from jobs.engines.native.tensor_parallel import cut_matrices
+from jobs.engines.native.weights import TYPES, first_weights
 from jobs.layout import AXES, Layout, sequence_parallel
 from jobs.metrics import Metric
 from jobs.schema import Kernels, Precision, Run

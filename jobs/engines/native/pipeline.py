@@ -11,9 +11,9 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from jobs.data import MicroBatch
-from jobs.engines.loss import summed_loss
-from jobs.engines.model import Decoder, through
-from jobs.engines.step import Around
+from jobs.engines.native.loss import summed_loss
+from jobs.engines.native.model import Decoder, through
+from jobs.engines.native.step import Around
 from jobs.layout import accumulation, stages_of
 from jobs.plan.stages import held_layers, stage_layers
 from jobs.schema import Run

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from jobs.data import MicroBatch
-from jobs.engines.data_parallel import reduce_gradients_now
+from jobs.engines.native.data_parallel import reduce_gradients_now
 
 Around = Callable[[list[Tensor]], AbstractContextManager[object]]
 """The context that a forward and backward pass over these tokens needs."""

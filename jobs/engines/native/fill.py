@@ -7,9 +7,9 @@ from litgpt.model import GPT
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-from jobs.engines.model import tie_embeddings
-from jobs.engines.tensor_parallel import grouped_by_rank
-from jobs.engines.weights import Values
+from jobs.engines.native.model import tie_embeddings
+from jobs.engines.native.tensor_parallel import grouped_by_rank
+from jobs.engines.native.weights import Values
 
 
 def fill(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: bool) -> None:
