@@ -19,9 +19,9 @@ from jobs.causes import cause_of, record_failure
 from jobs.errors import RunDirError, before_torch_archive
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
+from jobs.runtime.transport import listen_to_nccl
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redact_exception
-from jobs.transport import listen_to_nccl
 
 STDERR = 2
 
@@ -53,7 +53,7 @@ def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
     """The training loop of the run's engine; imported here, because torch takes seconds and NeMo twenty."""
     match run.engine.kind:
         case EngineKind.native:
-            from jobs.workloads.torchmetrics_alone import import_torchmetrics_alone
+            from jobs.runtime.imports import import_torchmetrics_alone
 
             # The other engines start as their programs do: LitGPT's start is what ours is measured against.
             import_torchmetrics_alone()

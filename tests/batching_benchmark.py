@@ -45,8 +45,8 @@ from jobs.data.tokenizer import train_bpe
 from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.native.parallelize import device_mesh, parallel_model
 from jobs.layout import layout_of
+from jobs.runtime.process_group import keep_freed_memory
 from jobs.schema import Batching
-from jobs.workloads.machine import keep_freed_memory
 from jobs.workloads.train import Trainer
 
 MICRO_BATCH, LENGTH, POOL = 32, 512, 8

@@ -16,7 +16,7 @@ from jobs.doctor.outliers import Pairs, rounds, slow_nodes, slow_pairs
 from jobs.doctor.pairs import bandwidths
 from jobs.doctor.report import Finding, Verdict
 from jobs.plan.legality import value_problems
-from jobs.transport import nccl_networks, nccl_ways
+from jobs.runtime.transport import nccl_networks, nccl_ways
 from tests.test_doctor_nodes import report
 
 NOISE = st.floats(0.87, 1.13)

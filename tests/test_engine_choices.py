@@ -22,8 +22,8 @@ from jobs.engines.native.weights import random_value, values_of
 from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
+from jobs.runtime.prefetch import made_ahead
 from jobs.schema import Loss
-from jobs.workloads.ahead import made_ahead
 from tests.real_run import events, losses, make_run, printed, steps, train
 from tests.test_train import assert_equal
 

@@ -29,9 +29,9 @@ from jobs.engines.native.loss import whole
 from jobs.errors import ConfigError, DataError
 from jobs.plan.show import show
 from jobs.rundir import RunDir, SweepDir, load_run
+from jobs.runtime.steps import batches_of, samples
+from jobs.runtime.transport import gloo_ways
 from jobs.submit.prepare import prepare_samples
-from jobs.transport import gloo_ways
-from jobs.workloads.steps import batches_of, samples
 from tests.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json
 

@@ -26,8 +26,8 @@ from jobs.errors import ConfigError
 from jobs.layout import accumulation, layout_of
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
+from jobs.runtime.transport import gloo_ways
 from jobs.submit.commands import submit
-from jobs.transport import gloo_ways
 from tests.nemo.real_nemo import Nemo, shimmed_python
 from tests.real_run import events, losses, make_run, printed, steps, train
 from tests.test_checkpoints import checkpoint_size_bytes, small_disk

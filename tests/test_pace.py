@@ -20,7 +20,7 @@ from analysis.metrics.stragglers import Straggler, stragglers
 from jobs.data.batches import Batches, StepBatch
 from jobs.layout import Layout
 from jobs.rundir import RunDir, read_records
-from jobs.workloads.pace import SLOWEST_RANKS, LayerClock, Pace, medians_of_others, summary
+from jobs.runtime.pace import SLOWEST_RANKS, LayerClock, Pace, medians_of_others, summary
 from tests.real_run import events, make_run, printed, steps, train
 from tests.test_engine_choices import refusal
 

@@ -15,8 +15,8 @@ from analysis.report.report import build, report
 from jobs import metrics as m
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
-from jobs.workloads.startup import Startup
-from jobs.workloads.watchdog import Watchdog
+from jobs.runtime.startup import Startup
+from jobs.runtime.watchdog import Watchdog
 from tests.make_run import a_run, ended, finished_run, prepared, started, step
 from tests.real_run import events, make_run, printed, train
 

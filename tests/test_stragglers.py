@@ -15,7 +15,7 @@ from analysis.report.caveats import warnings
 from analysis.report.report import report
 from jobs import metrics as m
 from jobs.layout import layout_of
-from jobs.workloads.pace import summary
+from jobs.runtime.pace import summary
 from tests.make_run import UNMEASURED_STEPS, a_run, ended, event, prepared, started, step
 from tests.test_log_runs import megatron
 from tests.test_report import Page

@@ -21,7 +21,7 @@ from litgpt.utils import check_valid_checkpoint_dir
 from jobs.data import Batches, open_dataset, prepare
 from jobs.metrics import ATTEMPT_METRICS, REGISTRY, STEP_METRICS
 from jobs.rundir import RunDir, load_run
-from jobs.workloads.machine import process_start
+from jobs.runtime.process_group import process_start
 from tests.real_run import events, losses, make_run, printed, steps, train
 
 PARALLEL = ("ddp", "fsdp_full", "fsdp_grad_op", "fsdp_no_shard", "fsdp_hybrid")

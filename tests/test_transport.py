@@ -12,7 +12,7 @@ import pytest
 from analysis.report.leaderboard import notes, records
 from jobs.cli import main
 from jobs.rundir import RunDir
-from jobs.transport import SOCKETS_ADVICE, gloo_ways, heard_of_nccl, listen_to_nccl
+from jobs.runtime.transport import SOCKETS_ADVICE, gloo_ways, heard_of_nccl, listen_to_nccl
 from tests.make_run import a_run, event, finished_run
 from tests.real_run import events, make_run, printed, train
 from tests.test_campaign import SLOWER, board_of, pairs

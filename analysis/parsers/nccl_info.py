@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from jobs.metrics import Metric
-from jobs.transport import CHANNEL, way_of
+from jobs.runtime.transport import CHANNEL, way_of
 
 NETWORK = re.compile(r"NCCL INFO Using network (\S[\w -]*?)\s*$")
 DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")

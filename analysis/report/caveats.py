@@ -27,7 +27,7 @@ from analysis.scaling.mlperf import scores_lag
 from analysis.untrusted import as_list, canonical, lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
-from jobs.transport import SOCKETS, SOCKETS_ADVICE
+from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
 
 # Relative distance of a final loss from the median of its peers beyond which a run is not believed.
 FINAL_LOSS_TOLERANCE = 0.01

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from jobs.doctor.outliers import rounds
-from jobs.transport import gloo_ways, nccl_environment, nccl_networks, nccl_ways
+from jobs.runtime.transport import gloo_ways, nccl_environment, nccl_networks, nccl_ways
 
 # Large enough that latency does not count, small enough for any node's memory.
 BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}

@@ -14,9 +14,9 @@ from jobs.causes import cause_of
 from jobs.errors import SuiteError
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_plan, write_json
+from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import Run
 from jobs.stages.record import on_record, words
-from jobs.workloads.steps import Samples, samples_of
 
 
 def main(sweep_path: str, names: list[str]) -> None:

@@ -26,10 +26,10 @@ from jobs.layout import accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
+from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, LauncherKind, Run
 from jobs.submit.private import make_private
 from jobs.submit.provenance import provenance, snapshot_code
-from jobs.workloads.steps import Samples, samples_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
 from jobs import metrics as m
-from jobs.checkpoint_directory import newest_readable
 from jobs.data import Dataset, held_out_batches, open_dataset
 from jobs.engines.native import checkpoint
 from jobs.engines.native.fill import fill
@@ -26,9 +25,10 @@ from jobs.engines.native.weights import values_of
 from jobs.errors import CheckpointError
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_events
+from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.process_group import device_name
+from jobs.runtime.steps import samples
 from jobs.schema import Precision, Run
-from jobs.workloads.machine import device_name
-from jobs.workloads.steps import samples
 
 
 def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:

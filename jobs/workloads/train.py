@@ -19,7 +19,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from jobs import metrics as m
-from jobs.checkpoint_directory import newest_readable
 from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
@@ -31,9 +30,10 @@ from jobs.engines.native.traffic import Traffic, parameters_held
 from jobs.layout import layout_of
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
-from jobs.schema import OptimizerLoop, Run
-from jobs.workloads.ahead import made_ahead, pinned
-from jobs.workloads.machine import (
+from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.pace import Pace
+from jobs.runtime.prefetch import made_ahead, pinned
+from jobs.runtime.process_group import (
     StopRequest,
     join,
     largest_of_ranks,
@@ -41,11 +41,11 @@ from jobs.workloads.machine import (
     process_start,
     synchronize,
 )
-from jobs.workloads.pace import Pace
-from jobs.workloads.recorder import Recorder
-from jobs.workloads.startup import Startup
-from jobs.workloads.steps import batches_of, learning_rate, samples, steps_of
-from jobs.workloads.watchdog import Watchdog
+from jobs.runtime.recorder import Recorder
+from jobs.runtime.startup import Startup
+from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
+from jobs.runtime.watchdog import Watchdog
+from jobs.schema import OptimizerLoop, Run
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:

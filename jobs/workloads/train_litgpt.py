@@ -29,12 +29,12 @@ from jobs.errors import ConfigError
 from jobs.layout import accumulation
 from jobs.ranks import Rank, torchrun_environment
 from jobs.rundir import RunDir
+from jobs.runtime.process_group import StopRequest, own_device, process_start
+from jobs.runtime.recorder import Recorder
+from jobs.runtime.startup import Startup
+from jobs.runtime.steps import batches_of, samples, steps_of
+from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
-from jobs.workloads.machine import StopRequest, own_device, process_start
-from jobs.workloads.recorder import Recorder
-from jobs.workloads.startup import Startup
-from jobs.workloads.steps import batches_of, samples, steps_of
-from jobs.workloads.watchdog import Watchdog
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:

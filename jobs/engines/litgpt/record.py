@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 from jobs.data import Batches, Dataset
 from jobs.engines.litgpt.call import Script, script_of
 from jobs.engines.native.traffic import held_here
+from jobs.runtime.process_group import StopRequest, memory_peak_bytes, synchronize
+from jobs.runtime.recorder import Recorder
+from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
-from jobs.workloads.machine import StopRequest, memory_peak_bytes, synchronize
-from jobs.workloads.recorder import Recorder
-from jobs.workloads.watchdog import Watchdog
 
 
 class Stopped(Exception):  # noqa: N818 - an end that was asked for is no error

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 import yaml
 
-from jobs.checkpoint_directory import save_archive
 from jobs.data import Dataset
 from jobs.data.prepare import lock
 from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import TYPES, values_of
+from jobs.runtime.checkpoint_directory import save_archive
 from jobs.schema import Run
 
 

@@ -36,10 +36,10 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
-from jobs.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
 from jobs.engines.native.fill import part_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
+from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
 
 # Optimizer state by parameter name: pipeline ranks hold different parameters, and lists of them would not merge.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)

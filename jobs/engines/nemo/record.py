@@ -12,7 +12,6 @@ import torch
 from typing_extensions import override
 
 from jobs.causes import STOPS
-from jobs.checkpoint_directory import Saved, complete, size_bytes
 from jobs.data import Dataset
 from jobs.engines.nemo import checkpoint
 from jobs.engines.nemo.data import MicroBatches
@@ -20,16 +19,17 @@ from jobs.errors import CheckpointError
 from jobs.layout import layout_of
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
-from jobs.schema import Run
-from jobs.workloads.machine import (
+from jobs.runtime.checkpoint_directory import Saved, complete, size_bytes
+from jobs.runtime.process_group import (
     StopRequest,
     largest_of_ranks,
     memory_peak_bytes,
     synchronize,
 )
-from jobs.workloads.recorder import Recorder
-from jobs.workloads.steps import learning_rate
-from jobs.workloads.watchdog import Watchdog
+from jobs.runtime.recorder import Recorder
+from jobs.runtime.steps import learning_rate
+from jobs.runtime.watchdog import Watchdog
+from jobs.schema import Run
 
 
 class Record(pl.Callback):

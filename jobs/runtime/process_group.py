@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from jobs.causes import STOPS
 from jobs.ranks import Rank, node_name
+from jobs.runtime.transport import gloo_ways, heard_of_nccl
 from jobs.schema import Run
-from jobs.transport import gloo_ways, heard_of_nccl
 
 
 def process_start() -> float:

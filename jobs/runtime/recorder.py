@@ -20,14 +20,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jobs import metrics as m
 from jobs.causes import STOPS
-from jobs.checkpoint_directory import Saved
 from jobs.data.batches import StepBatch
 from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_events
+from jobs.runtime.checkpoint_directory import Saved
+from jobs.runtime.process_group import device_name, nodes_of_run, ways_of_run
+from jobs.runtime.startup import Startup
 from jobs.schema import Run
-from jobs.workloads.machine import device_name, nodes_of_run, ways_of_run
-from jobs.workloads.startup import Startup
 
 SECONDS_BETWEEN_LINES = 5.0
 

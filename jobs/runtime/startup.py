@@ -6,7 +6,7 @@ import time
 
 from jobs import metrics as m
 from jobs.metrics import Metric
-from jobs.workloads.watchdog import Watchdog
+from jobs.runtime.watchdog import Watchdog
 
 DOING = {
     m.STARTUP_IMPORT_TIME: "importing",
