@@ -38,13 +38,13 @@ from litgpt.tokenizer import Tokenizer
 from litgpt.utils import save_config
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
-from jobs.compose import compose
 from jobs.data import Batches, Dataset
 from jobs.data.dataset import IGNORED, Tokens
 from jobs.data.tokenizer import train_bpe
-from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.native.parallelize import device_mesh, parallel_model
 from jobs.layout import layout_of
+from jobs.plan.compose import compose
+from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.process_group import keep_freed_memory
 from jobs.schema import Batching
 from jobs.workloads.train import Trainer

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from jobs.layout import data_degree, layout_of
 from jobs.plan.legality import problems
-from jobs.plan.stages import stage_layers
+from jobs.plan.pipeline_stages import stage_layers
 from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
 from tests.test_compose import options
 

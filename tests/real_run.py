@@ -18,7 +18,7 @@ from pathlib import Path
 import torch  # noqa: F401 (imported once here, for all forked ranks)
 
 import jobs.workloads.train  # noqa: F401
-from jobs.compose import compose
+from jobs.plan.compose import compose
 from jobs.ranks import free_port
 from jobs.run import main
 from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records

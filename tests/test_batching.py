@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from jobs.compose import compose
 from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
 from jobs.engines.native import model as engine_model
@@ -25,6 +24,7 @@ from jobs.engines.native.loss import chunked, whole
 from jobs.engines.native.model import Decoder, empty_model, layers
 from jobs.engines.native.weights import values_of
 from jobs.errors import ConfigError
+from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.schema import ActivationCheckpointing, Batching, Loss

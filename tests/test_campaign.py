@@ -22,8 +22,8 @@ from analysis.report.leaderboard import lead, notes, print_board, reasons
 from jobs.campaign.attempt import attempt_points, baseline_points, campaign_points, opened
 from jobs.campaign.campaign_file import read_attempts
 from jobs.cli import main
-from jobs.compose import compose
 from jobs.errors import ConfigError
+from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run
 from jobs.submit.provenance import PACKAGES

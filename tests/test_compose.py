@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.compose import Point, compose
 from jobs.errors import ConfigError
+from jobs.plan.compose import Point, compose
 from jobs.rundir import dump_run, load_run
 from jobs.schema import LauncherKind, Sharding, Strategy
 

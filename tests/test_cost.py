@@ -13,7 +13,7 @@ from analysis.load.run_directory import RunResult
 from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
-from jobs.plan.values import service_units_are_positive
+from jobs.plan.rules.values import service_units_are_positive
 from tests.make_run import a_run, ended, event, finished_run, prepared, started, step
 from tests.test_goodput import clock, compute, killed_once, meet
 

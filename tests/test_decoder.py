@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from litgpt.config import Config
 from litgpt.model import GPT
 
-from jobs.compose import compose
-from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.native.fill import fill
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import values_of
+from jobs.plan.compose import compose
+from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Loss
 
 SHAPES = {

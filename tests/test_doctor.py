@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from jobs.cli import main
-from jobs.compose import compose
 from jobs.doctor.cluster import Node, Site, gpus_of, tres
 from jobs.doctor.facts import facts
 from jobs.doctor.fits import fits
 from jobs.doctor.report import Finding, Verdict, exit_code
+from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.schema import Run
 

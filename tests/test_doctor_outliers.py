@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.compose import compose
 from jobs.doctor.outliers import Pairs, rounds, slow_nodes, slow_pairs
 from jobs.doctor.pairs import bandwidths
 from jobs.doctor.report import Finding, Verdict
+from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.runtime.transport import nccl_networks, nccl_ways
 from tests.test_doctor_nodes import report

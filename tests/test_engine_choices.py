@@ -13,13 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.compose import compose
 from jobs.engines.native.data_parallel import gather_ahead
 from jobs.engines.native.fill import fill
 from jobs.engines.native.kernels import fuse
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import random_value, values_of
 from jobs.errors import ConfigError
+from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.runtime.prefetch import made_ahead

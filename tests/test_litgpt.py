@@ -23,10 +23,10 @@ from analysis.load.discover import read
 from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
-from jobs.compose import compose
 from jobs.data import Batches, open_dataset
 from jobs.engines.native.loss import whole
 from jobs.errors import ConfigError, DataError
+from jobs.plan.compose import compose
 from jobs.plan.show import show
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.runtime.steps import batches_of, samples

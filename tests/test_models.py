@@ -9,8 +9,8 @@ import torch
 from litgpt.config import Config
 from litgpt.model import GPT
 
-from jobs.engines.litgpt_names import litgpt_fields
 from jobs.plan.cost import parameters
+from jobs.plan.litgpt_names import litgpt_fields
 from tests.test_compose import one, options
 
 MODELS = options("model")

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jobs.compose import Point, compose, refuse_illegal
 from jobs.errors import SubmitError, SuiteError
+from jobs.plan.compose import Point, compose, refuse_illegal
 from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run

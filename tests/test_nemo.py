@@ -20,10 +20,10 @@ from litgpt.model import GPT
 
 from analysis.metrics.goodput import account, starts_of
 from jobs import metrics as m
-from jobs.compose import compose
-from jobs.engines.nemo.support import unsupported
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, layout_of
+from jobs.plan.compose import compose
+from jobs.plan.rules.nemo import unsupported
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_ways

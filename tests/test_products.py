@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from litgpt.config import Config
 from litgpt.model import GPT
 
-from jobs.compose import compose
 from jobs.errors import ConfigError
 from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, PARAMETERS_HELD
+from jobs.plan.compose import compose
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir, load_run
 from jobs.schema import ActivationCheckpointing, Precision, Schedule, StageSplit

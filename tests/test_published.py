@@ -16,7 +16,7 @@ from analysis.report.report import report
 from analysis.report.sections.published import published_section
 from analysis.scaling.groups import scaling_groups
 from jobs.cli import main
-from jobs.compose import compose
+from jobs.plan.compose import compose
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from tests.make_run import a_run, ended, event, finished_run, prepared, started, step

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.compose import compose
+from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.slurm import max_array_size
 from jobs.submit.states import states

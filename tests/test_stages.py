@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.compose import compose
 from jobs.errors import DataError
+from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, append_record, now, read_plan, read_records
 from jobs.submit.prepare import prepared
 from jobs.submit.stage_states import stage_lines, stage_states

@@ -20,8 +20,8 @@ from typing import Any
 
 from jobs.campaign.campaign_file import read_attempts
 from jobs.campaign.code_snapshot import Snapshot, changed_since, refuse_mixture, snapshot_of
-from jobs.compose import Point, compose
 from jobs.errors import ConfigError, RunDirError
+from jobs.plan.compose import Point, compose
 from jobs.rundir import RunDir, SweepDir, is_reserved
 from jobs.schema import Launcher, LauncherKind, Run
 from jobs.submit.commands import submit_points

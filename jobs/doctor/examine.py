@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 
 import jobs
-from jobs.compose import compose
 from jobs.doctor.cluster import ask_slurm
 from jobs.doctor.facts import facts
 from jobs.doctor.fits import fits, judged_by_sbatch
@@ -16,6 +15,7 @@ from jobs.doctor.nodes import judged
 from jobs.doctor.pairs import bandwidths
 from jobs.doctor.report import Finding, Verdict, exit_code, summary, table, write
 from jobs.errors import ConfigError, SubmitError
+from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.plan.table import console
 from jobs.rundir import SweepDir

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from jobs.engines.litgpt.support import LITGPT
-from jobs.engines.native_rules import NATIVE
-from jobs.engines.nemo.support import unsupported as unsupported_by_nemo
-from jobs.plan import batch, contest, grid, values
-from jobs.plan.words import Rule
+from jobs.plan.rules import batch, contest, values
+from jobs.plan.rules import layout as grid
+from jobs.plan.rules.litgpt import LITGPT
+from jobs.plan.rules.native import NATIVE
+from jobs.plan.rules.nemo import unsupported as unsupported_by_nemo
+from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
 # Later rules build on what earlier ones have checked.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from jobs.plan.words import divisors
+from jobs.plan.rules.rule import divisors
 from jobs.schema import Run, ScalingMode
 
 PIPELINE = "parallelism.pipeline"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from jobs.compose import compose
-from jobs.engines.litgpt.call import described
 from jobs.layout import layout_of
+from jobs.plan.compose import compose
+from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
-from jobs.plan.stages import held_layers
+from jobs.plan.pipeline_stages import held_layers
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import dump_run
 from jobs.schema import EngineKind, Run

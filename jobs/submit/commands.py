@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 from submitit.core.utils import JobPaths
 
-from jobs.compose import Point, compose
 from jobs.errors import RunDirError, SubmitError, SuiteError
+from jobs.plan.compose import Point, compose
+from jobs.plan.rules.rule import counted
 from jobs.plan.table import console, plan_notes, plan_table
-from jobs.plan.words import counted
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
 from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 import psutil
 
 from jobs.errors import SubmitError
-from jobs.plan.chain import CHAINING, stages_of
-from jobs.plan.words import counted
+from jobs.plan.rules.rule import counted
+from jobs.plan.rules.stages import CHAINING, stages_of
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import EngineKind, LauncherKind, Run
 from jobs.submit import pbs, pilot_job, slurm, stages

@@ -17,14 +17,14 @@ from typing import Any
 
 from filelock import FileLock
 
-from jobs.compose import Point
 from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
-from jobs.engines.litgpt.call import Script, script_of
 from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.layout import accumulation, layout_of
+from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
+from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, LauncherKind, Run

@@ -16,7 +16,7 @@ from submitit import SlurmExecutor
 from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
-from jobs.plan.chain import stage_gpus, stages_of
+from jobs.plan.rules.stages import stage_gpus, stages_of
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container

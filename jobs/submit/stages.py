@@ -20,7 +20,7 @@ from typing import Any
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from jobs.errors import SubmitError
-from jobs.plan.chain import stages_of
+from jobs.plan.rules.stages import stages_of
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.schema import Run
 from jobs.stages import evaluate, prepare, report

@@ -9,8 +9,8 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from jobs import run as entry
 from jobs.errors import SubmitError
+from jobs.plan.rules.rule import counted
 from jobs.plan.table import duration
-from jobs.plan.words import counted
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.schema import Run
 from jobs.submit import pilot_job, slurm, stages

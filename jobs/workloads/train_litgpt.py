@@ -20,13 +20,13 @@ from litgpt.config import Config
 
 from jobs import metrics as m
 from jobs.data import open_dataset
-from jobs.engines.litgpt.call import OUT, READ, START, Script, arguments_of, command, script_of
 from jobs.engines.litgpt.data import data_module
 from jobs.engines.litgpt.fabric import prepared
 from jobs.engines.litgpt.record import Record, Stopped
 from jobs.engines.litgpt.start import make_start
 from jobs.errors import ConfigError
 from jobs.layout import accumulation
+from jobs.plan.litgpt_arguments import OUT, READ, START, Script, arguments_of, command, script_of
 from jobs.ranks import Rank, torchrun_environment
 from jobs.rundir import RunDir
 from jobs.runtime.process_group import StopRequest, own_device, process_start

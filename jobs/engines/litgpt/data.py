@@ -18,8 +18,8 @@ from typing_extensions import override
 from jobs.data import Batches, Dataset
 from jobs.data.records import read_records
 from jobs.data.sources import source_files
-from jobs.engines.litgpt.call import Script, script_of
 from jobs.errors import DataError
+from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.schema import Run, Source
 
 WORKERS = 4

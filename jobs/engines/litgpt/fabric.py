@@ -24,8 +24,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from typing_extensions import override
 
-from jobs.engines.litgpt.call import Script
 from jobs.engines.litgpt.record import Record
+from jobs.plan.litgpt_arguments import Script
 
 
 class Fabric(lightning.Fabric):

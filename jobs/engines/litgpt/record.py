@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from jobs.data import Batches, Dataset
-from jobs.engines.litgpt.call import Script, script_of
 from jobs.engines.native.traffic import held_here
+from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime.process_group import StopRequest, memory_peak_bytes, synchronize
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog

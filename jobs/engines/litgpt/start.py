@@ -11,9 +11,9 @@ import yaml
 
 from jobs.data import Dataset
 from jobs.data.prepare import lock
-from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import TYPES, values_of
+from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import save_archive
 from jobs.schema import Run
 

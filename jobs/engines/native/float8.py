@@ -9,7 +9,7 @@ from litgpt.model import GPT
 from torch import nn
 
 from jobs.errors import ConfigError
-from jobs.plan.words import FLOAT8_CAPABILITY
+from jobs.plan.rules.rule import FLOAT8_CAPABILITY
 
 HEAD = "lm_head"
 

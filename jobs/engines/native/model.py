@@ -10,10 +10,10 @@ from litgpt.config import Config
 from litgpt.model import GPT, Block
 from torch import Tensor, nn
 
-from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.native.attention import samples_of, self_attention
 from jobs.engines.native.loss import summed_loss
 from jobs.engines.native.rotary import rotated
+from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Loss, Model
 
 

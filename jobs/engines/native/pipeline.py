@@ -15,7 +15,7 @@ from jobs.engines.native.loss import summed_loss
 from jobs.engines.native.model import Decoder, through
 from jobs.engines.native.step import Around
 from jobs.layout import accumulation, stages_of
-from jobs.plan.stages import held_layers, stage_layers
+from jobs.plan.pipeline_stages import held_layers, stage_layers
 from jobs.schema import Run
 
 

@@ -21,9 +21,9 @@ from nemo.lightning.pytorch.strategies import MegatronStrategy
 from nemo.utils.model_utils import unwrap_model
 from torch.distributed.checkpoint.api import CheckpointException
 
-from jobs.engines.litgpt_names import litgpt_fields
 from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
 from jobs.errors import CheckpointError
+from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
 from jobs.schema import Run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.layout import accumulation, data_degree
-from jobs.plan.words import Rule, either, multiples_near
+from jobs.plan.rules.rule import Rule, either, multiples_near
 from jobs.schema import Run, ScalingMode, Schedule
 
 ROUNDS = (Schedule["Interleaved1F1B"], Schedule["InterleavedZeroBubble"])

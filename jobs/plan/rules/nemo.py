@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobs.engines.native_choices import choices_are_native
 from jobs.layout import accumulation, sequence_parallel, stages_per_rank
-from jobs.plan.words import Rule, divisors, either
+from jobs.plan.rules.native_only import choices_are_native
+from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.schema import Precision, Run, Schedule, StageSplit, Strategy
 
 SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])

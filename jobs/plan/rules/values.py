@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.plan import chain
-from jobs.plan.words import Rule, divisors, either
+from jobs.plan.rules import stages as chain
+from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import Batching, LauncherKind, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret

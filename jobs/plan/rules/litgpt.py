@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.engines.litgpt.call import Script, script_of
-from jobs.engines.native_choices import choices_are_native
-from jobs.engines.native_rules import narrow_weights_have_narrow_arithmetic
 from jobs.layout import layout_of
-from jobs.plan.words import Rule
+from jobs.plan.litgpt_arguments import Script, script_of
+from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
+from jobs.plan.rules.native_only import choices_are_native
+from jobs.plan.rules.rule import Rule
 from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Run
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.layout import frees_weights
-from jobs.plan.words import FLOAT8_CAPABILITY, Rule
+from jobs.plan.rules.rule import FLOAT8_CAPABILITY, Rule
 from jobs.schema import (
     ActivationCheckpointing,
     Batching,

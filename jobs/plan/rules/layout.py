@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from jobs.layout import STAGES_PER_RANK, data_degree, layout_of, sequence_parallel, shard_degree, stages_per_rank
-from jobs.plan.words import Rule, divisors, either, multiples_near
+from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
 
 ONE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])

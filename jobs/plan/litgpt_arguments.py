@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from jobs.engines.litgpt_names import litgpt_fields
 from jobs.layout import accumulation
+from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import INSTRUCTIONS, Precision, Run, Source
 
 PRECISIONS = {

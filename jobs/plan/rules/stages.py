@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.plan.words import Rule
+from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, LauncherKind, Run, Stage
 
 CHAINING = {LauncherKind.slurm, LauncherKind.local, LauncherKind.dry}
