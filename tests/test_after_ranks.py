@@ -15,7 +15,7 @@ import torch
 from jobs.causes import Cause, cause_of
 from jobs.errors import CheckpointError, ConfigError
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
-from jobs.submit.after_ranks import Again, again, record_silent_end
+from jobs.submit.requeue import Again, again, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 from tests.real_run import events, make_run, train
 

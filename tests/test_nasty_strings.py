@@ -25,7 +25,8 @@ from jobs.plan.compose import Point, compose, refuse_illegal
 from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
-from jobs.submit import pbs, script
+from jobs.submit import batch_script as script
+from jobs.submit import pbs
 from tests.real_run import SMALL
 
 PLAIN = "plainvalue"

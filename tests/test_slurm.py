@@ -17,9 +17,9 @@ import pytest
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.slurm import max_array_size
+from jobs.submit.slurm_arrays import arrays
+from jobs.submit.slurm_commands import max_array_size
 from jobs.submit.states import states
-from jobs.submit.to_slurm import arrays
 from tests.nemo.real_nemo import shimmed_python
 from tests.real_run import SMALL, losses
 from tests.test_products import DEEP

@@ -15,7 +15,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.commands import SLURM_POLL_S
-from jobs.submit.slurm import tasks_of
+from jobs.submit.slurm_commands import tasks_of
 from jobs.submit.states import END_GRACE_S, RunState, State, states
 from tests.make_run import a_run, ended, event, finished_run, prepared, started
 from tests.slurm.cluster import SlurmCluster

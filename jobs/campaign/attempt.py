@@ -24,8 +24,8 @@ from jobs.errors import ConfigError, RunDirError
 from jobs.plan.compose import Point, compose
 from jobs.rundir import RunDir, SweepDir, is_reserved
 from jobs.schema import Launcher, LauncherKind, Run
+from jobs.submit.batch_script import resources
 from jobs.submit.commands import submit_points
-from jobs.submit.script import resources
 
 BASELINE = "baseline"
 # Where campaigns are looked for when none is named, as conf/config.yaml has it.

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from jobs.errors import SubmitError
-from jobs.submit import slurm
+from jobs.submit import slurm_commands as slurm
 
 USABLE = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
 ASSOCIATION = ("Account", "Partition", "QOS", "DefaultQOS", "MaxSubmitJobs", "MaxWall", "MaxTRES", "GrpTRES")

@@ -20,8 +20,8 @@ from jobs.plan.legality import value_problems
 from jobs.plan.table import console
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind, Run
-from jobs.submit import slurm
-from jobs.submit.script import batch_script, resources, sweep_path
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.batch_script import batch_script, resources, sweep_path
 
 
 def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, with_job: bool) -> int:

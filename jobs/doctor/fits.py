@@ -9,7 +9,7 @@ from jobs.doctor.report import Finding, Verdict
 from jobs.errors import SubmitError
 from jobs.plan.legality import problems
 from jobs.schema import Run
-from jobs.submit import slurm
+from jobs.submit import slurm_commands as slurm
 
 
 def fits(site: Site, run: Run) -> list[Finding]:

@@ -18,10 +18,10 @@ from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.ranks import hosts
 from jobs.rundir import SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm
-from jobs.submit.private import make_private, refuse_shared
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.batch_script import batch_script, environment_lines, rank_python, resources
+from jobs.submit.permissions import make_private, refuse_shared
 from jobs.submit.provenance import snapshot_code
-from jobs.submit.script import batch_script, environment_lines, rank_python, resources
 
 MOST_MINUTES = 10
 DEFAULT_NODES = 2

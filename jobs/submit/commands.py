@@ -23,10 +23,10 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
 from jobs.schema import LauncherKind, Run
-from jobs.submit import slurm
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.backlog import move_on, send
 from jobs.submit.launch import check, launch
 from jobs.submit.ledger import held
-from jobs.submit.own_queue import move_on, send
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated

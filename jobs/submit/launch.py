@@ -16,12 +16,13 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import CHAINING, stages_of
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import EngineKind, LauncherKind, Run
-from jobs.submit import pbs, pilot_job, slurm, stages
+from jobs.submit import pbs, pilot_job, stages
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.batch_script import code_environment, script_text
 from jobs.submit.ledger import record_submission, uninterrupted
-from jobs.submit.private import refuse_shared
-from jobs.submit.script import code_environment, script_text
+from jobs.submit.permissions import refuse_shared
+from jobs.submit.slurm_arrays import arrays, submit_arrays, submit_pilots
 from jobs.submit.stages import Unevaluated
-from jobs.submit.to_slurm import arrays, submit_arrays, submit_pilots
 
 
 def check(runs: list[Run]) -> None:

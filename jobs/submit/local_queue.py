@@ -23,9 +23,9 @@ from jobs import run as entry
 from jobs.causes import Cause, record_failure
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
-from jobs.submit.after_ranks import again
-from jobs.submit.private import refuse_shared
-from jobs.submit.script import code_environment, stop_before_limit_s
+from jobs.submit.batch_script import code_environment, stop_before_limit_s
+from jobs.submit.permissions import refuse_shared
+from jobs.submit.requeue import again
 from jobs.submit.submissions import latest_submissions, own_end
 
 

@@ -17,8 +17,8 @@ from jobs.errors import SubmitError
 from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
+from jobs.submit.batch_script import environment_lines, rank_python, stop_before_limit_s, sweep_path
 from jobs.submit.container import refuse_pyxis
-from jobs.submit.script import environment_lines, rank_python, stop_before_limit_s, sweep_path
 
 # PBS reads a directive neither as a shell does nor as Slurm does; a site's names and paths need no more than this.
 SAFE = re.compile(r"[\w.+=@:/,-]+", re.ASCII)
@@ -39,7 +39,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
     return templates.get_template("job.pbs.j2").render(
         options=options(run),
         setup=environment_lines(run, directory.code.resolve()),
-        check=shlex.join([sys.executable, "-m", "jobs.submit.private", sweep_path(run)]),
+        check=shlex.join([sys.executable, "-m", "jobs.submit.permissions", sweep_path(run)]),
         script=shlex.quote(str(directory.pbs_script)),
         logs=shlex.quote(str(sweep.logs)),
         command=f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}",

@@ -24,8 +24,11 @@ from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
 from jobs.schema import Run
-from jobs.submit import slurm
-from jobs.submit.after_ranks import (
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.batch_script import code_environment, stop_before_limit_s
+from jobs.submit.pilot_job import step_command, whole
+from jobs.submit.pilot_packing import Point, pack
+from jobs.submit.requeue import (
     FAULTS,
     RECORD_WAIT_S,
     again,
@@ -33,9 +36,6 @@ from jobs.submit.after_ranks import (
     printed_since_start,
     record_silent_end,
 )
-from jobs.submit.packing import Point, pack
-from jobs.submit.pilot_job import step_command, whole
-from jobs.submit.script import code_environment, stop_before_limit_s
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 POLL_S = 0.5

@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm
-from jobs.submit.script import (
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.batch_script import (
     STARTED_LINE,
     batch_script,
     environment_lines,

@@ -28,7 +28,7 @@ from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, LauncherKind, Run
-from jobs.submit.private import make_private
+from jobs.submit.permissions import make_private
 from jobs.submit.provenance import provenance, snapshot_code
 
 

@@ -15,7 +15,7 @@ from submitit.core.utils import JobPaths
 from jobs.errors import SuiteError
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
-from jobs.submit import slurm
+from jobs.submit import slurm_commands as slurm
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, UNKNOWN, RunState, State, ended_in_slurm, held_by_schedulers
 from jobs.submit.submissions import Submission

@@ -24,8 +24,8 @@ from jobs.plan.rules.stages import stages_of
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.schema import Run
 from jobs.stages import evaluate, prepare, report
-from jobs.submit import slurm
-from jobs.submit.script import batch_script, executor, rank_python, stage_resources, starting_after
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.batch_script import batch_script, executor, rank_python, stage_resources, starting_after
 
 Group = list[tuple[Run, RunDir]]
 

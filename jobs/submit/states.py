@@ -24,7 +24,7 @@ from submitit.core.utils import JobPaths
 from jobs.causes import latest_attempt
 from jobs.errors import RunDirError, SubmitError
 from jobs.rundir import RunDir, SweepDir
-from jobs.submit import slurm
+from jobs.submit import slurm_commands as slurm
 from jobs.submit.submissions import NO_JOB, Submission, events_since, latest_submissions, own_end
 
 # What a shared file system and accounting may take to show how a job ended.

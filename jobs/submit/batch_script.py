@@ -144,7 +144,7 @@ def setup_lines(run: Run, code: Path) -> list[str]:
 
 def private_line(run: Run) -> str:
     """The shell line that ends a batch script where others could change what it executes."""
-    return f"{shlex.join([sys.executable, '-m', 'jobs.submit.private', sweep_path(run)])} || exit"
+    return f"{shlex.join([sys.executable, '-m', 'jobs.submit.permissions', sweep_path(run)])} || exit"
 
 
 def environment_lines(run: Run, code: Path) -> list[str]:
@@ -172,7 +172,7 @@ def sweep_path(run: Run) -> str:
 
 def after_ranks_lines(run: Run) -> list[str]:
     """Shell lines that let a run go on by itself. This Python, not cluster.python: that one may be in a container."""
-    command = [sys.executable, "-m", "jobs.submit.after_ranks", sweep_path(run)]
+    command = [sys.executable, "-m", "jobs.submit.requeue", sweep_path(run)]
     return [
         STARTED_LINE,
         f"after_ranks() {{ {shlex.join(command)}; }}",

@@ -1,6 +1,6 @@
 """Whether others could change what a run executes: a job unpickles what lies in its sweep's logs directory.
 
-Asked when runs are launched, and again by the batch script before the ranks start (`python -m jobs.submit.private
+Asked when runs are launched, and again by the batch script before the ranks start (`python -m jobs.submit.permissions
 SWEEP`).
 """
 

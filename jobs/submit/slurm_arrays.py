@@ -13,9 +13,10 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import duration
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.schema import Run
-from jobs.submit import pilot_job, slurm, stages
+from jobs.submit import pilot_job, stages
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.batch_script import executor, resources, script_text, starting_after
 from jobs.submit.ledger import record_submission, record_waiting, uninterrupted
-from jobs.submit.script import executor, resources, script_text, starting_after
 from jobs.submit.stages import Unevaluated
 
 

@@ -1,6 +1,6 @@
 """What happens once the ranks of a run have ended: say why if they could not, and let the run go on where that helps.
 
-The batch script calls this on its way out (`python -m jobs.submit.after_ranks SWEEP`), on the node where it runs, and
+The batch script calls this on its way out (`python -m jobs.submit.requeue SWEEP`), on the node where it runs, and
 jobs.submit.local_queue does the same without Slurm. A run goes on in its own job, by `scontrol requeue`, so that its
 id, what depends on it and its accounting stay.
 """
@@ -25,8 +25,8 @@ from jobs.causes import Cause, latest_attempt, record_failure
 from jobs.errors import RunDirError, SubmitError
 from jobs.ranks import hosts, node_name, slurm_job_id
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
-from jobs.submit import slurm
-from jobs.submit.own_queue import move_on
+from jobs.submit import slurm_commands as slurm
+from jobs.submit.backlog import move_on
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has written its record.
@@ -140,7 +140,7 @@ def main(sweep_path: str) -> None:
     """What the batch script calls."""
     job_id = slurm_job_id()
     if job_id is None:
-        raise RunDirError("jobs.submit.after_ranks is called by a batch script, inside a Slurm job.")
+        raise RunDirError("jobs.submit.requeue is called by a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
     submission = its_submission(sweep, job_id)
     if submission is None:
