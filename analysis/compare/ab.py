@@ -2,7 +2,7 @@
 
 A setting has changed when no point of A has a value that a point of B has. Points are partners when all else is equal:
 every other compared setting (analysis.scaling.groups), ranks, and the task, without which a throughput says nothing.
-Pure functions of RunResults. Called by analysis.report.compare and its page.
+Pure functions of RunResults.
 """
 
 from __future__ import annotations

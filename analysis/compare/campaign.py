@@ -2,7 +2,7 @@
 
 An attempt is as fast as the geometric mean of the ratios of its pairs says, each a repeat of it and the repeat of the
 baseline that ran beside it. It is faster or slower only where the interval of that mean is on one side of 1, a tie
-where it is not, and nothing with fewer than three pairs. Called by analysis.report.leaderboard.
+where it is not, and nothing with fewer than three pairs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 published.csv has a row a figure, published_documents.csv the documents: numbers, settings and citations as printed, and
 what a document does not say is empty. The time that H20044 gives for 40 steps cannot count its checkpoint: less 2:30,
-3.32 minutes would be 2.4 PFLOP/s for each GPU, more than an H100 has. Called by analysis.report.sections.published.
+3.32 minutes would be 2.4 PFLOP/s for each GPU, more than an H100 has.
 """
 
 from __future__ import annotations

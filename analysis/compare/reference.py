@@ -1,7 +1,7 @@
 """The rows of a runs.csv, read back as what a later report is held against.
 
-The file may have been kept for months, cut short or saved by a spreadsheet: what is not as analysis.report.runs_table wrote it is
-refused with its line and column, never guessed. Called by analysis.compare.regression.
+The file may have been kept for months, cut short or saved by a spreadsheet: what is not as
+analysis.report.runs_table wrote it is refused with its line and column, never guessed.
 """
 
 from __future__ import annotations

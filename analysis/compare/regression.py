@@ -1,6 +1,6 @@
 """Does every point do as well as in a reference? Points are matched by columns, and judged metric by metric.
 
-Pure functions of two tables of runs (analysis.compare.reference). Called by analysis.report.against_reference and its page.
+Pure functions of two tables of runs (analysis.compare.reference).
 """
 
 from __future__ import annotations

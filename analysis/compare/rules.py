@@ -1,6 +1,6 @@
 """Whether a run did what the baseline did: every rule that it broke, in words, by what the run recorded.
 
-A fast run that trained on less, on something else, or to another loss is no faster. Called by analysis.compare.campaign.
+A fast run that trained on less, on something else, or to another loss is no faster.
 """
 
 from __future__ import annotations

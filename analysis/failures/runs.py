@@ -2,7 +2,7 @@
 
 Only what belongs to the latest submission counts, and of a log what was printed since the job was last started. What a
 rank could only see of another one's death gives way to what the machine says of itself. Of other people's logs it is
-what analysis.failures.verdict says. Called by analysis.report.report.
+what analysis.failures.verdict says.
 """
 
 from __future__ import annotations

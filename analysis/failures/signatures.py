@@ -1,7 +1,7 @@
 """What the lines of a log say of why its run ended: each piece of evidence with the cause that it proves.
 
 Messages are those of slurmstepd and srun, PBS, the Linux kernel, NVIDIA's and AMD's drivers, torch and torchrun, NCCL,
-pyxis, argparse and jsonargparse. Called by analysis.failures.verdict, which weighs them.
+pyxis, argparse and jsonargparse.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is computed of a run once it is read, the same for our runs and for other programs' logs.
-
-Called by analysis.load.discover.
-"""
+"""What is computed of a run once it is read, the same for our runs and for other programs' logs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What there is to report on: our run directories, and every other file that may be a log; each once.
 
 A directory counts as a run when it holds at least two of the files that jobs/rundir.py names, so that a broken run is
-still listed. What else lies in a sweep of ours is no log of others. Called by analysis.report.report.
+still listed. What else lies in a sweep of ours is no log of others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Many run directories at once: what the cache has is not worked out again, the rest is shared among processes.
 
 A run's result is plain data between processes and in the cache, so that one that was kept is what reading would give.
-Called by analysis.load.discover.
 """
 
 from __future__ import annotations

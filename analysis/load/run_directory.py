@@ -2,7 +2,7 @@
 
 Reads what jobs/rundir.py describes and nothing else; no run is dropped, none is repaired. A run counts when it
 recorded its end (`finished`), every step has a finite loss, and at least one step is steady. Values in files are
-untrusted: what is not a finite number is absent. Called by analysis.load.discover.
+untrusted: what is not a finite number is absent.
 """
 
 from __future__ import annotations

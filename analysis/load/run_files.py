@@ -1,7 +1,6 @@
 """The files of a run directory, each read once, so that all that is said of a run follows from the same bytes.
 
-Their names and format are those of jobs/rundir.py. Called by analysis.load.run_directory, which says what they mean, and
-analysis.load.read.
+Their names and format are those of jobs/rundir.py.
 """
 
 from __future__ import annotations

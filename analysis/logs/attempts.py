@@ -4,7 +4,7 @@ A file continues another one when it says that it resumed from a checkpoint, at 
 on from there; when no setting differs that both tell, and some setting or the checkpoint's place is the same in both;
 and when steps that both tell have the same learning rate and losses.
 Names count for nothing. Where two files may be the one before, or a time is missing that would order them, none is
-joined and the report says so. Called by analysis.logs.runs.
+joined and the report says so.
 """
 
 from __future__ import annotations

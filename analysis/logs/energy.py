@@ -1,4 +1,4 @@
-"""Energy of an MLPerf result, by the power logs that belong to it. Called by analysis.logs.runs.
+"""Energy of an MLPerf result, by the power logs that belong to it.
 
 The rules of MLPerf put them into power/RESULT/ beside RESULT.txt, one file a node and one for the switches.
 """

@@ -5,7 +5,7 @@
     model: llama3-8b
     gpu_name: NVIDIA H100 80GB HBM3
 
-Unlike a log it is the user's own: what is wrong in it is an error. Called by analysis.load.discover.
+Unlike a log it is the user's own: what is wrong in it is an error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One log file of anybody's, as everything that its formats say, sorted by kind.
 
-What a file is comes from its content; its name is only an address. Called by analysis.logs.runs.
+What a file is comes from its content; its name is only an address.
 """
 
 from __future__ import annotations

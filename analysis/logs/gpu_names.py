@@ -1,7 +1,7 @@
 """GPUs as torch calls them, whatever a log calls them: a name that leaves the device open stays as it is.
 
 gpu_names.csv has the names of MLPerf's system descriptions that say model, form factor and memory, and so one device of
-conf/gpu. Not in it: GB200 and others that conf/gpu does not have, and H100 or H200 alone. Called by analysis.logs.runs.
+conf/gpu. Not in it: GB200 and others that conf/gpu does not have, and H100 or H200 alone.
 """
 
 from __future__ import annotations

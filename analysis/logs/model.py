@@ -1,7 +1,7 @@
 """The model that a log's program trained, as far as the log or a facts.yaml tells it, and its speed in tokens.
 
 With it `analysis.metrics.mfu` works out the MFU of a log as that of a run of ours: by the same function, from the same
-keys. What is not told is absent, but for what follows from the rest. Called by analysis.logs.runs and utilization.
+keys. What is not told is absent, but for what follows from the rest.
 """
 
 from __future__ import annotations

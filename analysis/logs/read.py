@@ -1,7 +1,7 @@
 """Many log files at once: one whose content an earlier report has read is not parsed again.
 
 A file is read to its end all the same, for its key is a digest of its content. What is kept gives back what parsing
-would give, number by number, or is not kept. Called by analysis.load.discover.
+would give, number by number, or is not kept.
 """
 
 from __future__ import annotations

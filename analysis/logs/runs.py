@@ -3,7 +3,6 @@
 What a run was, a log tells itself, or a file beside it: MLPerf's description of the system, or a `facts.yaml` that the
 user writes. Never a name. A log with training steps is a run, and so is one that measures nothing and tells why its
 program died; what other logs measure is for analysis.benchmarks.
-Called by analysis.load.discover.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The steps of a log: ranks that say the same step joined, attempts told apart, what was lost and warm-up left out.
-
-Called by analysis.logs.runs and log_attempts.
-"""
+"""The steps of a log: ranks that say the same step joined, attempts told apart, what was lost and warm-up left out."""
 
 from __future__ import annotations
 

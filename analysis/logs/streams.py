@@ -1,6 +1,6 @@
 """Standard error beside standard output: files of one job that Slurm or PBS wrote apart, paired by their names.
 
-`train-12.out` and `train-12.err`, `train.o12` and `train.e12`. Called by analysis.load.discover and analysis.logs.runs.
+`train-12.out` and `train-12.err`, `train.o12` and `train.e12`.
 """
 
 from __future__ import annotations

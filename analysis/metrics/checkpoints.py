@@ -1,6 +1,6 @@
 """What saving cost a run: how large its checkpoints were, how long training waited, how fast they were written.
 
-Stalls are in the records of steps, sizes and times of writing in events. Called by analysis.load.run_directory.
+Stalls are in the records of steps, sizes and times of writing in events.
 """
 
 from __future__ import annotations

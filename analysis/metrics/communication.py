@@ -1,6 +1,6 @@
 """What a rank sends in a step, and on which grid: the `layout` event of a run and the layout of its plan.
 
-Nothing is computed from formulas here; what a run did not record is absent. Called by analysis.load.run_directory and layouts.
+Nothing is computed from formulas here; what a run did not record is absent.
 """
 
 from __future__ import annotations

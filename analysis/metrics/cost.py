@@ -1,7 +1,6 @@
 """What a run cost: nodes and ranks over the time that it held them, service units, energy, and all that per token.
 
-Of every start, lost work included; not of the time in a queue. Definitions: jobs.metrics. Called by analysis.load.derived
-and cost_page.
+Of every start, lost work included; not of the time in a queue. Definitions: jobs.metrics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Energy from power readings: integrated by trapezoids over the time of a run, and nothing where nothing was read.
 
 Pure functions of readings, for logs of our own runs and of other programs alike (MLPerf's readings are to be multiplied
-by its conversion efficiency first), and the reader of what `nvidia-smi` left in a run directory. Called by
-analysis.load.run_directory and log_energy.
+by its conversion efficiency first), and the reader of what `nvidia-smi` left in a run directory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The definition is that of Google's ML Goodput ("productive, preserved training progress") and of Llama 3's effective
 training time (useful training over elapsed time; arXiv:2407.21783, section 3.3.4): wall time, whatever the hardware
-made of it. Pure functions of records; every second has one cause. Called by analysis.load.run_directory.
+made of it. Pure functions of records; every second has one cause.
 """
 
 from __future__ import annotations

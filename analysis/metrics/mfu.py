@@ -1,9 +1,9 @@
 """How much of its devices' peak a run's model FLOPs come to (MFU, HFU), with all inputs, or why that is not known.
 
 The FLOPs of a token are PaLM's (arXiv:2204.02311, appendix B), recomputation is counted as by Korthikanti et al.
-(arXiv:2205.05198); definitions: jobs.metrics. Peaks are those of the run's own `gpu`, else of conf/gpu, for exactly the
-device that the run found. Of another program's log everything comes from analysis.logs.model; what the log claims of its
-own utilization stands beside, and is never taken for it. Called by analysis.load.derived, checks and utilization_page.
+(arXiv:2205.05198). Definitions: jobs.metrics. Peaks are those of the run's own `gpu`, else of conf/gpu, for exactly the
+device that the run found. The inputs of a log come from analysis.logs.model; the utilization that it reports
+stands beside, and never replaces ours.
 """
 
 from __future__ import annotations

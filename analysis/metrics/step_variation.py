@@ -1,8 +1,7 @@
 """How steady the steps of a run are: single slow ones, and a drift of the step time over the run.
 
 Both rules are robust: neither a few slow steps nor a skewed distribution of step times makes a drift, and slow steps do
-not hide themselves by widening the spread. Definitions and limits: jobs.metrics. Called by analysis.load.run_directory;
-analysis.report.sections.step_variation has the words.
+not hide themselves by widening the spread. Definitions and limits: jobs.metrics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Ranks and nodes that the others wait for, by the own times that a run recorded (`pace` events), or a log tells.
 
 The rule is robust: a few slow steps make no straggler, because a window has the medians of its steps and most windows
-must agree; nor does a long time that is short beside the step. Definitions and limits: jobs.metrics. Called by
-analysis.load.run_directory and log_runs; analysis.report.sections.stragglers has the words.
+must agree; nor does a long time that is short beside the step. Definitions and limits: jobs.metrics.
 """
 
 from __future__ import annotations

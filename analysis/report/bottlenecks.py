@@ -1,7 +1,7 @@
 """What holds it back, in sentences, as far as records tell: slower steps, traffic, time without steps, restarts.
 
 Of each task the point is told that the answer is about: the one with the most ranks of its line, else the fastest. What
-was not recorded has no sentence. Called by analysis.report.report.
+was not recorded has no sentence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What makes a comparison doubtful, in words: losses that disagree, other code or hosts, slow steps or networks.
 
 A fast wrong run does not win: a run whose final loss leaves that of its peers is marked, never named fastest, and
-never silently dropped. Called by analysis.report.report.
+never silently dropped.
 """
 
 from __future__ import annotations

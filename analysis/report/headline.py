@@ -2,7 +2,7 @@
 
 A task is what throughputs may be compared over: the same model, data and sequence length. The line that is told is
 that of the fastest point, or the one with the most ranks where that has no other rank count; doubtful points
-(analysis.report.caveats) are never told. Called by analysis.report.report, limits and figures.
+(analysis.report.caveats) are never told.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of points: a row a point of a line, its metrics as medians with the smallest and largest repeat.
 
-Page, Markdown, LaTeX and data frames show this one table. Called by analysis.report.report, latex and data_frames.
+Page, Markdown, LaTeX and data frames show this one table.
 """
 
 from __future__ import annotations

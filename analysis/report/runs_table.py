@@ -1,7 +1,7 @@
 """One row per run, used or not, for spreadsheets (full precision, SI units) and for people (rounded).
 
 The columns are data: a name, where the value comes from, and whether a person is shown it. Measured columns are
-named by jobs.metrics. Called by analysis.report.report.
+named by jobs.metrics.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Pure functions of RunResults; no files, no figures. A group holds the used runs 
 in ranks, repeat and bookkeeping; within it, runs on the same nodes and ranks are repeats of one point. The
 reference is the point with the fewest ranks that was measured; nothing is extrapolated. Definitions of speed-up and
 efficiency: jobs.metrics. Our runs declare strong or weak scaling; of other people's it is recognised by the global
-batch, and a batch that changes otherwise makes it neither. A run of unknown ranks is in no group. Called by
-analysis.report.report, answer and figures.
+batch, and a batch that changes otherwise makes it neither. A run of unknown ranks is in no group.
 """
 
 from __future__ import annotations

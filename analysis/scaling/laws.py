@@ -2,8 +2,7 @@
 
 A law is a sum of terms with non-negative coefficients, so each fit is one linear least-squares problem with bounds: no
 first guess, no local minimum, and a coefficient at its bound is exactly 0. Fitted are the medians of the points; the
-residuals are relative and every point counts alike, whatever its repeats. Doubtful points are left out. Called by
-analysis.report.sections.laws and lines.
+residuals are relative and every point counts alike, whatever its repeats. Doubtful points are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layouts: the points of a task by number of ranks, and a table of what a rank of each holds and sends.
 
 A layout is an engine with a parallelism on some ranks; it is a point of a group, so that degrees, schedules and what
-else differs are told apart by the group's label. Called by analysis.report.figures.layouts and report.
+else differs are told apart by the group's label.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """MLPerf Training: the score of each system as the rules make it, and how time to train scales beside throughput.
 
 Time to train and throughput scale differently: a larger batch needs more samples, and evaluations do not get shorter.
-Called by analysis.report.report.
 """
 
 from __future__ import annotations

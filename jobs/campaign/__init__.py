@@ -1,1 +1,1 @@
-"""TODO jobs/campaign."""
+"""Attempts of a tuning campaign: one configuration in turns with the baseline, a file of them, and changed code."""

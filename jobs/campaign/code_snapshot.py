@@ -1,7 +1,7 @@
 """`--changed-code`: an attempt of other code than its baseline's, which a campaign keeps a snapshot of.
 
 The baseline of each pair then runs the code that the campaign began with, and the attempt runs this program's, so that
-what is measured is the change of the code. Otherwise both run this program's. Called by jobs.campaign.attempt.
+what is measured is the change of the code. Otherwise both run this program's.
 """
 
 from __future__ import annotations

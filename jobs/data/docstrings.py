@@ -1,6 +1,6 @@
 """Docstrings of Python's own standard library as instruction records: what is this, and what does that do.
 
-The files are parsed, never imported. Called by records, which makes the records Alpaca's prompts.
+The files are parsed, never imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records: instruction data, in JSON or docstrings, as pairs of prompt and response.
 
-Token ids are not known here. Called by prepare. A record that cannot be used is refused by its number; nothing is
+Token ids are not known here. A record that cannot be used is refused by its number; nothing is
 passed over silently.
 """
 

@@ -1,6 +1,6 @@
 """Sources: which files a run trains on, and their text in pieces.
 
-Tokens are not known here, nor JSON (jobs/data/records.py). Called by prepare. Every refusal is a DataError that
+Tokens are not known here, nor JSON (jobs/data/records.py). Every refusal is a DataError that
 names the file.
 """
 

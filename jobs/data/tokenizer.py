@@ -2,7 +2,7 @@
 
 tokenizer.json is read by `tokenizers`, tokenizer.model by `sentencepiece`; the rules for the begin- and end-of-
 sequence tokens are LitGPT's. One thing differs on purpose: padding and truncation that a tokenizer.json asks for are
-switched off, because they would alter the text. `train_bpe` makes a tokenizer where none is given. Called by prepare.
+switched off, because they would alter the text. `train_bpe` makes a tokenizer where none is given.
 """
 
 from __future__ import annotations

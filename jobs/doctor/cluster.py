@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from jobs.errors import SubmitError
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 
 USABLE = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
 ASSOCIATION = ("Account", "Partition", "QOS", "DefaultQOS", "MaxSubmitJobs", "MaxWall", "MaxTRES", "GrpTRES")
@@ -63,7 +63,7 @@ class Site:
 
 def ask_slurm() -> Site:
     """Everything that the doctor wants to know; raises SubmitError where no controller answers."""
-    config = slurm.configuration()
+    config = slurm_commands.configuration()
     associations: list[dict[str, str]] = []
     qos: dict[str, dict[str, str]] = {}
     error = None
@@ -73,13 +73,13 @@ def ask_slurm() -> Site:
         qos = {row.get("Name", ""): row for row in accounted("qos", fields=QOS)}
     except SubmitError as said:
         error = str(said)
-    return Site(config, slurm.partitions(), nodes_by_partition(), associations, qos, error)
+    return Site(config, slurm_commands.partitions(), nodes_by_partition(), associations, qos, error)
 
 
 def nodes_by_partition() -> dict[str, list[Node]]:
     """The nodes of each partition: one sinfo."""
     found: dict[str, list[Node]] = {}
-    for line in slurm.ask("sinfo", "-h", "-N", "-o", "%R|%N|%T|%c|%m|%G|%E").splitlines():
+    for line in slurm_commands.ask("sinfo", "-h", "-N", "-o", "%R|%N|%T|%c|%m|%G|%E").splitlines():
         partition, name, state, cpus, memory, gres, reason = line.split("|", 6)
         node = Node(
             name=name,
@@ -107,7 +107,7 @@ def gpus_of(gres: str) -> int:
 def accounted(*what: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
     """Rows of `sacctmgr show`; a value that is not set is absent."""
     command = ("sacctmgr", "-n", "-P", "show", *what, f"format={','.join(fields)}")
-    lines = slurm.ask(*command, timeout_s=slurm.SACCT_TIMEOUT_S).splitlines()
+    lines = slurm_commands.ask(*command, timeout_s=slurm_commands.SACCT_TIMEOUT_S).splitlines()
     rows = (dict(zip(fields, line.split("|"), strict=False)) for line in lines)
     return [{key: value for key, value in row.items() if value} for row in rows]
 

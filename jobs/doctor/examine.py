@@ -20,7 +20,7 @@ from jobs.plan.legality import value_problems
 from jobs.plan.table import console
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind, Run
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, resources, sweep_path
 
 
@@ -66,7 +66,7 @@ def refuse_without_slurm(run: Run) -> None:
             f"cluster={run.cluster.name} has launcher={run.launcher.kind.name}, and doctor looks at Slurm clusters. "
             "Type cluster=generic_slurm, or the name of your own cluster file."
         )
-    slurm.require()
+    slurm_commands.require()
 
 
 def script_of(run: Run) -> str:

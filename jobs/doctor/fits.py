@@ -9,14 +9,14 @@ from jobs.doctor.report import Finding, Verdict
 from jobs.errors import SubmitError
 from jobs.plan.legality import problems
 from jobs.schema import Run
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 
 
 def fits(site: Site, run: Run) -> list[Finding]:
     """Every rule, in the order in which a person would mend them; only the first where there is no such partition."""
     name = run.cluster.partition
     settings = site.partitions.get(name or "")
-    beyond = list(slurm.beyond_partition(site.partitions, name, run.nodes, run.wall_time_min))
+    beyond = list(slurm_commands.beyond_partition(site.partitions, name, run.nodes, run.wall_time_min))
     if settings is None:
         none = f"there is no default one; there are {', '.join(sorted(site.partitions))}"
         choose = "Type cluster.partition=NAME, or set it in your cluster file."
@@ -59,7 +59,7 @@ def nodes_and_time(settings: dict[str, str], run: Run, beyond: list[str]) -> Ite
         yield Finding("nodes and time", wanted)
     for key, value, most in (
         ("max_nodes", run.cluster.max_nodes, settings.get("TotalNodes", "")),
-        ("max_wall_time_min", run.cluster.max_wall_time_min, slurm.minutes(settings.get("MaxTime", ""))),
+        ("max_wall_time_min", run.cluster.max_wall_time_min, slurm_commands.minutes(settings.get("MaxTime", ""))),
     ):
         if value is not None and str(most).isdigit() and value > int(str(most)):
             found = f"cluster.{key}={value}, but partition {settings['PartitionName']} allows {most}"
@@ -160,7 +160,7 @@ def account_and_qos(site: Site, run: Run) -> Iterator[Finding]:
 
 def within_limits(whose: str, row: dict[str, str], run: Run) -> Iterator[Finding]:
     """The limits on one job that an account or a QOS sets."""
-    most = slurm.minutes(row.get("MaxWall", ""))
+    most = slurm_commands.minutes(row.get("MaxWall", ""))
     if most is not None and run.wall_time_min > most:
         found = f"wall_time_min={run.wall_time_min}, but MaxWall={row['MaxWall']}"
         yield Finding(f"limits of {whose}", found, Verdict.wrong, f"Type wall_time_min={most} or less.")
@@ -182,8 +182,8 @@ def layout_and_batch(run: Run) -> Iterator[Finding]:
 def judged_by_sbatch(script: str) -> Finding:
     """What sbatch itself says of the batch script, without submitting it."""
     try:
-        start = slurm.test_script(script, jobs=1)
-    except slurm.QueueFullError as limit:
+        start = slurm_commands.test_script(script, jobs=1)
+    except slurm_commands.QueueFullError as limit:
         return Finding(
             "sbatch --test-only",
             f"your queue is full now ({limit})",

@@ -18,7 +18,7 @@ from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.ranks import hosts
 from jobs.rundir import SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, environment_lines, rank_python, resources
 from jobs.submit.permissions import make_private, refuse_shared
 from jobs.submit.provenance import snapshot_code
@@ -58,7 +58,7 @@ def nodes_wanted(run: Run, nodes: int | None, node_list: str | None) -> int:
             ) from error
     if nodes is not None:
         return nodes
-    settings = slurm.partitions().get(run.cluster.partition or "", {})
+    settings = slurm_commands.partitions().get(run.cluster.partition or "", {})
     most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
     return max(1, min([DEFAULT_NODES, *most]))
 
@@ -69,7 +69,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
     Raises SubmitError when sbatch refuses it, RunDirError when runs_dir cannot be written.
     """
     minutes = min(MOST_MINUTES, run.wall_time_min)
-    slurm.refuse_beyond_partition(run.cluster.partition, nodes, minutes)
+    slurm_commands.refuse_beyond_partition(run.cluster.partition, nodes, minutes)
     sweep = SweepDir(Path(run.runs_dir) / f"doctor-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     script = sweep.path / "job.sbatch"
     try:
@@ -87,7 +87,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
             "runs_dir=PATH."
         ) from error
     try:
-        job_id = slurm.ask("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+        job_id = slurm_commands.ask("sbatch", "--parsable", str(script)).strip().partition(";")[0]
     except SubmitError:
         shutil.rmtree(sweep.path)
         raise
@@ -125,7 +125,7 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
         while not (directory / "ended").exists():
             if time.monotonic() >= ask_next:
                 ask_next = time.monotonic() + SLURM_POLL_S
-                state = slurm.queue().get(job_id)
+                state = slurm_commands.queue().get(job_id)
                 if state is None:
                     return
                 start = f", expected to start {state.expected_start}" if state.expected_start else ""
@@ -136,7 +136,7 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
                 told = why
             time.sleep(POLL_S)
     except BaseException:
-        slurm.cancel([job_id])
+        slurm_commands.cancel([job_id])
         raise
 
 

@@ -2,7 +2,6 @@
 
 Uses Hydra's compose API and override grammar instead of @hydra.main: every point is composed and checked before
 the first is prepared, which Hydra's sweeper cannot promise (it runs the points before an illegal one).
-Called by the commands plan and submit; a job never comes here, it reads its config.yaml.
 """
 
 from __future__ import annotations

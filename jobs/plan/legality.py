@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.plan.rules import batch, contest, values
-from jobs.plan.rules import layout as grid
+from jobs.plan.rules import batch, contest, layout, values
 from jobs.plan.rules.litgpt import LITGPT
 from jobs.plan.rules.native import NATIVE
 from jobs.plan.rules.nemo import unsupported as unsupported_by_nemo
@@ -11,7 +10,7 @@ from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
 # Later rules build on what earlier ones have checked.
-STAGES: tuple[tuple[Rule, ...], ...] = (values.VALUES, contest.RULES, grid.GRID, batch.BATCH)
+STAGES: tuple[tuple[Rule, ...], ...] = (values.VALUES, contest.RULES, layout.GRID, batch.BATCH)
 
 
 def problems(run: Run) -> list[str]:
@@ -32,7 +31,7 @@ def product_is_illegal(run: Run) -> bool:
     """Whether it is the product of degrees that cannot run, and not a value or the size of the global batch."""
     if value_problems(run):
         return False
-    return any(rule(run) for rule in (*grid.GRID, batch.pipeline_is_filled, *engine_rules(run)))
+    return any(rule(run) for rule in (*layout.GRID, batch.pipeline_is_filled, *engine_rules(run)))
 
 
 def engine_rules(run: Run) -> tuple[Rule, ...]:
@@ -48,4 +47,4 @@ def engine_rules(run: Run) -> tuple[Rule, ...]:
 
 def warnings(run: Run) -> list[str]:
     """What runs, but is rarely meant."""
-    return [sentence for rule in (*grid.WARNINGS, *values.WARNINGS, *contest.WARNINGS) if (sentence := rule(run))]
+    return [sentence for rule in (*layout.WARNINGS, *values.WARNINGS, *contest.WARNINGS) if (sentence := rule(run))]

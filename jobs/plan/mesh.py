@@ -1,6 +1,6 @@
 """The rank grid as a drawing for a person: which rank sits on which node, and which ranks form the groups.
 
-Plain ASCII, so that a log file or a terminal of any encoding shows it. Called by `slurmscale plan`; knows Layout only.
+Plain ASCII, so that a log file or a terminal of any encoding shows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torchmetrics without transformers and SciPy, for which a rank has no use and whose import takes longer than torch's.
 
 LitGPT imports Lightning, that imports torchmetrics, and that imports both where they are installed, for metrics of text
-and sound. Whether they are, it asks lightning_utilities. Called by jobs.run, before anything imports Lightning.
+and sound. Whether they are, it asks lightning_utilities.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
 from jobs.schema import LauncherKind, Run
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.backlog import move_on, send
 from jobs.submit.launch import check, launch
 from jobs.submit.ledger import held
@@ -205,7 +205,7 @@ def cancel_all(sweep: SweepDir) -> int:
     # On record first: a run that stops in answer must already read as cancelled.
     for job_id in sorted({str(item.job_id) for item in alive}):
         append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
-    slurm.cancel(sorted({str(item.job_id) for item in alive if item.launcher in IN_SLURM}))
+    slurm_commands.cancel(sorted({str(item.job_id) for item in alive if item.launcher in IN_SLURM}))
     for queue in {int(str(item.job_id)) for item in alive if item.launcher == "local"}:
         end_session(queue)
     ended = len(runs) + sum(item.state is State.waiting for item in found)

@@ -16,8 +16,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import CHAINING, stages_of
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import EngineKind, LauncherKind, Run
-from jobs.submit import pbs, pilot_job, stages
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import pbs, pilot_job, slurm_commands, stages
 from jobs.submit.batch_script import code_environment, script_text
 from jobs.submit.ledger import record_submission, uninterrupted
 from jobs.submit.permissions import refuse_shared
@@ -41,9 +40,9 @@ def check(runs: list[Run]) -> None:
     if runs[0].launcher.kind is LauncherKind.pilot:
         pilot_job.check(runs)
     if runs[0].launcher.kind is LauncherKind.slurm:
-        slurm.require()
+        slurm_commands.require()
         for partition, nodes, wall_time_min in {(r.cluster.partition, r.nodes, r.wall_time_min) for r in runs}:
-            slurm.refuse_beyond_partition(partition, nodes, wall_time_min)
+            slurm_commands.refuse_beyond_partition(partition, nodes, wall_time_min)
         stages.refuse_beyond_partition(runs[0])
 
 

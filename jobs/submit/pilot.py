@@ -24,7 +24,7 @@ from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
 from jobs.schema import Run
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
 from jobs.submit.pilot_job import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
@@ -90,7 +90,7 @@ class Pilot:
         self.bad_nodes = self.failed_twice()
         runs = [turn.run for turn in self.waiting.values()]
         spare_s = stop_before_limit_s(whole(runs).wall_time_min) if runs else 0
-        self.stop_at = time.monotonic() + slurm.time_left_s(job_id) - spare_s
+        self.stop_at = time.monotonic() + slurm_commands.time_left_s(job_id) - spare_s
         self.ending = False
         """Nothing more is started, and what runs is asked to stop."""
         self.taken = False
@@ -132,7 +132,7 @@ class Pilot:
         """Start a run as a step on these nodes."""
         self.launches += 1
         log_id = f"{self.job_id}-{self.launches}"
-        place = slurm.host_list(nodes)
+        place = slurm_commands.host_list(nodes)
         self.record("launched", turn, log_id=log_id, place=place)
         environment = code_environment(turn.directory.code.resolve()) | {LOCAL_RESTART_COUNT: str(turn.launches)}
         # srun's own words go where rank 0 prints.
@@ -185,7 +185,7 @@ class Pilot:
     def look_at_job(self) -> None:
         """Learn which nodes Slurm has left to the job, and whether it wants them for another."""
         try:
-            job = slurm.shown_job(self.job_id)
+            job = slurm_commands.shown_job(self.job_id)
         except SubmitError as error:
             # The points do not need Slurm's controller; it may be back for the next one.
             print(f"Slurm does not answer: {error}", flush=True)
@@ -274,7 +274,7 @@ def main(sweep_path: str, runs: int) -> None:
     if pilot.preempted and left and not pilot.taken:
         # A preempted job that ends within its time of grace is over for Slurm. Requeueing ends this very script.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        slurm.requeue(job_id)
+        slurm_commands.requeue(job_id)
 
 
 if __name__ == "__main__":

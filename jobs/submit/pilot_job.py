@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.batch_script import (
     STARTED_LINE,
     batch_script,
@@ -38,9 +38,11 @@ def check(runs: list[Run]) -> None:
                         f"launcher=pilot runs all points in one job, but {section}.{key} is {value} for {first.name} "
                         f"and {others[key]} for {run.name}. Submit them one after the other, in sweeps of their own."
                     )
-    slurm.require()
+    slurm_commands.require()
     pilot = whole(runs)
-    slurm.refuse_beyond_partition(pilot.cluster.partition, pilot.nodes, pilot.wall_time_min, prefix="launcher.pilot_")
+    slurm_commands.refuse_beyond_partition(
+        pilot.cluster.partition, pilot.nodes, pilot.wall_time_min, prefix="launcher.pilot_"
+    )
 
 
 def jobs_of(runs: Runs) -> list[Runs]:

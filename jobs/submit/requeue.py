@@ -25,7 +25,7 @@ from jobs.causes import Cause, latest_attempt, record_failure
 from jobs.errors import RunDirError, SubmitError
 from jobs.ranks import hosts, node_name, slurm_job_id
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.backlog import move_on
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
@@ -146,7 +146,7 @@ def main(sweep_path: str) -> None:
     if submission is None:
         raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot go on by itself.")
     run = sweep.run(submission.run)
-    job = slurm.shown_job(job_id)
+    job = slurm_commands.shown_job(job_id)
     # What is cancelled stays so, and Slurm itself starts again what somebody requeued and what lost a node.
     if job["JobState"] not in {"RUNNING", "TIMEOUT"}:
         return
@@ -165,14 +165,14 @@ def main(sweep_path: str) -> None:
     print(f"slurmscale: {found.words()}", flush=True)
     found.record(run)
     try:
-        slurm.requeue(job_id)
+        slurm_commands.requeue(job_id)
     except SubmitError as error:
         said = f"ended by {found.cause.name}, and Slurm does not requeue its job: {error}"
         record_failure(run, found.cause, rank=0, node=node_name(), error=said)
         raise
     # Avoiding more nodes than the job can spare would let it wait for ever.
-    spare = int(slurm.partitions()[job["Partition"]]["TotalNodes"]) - load_run(run.config).nodes
-    slurm.postpone(job_id, pause_s=found.pause_s, avoid=found.avoided if len(found.avoided) <= spare else [])
+    spare = int(slurm_commands.partitions()[job["Partition"]]["TotalNodes"]) - load_run(run.config).nodes
+    slurm_commands.postpone(job_id, pause_s=found.pause_s, avoid=found.avoided if len(found.avoided) <= spare else [])
 
 
 def send_next(sweep: SweepDir) -> None:

@@ -13,8 +13,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import duration
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.schema import Run
-from jobs.submit import pilot_job, stages
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import pilot_job, slurm_commands, stages
 from jobs.submit.batch_script import executor, resources, script_text, starting_after
 from jobs.submit.ledger import record_submission, record_waiting, uninterrupted
 from jobs.submit.stages import Unevaluated
@@ -28,8 +27,8 @@ def submit_arrays(
     Where Slurm takes no more jobs of this user, the rest waits in the sweep's own queue; a chain of stages goes in
     whole or not at all.
     """
-    slurm.require()
-    most = slurm.max_array_size() - 1
+    slurm_commands.require()
+    most = slurm_commands.max_array_size() - 1
     groups = arrays(runs, most)
     chain = stages.Chain(sweep, runs, unevaluated, most)
     chain.test()
@@ -51,7 +50,7 @@ def submit_arrays(
         with uninterrupted():
             chain.finish()
         newly = record_waiting(sweep, left)
-    except slurm.QueueFullError as full:
+    except slurm_commands.QueueFullError as full:
         cancel_submitted(sweep, [*chain.submitted, *submitted], because=full)
         raise SubmitError(
             f"Slurm takes no more of your jobs now ({full}), and a chain of stages goes in whole or not at all: "
@@ -78,8 +77,8 @@ def expected_starts(sweep: SweepDir, groups: list[list[tuple[Run, RunDir]]]) -> 
     for group in groups:
         run, directory = group[0]
         try:
-            start = slurm.test_script(script_text(run, directory, sweep), jobs=1)
-        except slurm.QueueFullError:
+            start = slurm_commands.test_script(script_text(run, directory, sweep), jobs=1)
+        except slurm_commands.QueueFullError:
             continue
         except SubmitError as error:
             raise SubmitError(f"sbatch refuses {described(group)}: {error}. Nothing was submitted.") from error
@@ -121,12 +120,12 @@ def submit_what_fits(sweep: SweepDir, group: list[tuple[Run, RunDir]], chain: st
 
     Raises QueueFullError where there are stages and not all of them fit.
     """
-    taken, limit = slurm.room(script_text(*group[0], sweep), len(group))
+    taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group))
     if chain.names and taken < len(group):
-        raise slurm.QueueFullError(limit)
+        raise slurm_commands.QueueFullError(limit)
     try:
         return (submit_array(sweep, group[:taken], chain.prepared_by) if taken else []), limit
-    except slurm.QueueFullError as full:
+    except slurm_commands.QueueFullError as full:
         if chain.names:
             raise
         # Another of this user's shells was quicker.
@@ -141,8 +140,8 @@ def submit_array(sweep: SweepDir, group: list[tuple[Run, RunDir]], after: str | 
         with submitter.batch():
             jobs = [submitter.submit(entry.main, str(directory.path)) for _, directory in group]
     except (FailedJobError, FailedSubmissionError) as error:
-        refusal = slurm.refusal(str(error))
-        if isinstance(refusal, slurm.QueueFullError):
+        refusal = slurm_commands.refusal(str(error))
+        if isinstance(refusal, slurm_commands.QueueFullError):
             raise refusal from error
         raise SubmitError(f"sbatch refused {described(group)}: {refusal}.") from error
     return [str(job.job_id) for job in jobs]
@@ -151,7 +150,7 @@ def submit_array(sweep: SweepDir, group: list[tuple[Run, RunDir]], after: str | 
 def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception) -> None:
     """Take back what an unfinished submission had queued; raises SubmitError when Slurm does not let us."""
     try:
-        slurm.cancel(job_ids)
+        slurm_commands.cancel(job_ids)
     except SubmitError as error:
         raise SubmitError(
             f"{because} What was submitted before could not be cancelled ({error}). It is on record: type "
@@ -171,7 +170,7 @@ def compressed(job_ids: list[str]) -> str:
 
 def submit_pilots(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
     """Submit one job in which the runs take turns."""
-    slurm.require()
+    slurm_commands.require()
     lines = []
     submitted: list[str] = []
     for group in pilot_job.jobs_of(runs):
@@ -179,7 +178,7 @@ def submit_pilots(sweep: SweepDir, runs: list[tuple[Run, RunDir]]) -> list[str]:
         script = pilot_job.script_text(sweep, group)
         try:
             with uninterrupted():
-                submitted.append(slurm.submit_script(script))
+                submitted.append(slurm_commands.submit_script(script))
                 for run, directory in group:
                     record_submission(sweep, directory, "pilot", submitted[-1], nodes=run.nodes)
         except (SubmitError, OSError) as error:

@@ -15,7 +15,7 @@ from submitit.core.utils import JobPaths
 from jobs.errors import SuiteError
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, UNKNOWN, RunState, State, ended_in_slurm, held_by_schedulers
 from jobs.submit.submissions import Submission
@@ -74,7 +74,7 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
 def stage_states(sweep: SweepDir) -> list[StageState]:
     """Every stage that was submitted; asks the scheduler only of those without an end on record."""
     latest = latest_stages(sweep)
-    known: dict[str, slurm.JobState] = {}
+    known: dict[str, slurm_commands.JobState] = {}
     open_ones = {key: each for key, each in latest.items() if not has_ended(key, events_of(sweep, key, each))}
     if open_ones:
         known |= held_by_schedulers(list(open_ones.values()))
@@ -107,7 +107,11 @@ def has_ended(key: StageOf, events: list[dict[str, Any]]) -> bool:
 
 
 def decide(
-    sweep: SweepDir, key: StageOf, submission: Submission, events: list[dict[str, Any]], job: slurm.JobState | None
+    sweep: SweepDir,
+    key: StageOf,
+    submission: Submission,
+    events: list[dict[str, Any]],
+    job: slurm_commands.JobState | None,
 ) -> tuple[State, str]:
     """The state of a stage and a few words on it."""
     last = events[-1] if events else {}
@@ -122,7 +126,7 @@ def decide(
         return State.cancelled, ""
     if job is not None and job.state == "CANCELLED":
         return State.cancelled, "" if last else "what it waited for did not succeed"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm.GONE}:
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm_commands.GONE}:
         return State.failed, f"Slurm says {job.state}"
     said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
     if submission.launcher == "slurm" and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:

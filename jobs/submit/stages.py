@@ -24,7 +24,7 @@ from jobs.plan.rules.stages import stages_of
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.schema import Run
 from jobs.stages import evaluate, prepare, report
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, executor, rank_python, stage_resources, starting_after
 
 Group = list[tuple[Run, RunDir]]
@@ -44,7 +44,7 @@ def refuse_beyond_partition(run: Run) -> None:
     """Raise SubmitError for a stage that its partition can never run."""
     for name, stage in stages_of(run).items():
         key = f"stages.{name}.partition" if stage.partition else "cluster.partition"
-        slurm.refuse_beyond_partition(
+        slurm_commands.refuse_beyond_partition(
             stage.partition or run.cluster.partition, 1, stage.wall_time_min, prefix=f"stages.{name}.", key=key
         )
 
@@ -103,8 +103,8 @@ class Chain:
         """Raise SubmitError when sbatch does not take a stage, before anything is submitted."""
         for name in self.names:
             try:
-                slurm.test_script(self.script(name), jobs=1)
-            except slurm.QueueFullError:
+                slurm_commands.test_script(self.script(name), jobs=1)
+            except slurm_commands.QueueFullError:
                 # Jobs may end until it is sent; if not, the whole chain is refused then.
                 continue
             except SubmitError as error:
@@ -160,8 +160,8 @@ class Chain:
             with submitter.batch():
                 jobs = [submitter.submit(*call) for call in calls]
         except (FailedJobError, FailedSubmissionError) as error:
-            refusal = slurm.refusal(str(error))
-            if isinstance(refusal, slurm.QueueFullError):
+            refusal = slurm_commands.refusal(str(error))
+            if isinstance(refusal, slurm_commands.QueueFullError):
                 raise refusal from error
             raise SubmitError(f"sbatch refused stages.{name}: {refusal}.") from error
         for job, its_run in zip(jobs, directories, strict=True):

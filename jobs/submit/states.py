@@ -24,7 +24,7 @@ from submitit.core.utils import JobPaths
 from jobs.causes import latest_attempt
 from jobs.errors import RunDirError, SubmitError
 from jobs.rundir import RunDir, SweepDir
-from jobs.submit import slurm_commands as slurm
+from jobs.submit import slurm_commands
 from jobs.submit.submissions import NO_JOB, Submission, events_since, latest_submissions, own_end
 
 # What a shared file system and accounting may take to show how a job ended.
@@ -123,7 +123,7 @@ def states(sweep: SweepDir) -> list[RunState]:
 
 
 def decide(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm.JobState | None
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm_commands.JobState | None
 ) -> tuple[State, str]:
     """The state of a submitted run and a few words on it: finished is final, then what the scheduler still holds."""
     if end is not None and end["event"] == "finished":
@@ -145,12 +145,12 @@ def decide(
     if submission.launcher == "pilot" and submission.place is None:
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` sends another"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm.GONE}:
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm_commands.GONE}:
         return State.failed, f"Slurm says {job.state}"
     return without_end(run, submission, job)
 
 
-def without_end(run: RunDir, submission: Submission, job: slurm.JobState | None) -> tuple[State, str]:
+def without_end(run: RunDir, submission: Submission, job: slurm_commands.JobState | None) -> tuple[State, str]:
     """The state of a run that is not alive and has no end on record, and how sure that is."""
     said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
     if submission.launcher in IN_SLURM and time.time() - last_sign(run, submission) < END_GRACE_S:
@@ -169,7 +169,7 @@ def last_sign(run: RunDir, submission: Submission) -> float:
 
 
 def alive_state(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm.JobState
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm_commands.JobState
 ) -> tuple[State, str] | None:
     """The state of a run that its scheduler still holds; None when it does not."""
     attempt = latest_attempt(events_since(run, submission))
@@ -190,23 +190,25 @@ def alive_state(
     return None
 
 
-def held_by_schedulers(submissions: list[Submission]) -> dict[str, slurm.JobState]:
+def held_by_schedulers(submissions: list[Submission]) -> dict[str, slurm_commands.JobState]:
     """What waits or runs of these submissions, by run name; UNKNOWN where that cannot be asked from here."""
     in_slurm = [each for each in of_slurm(submissions) if not each.ended]
     try:
-        queue = slurm.queue() if in_slurm else {}
+        queue = slurm_commands.queue() if in_slurm else {}
         found = {each.run: its_turn(each, queue[each.job_id]) for each in in_slurm if each.job_id in queue}
     except SubmitError as error:
-        unknown = slurm.JobState(UNKNOWN, f"Slurm does not answer here: {error}")
+        unknown = slurm_commands.JobState(UNKNOWN, f"Slurm does not answer here: {error}")
         found = dict.fromkeys((each.run for each in in_slurm), unknown)
     for submission in submissions:
         if submission.launcher != "local" or submission.ended:
             continue
         if submission.host != socket.gethostname():
-            found[submission.run] = slurm.JobState(UNKNOWN, f"started on {submission.host}: ask there")
+            found[submission.run] = slurm_commands.JobState(UNKNOWN, f"started on {submission.host}: ask there")
         elif queue_is_alive(submission):
             running = submission.log_id is not None
-            found[submission.run] = slurm.JobState("RUNNING" if running else "PENDING", None if running else "its turn")
+            found[submission.run] = slurm_commands.JobState(
+                "RUNNING" if running else "PENDING", None if running else "its turn"
+            )
     return found
 
 
@@ -215,23 +217,23 @@ def of_slurm(submissions: list[Submission]) -> list[Submission]:
     return [each for each in submissions if each.launcher in IN_SLURM and each.job_id != NO_JOB]
 
 
-def its_turn(submission: Submission, job: slurm.JobState) -> slurm.JobState:
+def its_turn(submission: Submission, job: slurm_commands.JobState) -> slurm_commands.JobState:
     """What the state of the job means for a run, which in a pilot may still wait for nodes."""
     if submission.launcher != "pilot" or job.state not in {"RUNNING", "COMPLETING", "RESIZING"}:
         return job
     pilot = f"pilot {submission.job_id}"
     if submission.place is not None:
-        return slurm.JobState("RUNNING", f"on {submission.place} of {pilot}")
+        return slurm_commands.JobState("RUNNING", f"on {submission.place} of {pilot}")
     if job.state == "COMPLETING":
-        return slurm.JobState("COMPLETED")
+        return slurm_commands.JobState("COMPLETED")
     nodes = f"{submission.nodes} free node{'s' if submission.nodes != 1 else ''}"
-    return slurm.JobState("PENDING", f"waits for {nodes} of {pilot}")
+    return slurm_commands.JobState("PENDING", f"waits for {nodes} of {pilot}")
 
 
-def ended_in_slurm(submissions: list[Submission]) -> dict[str, slurm.JobState]:
+def ended_in_slurm(submissions: list[Submission]) -> dict[str, slurm_commands.JobState]:
     """What accounting says of those that went to Slurm and are not in its queue, by run name."""
     in_slurm = of_slurm(submissions)
-    known = slurm.accounted(sorted({each.job_id for each in in_slurm}))
+    known = slurm_commands.accounted(sorted({each.job_id for each in in_slurm}))
     return {each.run: known[each.job_id] for each in in_slurm}
 
 

@@ -1,6 +1,6 @@
 """Training: one page from an empty process to the recorded end, the same for every parallelism.
 
-Called by jobs.run in every rank. What a step does is `Trainer.step`; what its time includes is the fence in
+What a step does is `Trainer.step`; what its time includes is the fence in
 `train`. Rank 0 writes metrics.jsonl and status.jsonl; nothing here reads what is printed.
 """
 

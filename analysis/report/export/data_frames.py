@@ -1,8 +1,7 @@
 """The report's tables as pandas data frames, for notebooks and for Parquet: full precision, SI units, absent is <NA>.
 
 `analysis.frames` is the door. Types follow the values: whole numbers are Int64, other numbers Float64 (metrics always),
-truth values boolean, all else text. Needs pandas. Called by
-analysis.frames and parquet.
+truth values boolean, all else text. Needs pandas.
 """
 
 from __future__ import annotations

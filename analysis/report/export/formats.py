@@ -1,6 +1,6 @@
 """What `slurmscale report --format` writes beside the page: which formats there are and which packages they need.
 
-The packages are imported only when a format asks for them. Called by analysis.report.report.
+The packages are imported only when a format asks for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""The table of points for a paper: a LaTeX float in booktabs style, to `\input`. Called by analysis.report.export.formats.
+r"""The table of points for a paper: a LaTeX float in booktabs style, to `\input`.
 
 What is the same in all points is said once, in the caption.
 """

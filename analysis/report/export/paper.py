@@ -1,8 +1,7 @@
 """The page's figures as SVG and PNG for a paper: the same traces, drawn by matplotlib at a column's width.
 
 What plotly is told is read back from the figure (scatter and bar traces, their axes, their legend), so that page and
-paper show one set of numbers. Same inputs, same bytes: no date, fixed ids, matplotlib's own font. Called by
-analysis.report.export.formats.
+paper show one set of numbers. Same inputs, same bytes: no date, fixed ids, matplotlib's own font.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """runs.parquet: the columns of runs.csv with their types, a metric's unit and definition in its field's metadata.
 
-Formulas stay as they are here: no spreadsheet computes a Parquet file. Called by analysis.report.export.formats.
+Formulas stay as they are here: no spreadsheet computes a Parquet file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stacked bars: the wall time of runs, cut into named parts. Called by analysis.report.figures.page and pages."""
+"""Stacked bars: the wall time of runs, cut into named parts."""
 
 from __future__ import annotations
 

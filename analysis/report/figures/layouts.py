@@ -1,6 +1,6 @@
 """Layouts side by side: how fast each is on the same number of ranks, and beside it what its ranks send in a step.
 
-Drawn only where at least two layouts of one task ran on as many ranks. Called by analysis.report.figures.page.
+Drawn only where at least two layouts of one task ran on as many ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Figures over the number of ranks: one line a group, a marker the median of a point's repeats, a bar their spread.
 
-One function draws all of them, so that throughput, speedup, efficiency, step time and memory read alike. Called by
-analysis.report.figures.page.
+One function draws all of them, so that throughput, speedup, efficiency, step time and memory read alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
 
-Lines over ranks are drawn by analysis.report.figures.over_ranks, layouts by analysis.report.figures.layouts, start-up and goodput by their pages;
-where the time went and the losses are drawn here. No file is written: analysis.report.report does.
+Where the time went and the losses are drawn here; the other figures have files of their own. No file is written.
 """
 
 from __future__ import annotations

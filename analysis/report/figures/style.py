@@ -1,7 +1,7 @@
 """How every figure of a report looks, and what figures and sections are: heading, words, plot or table.
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart (https://jfly.uni-koeln.de/color); the marker's shape
-is the parallelism, so that a print without colour still reads. Used by analysis.report.figures.over_ranks and analysis.report.figures.page.
+is the parallelism, so that a print without colour still reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What logs measure that tell of no training: collectives, storage, serving. Called by analysis.report.report.
+"""What logs measure that tell of no training: collectives, storage, serving.
 
 A section a format: a row a file and measurement, the numbers as columns in the units of the page.
 """

@@ -1,4 +1,4 @@
-"""How a page tells of checkpoints: a row a run that saved any or tried to. Called by analysis.report.report and table."""
+"""How a page tells of checkpoints: a row a run that saved any or tried to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a page tells what runs cost: a row a run, the dearest first, and their sum. Called by analysis.report.report."""
+"""How a page tells what runs cost: a row a run, the dearest first, and their sum."""
 
 from __future__ import annotations
 

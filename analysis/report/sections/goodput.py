@@ -1,7 +1,7 @@
 """How a page tells of goodput: a table with the losses by cause, and a bar a run.
 
 Both are shown where a run was started more than once; for others "Where the time went" says it already, and their
-goodput is in the table of runs. Called by analysis.report.report, figures and table.
+goodput is in the table of runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How a page tells of fitted laws: a table with a row a law, and what it extrapolates to.
-
-Called by analysis.report.report; the line of the best law in the figure of throughput is drawn by analysis.report.figures.over_ranks.
-"""
+"""How a page tells of fitted laws: a table with a row a law, and what it extrapolates to."""
 
 from __future__ import annotations
 

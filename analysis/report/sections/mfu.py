@@ -1,4 +1,4 @@
-"""How a page tells of MFU and HFU: a row a run, with all that went into it. Called by analysis.report.report."""
+"""How a page tells of MFU and HFU: a row a run, with all that went into it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How a page tells A against B: the sentence that comes first, what differs, a row a pair, and a figure of the ratios.
 
-Nothing here computes; analysis.compare.ab does. Called by analysis.report.compare.
+Nothing here computes; analysis.compare.ab does.
 """
 
 from __future__ import annotations

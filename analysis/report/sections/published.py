@@ -1,7 +1,7 @@
 """Measured beside published: what the runs reach, what a document prints of the same experiment, and what differs.
 
-A ratio is shown only of one metric, one model and one task (analysis.compare.published); what else differs is said in words.
-Called by analysis.report.report.
+A ratio is shown only of one metric, one model and one task (analysis.compare.published). Other differences stand
+beside it in words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a page tells of start-up by cause: a table, and a bar a run. Called by analysis.report.report and figures."""
+"""How a page tells of start-up by cause: a table, and a bar a run."""
 
 from __future__ import annotations
 

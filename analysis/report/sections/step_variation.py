@@ -1,7 +1,4 @@
-"""How a page tells of runs whose steps are not steady: a warning on slow steps and one on drifts, the worst runs first.
-
-Called by analysis.report.caveats.
-"""
+"""Step-time variation on the page: a warning on slow steps and one on drifts, the worst runs first."""
 
 from __future__ import annotations
 

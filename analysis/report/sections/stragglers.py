@@ -1,7 +1,4 @@
-"""How a page tells of stragglers: a sentence for what holds a point back, a warning, a row each.
-
-Called by analysis.report.caveats, limits and report.
-"""
+"""How a page tells of stragglers: a sentence for what holds a point back, a warning, a row each."""
 
 from __future__ import annotations
 

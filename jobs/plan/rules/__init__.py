@@ -1,1 +1,1 @@
-"""TODO jobs/plan/rules."""
+"""What a run must satisfy before it is prepared: values, layout, batch, stages, contest, and each engine."""

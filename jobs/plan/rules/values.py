@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.plan.rules import stages as chain
+from jobs.plan.rules import stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import Batching, LauncherKind, Precision, Run, ScalingMode
@@ -303,7 +303,7 @@ VALUES: tuple[Rule, ...] = (
     service_units_are_positive,
     fits_cluster,
     fits_pilot,
-    *chain.CHAIN,
+    *stages.CHAIN,
 )
 WARNINGS: tuple[Rule, ...] = (
     nothing_is_steady,
