@@ -66,7 +66,7 @@ test-fast: $(VENV)/dev.done
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not slurm'
 
 test-layouts: $(VENV)/dev.done
-	$(BIN)/python -m pytest -n 2 tests/test_layouts.py
+	$(BIN)/python -m pytest -n 2 tests/jobs/engines/test_layouts.py
 
 check: $(VENV)/dev.done
 	$(BIN)/ruff format --check .
@@ -75,21 +75,21 @@ check: $(VENV)/dev.done
 	$(BIN)/shellcheck sbatch/*.sbatch tests/install.sh .ci/run
 
 benchmark: $(VENV)/dev.done slurm
-	$(BIN)/python -m tests.benchmarks
-	$(BIN)/python -m tests.checkpoint_benchmark
-	$(BIN)/python -m tests.pace_benchmark
-	$(BIN)/python -m tests.startup_benchmark
-	$(BIN)/python -m tests.parsing_benchmark
-	$(BIN)/python -m tests.report_benchmark
+	$(BIN)/python -m tests.benchmarks.submitting
+	$(BIN)/python -m tests.benchmarks.checkpoint
+	$(BIN)/python -m tests.benchmarks.pace
+	$(BIN)/python -m tests.benchmarks.startup
+	$(BIN)/python -m tests.benchmarks.parsing
+	$(BIN)/python -m tests.benchmarks.report
 
 # Apart, because it needs data with its tokenizer, and an hour.
 batching-benchmark: $(VENV)/dev.done
-	$(BIN)/python -m tests.batching_benchmark --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 4096
-	$(BIN)/python -m tests.batching_benchmark --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 32000
+	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 4096
+	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 32000
 
 # Made for ten minutes of a GPU with 80 GB, whose Python has torch and the extras train and liger already.
 gpu-benchmark:
-	python3 -m tests.gpu_benchmark --data '$(DATA)' --tokenizer '$(TOKENIZER)' --output .github/gpu-benchmark.csv
+	python3 -m tests.benchmarks.gpu --data '$(DATA)' --tokenizer '$(TOKENIZER)' --output .github/gpu-benchmark.csv
 
 # The README's picture and its numbers, from runs/demo.
 figure: demo browser
@@ -101,7 +101,7 @@ figure: demo browser
 # What the README says of each fault: seconds until the ranks have met again, and the steps computed twice.
 fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
-	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/test_faults.py -k 'disturbed or cut_off'
+	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/end_to_end/test_faults.py -k 'disturbed or cut_off'
 
 # Made for ten minutes of an H100 or H200; on a machine without a GPU it would take a day. Exit code 1: a run failed, and
 # the table is of the others.

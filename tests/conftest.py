@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.slurm.fixture import empty_queue, slurm
+from tests.support.slurm.fixture import empty_queue, slurm
 
 __all__ = ["empty_queue", "slurm"]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install programs that tests need from Debian or Ubuntu packages, and start none of them:
 #
-#     tests/install.sh slurm      a one-machine Slurm; tests/slurm/cluster.py brings its daemons up
+#     tests/install.sh slurm      a one-machine Slurm; tests/support/slurm/cluster.py brings its daemons up
 #     tests/install.sh browser    chromium, which looks at the report
 #
 # Exit status: 0 everything is there (at once when it already was), 3 cannot install here (the line says why).

@@ -1,0 +1,246 @@
+"""Published figures: each is what its document prints, and a run stands beside those that it makes again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.compare.published import METRICS, Document, Published, experiment_of, figures_for, published, table
+from analysis.load.discover import read_runs
+from analysis.report.report import report
+from analysis.report.sections.published import published_section
+from analysis.scaling.groups import scaling_groups
+from jobs.cli import main
+from jobs.plan.compose import compose
+from jobs.rundir import RunDir
+from jobs.schema import Run
+from tests.support.composing import options
+from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
+from tests.support.paths import ROOT
+
+SEEDS = ROOT.parent / "shared" / "seeds"
+needs_seeds = pytest.mark.skipif(not SEEDS.is_dir(), reason=f"the documents are not at {SEEDS}")
+FACTORS = {"": 1, "s": 1, "min": 60, "%": 0.01, "G/node": 1e9, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "GB": 1e9,
+           "TB": 1e12}  # fmt: skip
+EXPERIMENT = "experiment=llama2_7b_nemo"
+
+
+# --- the figures -----------------------------------------------------------------------------------------------
+
+
+def text_of(document: Document) -> str:
+    texts = [path.read_text(encoding="utf-8").replace("™", "") for path in sorted(SEEDS.glob("*.txt"))]
+    (found,) = [text for text in texts if document.title in text]
+    return found
+
+
+def in_si(figure: Published) -> float:
+    """The value that stands in the table, by an arithmetic of its own."""
+    if figure.printed_unit == "min:s":
+        minutes, seconds = figure.printed.split(":")
+        return 60 * int(minutes) + int(seconds)
+    found = re.fullmatch(r"([\d.]+) ?(\S*)", figure.printed)
+    assert found is not None, figure.printed
+    return float(found[1]) * FACTORS[found[2] or figure.printed_unit]
+
+
+def test_every_value_is_the_printed_one_in_the_unit_of_its_metric() -> None:
+    rows = table("published.csv")
+    assert len(rows) == len(published()) == 28
+    for row, figure in zip(rows, published(), strict=True):
+        assert figure.value == pytest.approx(in_si(figure)), figure
+        assert row["unit"] == METRICS[row["metric"]].unit
+
+
+@needs_seeds
+@pytest.mark.parametrize("figure", published(), ids=lambda figure: f"{figure.row}: {figure.printed}")
+def test_every_figure_stands_in_the_row_of_its_document(figure: Published) -> None:
+    text = text_of(figure.document)
+    rows = [re.split(r"\t| / ", line) for line in text.splitlines()]
+    named = [cells for cells in rows if all(cell in cells for cell in figure.row.split("|"))]
+    assert any(figure.printed in cells for cells in named)
+    for said in (figure.document.number, figure.gpu.removesuffix(" SXM"), figure.printed_unit.partition(":")[0]):
+        assert said in text
+
+
+@needs_seeds
+def test_no_cell_of_their_tables_is_left_out() -> None:
+    for figure in published():
+        cells = {
+            part for other in published() if other.row == figure.row for part in (*other.row.split("|"), other.printed)
+        }
+        lines = [re.split(r"\t| / ", line) for line in text_of(figure.document).splitlines()]
+        (row, *_) = [line for line in lines if all(cell in line for cell in (*figure.row.split("|"), figure.printed))]
+        assert set(row) <= cells
+
+
+@needs_seeds
+def test_the_settings_are_those_of_the_documents() -> None:
+    table_3 = text_of(published()[0].document)
+    for figure in published():
+        if figure.tensor is not None:
+            size = figure.model.removeprefix("llama2_").upper()
+            assert (
+                f"Llama 2 {size}\tTensor Parallelism = {figure.tensor} Pipeline Parallelism = {figure.pipeline} "
+                f"Micro batch size = {figure.micro_batch_size} Global batch size = {figure.global_batch_size} "
+                f"Sequence length = {figure.sequence_length}"
+            ) in table_3
+    apac = next(text_of(each.document) for each in published() if each.document.document == "apac_2024")
+    assert "2 nodes 8 GPUs" in apac
+    assert "**Max Sequence Length:** 512" in apac
+
+
+def test_the_experiments_named_are_there_and_compose_to_the_published_settings() -> None:
+    named = {each.experiment for each in published() if each.experiment}
+    assert named == {"llama2_7b_nemo", "llama2_70b_nemo", "apac_hpc_ai_2024"} <= set(options("experiment"))
+    for figure in published():
+        if figure.experiment:
+            data = ["data.path=/data"] if figure.data == "alpaca" else []
+            run = of_experiment(f"experiment={figure.experiment}", *data)
+            settings = [
+                (run.model.name, figure.model),
+                (run.nodes, figure.nodes),
+                (run.ranks, figure.gpus),
+                (run.parallelism.tensor, figure.tensor),
+                (run.parallelism.pipeline, figure.pipeline),
+                (run.global_batch_size, figure.global_batch_size),
+                (run.job.sequence_length, figure.sequence_length),
+                (run.job.steps, figure.steps),
+                (run.job.epochs, figure.epochs),
+            ]
+            assert all(theirs in {None, ours} for ours, theirs in settings)
+
+
+# --- beside runs -----------------------------------------------------------------------------------------------
+
+
+def of_experiment(*overrides: str) -> Run:
+    return replace(compose([*overrides, "name=r", "sweep=s"], multirun=False)[0].run, name="r")
+
+
+def trained(where: Path, run: Run, overrides: list[str], *, step_time_s: float = 5.0, **started_with: Any) -> RunDir:
+    """A run of which all steps take as long, with a checkpoint of 80 GB that took 100 s to write."""
+    directory = prepared(where, run, overrides=overrides)
+    started(directory, run, startup_time_s=2.0, **started_with)
+    for number in range(1, (run.job.steps or 40) + 1):
+        step(directory, number, step_time_s=step_time_s)
+    event(directory, "checkpoint", step=run.job.steps, checkpoint_size_bytes=80e9, checkpoint_write_time_s=100.0)
+    ended(directory, step=run.job.steps, time="2026-01-02T04:00:00.000+00:00")
+    return directory
+
+
+def rows(where: Path) -> list[dict[str, str]]:
+    section = published_section(scaling_groups(read_runs([where])))
+    assert section is not None
+    return [dict(zip(section.headings, row, strict=True)) for row in section.rows]
+
+
+def test_submit_records_the_experiment(tmp_path: Path) -> None:
+    arguments = [EXPERIMENT, "launcher=dry", f"runs_dir={tmp_path}", "sweep=s"]
+    assert main(["submit", *arguments]) == 0
+    (run,) = read_runs([tmp_path])
+    assert experiment_of(run) == "llama2_7b_nemo"
+    assert len(figures_for(run)) == 5
+
+
+def test_a_run_of_an_experiment_stands_beside_what_was_published_of_it(tmp_path: Path) -> None:
+    run = of_experiment(EXPERIMENT)
+    h100 = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3"}
+    trained(tmp_path, run, [EXPERIMENT], step_time_s=4.0, **h100)
+    trained(tmp_path, replace(run, name="again", repeat=2), [EXPERIMENT], step_time_s=6.0, **h100)
+    time, size, writing, *storage = rows(tmp_path)
+    assert time["Line"] == "GPU: llama2_7b with tp on 8 ranks on 1 node"
+    assert (time["Metric"], time["n"], time["Published"]) == ("Useful time (s)", "2", "199.2")
+    assert time["Measured"] == "200.0 (160.0 to 240.0)"
+    assert time["Measured / published"] == "1.00 (0.803 to 1.20)"
+    assert time["What differs, and the source"] == (
+        "GPU (NVIDIA H100 80GB HBM3); published: 8 NVIDIA H100 SXM, Dell PowerEdge XE9680; InfiniBand NDR; PowerScale "
+        "F600. Software: engine nemo, torch 2.13.0; published: NVIDIA NeMo Framework v23.11. Precision: bfloat16; "
+        "published: not stated. Data: random; published: The Pile, 2 shards. 3.32 min in table 4 of H20044."
+    )
+    assert size["What differs, and the source"] == "Differs as above. 100 GB in table 4 of H20044."
+    assert (size["Measured / published"], writing["Measured / published"]) == ("0.800", "0.667")
+    assert [row["Measured / published"] for row in storage] == ["—", "—"]
+    assert all(row["What differs, and the source"].startswith("Not measured by this run. ") for row in storage)
+
+
+def test_a_cpu_or_emulated_measurement_says_so_first(tmp_path: Path) -> None:
+    run = of_experiment(EXPERIMENT)
+    trained(tmp_path / "cpu", run, [EXPERIMENT])
+    trained(tmp_path / "emulated", run, [EXPERIMENT], emulated_nodes=True)
+    (first, *_), (second, *_) = rows(tmp_path / "cpu"), rows(tmp_path / "emulated")
+    assert first["Line"].startswith("CPU: llama2_7b")
+    assert first["What differs, and the source"].startswith("CPU (Test CPU); published: 8 NVIDIA H100 SXM")
+    assert second["Line"].startswith("Emulated nodes on CPU: ")
+    section = published_section(scaling_groups(read_runs([tmp_path / "emulated"])))
+    assert section is not None
+    assert section.note.startswith("Emulated nodes on CPU: ")
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("model=tiny", "model tiny, published llama2_7b"),
+        ("ranks_per_node=4", "ranks 4, published 8"),
+        ("scaling.global_batch_size=72", "GBS 72, published 144"),
+        ("job.steps=20", "steps 20, published 40"),
+        ("job.sequence_length=2048", "sequence length 2048, published 4096"),
+    ],
+)
+def test_there_is_no_ratio_where_the_task_is_another(override: str, why: str, tmp_path: Path) -> None:
+    run = of_experiment(EXPERIMENT, override, *(["model.max_sequence_length=4096"] if "tiny" in override else []))
+    trained(tmp_path, run, [EXPERIMENT, override])
+    time, *_ = rows(tmp_path)
+    assert time["Measured / published"] == "—"
+    assert time["Measured"] != "—"
+    assert time["What differs, and the source"].startswith(f"No ratio: {why}. ")
+
+
+def test_another_layout_or_precision_of_the_experiment_is_compared_and_said(tmp_path: Path) -> None:
+    changed = ["parallelism.tensor=4", "job.precision=float32"]
+    trained(tmp_path, of_experiment(EXPERIMENT, *changed), [EXPERIMENT, *changed])
+    time, *_ = rows(tmp_path)
+    assert time["Measured / published"] == "1.00"
+    assert "Precision: float32; published: not stated. TP: 4; published: 2." in time["What differs, and the source"]
+
+
+def test_equal_settings_are_recognised_without_the_experiment(tmp_path: Path) -> None:
+    trained(tmp_path / "equal", of_experiment(EXPERIMENT), [])
+    assert len(rows(tmp_path / "equal")) == 5
+    trained(tmp_path / "other", of_experiment(EXPERIMENT, "parallelism.tensor=4"), ["parallelism.tensor=4"])
+    assert published_section(scaling_groups(read_runs([tmp_path / "other"]))) is None
+
+
+def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
+    overrides = ["model=llama31_8b", "parallelism=fsdp_full", "data=pubmedqa", "data.path=x", "nodes=2",
+                 "ranks_per_node=8", "job.steps=null", "job.epochs=3", "job.micro_batch_size=1",
+                 "scaling.global_batch_size=16"]  # fmt: skip
+    trained(tmp_path, of_experiment(*overrides), overrides, step_time_s=30.0)
+    without, with_roce = rows(tmp_path)
+    assert (without["Measured"], without["Published"], with_roce["Published"]) == ("400.0", "1,220", "1,071")
+    assert without["Measured / published"] == with_roce["Measured / published"] == "—"
+    assert (
+        "No ratio: the document does not say how many samples an epoch has." in without["What differs, and the source"]
+    )
+    assert "RoCE not enabled" in without["What differs, and the source"]
+
+
+def test_a_report_of_other_runs_says_nothing_of_documents(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run())
+    assert "Measured beside published" not in report([tmp_path], None).read_text()
+
+
+def test_the_page_shows_it(tmp_path: Path) -> None:
+    trained(tmp_path, of_experiment(EXPERIMENT), [EXPERIMENT])
+    text = unescape(report([tmp_path], None).read_text())
+    assert "<h2>Measured beside published</h2>" in text
+    assert "3.32 min in table 4 of H20044." in text
+    assert (
+        "H20044: Scale AI Training and Fine-Tuning with Dell PowerScale and PowerEdge Servers (Dell, 2024-05)." in text
+    )
+    assert "## Measured beside published" in (tmp_path / "report.md").read_text()

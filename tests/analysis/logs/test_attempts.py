@@ -1,0 +1,273 @@
+"""Attempts of one training, in one log or a file each: joined by contents, counted once; all else is left apart."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
+from analysis.parsers import metrics as a
+from analysis.report.caveats import warnings
+from analysis.report.report import report
+from jobs import metrics as m
+from tests.analysis.parsers.reading import SAMPLES
+from tests.support.megatron_logs import megatron, write
+
+
+def attempt(
+    path: Path,
+    steps: Iterable[int],
+    *,
+    resumed_at: int | None = None,
+    time_ms: float = 1000.0,
+    directory: str = "checkpoints/a",
+    saved_at: int | None = None,
+    stamp: str = "",
+    batch: int = 16,
+) -> Path:
+    """A Megatron-LM log of these steps; the first one takes five times as long."""
+    steps = list(steps)
+    text = megatron(((i, 5 * time_ms if i == steps[0] else time_ms) for i in steps), batch=batch)
+    head, first, rest = text.partition(" iteration ")
+    if resumed_at:
+        head += f"  successfully loaded checkpoint from {directory} [ t 1/1, p 1/1 ] at iteration {resumed_at}\n"
+    text = head + first + rest
+    if stamp:
+        text = re.sub(r"(?m)^ iteration", f" [{stamp}] iteration", text)
+    if saved_at:
+        text += f"  successfully saved checkpoint from iteration {saved_at:7d} to {directory} [ t 1/1, p 1/1 ]\n"
+    return write(path, text)
+
+
+def by_name(path: Path) -> dict[str, RunResult]:
+    return {run.name: run for run in read_runs([path])}
+
+
+def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is_told(tmp_path: Path) -> None:
+    attempt(tmp_path / "slurm-7.out", range(1, 56), saved_at=50)
+    attempt(tmp_path / "slurm-9.out", range(51, 101), resumed_at=50)
+    runs = by_name(tmp_path)
+    first, last = runs["slurm-7.out"], runs["slurm-9.out"]
+    assert (first.used, first.state) == (False, "attempt")
+    assert first.reason == "attempt 1 of 2 of the training that slurm-9.out ends; its steps count there"
+    assert list(last.losses) == list(range(1, 101))
+    assert last.attempts == 2
+    # Of each attempt the first step is warm-up; steps 51 to 55 of the first one were lost.
+    assert last.steady_steps == 49 + 49
+    assert last.values[m.LOST_TIME] == pytest.approx(5)
+    assert [(loss.cause, round(loss.time_s, 6)) for loss in last.lost_to] == [("unknown", 5.0)]
+    (said,) = [each for each in warnings([last], {}) if "attempts" in each]
+    assert said == (
+        "slurm-9.out holds the last of 2 attempts of one training (slurm-7.out, slurm-9.out), by where it says that it "
+        "resumed. Lost: 5 steps, 5.00 s. They count once."
+    )
+    assert "attempt 1 of 2" in (report([tmp_path], tmp_path / "out").parent / "report.md").read_text()
+
+
+def test_three_attempts_of_which_two_start_from_the_same_checkpoint_are_in_the_order_of_their_times(
+    tmp_path: Path,
+) -> None:
+    attempt(tmp_path / "c.out", range(1, 56), stamp="2026-01-02 03:00:00")
+    attempt(tmp_path / "b.out", range(51, 59), resumed_at=50, stamp="2026-01-02 04:00:00")
+    attempt(tmp_path / "a.out", range(51, 81), resumed_at=50, stamp="2026-01-02 05:00:00")
+    runs = by_name(tmp_path)
+    assert {name: run.state for name, run in runs.items() if not run.used} == {"b.out": "attempt", "c.out": "attempt"}
+    assert list(runs["a.out"].losses) == list(range(1, 81))
+    # 5 steps of c, and all 8 of b, whose first one took 5 s.
+    assert runs["a.out"].values[m.LOST_TIME] == pytest.approx(5 + 12)
+
+
+def test_without_times_that_would_order_them_they_are_left_apart_and_it_is_said(tmp_path: Path) -> None:
+    attempt(tmp_path / "a.out", range(1, 56))
+    attempt(tmp_path / "b.out", range(51, 59), resumed_at=50)
+    attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
+    runs = by_name(tmp_path)
+    assert all(run.used for run in runs.values())
+    said = [each for each in warnings(list(runs.values()), {}) if "left apart" in each]
+    assert said == [
+        f"{one} says that it goes on from step 50 of a training; it is left apart, for nothing tells in which order it "
+        f"and a.out and {other} belong together."
+        for one, other in (("b.out", "c.out"), ("c.out", "b.out"))
+    ]
+
+
+def test_of_two_trainings_the_one_that_saved_the_checkpoint_goes_on(tmp_path: Path) -> None:
+    attempt(tmp_path / "a.out", range(1, 56), saved_at=50, directory="ckpt/a", time_ms=900.0)
+    attempt(tmp_path / "b.out", range(1, 56), saved_at=50, directory="ckpt/b")
+    attempt(tmp_path / "c.out", range(51, 81), resumed_at=50, directory="ckpt/b")
+    runs = by_name(tmp_path)
+    assert {name for name, run in runs.items() if run.used} == {"a.out", "c.out"}
+    assert runs["b.out"].state == "attempt"
+
+
+def test_of_two_trainings_that_do_not_tell_their_checkpoints_none_is_guessed(tmp_path: Path) -> None:
+    attempt(tmp_path / "a.out", range(1, 56), time_ms=900.0)
+    attempt(tmp_path / "b.out", range(1, 56))
+    attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
+    runs = by_name(tmp_path)
+    assert all(run.used for run in runs.values())
+    assert any("it and a.out and b.out belong together" in each for each in warnings(list(runs.values()), {}))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"steps": range(51, 81)},  # does not say that it resumed, as a first file whose beginning was cut off
+        {"steps": range(51, 81), "resumed_at": 50, "batch": 32},
+        {"steps": range(71, 91), "resumed_at": 70},  # a file between them is missing
+        {"steps": range(1, 81)},
+    ],
+)
+def test_different_trainings_are_never_joined(other: dict[str, object], tmp_path: Path) -> None:
+    attempt(tmp_path / "job.1", range(1, 56), time_ms=900.0)
+    attempt(tmp_path / "job.2", **other)  # type: ignore[arg-type]
+    runs = by_name(tmp_path)
+    assert all(run.used and run.attempts == 1 for run in runs.values())
+
+
+def test_a_fork_with_another_learning_rate_is_another_training(tmp_path: Path) -> None:
+    attempt(tmp_path / "a.out", range(1, 81))
+    fork = attempt(tmp_path / "b.out", range(51, 81), resumed_at=50)
+    fork.write_text(fork.read_text().replace("learning rate: 1.0E-04", "learning rate: 3.0E-04"))
+    assert all(run.used for run in by_name(tmp_path).values())
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("[rank0]:[titan] 2026-01-02 03:04:05,006 - root - INFO - Training starts at step 3.",
+         "[rank0]:[titan] 2026-01-02 03:04:05,006 - root - INFO - step: {i}  loss:  {loss:.4f}  memory:  1.25GiB(1.58%)"
+         "  tps: 7,000  tflops: 396.00  mfu: 40.00%"),
+        ("01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0]: [Start training] datetime: 2026-01-02 | mbs: 2 | grad_accum: 1 | "
+         "train_steps: 9 | start_iteration_step: 2 | consumed_train_samples: 8",
+         "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0]: iteration: {i} / 9 | consumed_tokens: {i}K | "
+         "elapsed_time_per_iteration_ms: 50 | tokens_per_sec: 14.2K | tokens_per_sec_per_gpu: 1.78K "
+         "| lm_loss: {loss:.1f}"),
+    ],
+)  # fmt: skip
+def test_other_programs_say_in_their_own_words_where_they_go_on(line: str, step: str, tmp_path: Path) -> None:
+    settings = {
+        "titan": "[rank0]:[titan] Building 1-D device mesh with ['dp_shard'], [8]",
+        "nano": "[INFO|DP=0|PP=0|TP=0]: Config(model=ModelArgs(model_config=LlamaConfig(hidden_size=16,",
+    }["titan" if "titan" in line else "nano"]
+    for name, first, head in (("a", 1, ""), ("b", 3, f"{line}\n")):
+        lines = "".join(step.format(i=i, loss=9 - i) + "\n" for i in range(first, first + 4))
+        lines = lines.replace("03:04:05", "03:04:05" if name == "a" else "04:04:05")
+        write(tmp_path / f"{name}.log", f"{settings}\n{head}{lines}")
+    write(tmp_path / "facts.yaml", "ranks: 8\n")
+    runs = by_name(tmp_path)
+    assert runs["a.log"].state == "attempt"
+    assert list(runs["b.log"].losses) == [1, 2, 3, 4, 5, 6]
+    assert a.STEPS_PER_S in runs["b.log"].values or m.TOKENS_PER_S in runs["b.log"].values
+
+
+# --- in one log ------------------------------------------------------------------------------------------------
+
+
+def in_one_log(path: Path, *attempts: Path) -> RunResult:
+    """The run of a log that holds these one after the other."""
+    write(path / "job.out", "".join(attempt.read_text() for attempt in attempts))
+    (run,) = read_runs([path / "job.out"])
+    return run
+
+
+def test_a_log_of_a_requeued_job_tells_what_was_computed_twice_on_the_page_and_in_the_table(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(1, 56), saved_at=50)
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(51, 101), resumed_at=50))
+    assert list(run.losses) == list(range(1, 101))
+    assert (run.attempts, run.steady_steps) == (2, 49 + 49)
+    assert [run.values[m.LOST_STEPS], run.values[m.LOST_TIME]] == pytest.approx([5, 5])
+    page = report([tmp_path / "log"], tmp_path / "out").parent
+    assert (
+        "job.out holds 2 attempts of one training. Lost: 5 steps, 5.00 s. They count once."
+        in (page / "report.md").read_text()
+    )
+    (row,) = csv.DictReader((page / "runs.csv").read_text().splitlines())
+    assert [float(row[name]) for name in ("lost_steps", "lost_time_s", "attempts")] == pytest.approx([5, 5, 2])
+
+
+def test_an_attempt_that_goes_on_where_the_one_before_ended_lost_nothing(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(1, 51))
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(51, 61), resumed_at=50))
+    assert (run.attempts, run.values[m.LOST_STEPS], run.values[m.LOST_TIME]) == (2, 0, 0)
+
+
+def test_of_lines_of_ten_steps_those_after_a_checkpoint_between_two_are_lost(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(10, 101, 10))
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(80, 121, 10), resumed_at=75))
+    assert list(run.losses) == list(range(10, 121, 10))
+    # Of the line of step 80 five steps, of 90 and 100 ten each.
+    assert [run.values[m.LOST_STEPS], run.values[m.LOST_TIME]] == pytest.approx([25, 25])
+
+
+def test_steps_that_no_later_attempt_reached_again_are_lost_too(tmp_path: Path) -> None:
+    parts = [
+        attempt(tmp_path / "1" / "part", range(1, 56)),
+        attempt(tmp_path / "2" / "part", range(41, 51), resumed_at=40),
+        attempt(tmp_path / "3" / "part", range(31, 36), resumed_at=30),
+    ]
+    run = in_one_log(tmp_path / "log", *parts)
+    assert list(run.losses) == list(range(1, 36))
+    # 41 to 55, then 31 to 40 of the first attempt; 41 to 50 of the second, whose first step took 5 s.
+    assert (run.attempts, run.values[m.LOST_STEPS]) == (3, 25 + 10)
+    assert run.values[m.LOST_TIME] == pytest.approx(25 + 14)
+
+
+def test_of_a_log_that_begins_anew_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1" / "part", range(1, 56))
+    run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(1, 11), time_ms=900.0))
+    assert run.attempts == 1
+    assert not {m.LOST_STEPS, m.LOST_TIME} & run.values.keys()
+    assert run.log is not None
+    assert run.log.note is None
+
+
+# --- real logs of programs that were killed and resumed ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "steps", "lost_steps", "lost_s"),
+    [
+        ("litgpt_resumed.txt", 9, 2, 0.54429 + 0.56375),
+        # Of micro-batches: their step took a time that none of its lines tells.
+        ("litgpt_resumed_accumulating.txt", 9, 1, None),
+        ("nemo_resumed.txt", 9, 2, 0.2906 + 0.05391),
+        # No line says which step it is of.
+        ("hf_trainer_resumed.txt", None, None, None),
+    ],
+)
+def test_a_killed_and_resumed_training_is_two_attempts(
+    file: str, steps: int | None, lost_steps: int | None, lost_s: float | None
+) -> None:
+    (run,) = read_runs([SAMPLES / file])
+    assert run.attempts == 2
+    assert run.values.get(m.LOST_STEPS) == lost_steps
+    assert run.values.get(m.LOST_TIME) == (None if lost_s is None else pytest.approx(lost_s))
+    if steps:
+        assert (min(run.losses), max(run.losses)) == (0 if "accumulating" in file else 1, steps)
+
+
+@pytest.mark.parametrize(
+    ("file", "resumed"),
+    [("litgpt_resumed.txt", "Resuming training from"), ("nemo_resumed.txt", "Restored all states")],
+)
+def test_the_same_attempts_in_files_of_their_own_are_joined_and_lose_the_same(
+    file: str, resumed: str, tmp_path: Path
+) -> None:
+    (whole,) = read_runs([SAMPLES / file])
+    text = (SAMPLES / file).read_text()
+    begin = "{'access_token'" if file.startswith("litgpt") else "GPU available"
+    at = text.index(begin, text.index(begin) + 1)
+    assert at < text.index(resumed)
+    write(tmp_path / "1.out", text[:at])
+    write(tmp_path / "2.out", text[at:])
+    runs = by_name(tmp_path)
+    assert runs["1.out"].state == "attempt"
+    for metric in (m.LOST_STEPS, m.LOST_TIME):
+        assert runs["2.out"].values[metric] == pytest.approx(whole.values[metric])
+    assert runs["2.out"].losses == whole.losses

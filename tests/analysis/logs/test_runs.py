@@ -1,0 +1,487 @@
+"""Other people's logs as runs of the report: what is measured of them, what is compared, and what is said of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from analysis.failures.runs import endings
+from analysis.load.discover import read, read_runs
+from analysis.load.run_directory import RunResult
+from analysis.parsers import metrics as a
+from analysis.report.caveats import warnings
+from analysis.report.report import build, page, report
+from analysis.report.runs_table import rows_of, to_csv
+from analysis.scaling.groups import scaling_groups
+from analysis.scaling.mlperf import systems_of
+from jobs import metrics as m
+from jobs.errors import ReportError
+from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus
+from tests.support.megatron_logs import megatron, write
+
+
+def logged(key: str, value: object, time_s: float, **metadata: object) -> str:
+    """A line of an MLPerf log."""
+    entry = {"namespace": "", "time_ms": int(time_s * 1000), "event_type": "POINT_IN_TIME", "key": key}
+    return f":::MLLOG {json.dumps(entry | {'value': value, 'metadata': metadata})}\n"
+
+
+def result(minutes: float, *, batch: int = 8, rate: float = 10.0, status: str = "success") -> str:
+    """An MLPerf result of llama2_70b_lora that took so long."""
+    steps = [logged("tracked_stats", {"throughput": rate}, 60 + i, samples_count=8 * i) for i in range(1, 6)]
+    return "".join(
+        [
+            logged("submission_benchmark", "llama2_70b_lora", 0),
+            logged("submission_org", "Nobody", 0),
+            logged("global_batch_size", batch, 0),
+            logged("run_start", None, 60),
+            *steps,
+            logged("eval_start", None, 70, samples_count=40),
+            logged("eval_accuracy", 0.924, 75, samples_count=40),
+            logged("eval_stop", None, 76, samples_count=40),
+            logged("run_stop", None, 60 + 60 * minutes, status=status),
+        ]
+    )
+
+
+def system(path: Path, nodes: int, minutes: Sequence[float], *, batch: int = 8, rate: float = 10.0) -> None:
+    """The results of one MLPerf system, beside its description."""
+    said = {"system_name": "lies about its size", "number_of_nodes": str(nodes), "accelerators_per_node": "8"}
+    write(path / "system.json", json.dumps(said | {"accelerator_model_name": "H100", "framework": "torch"}))
+    for i, took in enumerate(minutes):
+        write(path / f"result_{i}.txt", result(took, batch=batch, rate=rate))
+
+
+def one(path: Path) -> RunResult:
+    """The only run at a path."""
+    (run,) = read_runs([path])
+    return run
+
+
+def test_the_first_step_and_slow_ones_after_it_are_not_measured(tmp_path: Path) -> None:
+    times_ms = [9000, 3000, *[1000] * 8]
+    run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
+    assert run.steady_steps == 8
+    assert run.values[m.STEP_TIME_MEDIAN] == 1.0
+    assert run.values[m.FIRST_STEP_TIME] == 9.0
+    assert run.values[a.SAMPLES_PER_S] == pytest.approx(16.0)
+
+
+def test_at_most_half_of_an_attempt_is_warm_up(tmp_path: Path) -> None:
+    run = one(write(tmp_path / "job.out", megatron(enumerate([4000, 3000, 2000, 1800, 1400, 1000], 1))))
+    assert run.steady_steps == 3
+
+
+def test_steps_that_a_later_attempt_made_again_count_once_and_its_first_is_warm_up(tmp_path: Path) -> None:
+    first = megatron([(step, 1000.0) for step in range(1, 11)])
+    again = megatron([(6, 5000.0)] + [(step, 2000.0) for step in range(7, 16)])
+    run = one(write(tmp_path / "job.out", first + again))
+    assert run.losses.keys() == set(range(1, 16))
+    # Steps 2 to 5 of the first attempt and 7 to 15 of the second.
+    assert run.steady_steps == 4 + 9
+    assert run.values[m.STEP_TIME_MEDIAN] == 2.0
+
+
+def test_of_ranks_that_tell_of_one_step_the_slowest_counts(tmp_path: Path) -> None:
+    lines = "".join(
+        megatron([(step, 1000.0 + 100 * rank)], ranks=None, prefix=f"{rank}:")
+        for step in range(1, 9)
+        for rank in (0, 1, 2)
+    )
+    run = one(write(tmp_path / "job.out", megatron([]) + lines))
+    assert run.steady_steps == 7
+    assert run.values[m.STEP_TIME_MEDIAN] == pytest.approx(1.2)
+    assert run.values[a.SAMPLES_PER_S] == pytest.approx(16 / 1.2)
+
+
+def test_another_ranks_log_of_the_same_run_is_no_second_measurement(tmp_path: Path) -> None:
+    times_ms = [5000, *[1000 + 37 * (i % 5) for i in range(20)]]
+    write(tmp_path / "rank0.log", megatron(enumerate(times_ms, 1)))
+    write(tmp_path / "rank1.log", megatron((i, time + 1) for i, time in enumerate(times_ms, 1)))
+    write(tmp_path / "repeat.log", megatron((i, 1.05 * time) for i, time in enumerate(times_ms, 1)))
+    states = {run.name: run.state for run in read_runs([tmp_path])}
+    assert states == {"rank0.log": "as far as logged", "rank1.log": "copy", "repeat.log": "as far as logged"}
+
+
+def test_a_training_that_the_terminal_and_a_file_with_more_digits_tell_is_one_run(tmp_path: Path) -> None:
+    terminal = (SAMPLES / "dllogger_1_0.txt").read_text().splitlines(keepends=True)
+    write(tmp_path / "terminal.log", "".join(terminal[:12]))
+    shutil.copy(SAMPLES / "dllogger_1_0.jsonl", tmp_path / "log.json")
+    write(tmp_path / "repeat.log", "".join(terminal[12:]))
+    states = {run.name: run.state for run in read_runs([tmp_path])}
+    assert states == {"log.json": "as far as logged", "terminal.log": "copy", "repeat.log": "as far as logged"}
+
+
+def test_runs_whose_model_no_log_tells_are_not_compared_until_the_user_says_so(tmp_path: Path) -> None:
+    for ranks, time_ms in ((8, 1000.0), (16, 500.0)):
+        write(tmp_path / f"n{ranks}.out", megatron(((step, time_ms) for step in range(1, 9)), ranks=ranks))
+    assert [len(group.points) for group in scaling_groups(read_runs([tmp_path]))] == [1, 1]
+    write(tmp_path / "facts.yaml", "model: llama3-8b\n")
+    (group,) = scaling_groups(read_runs([tmp_path]))
+    assert (group.model, group.mode) == ("llama3-8b", "strong")
+    speedup = group.speedup(group.points[1])
+    assert speedup is not None
+    assert speedup.median == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("batches", "mode", "work"),
+    [
+        ((8, 8), "strong", None),
+        ((8, 16), "weak", None),
+        ((8, 12), "changing batch", "the global batch changes: 8 on 8 ranks, 12 on 16 ranks"),
+    ],
+)
+def test_how_the_work_grows_is_recognised_by_the_batch(
+    tmp_path: Path, batches: tuple[int, int], mode: str, work: str | None
+) -> None:
+    for ranks, batch in zip((8, 16), batches, strict=True):
+        steps = ((step, 1000.0) for step in range(1, 9))
+        write(tmp_path / f"n{ranks}.out", megatron(steps, ranks=ranks, batch=batch))
+    write(tmp_path / "facts.yaml", "model: llama3-8b\n")
+    found = read([tmp_path])
+    (group,) = scaling_groups(found.runs)
+    assert (group.mode, group.unequal_work) == (mode, work)
+    said = " ".join(warnings(found.runs, {}, [group]))
+    html = page(build(found))
+    assert (work in said and work in html) if work else "global batch changes" not in said + html
+
+
+def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=None))
+    found = read([tmp_path])
+    assert found.runs[0].used
+    assert scaling_groups(found.runs) == []
+    (said,) = warnings(found.runs, {})
+    assert said.startswith("1 log does not tell how many ranks there were (job.out)")
+    assert said.endswith("Write `ranks: N` into a facts.yaml beside it.")
+    answer = "No scaling result: no log tells how many ranks there were; the warnings say what to write."
+    assert build(found).answers == [answer]
+    html = page(build(found))
+    assert "<h2>Every run measured</h2>" in html
+    assert "<h2>Results</h2>" not in html
+    assert "<h2>Figures</h2>" not in html
+    write(tmp_path / "facts.yaml", "ranks: 8\n")
+    assert [group.points[0].ranks for group in scaling_groups(read_runs([tmp_path]))] == [8]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rank: 8\n", "rank is not known. Known are nodes, ranks, ranks_per_node,"),
+        ("ranks: many\n", "ranks is 'many', and must be a whole number above 0."),
+        ("ranks: 0\n", "ranks is 0, and must be a whole number above 0."),
+        ("model: 8\n", "model is 8, and must be a text."),
+        ("- 8\n", "holds no settings. Write one a line, for instance: ranks: 16"),
+        ("ranks: [8\n", "cannot be read: while parsing a flow sequence"),
+    ],
+)
+def test_facts_that_are_wrong_are_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+    write(tmp_path / "job.out", megatron([(1, 1000.0)]))
+    path = write(tmp_path / "facts.yaml", text)
+    with pytest.raises(ReportError) as caught:
+        read_runs([tmp_path])
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=16))
+    write(tmp_path / "facts.yaml", "ranks: 16\nmodel: llama3-8b\n")
+    assert warnings(read_runs([tmp_path]), {}) == []
+    write(tmp_path / "facts.yaml", "ranks: 8\nglobal_batch_size: 32\n")
+    runs = read_runs([tmp_path])
+    assert runs[0].ranks == 8
+    assert warnings(runs, {}) == [
+        "facts.yaml says ranks 8, job.out says 16; what facts.yaml says was used.",
+        "facts.yaml says global_batch_size 32, job.out says 16; what the log says was used.",
+    ]
+
+
+def test_ranks_of_facts_go_before_the_nodes_that_others_tell(tmp_path: Path) -> None:
+    system(tmp_path, 2, (10,))
+    write(tmp_path / "facts.yaml", "ranks: 8\n")
+    (run,) = read_runs([tmp_path])
+    assert (run.ranks, run.setting("nodes")) == (8, None)
+
+
+def test_nodes_that_are_known_of_some_runs_only_are_not_said_of_all(tmp_path: Path) -> None:
+    write(tmp_path / "one/job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=1))
+    write(tmp_path / "one/facts.yaml", "nodes: 1\n")
+    write(tmp_path / "many/job.out", megatron(((step, 900.0) for step in range(1, 9)), ranks=16))
+    assert "1 to 16 ranks on 1 node (1 run of unknown nodes)" in build(read([tmp_path])).lead
+
+
+def test_more_nodes_than_ranks_in_facts_are_warned_of(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
+    write(tmp_path / "facts.yaml", "nodes: 16\n")
+    assert warnings(read_runs([tmp_path]), {}) == [
+        "With facts.yaml, job.out has 8 ranks on 16 nodes, which cannot be: correct nodes, ranks_per_node or ranks in "
+        "facts.yaml."
+    ]
+
+
+def test_an_mlperf_score_drops_the_fastest_and_the_slowest_and_an_aborted_result_is_the_slowest(tmp_path: Path) -> None:
+    system(tmp_path / "one", 1, (10, 11, 12, 20))
+    system(tmp_path / "two", 2, (5, 6, 7), rate=18.0)
+    write(tmp_path / "two" / "result_3.txt", result(1, rate=18.0, status="aborted"))
+    write(tmp_path / "two" / "scaling.json", '{"scaling_factor": 1.1}')
+    ((one_node, two_nodes),) = systems_of(read_runs([tmp_path]))
+    assert one_node.score_s == pytest.approx(60 * (11 + 12) / 2)
+    assert two_nodes.score_s == pytest.approx(60 * (6 + 7) / 2 * 1.1)
+    write(tmp_path / "two" / "result_4.txt", result(1, status="aborted"))
+    ((_, two_nodes),) = systems_of(read_runs([tmp_path]))
+    assert two_nodes.score_s is None
+
+
+def test_time_to_train_and_throughput_are_told_apart(tmp_path: Path) -> None:
+    system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
+    system(tmp_path / "two", 2, (8, 8, 8), rate=18.0, batch=16)
+    text = (report([tmp_path], tmp_path / "out").parent / "report.md").read_text()
+    row = next(line for line in text.splitlines() if "Nobody | 2 | 16 | 16 | 3 |" in line)
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[-4:-1] == ["1.25", "1.80", "global batch 16 against 8 of the reference"]
+
+
+def test_a_score_that_scales_worse_than_the_throughput_is_told_with_what_it_is_made_of(tmp_path: Path) -> None:
+    system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
+    system(tmp_path / "two", 2, (8, 8, 8), rate=18.0)
+    (said,) = warnings(read_runs([tmp_path]), {})
+    assert said == (
+        "llama2_70b_lora from 8 to 16 ranks: 1.80 times the throughput, but only 1.25 times the score in time to "
+        "train. Samples to the target: 40 and 40; in evaluations: 1.0 and 1.2 % of the time."
+    )
+
+
+def test_a_repeat_that_is_far_from_the_others_is_named(tmp_path: Path) -> None:
+    for name, rate in zip("abcde", (10.0, 10.1, 9.9, 8.0, 10.0), strict=True):
+        write(tmp_path / name / "result_0.txt", result(10, rate=rate))
+    write(tmp_path / "facts.yaml", "nodes: 1\nranks_per_node: 8\n")
+    runs = read_runs([tmp_path])
+    (said,) = warnings(runs, {}, scaling_groups(runs))
+    assert said.startswith("d/result_0.txt has 8.000 samples/s, 20 % from the median of its 5 repeats, llama2_70b_lora")
+
+
+def test_an_aborted_result_is_listed_and_not_measured(tmp_path: Path) -> None:
+    run = one(write(tmp_path / "result_0.txt", result(10, status="aborted")))
+    assert (run.state, run.reason) == ("aborted", "the log says of its end: aborted")
+
+
+def test_the_description_of_a_system_is_found_by_the_folder_of_its_results(tmp_path: Path) -> None:
+    write(tmp_path / "results" / "big" / "llama2_70b_lora" / "result_0.txt", result(10))
+    for name, nodes in (("big", 4), ("small", 1)):
+        said = {"system_name": name, "number_of_nodes": nodes, "accelerators_per_node": 8}
+        write(tmp_path / "systems" / f"{name}.json", json.dumps(said))
+    (run,) = read_runs([tmp_path])
+    assert (run.setting("nodes"), run.ranks) == (4, 32)
+
+
+def test_what_no_parser_knows_is_listed_and_nothing_is_said_of_it(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
+    write(tmp_path / "notes.txt", "the cluster was slow today\n")
+    (tmp_path / "weights.bin").write_bytes(bytes(range(32)) * 4096)
+    assert list(read([tmp_path]).unknown) == ["notes.txt", "weights.bin"]
+    html = page(build(read([tmp_path])))
+    assert "Files that no parser knows" in html
+    assert "<code>weights.bin</code>" in html
+
+
+# Of the manifest that AIPerf 0.13.0 wrote beside the samples, what names files.
+PHASES = [
+    {
+        "phase_kind": kind,
+        "phase_name": kind,
+        "metrics_csv": f"phases/{kind}/profile_export_aiperf.csv",
+        "metrics_json": f"phases/{kind}/profile_export_aiperf.json",
+    }
+    for kind in ("warmup", "profiling")
+]
+
+
+def profile_of_aiperf(path: Path, *, phases: str) -> list[str]:
+    """The files in which results are found, of a folder as AIPerf leaves it with this manifest."""
+    whole, warm_up = ((SAMPLES / f"aiperf_{name}.json").read_text() for name in ("profiling", "warm_up"))
+    for name, text in {"": whole, "phases/warmup": warm_up, "phases/profiling": whole}.items():
+        write(path / name / "profile_export_aiperf.json", text)
+    write(path / "phase_manifest.json", phases)
+    return [str(log.path.relative_to(path)) for log in read([path]).logs]
+
+
+def test_the_phases_of_a_benchmark_are_no_results_beside_its_own(tmp_path: Path) -> None:
+    found = profile_of_aiperf(tmp_path, phases=json.dumps({"phases": PHASES, "schema_version": 1}))
+    assert found == ["profile_export_aiperf.json"]
+
+
+def test_of_several_phases_that_were_profiled_each_is_a_result(tmp_path: Path) -> None:
+    more = PHASES[1] | {"metrics_json": "phases/more/profile_export_aiperf.json"}
+    assert profile_of_aiperf(tmp_path, phases=json.dumps({"phases": [*PHASES, more]})) == [
+        "phases/profiling/profile_export_aiperf.json",
+        "profile_export_aiperf.json",
+    ]
+
+
+@pytest.mark.parametrize("phases", ["", "[]", '{"phases": [1, {"phase_kind": "warmup", "metrics_json": 1}]}'])
+def test_a_manifest_that_names_no_files_hides_none(phases: str, tmp_path: Path) -> None:
+    assert len(profile_of_aiperf(tmp_path, phases=phases)) == 3
+
+
+def test_a_report_beside_logs_is_no_log_of_the_next_report(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
+    first = report([tmp_path], None).read_bytes()
+    assert list(read([tmp_path]).unknown) == []
+    assert report([tmp_path], None).read_bytes() == first
+
+
+def test_a_single_log_may_be_given(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
+    assert one(path).name == "job.out"
+
+
+def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
+    logs = tmp_path / "fabric"
+    logs.mkdir()
+    shutil.copy(SAMPLES / "nccl_tests.txt", logs)
+    content = build(read([tmp_path]))
+    assert (content.title, content.lead) == ("Report: fabric", "1 log; none tells of a training.")
+    assert content.answers == ["No scaling result: that takes trainings. What was measured is below."]
+    section = next(each for each in content.measurements if each.heading == "nccl-tests")
+    assert section.headings[:2] == ("File", "Message size (B)")
+    assert "bus_bandwidth_bytes_per_s" in page(content)
+
+
+def test_a_log_of_a_failed_run_says_the_line_that_proves_why(tmp_path: Path) -> None:
+    text = megatron((step, 1000.0) for step in range(1, 9)) + "slurmstepd: error: Detected 1 oom-kill event(s) in "
+    write(tmp_path / "job.out", text + "StepId=7.0. Some of the step tasks have been OOM Killed.\n")
+    (run,) = read_runs([tmp_path])
+    assert run.state == "out of host memory"
+    said = " ".join(warnings([run], {}))
+    assert (
+        "job.out ended badly (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in said
+    )
+
+
+def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) -> None:
+    write(tmp_path / "slurm-7.out", megatron((step, 1000.0) for step in range(1, 9)))
+    write(tmp_path / "sacct.txt", "JobID|State|ExitCode\n7|FAILED|90:0\n7.0|OUT_OF_MEMORY|0:125\n")
+    (run,) = read_runs([tmp_path])
+    assert run.state == "out of host memory"
+    (sentence,) = [each for each in warnings([run], {}) if "ended badly" in each]
+    assert sentence.endswith("its steps until then count. sacct.txt:3: 7.0 OUT_OF_MEMORY, exit code 0:125")
+    (row,) = csv.DictReader(to_csv(rows_of([run], [], {}, endings([run]))).splitlines())
+    assert row["ended_by"] == "out_of_host_memory"
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    "case", sorted((CORPUS / "mlperf").glob("*/*/")), ids=lambda path: f"{path.parent.name}-{path.name}"
+)
+def test_every_mlperf_score_of_the_corpus_is_right(case: Path) -> None:
+    true = json.loads((case / "meta.json").read_text())
+    ((found,),) = systems_of(read_runs([case]))
+    score = true["true_figures"]["score_min = olympic_mean x scaling_factor"]
+    assert found.score_s is not None
+    # The figure has four decimals, and so has the mean that it was computed from.
+    assert found.score_s / 60 == pytest.approx(score, abs=2e-4)
+    assert found.ranks == true["gpus"]
+    assert found.results[0].setting("nodes") == int(true["nodes"])
+
+
+@needs_corpus
+def test_the_dell_series_scales_as_its_logs_say() -> None:
+    groups = scaling_groups(read_runs([CORPUS / "mlperf" / "v4.1_Dell_llama2_70b_lora"]))
+    line = max(groups, key=lambda group: len(group.points))
+    assert [(point.nodes, point.ranks, point.global_batch_size) for point in line.points] == [
+        (1, 8, 8),
+        (2, 16, 8),
+        (4, 32, 8),
+        (8, 64, 8),
+    ]
+    speedups = [spread.median for point in line.points if (spread := line.speedup(point))]
+    # 1.69 times in throughput, and 1.38 times in time (corpus/README.md, trap 3).
+    assert speedups == pytest.approx([1.0, 1.687, 3.431, 6.677], abs=0.002)
+    systems = next(
+        each for each in systems_of(read_runs([CORPUS / "mlperf" / "v4.1_Dell_llama2_70b_lora"])) if len(each) > 1
+    )
+    first, second = (system.score_s / system.convergence_factor for system in systems[:2] if system.score_s)
+    assert first / second == pytest.approx(1.385, abs=0.001)
+
+
+# What is no log: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
+NO_LOGS = ("README.md", ".ini", ".yaml", ".sh", ".slurm", "/stderr", "package_checker_params", "_storage_report.json",
+           "per_epoch_stats.json", "slurm_source_strings.txt")  # fmt: skip
+# The excerpt ends before its first row or step.
+BEGINNINGS = {"dmon_pucm_columns.txt", "litgpt_pretrain_2023_measured_tflops.txt"}
+
+
+@needs_corpus
+def test_every_log_of_the_corpus_is_known() -> None:
+    unknown = [name for name in read([CORPUS]).unknown if not name.endswith(("meta.json", *NO_LOGS))]
+    assert {Path(name).name for name in unknown} == BEGINNINGS
+
+
+# --- jobs that died before their first step, and errors in a file of their own ----------------------------------
+
+OUT_OF_MEMORY = (
+    "loading\nTraceback (most recent call last):\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
+)
+
+
+def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tmp_path: Path) -> None:
+    run = one(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
+    assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it told of any step", False)
+    assert build(read([tmp_path])).answers == ["No result: the run cannot be used; the reason is below."]
+    (ended,) = endings([run]).values()
+    assert ended.proof == "slurm-7.out:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+
+
+def test_text_of_which_nothing_is_known_is_no_run(tmp_path: Path) -> None:
+    write(tmp_path / "train.out", megatron([(1, 9), (2, 5)]))
+    write(tmp_path / "notes.txt", "the run was slow\n")
+    assert len(read_runs([tmp_path])) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "errors"),
+    [("train-7.out", "train-7.err"), ("train.o7", "train.e7"), ("7_0_log.out", "7_0_log.err"), ("stdout", "stderr")],
+)
+def test_errors_in_a_file_of_their_own_tell_why_the_training_beside_them_ended(
+    tmp_path: Path, output: str, errors: str
+) -> None:
+    log = write(tmp_path / output, megatron([(step, 5) for step in range(1, 9)]))
+    write(tmp_path / errors, OUT_OF_MEMORY)
+    (run,) = read_runs([tmp_path])
+    assert (run.name, run.state) == (output, "out of gpu memory")
+    assert run.used
+    (ended,) = endings([run]).values()
+    assert ended.proof == f"{errors}:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    assert endings([one(log)]) == {}, "without that file nothing tells"
+
+
+def test_a_traceback_beside_a_training_may_be_one_that_it_went_on_after(tmp_path: Path) -> None:
+    write(tmp_path / "train.out", megatron([(step, 5) for step in range(1, 9)]))
+    write(tmp_path / "train.err", "Traceback (most recent call last):\nKeyError: 'metrics server'\n")
+    (run,) = read_runs([tmp_path])
+    assert (run.state, endings([run])) == ("as far as logged", {})
+
+
+def test_errors_of_another_job_tell_nothing_of_this_one(tmp_path: Path) -> None:
+    write(tmp_path / "train-7.out", megatron([(step, 5) for step in range(1, 9)]))
+    write(tmp_path / "train-8.err", OUT_OF_MEMORY)
+    states = {run.name: run.state for run in read_runs([tmp_path])}
+    assert states == {"train-7.out": "as far as logged", "train-8.err": "out of gpu memory"}
+
+
+def test_files_whose_names_are_no_text_are_read_and_named(tmp_path: Path) -> None:
+    write(tmp_path / "train.out", megatron([(step, 5) for step in range(1, 9)]))
+    odd = os.fsdecode(b"caf\xe9.dat")
+    write(tmp_path / odd, "x")
+    found = read([tmp_path], use_cache=True)
+    assert (len(found.runs), found.unknown) == (1, [odd])
+    assert "caf" in page(build(found))

@@ -1,0 +1,132 @@
+"""What runs cost: time that nodes were held, service units, per token, against the reference, and the sum."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
+from analysis.report.report import report
+from analysis.scaling.groups import scaling_groups
+from jobs import metrics as m
+from jobs.plan.rules.values import service_units_are_positive
+from tests.support.fake_events import clock, compute, killed_once, meet
+from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
+
+
+def priced(path: Path) -> dict[str, RunResult]:
+    """The used runs below a path with what they cost, by name."""
+    return {run.name: run for run in read_runs([path]) if run.used}
+
+
+def section(path: Path) -> list[list[str]]:
+    """The cells of the section, headings first."""
+    report([path], None)
+    lines = (path / "report.md").read_text().split("## What it cost\n\n")[1].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "---" not in line]
+
+
+def calm(path: Path, name: str, *, ranks: int, seconds: float) -> None:
+    """A run of one start, held for so long."""
+    directory = prepared(path, a_run(name, ranks_per_node=ranks))
+    meet(directory, 4, startup=4, ranks=ranks)
+    compute(directory, 1, 6)
+    ended(directory, time=clock(seconds))
+
+
+def test_lost_work_is_paid_and_waiting_is_not(tmp_path: Path) -> None:
+    killed_once(prepared(tmp_path, a_run(nodes=1, ranks_per_node=1, steps=10)))
+    values = priced(tmp_path)["run"].values
+    # Of 100 s 10 were in the queue and 37 between the starts.
+    assert values[m.NODE_TIME] == values[m.RANK_TIME] == pytest.approx(53)
+    # Steps 5 and 6 were computed twice; the final model is made of 10.
+    assert values[m.TOKENS_TRAINED] == 10 * 1024
+    assert values[m.RANK_TIME_PER_TOKEN] == pytest.approx(53 / 10240)
+    assert m.SERVICE_UNITS not in values
+
+
+def test_without_moments_of_its_parts_a_run_of_one_start_cost_its_total_time(tmp_path: Path) -> None:
+    run = a_run(nodes=2, ranks_per_node=4)
+    directory = prepared(tmp_path, run)
+    started(directory, run, time="no moment")
+    for number in range(1, 7):
+        step(directory, number)
+    ended(directory)
+    values = priced(tmp_path)["run"].values
+    assert (values[m.NODE_TIME], values[m.RANK_TIME]) == (2 * 10, 8 * 10)
+
+
+def test_a_restarted_run_whose_starts_recorded_too_little_has_no_cost(tmp_path: Path) -> None:
+    run = a_run()
+    directory = prepared(tmp_path / "s", run)
+    for attempt in (1, 2):
+        started(directory, run, attempt=attempt, time="no moment")
+        for number in range(1, 7):
+            step(directory, number, attempt=attempt)
+    ended(directory, attempt=2)
+    calm(tmp_path / "s", "known", ranks=1, seconds=36)
+    assert m.RANK_TIME not in priced(tmp_path)["run"].values
+    assert section(tmp_path / "s")[-1][-1] == "not in it: 1 run whose time or ranks are not told"
+
+
+def test_service_units_are_the_sites_price_of_node_hours(tmp_path: Path) -> None:
+    run = a_run()
+    killed_once(prepared(tmp_path, replace(run, cluster=replace(run.cluster, service_units_per_node_hour=144))))
+    assert priced(tmp_path)["run"].values[m.SERVICE_UNITS] == pytest.approx(144 * 53 / 3600)
+
+
+@pytest.mark.parametrize(("rate", "wrong"), [(None, False), (0.5, False), (0, True), (-1, True), (float("nan"), True)])
+def test_a_price_is_positive(rate: float | None, wrong: bool) -> None:
+    run = a_run()
+    said = service_units_are_positive(
+        replace(run, cluster=replace(run.cluster, service_units_per_node_hour=rate)),
+    )
+    assert (said is not None) is wrong
+    if said is not None:
+        assert said == (
+            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Type what your site charges for a "
+            "node and hour, or null."
+        )
+
+
+def test_a_price_does_not_take_runs_out_of_their_line(tmp_path: Path) -> None:
+    run = a_run("a")
+    finished_run(tmp_path, replace(run, cluster=replace(run.cluster, service_units_per_node_hour=2)))
+    finished_run(tmp_path, a_run("b", repeat=2))
+    assert [len(group.points) for group in scaling_groups(read_runs([tmp_path]))] == [1]
+
+
+def test_a_token_costs_more_where_ranks_are_added_in_vain(tmp_path: Path) -> None:
+    calm(tmp_path, "one", ranks=1, seconds=36)
+    calm(tmp_path, "two", ranks=2, seconds=27)
+    headings, *rows = section(tmp_path)
+    assert headings == ["Run", "Node-hours", "CPU rank-hours", "Tokens trained (million)",
+                        "CPU rank-hours per 1e9 tokens", "Relative cost", "Counted in"]  # fmt: skip
+    per_token = [f"{seconds / 6144 / 3600 * 1e9:,.0f}" for seconds in (54, 36, 90 / 2)]
+    assert rows == [
+        ["two", "0.007500", "0.01500", "0.006144", per_token[0], "1.50", "1 start"],
+        ["one", "0.01000", "0.01000", "0.006144", per_token[1], "1.00", "1 start"],
+        ["All 2 runs", "0.01750", "0.02500", "0.01229", per_token[2], "—", "every run found"],
+    ]
+    with (tmp_path / "runs.csv").open() as file:
+        assert {row["name"]: row["relative_cost"] for row in csv.DictReader(file)} == {"one": "1.0", "two": "1.5"}
+
+
+def test_runs_that_are_not_used_are_said_to_have_cost_too(tmp_path: Path) -> None:
+    calm(tmp_path, "one", ranks=1, seconds=36)
+    event(prepared(tmp_path, a_run("lost")), "failed", error="gone")
+    assert section(tmp_path)[-1][-1] == "not in it: 1 run not used, which cost too"
+
+
+def test_on_gpus_the_hours_are_gpu_hours(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run(), device="cuda", device_name="NVIDIA H200")
+    assert "GPU-hours" in section(tmp_path)[0]
+
+
+def test_lost_work_is_named(tmp_path: Path) -> None:
+    killed_once(prepared(tmp_path, a_run(steps=10)))
+    assert section(tmp_path)[-1][-1] == "2 starts, with 7.00 s of lost work"

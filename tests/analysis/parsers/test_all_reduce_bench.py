@@ -1,0 +1,87 @@
+"""all_reduce_bench.py: bits made bytes, and ranks that write into each other's lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.parsers import all_reduce_bench
+from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind, Line, Record, Text
+from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+
+NAME = "all_reduce_bench.py"
+SAMPLE = SAMPLES / "all_reduce_bench.txt"
+
+
+def said(*lines: str) -> list[Record]:
+    return list(all_reduce_bench.parse(Line(number, text) for number, text in enumerate(lines, 1)))
+
+
+def test_a_trial_of_a_rank_is_a_measurement_in_bytes_per_second() -> None:
+    first, second = records(SAMPLE, NAME)[:2]
+    assert (first.rank, second.rank) == (1, 0)
+    assert first.values == pytest.approx({
+        a.MESSAGE_SIZE: 4e9, a.COLLECTIVE_TIME: 0.05, a.ALGORITHM_BANDWIDTH: 80e9, a.BUS_BANDWIDTH: 80e9,
+    })  # fmt: skip
+    assert first.texts == {Text.benchmark: "all_reduce"}
+
+
+def test_of_ranks_mixed_up_every_figure_is_said_and_no_rank() -> None:
+    mixed = records(SAMPLE, NAME)[2:]
+    assert [each.rank for each in mixed] == [None] * len(mixed)
+    assert column(mixed, Kind.measurement, a.COLLECTIVE_TIME) == [0.04, 0.0401]
+    assert column(mixed, Kind.measurement, a.ALGORITHM_BANDWIDTH) == pytest.approx([100e9, 99.750625e9])
+    assert column(mixed, Kind.measurement, a.BUS_BANDWIDTH) == [100e9], "nan is no bandwidth"
+
+
+def test_later_versions_name_the_host_and_no_bits() -> None:
+    (record,) = said("node1:3:", " duration: 0.0500 sec", " algo throughput: 1280.0000 Gbps", " busbw: 640.0000  Gbps")
+    assert (record.rank, record.host) == (None, "node1"), "3 is the rank on its host"
+    assert record.values[a.ALGORITHM_BANDWIDTH] == pytest.approx(80e9)
+
+
+def test_the_table_of_means_is_read_with_its_ranks() -> None:
+    ranks, first, last = said(
+        "The average bandwidth of all_reduce over 16 ranks (5 warmups / 20 trials):",
+        "| payload |    busbw   |    algbw   |",
+        "| ------: | ---------: | ---------: |",
+        "|   32KiB |   0.49GBps |   0.26GBps |",
+        "|   64KiB |   0.00GBps |   0.00GBps |",
+        "|    4GB  |   1.00GBps |",
+        "|   16GiB | 359.42GBps | 191.69GBps |",
+    )
+    assert (ranks.kind, ranks.values) == (Kind.setting, {a.RANKS: 16})
+    assert first.values == pytest.approx(
+        {a.MESSAGE_SIZE: 1 << 15, a.BUS_BANDWIDTH: 0.49e9, a.ALGORITHM_BANDWIDTH: 0.26e9}
+    )
+    assert last.values[a.MESSAGE_SIZE] == 1 << 34
+
+
+@pytest.mark.parametrize(
+    "torn", ["3:", "0 data size: 4.0 GB", " busbw: 64", " algo throughput: 1280000000000.0000 bps, 12"]
+)
+def test_of_what_is_torn_nothing_is_said(torn: str) -> None:
+    assert said(torn) == []
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    ("file", "trials", "whole", "said_gbps"),
+    [
+        ("n1_16gb_all_reduce_bench.txt", 20, 20, {1329.4242}),
+        ("n1_32gb_all_reduce_bench.txt", 20, 20, {1323.6244}),
+        ("n16_32gb_all_reduce_bench.txt", 320, 270, {23.2939, 55.0766}),
+        ("all_reduce_bench-32gb-n4.txt", 80, 74, set()),
+        ("all_reduce_bench-a100-n4.txt", 160, 134, set()),
+    ],
+)
+def test_real_runs_give_every_trial_and_the_figures_of_their_readme(
+    file: str, trials: int, whole: int, said_gbps: set[float]
+) -> None:
+    found = records(CORPUS / "allreduce_bench" / "bigscience" / file, NAME)
+    for metric in (a.COLLECTIVE_TIME, a.ALGORITHM_BANDWIDTH, a.BUS_BANDWIDTH):
+        assert len(column(found, Kind.measurement, metric)) == trials
+    assert len([each for each in found if each.rank is not None]) == whole
+    assert set(column(found, Kind.measurement, a.MESSAGE_SIZE)) == {4e9}
+    printed_gbps = {round(each * 16 / 1e9, 4) for each in column(found, Kind.measurement, a.ALGORITHM_BANDWIDTH)}
+    assert said_gbps <= printed_gbps

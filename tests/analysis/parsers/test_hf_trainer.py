@@ -1,0 +1,143 @@
+"""What Trainer of transformers prints and keeps, in its several versions, and the figures of real runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind, Text
+from jobs import metrics as m
+from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+
+NAME = "Hugging Face Trainer"
+STATE_NAME = "Hugging Face trainer_state.json"
+VERSIONS = SAMPLES / "hf_trainer_versions.txt"
+
+
+def test_a_run_is_read_alike_from_its_log_and_from_its_state() -> None:
+    log, state = records(SAMPLES / "hf_trainer.txt", NAME), records(SAMPLES / "trainer_state.json", STATE_NAME)
+    for metric in (m.LOSS, m.GRADIENT_NORM, m.LEARNING_RATE):
+        assert column(log, Kind.step, metric) == column(state, Kind.step, metric)
+    assert column(state, Kind.step, m.STEP) == [2, 4, 6]
+    assert column(log, Kind.step, m.LOSS) == [3.9069, 3.8959, 3.8972]
+    assert texts(log, Text.benchmark) == texts(state, Text.benchmark) == ["easy", "hard"] * 2
+    assert column(log, Kind.evaluation, m.EVALUATION_LOSS)[:4] == column(state, Kind.evaluation, m.EVALUATION_LOSS)
+    assert column(log, Kind.setting, a.GLOBAL_BATCH_SIZE) == [8]
+    assert column(log, Kind.summary, a.SAMPLES_PER_S) == [87.371, 87.371], "of the dictionary and of the block"
+    assert column(state, Kind.summary, a.SAMPLES_PER_S) == [87.371]
+
+
+def test_version_5_quotes_its_numbers_and_a_step_that_counts_tokens_is_not_the_end() -> None:
+    log, state = records(SAMPLES / "hf_trainer_5.txt", NAME), records(SAMPLES / "trainer_state_5.json", STATE_NAME)
+    assert [each.values for each in log if each.kind is Kind.step] == [
+        {m.LOSS: 3.681, m.GRADIENT_NORM: 0.6404, m.LEARNING_RATE: 5e-05, a.EPOCH: 0.1818},
+        {m.LOSS: 3.676, m.GRADIENT_NORM: 0.586, m.LEARNING_RATE: 2.5e-05, a.EPOCH: 0.3636},
+    ]
+    assert [each.kind for each in state] == [Kind.setting, Kind.step, Kind.step, Kind.evaluation, Kind.summary]
+    assert column(state, Kind.step, m.STEP) == [1, 2]
+    assert column(state, Kind.step, m.LOSS) == [3.680508613586426, 3.6757099628448486]
+    for of_dictionary, of_block in zip(
+        column(log, Kind.summary, a.SAMPLES_PER_S), column(state, Kind.summary, a.SAMPLES_PER_S) * 2, strict=True
+    ):
+        assert of_dictionary == pytest.approx(of_block, rel=1e-3)
+    assert column(log, Kind.summary, a.TRAINING_TIME) == [0.1008, 0.1]
+
+
+def test_version_5_says_otherwise_that_it_resumes() -> None:
+    found = records(SAMPLES / "hf_trainer_5_resumed.txt", NAME)
+    assert [each.values for each in found if each.kind is Kind.event] == [{m.STEP: 2}]
+    assert column(found, Kind.step, m.LOSS) == [3.672, 3.679]
+    assert [each.values for each in found if each.kind is Kind.summary] == [
+        {a.EPOCH: 0.7273, a.TRAINING_TIME: 0.109},
+        {a.EPOCH: 0.7273, a.TRAINING_TIME: 0.1, a.TRAINING_SAMPLES: 44},
+    ]
+
+
+def test_settings_are_said_once_though_every_rank_prints_them() -> None:
+    (setting,) = (each for each in records(VERSIONS, NAME) if each.kind is Kind.setting)
+    assert setting.values == {
+        a.MICRO_BATCH_SIZE: 8, a.GLOBAL_BATCH_SIZE: 1024, a.ACCUMULATION: 2, a.PLANNED_STEPS: 1640
+    }  # fmt: skip
+
+
+def test_a_loss_that_is_no_number_is_absent_and_a_torn_step_is_not_read() -> None:
+    steps = [each.values for each in records(VERSIONS, NAME) if each.kind is Kind.step]
+    assert steps == [
+        {m.LOSS: 3.25, m.LEARNING_RATE: 5e-5, a.EPOCH: 0.5},
+        {m.LEARNING_RATE: 1e-5, a.EPOCH: 1.5},
+    ]
+
+
+def test_evaluations_of_a_named_set_and_of_a_block_are_read() -> None:
+    named = records(VERSIONS, NAME)
+    assert [each.values for each in named if each.kind is Kind.evaluation] == [
+        {a.EPOCH: 1.5, m.EVALUATION_LOSS: 2.5, a.EVALUATION_TIME: 12.5}
+    ]
+    assert texts(named, Text.benchmark) == ["code"]
+    log = records(SAMPLES / "hf_trainer_5.txt", NAME)
+    assert [each.values for each in log if each.kind is Kind.evaluation] == [
+        {a.EPOCH: 0.3636, m.EVALUATION_LOSS: 3.675, a.EVALUATION_SCORE: 0.008333, a.EVALUATION_TIME: 0.0047},
+        # Printed to hundredths of a second the time is none.
+        {a.EPOCH: 0.3636, m.EVALUATION_LOSS: 3.6746, a.EVALUATION_SCORE: 0.0083, m.EVALUATION_SAMPLES: 8,
+         m.EVALUATION_PERPLEXITY: 39.4343},
+    ]  # fmt: skip
+
+
+def test_rates_at_the_end_are_believed_only_of_a_training_that_began_at_its_first_step() -> None:
+    assert [each.values for each in records(VERSIONS, NAME) if each.kind is Kind.summary] == [
+        # Of before 4.7, as there is no train_steps_per_second.
+        {a.EPOCH: 2, a.TRAINING_TIME: 100, a.STEPS_PER_S: 16.4},
+        # Nothing was left to do.
+        {a.EPOCH: 2, a.TRAINING_TIME: 90},
+        {a.EPOCH: 2, a.MEAN_LOSS: 2.8125, a.TRAINING_TIME: 86500.5, a.TRAINING_SAMPLES: 1280,
+         a.SAMPLES_PER_S: 19.412, a.STEPS_PER_S: 0.019},
+        # Resumed.
+        {a.EPOCH: 2, a.TRAINING_TIME: 50},
+    ]  # fmt: skip
+
+
+@needs_corpus
+def test_the_state_of_a_resumed_training_shows_by_its_mean_loss_that_its_rates_are_none() -> None:
+    state = records(SAMPLES / "trainer_state_resumed.json", STATE_NAME)
+    assert column(state, Kind.step, m.STEP) == [2, 4, 6, 8, 10]
+    (end,) = (each.values for each in state if each.kind is Kind.summary)
+    # Six of ten steps' losses by ten, and ten steps by the time of six.
+    assert end == {m.STEP: 10, a.EPOCH: 1.25, a.TRAINING_TIME: 0.0818}
+
+
+def test_a_real_run_on_four_nodes_gives_the_throughput_of_its_source() -> None:
+    case = CORPUS / "hf_trainer" / "bigscience_hf_ds_gpt2_n4_n8_n16"
+    found = records(case / "hf_ds_gpt2_base_n4-1832555.out", NAME, beside=("DeepSpeed",))
+    # One dictionary a node and the block of rank 0.
+    assert column(found, Kind.summary, a.SAMPLES_PER_S) == [1.088] * 5
+    assert column(found, Kind.summary, a.STEPS_PER_S) == [0.017] * 5
+    assert column(found, Kind.summary, a.TRAINING_TIME) == [919.097, 919.094, 919.03, 919.0933, 919.02]
+    (setting,) = (each.values for each in found if each.kind is Kind.setting)
+    gpus = json.loads((case / "meta.json").read_text())["gpus"][0]
+    assert setting[a.GLOBAL_BATCH_SIZE] == setting[a.MICRO_BATCH_SIZE] * gpus == 64
+    assert setting[a.PLANNED_STEPS] == 16
+
+
+@needs_corpus
+def test_quoted_pieces_are_read() -> None:
+    excerpts = CORPUS / "hf_trainer" / "excerpts"
+    found = records(excerpts / "hf_loss_dicts.txt", NAME)
+    assert column(found, Kind.step, m.LOSS) == [0.3288, 0.3381, 0.28]
+    assert column(found, Kind.evaluation, a.EVALUATION_TIME) == [5.187]
+    assert column(found, Kind.summary, a.SAMPLES_PER_S) == [25.132]
+    (summary,) = records(excerpts / "hf_summary_alpaca_lora.txt", NAME)
+    assert summary.values[a.TRAINING_TIME] == 128586.2054
+
+
+@needs_corpus
+def test_the_state_of_a_real_run_is_read_whole() -> None:
+    path = CORPUS / "hf_trainer" / "trainer_state_json" / "trainer_state.json"
+    found = records(path, STATE_NAME)
+    history = json.loads(path.read_text())["log_history"]
+    assert len(found) == len(history) + 1
+    assert column(found, Kind.step, m.LOSS) == [entry["loss"] for entry in history if "loss" in entry]
+    assert column(found, Kind.setting, a.PLANNED_STEPS) == column(found, Kind.step, m.STEP)[-1:] == [12030]
+    assert sorted(set(texts(found, Text.benchmark))) == ["g0", "g1", "g2", "g3", "g4", "g5"]
+    assert len(column(found, Kind.evaluation, m.EVALUATION_LOSS)) == 186

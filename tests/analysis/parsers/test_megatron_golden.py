@@ -1,0 +1,58 @@
+"""Megatron-LM's golden values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind
+from analysis.parsers.detect import read_log
+from jobs import metrics as m
+from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+
+NAME = "Megatron-LM golden values"
+
+
+def test_the_series_are_joined_by_step_and_nan_is_absent() -> None:
+    first, fifth = records(SAMPLES / "megatron_golden.json", NAME)
+    assert first.values == {
+        m.STEP: 1, m.LOSS: 10.875, a.MEMORY_ALLOCATED: 512000512, m.MEMORY_PEAK: 3600000000,
+    }  # fmt: skip
+    assert fifth.values[m.STEP] == 5
+    assert fifth.values[m.STEP_TIME] == 0.125
+
+
+def test_in_the_older_layout_the_first_value_is_that_of_step_1(tmp_path: Path) -> None:
+    series = {"start_step": 0, "end_step": 11, "step_interval": 5, "values": [10.5, 10.25, 10.0]}
+    (tmp_path / "golden.json").write_text(json.dumps({"lm loss": series, "iteration_timing_avg": 0.5}))
+    found = records(tmp_path / "golden.json", NAME)
+    assert column(found, Kind.step, m.STEP) == [1, 6, 11]
+    assert column(found, Kind.step, m.LOSS) == [10.5, 10.25, 10.0]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"lm loss": 3}',
+        '{"lm loss": {"values": {"a": 1, "2": [], "3": true}}}',
+        '{"lm loss": {"values": [1]}}',
+        '{"lm loss": {"start_step": 1e308, "step_interval": 1e308, "values": [null, null, 2]}}',
+    ],
+)
+def test_what_is_no_series_says_nothing(odd: str, tmp_path: Path) -> None:
+    (tmp_path / "golden.json").write_text(odd)
+    assert not [record for _, found in read_log(tmp_path / "golden.json") for record in found]
+
+
+@needs_corpus
+def test_every_real_file_gives_as_many_losses_and_times_as_it_has_numbers() -> None:
+    paths = sorted((CORPUS / "megatron/golden_values_json").glob("*golden_values*.json"))
+    assert len(paths) == 14
+    for path in paths:
+        found, whole = records(path, NAME), json.loads(path.read_text())
+        for metric, name in ((m.LOSS, "lm loss"), (m.STEP_TIME, "iteration-time")):
+            numbers = [value for value in whole[name]["values"].values() if value != "nan"]
+            assert column(found, Kind.step, metric) == numbers

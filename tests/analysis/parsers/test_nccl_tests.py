@@ -1,0 +1,66 @@
+"""Tables of nccl-tests and rccl-tests, in both layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind, Text
+from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+
+NAME = "nccl-tests"
+
+
+def test_each_row_is_two_measurements_in_base_units() -> None:
+    found = records(SAMPLES / "nccl_tests.txt", NAME)
+    rows = [each for each in found if each.kind is Kind.measurement]
+    assert [each.texts[Text.variant] for each in rows] == ["out-of-place", "in-place"] * 2
+    assert {each.texts[Text.benchmark] for each in rows} == {"all_reduce"}
+    assert rows[0].values == pytest.approx({
+        a.MESSAGE_SIZE: 1 << 20, a.COLLECTIVE_TIME: 41.3e-6, a.ALGORITHM_BANDWIDTH: 25.39e9, a.BUS_BANDWIDTH: 25.39e9,
+        a.WRONG_VALUES: 0,
+    })  # fmt: skip
+    assert rows[2].values[a.COLLECTIVE_TIME] == pytest.approx(13042e-6)
+    assert a.WRONG_VALUES not in rows[3].values, "N/A is not 0"
+    assert column(found, Kind.summary, a.BUS_BANDWIDTH) == [pytest.approx(21.515e9)]
+
+
+@pytest.mark.parametrize("wrong", ["9" * 400, "²", "1e-07"])
+def test_what_is_no_number_of_wrong_values_is_none(wrong: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_text(
+        f"{1 << 20:12} 262144 float     sum      -1    41.30   25.39   25.39      0 40.11 26.14 26.14 {wrong}\n"
+    )
+    outside, inside = (each.values for each in records(log, NAME))
+    assert outside[a.WRONG_VALUES] == 0
+    assert a.WRONG_VALUES not in inside
+
+
+def test_the_devices_name_host_and_gpu_of_each_rank() -> None:
+    devices = [each for each in records(SAMPLES / "nccl_tests.txt", NAME) if each.kind is Kind.setting]
+    assert [(each.rank, each.host) for each in devices] == [(0, "gpu01"), (1, "gpu01")]
+    assert texts(devices, Text.gpu_name) == ["NVIDIA H100 80GB HBM3"] * 2
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    ("file", "rows", "largest_gb_per_s", "average_gb_per_s"),
+    [
+        ("gcp_a3mega_2nodes/ztan-NCCL-test-result.markdown", 62, None, None),
+        ("excerpts/all_reduce_old_error_column.txt", 8, 105.51, 29.0317),
+        ("excerpts/rccl_glitch_first_run.txt", 6, 367.51, 111.827),
+        ("excerpts/all_gather_srun_label_a3mega_2n.txt", 22, None, None),
+    ],
+)
+def test_real_tables_are_read_whole(
+    file: str, rows: int, largest_gb_per_s: float | None, average_gb_per_s: float | None
+) -> None:
+    found = records(CORPUS / "nccl_tests" / file, NAME)
+    bandwidths = column(found, Kind.measurement, a.BUS_BANDWIDTH)
+    # 0.00 GB/s of a few bytes is rounded, and no bandwidth.
+    assert len(column(found, Kind.measurement, a.COLLECTIVE_TIME)) == rows
+    if largest_gb_per_s is not None and average_gb_per_s is not None:
+        assert max(bandwidths) == pytest.approx(largest_gb_per_s * 1e9)
+        assert column(found, Kind.summary, a.BUS_BANDWIDTH) == [pytest.approx(average_gb_per_s * 1e9)]

@@ -1,0 +1,80 @@
+"""nvidia-smi's tables: queries with units, dmon with placeholders, foreign lines between."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.parsers import metrics as a
+from analysis.parsers import nvidia_smi
+from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.detect import read_log
+from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+
+NAME = "nvidia-smi"
+SAMPLE = SAMPLES / "nvidia_smi.txt"
+MIB = 1 << 20
+
+
+def said(*lines: str) -> list[Record]:
+    return list(nvidia_smi.parse(Line(number, text) for number, text in enumerate(lines, 1)))
+
+
+def test_a_row_of_a_query_is_a_sample_in_base_units() -> None:
+    first, second, third = records(SAMPLE, NAME)[:3]
+    assert first.values == pytest.approx({
+        a.GPU_BUSY: 0.98, a.GPU_MEMORY_USED: 40960 * MIB, a.TEMPERATURE: 61, a.POWER: 640.25, a.GPU_CLOCK: 1755e6,
+    })  # fmt: skip
+    assert first.texts == {
+        Text.timestamp: "2026/03/01 12:00:00.123",
+        Text.device: "0",
+        Text.gpu_name: "NVIDIA H100 80GB HBM3",
+    }
+    assert set(second.values) == {a.GPU_MEMORY_USED, a.TEMPERATURE, a.GPU_CLOCK}, "not supported is not 0"
+    assert a.GPU_CLOCK not in third.values, "a number without its unit is torn"
+
+
+def test_a_row_of_dmon_is_a_sample_and_a_repeated_header_is_none() -> None:
+    rows = records(SAMPLE, NAME)[3:]
+    assert [each.texts for each in rows] == [
+        {Text.timestamp: time, Text.device: gpu}
+        for time, gpu in (("12:01:00", "0"), ("12:01:00", "1"), ("12:01:01", "0"))
+    ]
+    assert rows[0].values == pytest.approx({
+        a.POWER: 119, a.TEMPERATURE: 59, a.GPU_BUSY: 1, a.GPU_MEMORY_BUSY: 0.4, a.GPU_MEMORY_CLOCK: 2619e6,
+        a.GPU_CLOCK: 1755e6, a.GPU_MEMORY_USED: 40960 * MIB,
+    })  # fmt: skip
+    assert {each.kind for each in rows} == {Kind.sample}
+
+
+def test_a_query_without_units_and_with_one_column_is_read() -> None:
+    found = said("index, power.draw [W]", "0, 300.5", "power.draw [W]", "12.00 W", "no row")
+    assert column(found, Kind.sample, a.POWER) == [300.5, 12]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("# gpu    pwr", "# Idx      W", "    0      -"),
+        ("# gpu    pwr", "# Idx      W", "    0    abc"),
+        ("index, power.draw [W]", "0, nan W"),
+        ("index, power.draw [W]", "0"),
+        ("0, 300.5 W",),
+    ],
+)
+def test_of_what_is_torn_or_not_there_nothing_is_said(lines: tuple[str, ...]) -> None:
+    assert said(*lines) == []
+
+
+@needs_corpus
+def test_real_tables_are_read_past_what_is_typed_between() -> None:
+    excerpts = CORPUS / "gpu_monitor" / "excerpts"
+    found = records(excerpts / "dmon_3gpu_shell_mixed.txt", NAME)
+    assert column(found, Kind.sample, a.POWER) == [119, 159, 219]
+    assert column(found, Kind.sample, a.GPU_MEMORY_TEMPERATURE) == []
+    assert texts(found, Text.device) == ["0", "1", "2"]
+    found = records(excerpts / "nvidia_smi_csv_first_char_lost.txt", NAME)
+    assert column(found, Kind.sample, a.POWER) == [38.63, 36.19, 38.41]
+    assert column(found, Kind.sample, a.GPU_MEMORY) == [24576 * MIB] * 3
+    assert len(texts(found, Text.timestamp)) == 2, "the first has lost a digit"
+    header_only = read_log(excerpts / "dmon_pucm_columns.txt")
+    assert [record for _, said in header_only for record in said] == []

@@ -1,0 +1,73 @@
+"""torchtune's bar."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.parsers import metrics as a
+from analysis.parsers.base import Kind
+from jobs import metrics as m
+from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+
+NAME = "torchtune"
+METRICS = "torchtune (metric logger)"
+
+
+def test_a_bar_that_is_drawn_twice_is_one_step() -> None:
+    found = records(SAMPLES / "torchtune.txt", NAME)
+    assert column(found, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert column(found, Kind.step, a.EPOCH) == [1, 1, 1, 1, 1, 2, 2, 2, 2, 2], "the first bar is drawn once more later"
+    assert column(found, Kind.step, m.LOSS)[:2] == [10.44729232788086, 10.25253963470459]
+    assert column(found, Kind.step, m.LOSS)[-1] == 8.277865409851074
+
+
+def test_the_rate_of_a_bar_is_a_time_per_step() -> None:
+    found = records(SAMPLES / "torchtune.txt", NAME)
+    assert column(found, Kind.step, a.STEP_TIME_SMOOTHED) == pytest.approx(
+        [1.28, 1.09, 1.64, 1.91, 2.06, 1 / 1.72, 1 / 1.38, 1.18, 1.15, 1.55]
+    )
+
+
+def test_a_rate_and_a_loss_that_are_not_known_are_absent() -> None:
+    found = records(SAMPLES / "torchtune_versions.txt", NAME, beside=(METRICS,))
+    assert column(found, Kind.step, m.STEP) == [1, 2, 3]
+    assert column(found, Kind.step, m.LOSS) == [2.5, 2.25], "a loss of nan is absent, and a torn bar no step"
+    assert column(found, Kind.step, a.STEP_TIME_SMOOTHED) == pytest.approx([4.25, 0.25])
+
+
+def test_the_file_of_the_metric_logger_has_speed_and_gradient_norm_of_each_step() -> None:
+    found = records(SAMPLES / "torchtune_log.txt", METRICS)
+    assert column(found, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert found[5].line == 6
+    assert found[5].values == {
+        m.STEP: 6,
+        m.LOSS: 9.34914779663086,
+        m.LEARNING_RATE: 0.01,
+        m.TOKENS_PER_S_PER_RANK: 375.733642578125,
+        m.GRADIENT_NORM: 0.7082120180130005,
+    }
+
+
+def test_metrics_that_are_printed_amid_the_bars_are_of_the_same_steps() -> None:
+    path = SAMPLES / "torchtune_stdout.txt"
+    bars, metrics = records(path, NAME, beside=(METRICS,)), records(path, METRICS, beside=(NAME,))
+    for said in (bars, metrics):
+        assert column(said, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6]
+        assert column(said, Kind.step, m.LOSS)[-1] == 9.35390853881836
+    assert column(metrics, Kind.step, m.TOKENS_PER_S_PER_RANK)[0] == 1905.2061767578125
+
+
+def test_memory_is_told_in_gib_and_a_speed_of_nothing_is_absent() -> None:
+    (found,) = records(SAMPLES / "torchtune_versions.txt", METRICS, beside=(NAME,))
+    assert found.values == {
+        m.STEP: 4, m.LOSS: 2.125, m.LEARNING_RATE: 2e-5, m.MEMORY_PEAK: 2.5 * 2**30, a.MEMORY_RESERVED_PEAK: 4 * 2**30,
+    }  # fmt: skip
+
+
+@needs_corpus
+def test_real_bars_of_two_nodes_give_each_step_once() -> None:
+    found = records(CORPUS / "torchtune/excerpts/torchtune_multinode_bar.txt", NAME)
+    assert column(found, Kind.step, m.STEP) == [25, 26, 27]
+    assert column(found, Kind.step, m.LOSS) == pytest.approx([1.2621808, 1.2436444, 1.1958777])
+    assert column(found, Kind.step, a.STEP_TIME_SMOOTHED) == [13.96, 13.96, 14.21]
+    assert {each.rank for each in found} == {0}

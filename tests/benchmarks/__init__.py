@@ -1,0 +1,1 @@
+"""Benchmarks: commands that print their figures. None of them is a test."""

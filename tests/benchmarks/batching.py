@@ -1,0 +1,321 @@
+"""Stock LitGPT's full fine-tuning beside the native engine on the same samples: padded, bucketed, packed.
+
+    python -m tests.benchmarks.batching --data alpaca.json --tokenizer tokenizer.model --vocabulary 32000 --steps 16
+
+`litgpt.finetune.full.setup()` runs as it is. Each side is a process, as when it is used, and they take their steps in
+turns, on the same samples, with as many threads: what disturbs the machine disturbs all. Making batches counts for
+ours, and not for stock. The learning rate is 0 on all sides, so that the loss of every step can be compared; updates
+are computed all the same. A CPU's ratios say nothing of a GPU's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import litgpt.finetune.full as stock
+import numpy as np
+import torch
+import torch.distributed as dist
+from litgpt.args import EvalArgs, LogArgs, TrainArgs
+from litgpt.config import Config
+from litgpt.data import JSON
+from litgpt.model import GPT
+from litgpt.tokenizer import Tokenizer
+from litgpt.utils import save_config
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
+
+from jobs.data import Batches, Dataset
+from jobs.data.dataset import IGNORED, Tokens
+from jobs.data.tokenizer import train_bpe
+from jobs.engines.native.parallelize import device_mesh, parallel_model
+from jobs.layout import layout_of
+from jobs.plan.compose import compose
+from jobs.plan.litgpt_names import litgpt_fields
+from jobs.runtime.process_group import keep_freed_memory
+from jobs.schema import Batching
+from jobs.workloads.train import Trainer
+
+MICRO_BATCH, LENGTH, POOL = 32, 512, 8
+BPE = 4096
+MODEL = (
+    "model=tiny",
+    "model.layers=6",
+    "model.hidden_size=256",
+    "model.heads=8",
+    "model.kv_heads=8",
+    "model.head_size=32",
+    "model.intermediate_size=768",
+    f"model.max_sequence_length={LENGTH}",
+    f"job.sequence_length={LENGTH}",
+    f"job.micro_batch_size={MICRO_BATCH}",
+    f"scaling.global_batch_size={MICRO_BATCH}",
+    "job.learning_rate=0",
+    "job.min_learning_rate=0",
+    "job.clip_norm=null",
+    "parallelism=single",
+    "ranks_per_node=1",
+    "engine.loss=chunked",
+    "engine.optimizer=fused",
+)
+STOCK = "stock"
+Sample = dict[str, torch.Tensor]
+
+
+class EnoughSteps(Exception):  # noqa: N818 (it is no error)
+    """Leaves LitGPT's training when all is measured."""
+
+
+class Given(Dataset):
+    """The samples of LitGPT's batches, by its shift: the input at n is answered by the token after it."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = [(sample["input_ids"][:-1].numpy(), sample["labels"][1:].numpy()) for sample in samples]
+        lengths = np.array([len(inputs) for inputs, _ in self.samples], dtype=np.int32)
+        labels = np.array([np.count_nonzero(targets != IGNORED) for _, targets in self.samples], dtype=np.int64)
+        super().__init__(Path(), {"description": "LitGPT's batches."}, lengths, labels)
+
+    def sample(self, index: int) -> tuple[Tokens, Tokens]:
+        """As everywhere."""
+        return self.samples[index]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the steps of one side took and gave; memory in bytes."""
+
+    times_s: list[float]
+    tokens: list[int]
+    losses: list[float]
+    peak_bytes: int
+
+
+def own_trainer(batching: Batching, vocabulary: int, checkpoint: Path) -> Trainer:
+    """The native engine from LitGPT's weights."""
+    overrides = [*MODEL, f"model.vocab_size={vocabulary}", f"job.batching={batching.name}"]
+    (point,) = compose([*overrides, f"job.init_from={checkpoint}"], multirun=False)
+    device = torch.device("cpu")
+    mesh = device_mesh(layout_of(point.run), device)
+    model = parallel_model(point.run, mesh, device, begins=lambda _: None)
+    return Trainer(point.run, model, device, mesh, steps=10**6)
+
+
+def steps(trainer: Trainer, samples: list[Sample]) -> list[float]:
+    """The losses of as many steps as the samples make."""
+    batches = Batches(
+        Given(samples), global_batch_size=MICRO_BATCH, micro_batch_size=MICRO_BATCH, dp=1, dp_rank=0, seed=0,
+        batching=trainer.run.job.batching, bucket_batches=POOL,
+    )  # fmt: skip
+    return [trainer.step(number, batches.step(number))[0] for number in range(1, len(samples) // MICRO_BATCH + 1)]
+
+
+class InTurns(JSON):  # type: ignore[misc]  # LitGPT publishes no types
+    """LitGPT's data, tokenized before; a batch is handed out when it is this side's turn.
+
+    Whoever asks for a batch has ended the step before: that ends the turn.
+    """
+
+    def take_turns(self, turns: Connection, clock: Callable[[], float]) -> None:
+        """Wait for the turns of this side here."""
+        self.turns, self.clock = turns, clock
+        self.times_s: list[float] = []
+        self.tokens: list[int] = []
+
+    def setup(self, stage: str = "") -> None:
+        """Tokenize all samples."""
+        super().setup(stage)
+        self.tokenized: Any = list(self.train_dataset)
+
+    def train_dataloader(self) -> Any:
+        """LitGPT's, in this process."""
+        return self.batches(super().train_dataloader().collate_fn)
+
+    def batches(self, collate: Callable[[list[Sample]], Any]) -> Any:
+        """The batches of LitGPT's own order, each made of its samples by `collate`, which no time counts."""
+        started = 0.0
+
+        def in_turn(samples: list[Sample]) -> Any:
+            nonlocal started
+            if self.tokens:
+                self.times_s.append(self.clock() - started)
+                self.turns.send(None)
+            if not self.turns.recv():
+                raise EnoughSteps
+            self.tokens.append(sum(len(sample["input_ids"]) for sample in samples))
+            batch = collate(samples)
+            started = self.clock()
+            return batch
+
+        return torch.utils.data.DataLoader(
+            self.tokenized, batch_size=self.batch_size, shuffle=True, drop_last=True,
+            generator=torch.Generator().manual_seed(self.seed), collate_fn=in_turn,
+        )  # fmt: skip
+
+
+def litgpt_checkpoint(directory: Path, data: Path, tokenizer: Path, vocabulary: int) -> Path:
+    """A LitGPT checkpoint directory of random weights, with this tokenizer or a BPE trained on the data."""
+    directory.mkdir(parents=True)
+    if vocabulary == BPE:
+        texts = [text for record in json.loads(data.read_text()) for text in record.values() if isinstance(text, str)]
+        train_bpe(texts, BPE, directory)
+    else:
+        shutil.copy(tokenizer, directory)
+        (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    (point,) = compose([*MODEL, f"model.vocab_size={vocabulary}"], multirun=False)
+    config = Config(**litgpt_fields(point.run.model))
+    torch.manual_seed(1)
+    gpt = GPT(config)
+    gpt.apply(gpt._init_weights)
+    torch.save(gpt.state_dict(), directory / "lit_model.pth")
+    save_config(config, directory)
+    return directory
+
+
+def stock_losses(checkpoint: Path, out: Path, data: InTurns) -> list[float]:
+    """The losses of LitGPT's own run, which lasts until the data says that it is enough."""
+    with suppress(EnoughSteps):
+        stock.setup(
+            checkpoint,
+            out,
+            precision="32-true",
+            data=data,
+            train=TrainArgs(
+                save_interval=None, log_interval=1, global_batch_size=MICRO_BATCH, micro_batch_size=MICRO_BATCH,
+                lr_warmup_steps=1, epochs=10**6, max_seq_length=LENGTH,
+            ),
+            eval=EvalArgs(interval=10**6, max_new_tokens=1, max_iters=1, final_validation=False),
+            log=LogArgs(),
+            optimizer={"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.0}},
+        )  # fmt: skip
+    (written,) = out.rglob("metrics.csv")
+    with written.open() as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def own_losses(batching: Batching, vocabulary: int, checkpoint: Path, data: InTurns) -> list[float]:
+    """The losses of the native engine on the same batches; it makes its own of their samples, and that counts."""
+    trainer = own_trainer(batching, vocabulary, checkpoint)
+    data.connect(Tokenizer(checkpoint), MICRO_BATCH, LENGTH)
+    data.setup()
+    pool_size = MICRO_BATCH * (POOL if batching is Batching.bucketed else 1)
+    pool: list[Sample] = []
+    losses: list[float] = []
+    with suppress(EnoughSteps):
+        for samples in data.batches(list):
+            pool += samples
+            if len(pool) == pool_size:
+                losses += steps(trainer, pool)
+                pool = []
+    return losses
+
+
+def side(who: str, turns: Connection, where: Path, options: argparse.Namespace) -> None:
+    """A process of its own for one side; sends what its steps took and gave when there are no more turns."""
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    data = InTurns(json_path=Path(options.data), val_split_fraction=0.05, num_workers=0)
+    data.take_turns(turns, time.process_time if options.cpu_time else time.perf_counter)
+    checkpoint = where / "checkpoint"
+    if who == STOCK:
+        losses = stock_losses(checkpoint, where / "out", data)
+    else:
+        keep_freed_memory()
+        losses = own_losses(Batching[who], options.vocabulary, checkpoint, data)
+    turns.send(Measured(data.times_s, data.tokens, losses, own_peak_memory_bytes()))
+    dist.destroy_process_group()
+
+
+def own_peak_memory_bytes() -> int:
+    """Of this program: what getrusage tells begins with the memory of the process that started it."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+def measure(where: Path, options: argparse.Namespace) -> dict[str, Measured]:
+    """What each side measured, their steps taken in turns."""
+    spawn = multiprocessing.get_context("spawn")
+    turns: dict[str, Connection] = {}
+    processes = []
+    for who in (STOCK, *(batching.name for batching in Batching)):
+        turns[who], theirs = spawn.Pipe()
+        processes.append(spawn.Process(target=side, args=(who, theirs, where, options), daemon=True))
+        processes[-1].start()
+        theirs.close()  # so that the end of a process is seen here
+    for _ in range(options.steps):
+        for turn in turns.values():
+            turn.send(True)
+            turn.recv()
+    measured: dict[str, Measured] = {}
+    for who, turn in turns.items():
+        turn.send(False)
+        measured[who] = turn.recv()
+    for process in processes:
+        process.join()
+    return measured
+
+
+def ratio(theirs: list[float], own: list[float]) -> str:
+    """The median and range of how many times faster we were, and that of the sums."""
+    ratios = [a / b for a, b in zip(theirs, own, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); {sum(theirs) / sum(own):.2f}"
+
+
+def report(measured: dict[str, Measured], options: argparse.Namespace) -> None:
+    """Print ratios first, then what they are made of."""
+    theirs = measured.pop(STOCK)
+    print(f"\nvocabulary {options.vocabulary}, {options.steps} steps of {MICRO_BATCH} samples, the first warms up")
+    seconds = "CPU seconds" if options.cpu_time else "seconds"
+    print(f"{seconds}, {options.threads} threads, {os.cpu_count()} cores, torch {torch.__version__}, float32, CPU")
+    print("times stock's real tokens/s: median (range) of steps; of all steps together")
+    for who, own in measured.items():
+        if who != Batching.bucketed.name:
+            print(f"  {who:9} {ratio(theirs.times_s[1:], own.times_s[1:])}")
+        elif options.steps >= POOL:
+            pools = range(0, options.steps - POOL + 1, POOL)
+            sums = ([sum(times[i : i + POOL]) for i in pools] for times in (theirs.times_s, own.times_s))
+            print(f"  {who:9} {ratio(*sums)}, by the {POOL} steps of a pool")
+    print("real tokens/s, median step")
+    for who, one in (STOCK, theirs), *measured.items():
+        if who != Batching.bucketed.name:
+            times = one.times_s[1:]
+            print(f"  {who:9} {sum(one.tokens[1:]) / sum(times):,.0f}  {statistics.median(times):.2f} s")
+    print("largest difference of a step's mean loss to stock's, as part of it")
+    for who, own in measured.items():
+        if who != Batching.bucketed.name:
+            difference = max(abs(a - b) / a for a, b in zip(theirs.losses, own.losses, strict=True))
+            print(f"  {who:9} {difference:.1e}")
+    print("peak memory of the process")
+    for who, one in (STOCK, theirs), *measured.items():
+        print(f"  {who:9} {one.peak_bytes / 2**30:.2f} GiB, {one.peak_bytes / theirs.peak_bytes:.2f} of stock's")
+
+
+def main() -> None:
+    """Measure, and print the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", required=True, help="JSON list of instruction, input, output")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.model of 32,000 tokens")
+    parser.add_argument("--vocabulary", type=int, choices=(BPE, 32000), default=BPE)
+    parser.add_argument("--steps", type=int, default=2 * POOL, help=f"bucketed needs {POOL} or more")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of each side")
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread, on a machine that others use too")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as where:
+        litgpt_checkpoint(Path(where) / "checkpoint", Path(options.data), Path(options.tokenizer), options.vocabulary)
+        report(measure(Path(where), options), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""How long a checkpoint holds training up, written in the background and not: `make benchmark` prints the ratio first.
+
+The same real run, both ways in turn. The last checkpoint of a run, which always waits for the disk, is left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+
+from tests.support.real_run import events, make_run, steps, train
+
+REPEATS = 2
+# Few wide layers: of a large model too, nearly all the bytes are in tensors of megabytes.
+MODEL = (
+    "model.layers=4",
+    "model.hidden_size=1024",
+    "model.heads=16",
+    "model.kv_heads=16",
+    "model.head_size=64",
+    "model.intermediate_size=2752",
+    "model.vocab_size=8192",
+    "job.sequence_length=32",
+    "job.micro_batch_size=1",
+    # As little arithmetic as can be beside so much state.
+    "scaling.global_batch_size=2",
+    "job.steps=40",
+    "job.checkpoint_every_steps=8",
+    "job.keep_checkpoints=1",
+    "data=random",
+    "data.max_samples=16",
+    "ranks_per_node=2",
+    "parallelism=fsdp_full",
+)
+
+
+def main() -> None:
+    """Print the figure and what it is made of."""
+    held_s: dict[bool, list[float]] = {True: [], False: []}
+    write_s, size_bytes = [], 0
+    for _ in range(REPEATS):
+        for in_background in (False, True):
+            with tempfile.TemporaryDirectory() as where:
+                setting = f"job.checkpoint_in_background={in_background}".lower()
+                run = make_run(Path(where), *MODEL, setting, small=False)
+                assert train(run) == [0, 0]
+                rows = [row for row in steps(run) if "checkpoint_time_s" in row][:-1]
+                held_s[in_background] += [row["checkpoint_time_s"] for row in rows]
+                for event in events(run, "checkpoint")[:-1]:
+                    write_s.append(float(str(event["checkpoint_write_time_s"])))
+                    size_bytes = int(str(event["checkpoint_size_bytes"]))
+    waiting, copying = statistics.median(held_s[False]), statistics.median(held_s[True])
+    print(
+        f"\ncheckpoint in the background: held up for {copying / waiting:.3f} of the time that it would wait "
+        f"for the disk\n({copying * 1e3:.0f} ms against {waiting * 1e3:.0f} ms, medians of {len(held_s[True])}; "
+        f"{size_bytes / 1e9:.2f} GB from 2 ranks, {size_bytes / statistics.median(write_s) / 1e9:.2f} GB/s; CPU)"
+    )
+
+
+if __name__ == "__main__":
+    main()

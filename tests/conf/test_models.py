@@ -1,0 +1,54 @@
+"""The architecture numbers, held against LitGPT's own where it has the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from litgpt.config import Config
+from litgpt.model import GPT
+
+from jobs.plan.cost import parameters
+from jobs.plan.litgpt_names import litgpt_fields
+from tests.support.composing import one, options
+from tests.support.paths import ROOT
+
+MODELS = options("model")
+# What decides shapes and arithmetic; names and sources are ours.
+FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "intermediate_size", "padded_vocab_size",
+          "block_size", "norm_class_name", "norm_eps", "mlp_class_name", "bias", "lm_head_bias", "parallel_residual",
+          "shared_attention_norm", "rope_base", "rotary_percentage", "rope_n_elem", "rope_adjustments", "n_expert",
+          "n_expert_per_token", "gelu_approximate", "scale_embeddings", "sliding_window_size", "norm_qk",
+          "attention_logit_softcapping", "final_logit_softcapping", "post_attention_norm", "post_mlp_norm")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [model for model in MODELS if model != "tiny"])
+def test_every_number_that_litgpt_has_too_is_the_same(name: str) -> None:
+    model = one(f"model={name}").run.model
+    assert model.litgpt_name is not None
+    ours, theirs = Config(**litgpt_fields(model)), Config.from_name(model.litgpt_name)
+    assert {field: getattr(ours, field) for field in FIELDS} == {field: getattr(theirs, field) for field in FIELDS}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
+    model = one(f"model={name}").run.model
+    with torch.device("meta"):
+        built = GPT(Config(**litgpt_fields(model)))
+    assert parameters(model) == sum(parameter.numel() for parameter in built.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    # Meta's model cards round to these; https://arxiv.org/abs/2307.09288 and https://arxiv.org/abs/2407.21783.
+    [("llama2_7b", 6.74e9), ("llama2_13b", 13.0e9), ("llama2_70b", 69.0e9), ("llama3_8b", 8.03e9),
+     ("llama3_70b", 70.6e9), ("llama31_405b", 406e9), ("mixtral_8x7b", 46.7e9), ("mistral_large_2407", 123e9)],
+)  # fmt: skip
+def test_the_parameter_count_is_the_published_one(name: str, published: float) -> None:
+    assert parameters(one(f"model={name}").run.model) == pytest.approx(published, rel=0.005)
+
+
+def test_every_model_and_gpu_and_cluster_names_its_source() -> None:
+    conf = ROOT / "conf"
+    for group in ("model", "gpu", "cluster"):
+        for file in (conf / group).glob("*.yaml"):
+            assert "\nsource: " in file.read_text(), file

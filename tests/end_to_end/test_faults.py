@@ -1,0 +1,300 @@
+"""Faults made for real on a real Slurm: what status says of them, and that the run goes on with the same losses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+
+from analysis.failures.runs import Ended, endings
+from analysis.failures.signatures import Ending
+from analysis.load.discover import read_runs
+from analysis.load.run_directory import RunResult
+from jobs import metrics as m
+from jobs.causes import Cause, record_failure
+from jobs.cli import main
+from jobs.rundir import RunDir, SweepDir, read_records
+from jobs.submit.states import State, states
+from tests.support.processes import job_id, ours, process_of
+from tests.support.real_run import SMALL, events, losses, make_run, train
+from tests.support.slurm.cluster import SlurmCluster
+from tests.support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("empty_queue"),
+]
+
+EVERY = 20
+# `make fault-table` sets it: a file that gets a line a fault.
+TABLE = os.environ.get("SLURMSCALE_FAULT_TABLE")
+TRAINING = [*SMALL, "job.steps=200", f"job.checkpoint_every_steps={EVERY}"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    run = make_run(tmp_path_factory.mktemp("undisturbed"), *TRAINING, "ranks_per_node=2", small=False)
+    assert train(run) == [0, 0]
+    return losses(run)
+
+
+def shell(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def submitted(where: Path, *overrides: str) -> RunDir:
+    """A run of two ranks on two nodes."""
+    assert main(["submit", *TRAINING, "cluster=generic_slurm", "nodes=2", f"runs_dir={where}", "sweep=s", "name=r",
+                 f"data.cache_dir={where}/cache", "launcher.requeue_pause_s=1", *overrides]) == 0  # fmt: skip
+    return SweepDir(where / "s").run("r")
+
+
+def under_way(where: Path, *overrides: str) -> RunDir:
+    """The same, past its first checkpoint."""
+    run = submitted(where, *overrides)
+    wait_until(lambda: events(run, "checkpoint"))
+    return run
+
+
+def state(run: RunDir) -> State:
+    return states(SweepDir(run.path.parent))[0].state
+
+
+def detail(run: RunDir) -> str:
+    return states(SweepDir(run.path.parent))[0].detail
+
+
+def finished(run: RunDir) -> None:
+    wait_until(lambda: state(run) is State.finished, 150)
+
+
+# --- it goes on ----------------------------------------------------------------------------------------------
+
+
+def kill_a_rank(run: RunDir, _slurm: SlurmCluster) -> None:
+    process_of(run, 1).send_signal(signal.SIGKILL)
+
+
+def stop_a_rank(run: RunDir, _slurm: SlurmCluster) -> None:
+    process_of(run, 1).send_signal(signal.SIGSTOP)
+
+
+def warn_of_the_limit(run: RunDir, _slurm: SlurmCluster) -> None:
+    shell("scancel", "--signal=USR2", job_id(run))
+
+
+def requeue_by_hand(run: RunDir, _slurm: SlurmCluster) -> None:
+    shell("scontrol", "requeue", job_id(run))
+
+
+def preempt(run: RunDir, _slurm: SlurmCluster) -> None:
+    shell("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 2")
+    wait_until(lambda: state(run) is State.queued)
+
+
+def crash_a_node(run: RunDir, slurm: SlurmCluster) -> None:
+    node = second_node(run)
+    slurm.crash(node)
+    wait_until(lambda: state(run) is State.queued)
+    slurm.start_again(node)
+    wait_until(lambda: "State=IDLE " in shell("scontrol", "show", "node", node))
+
+
+@contextmanager
+def cut_off(pids: list[int]) -> Iterator[None]:
+    """Drop every packet to and from what these processes talk through now, while they live on."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can cut off a network")
+    ports = set()
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            ports |= {str(each.laddr.port) for each in psutil.Process(pid).net_connections("tcp")}
+    rules = [("OUTPUT", "-p", "tcp", f"--{side}", port, "-j", "DROP") for port in ports
+             for side in ("sport", "dport")]  # fmt: skip
+    done = []
+    try:
+        for rule in rules:
+            shell("iptables", "--wait", "--append", *rule)
+            done.append(rule)
+        yield
+    finally:
+        for rule in done:
+            shell("iptables", "--wait", "--delete", *rule)
+
+
+def second_node(run: RunDir) -> str:
+    nodes = events(run, "started")[-1]["nodes"]
+    assert isinstance(nodes, list)
+    return str(nodes[1])
+
+
+@pytest.mark.parametrize(
+    ("fault", "overrides", "requeued"),
+    [
+        (kill_a_rank, [], [("killed", "rank 1 ended without a word of its own; srun says: Killed")]),
+        (stop_a_rank, ["engine.hang_timeout_s=8"], [("hung", "gave no sign of life for")]),
+        (warn_of_the_limit, [], [("time_limit", None)]),
+        (preempt, ["cluster.partition=spare"], [("preempted", None)]),
+        # Slurm itself starts these again.
+        (requeue_by_hand, [], []),
+        (crash_a_node, [], []),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one(
+    fault: Callable[[RunDir, SlurmCluster], None], overrides: list[str], requeued: list[tuple[str, str | None]],
+    undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path,
+) -> None:  # fmt: skip
+    run = under_way(tmp_path, *overrides)
+    made = datetime.now(UTC)
+    fault(run, slurm)
+    finished(run)
+    assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+    assert [event["cause"] for event in events(run, "requeued")] == [cause for cause, _ in requeued]
+    for _, words in requeued:
+        assert words is None or words in "".join(str(event["error"]) for event in events(run, "failed"))
+    first, second = events(run, "started")
+    assert (first["restart"], second["restart"]) == (0, 1)
+    told = every_second_of(run)
+    assert told.lost_to[0].cause in ({cause for cause, _ in requeued} or {"stopped", "lost_peer", "no cause recorded"})
+    little_is_lost_and_nothing_left(fault.__name__, run, made)
+
+
+def test_a_run_goes_on_whose_node_was_cut_off_the_network(
+    undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    # With less than Slurm needs to find the node, our watchdog would find the silent ranks first.
+    run = under_way(tmp_path, "engine.hang_timeout_s=40")
+    made = datetime.now(UTC)
+    node = second_node(run)
+    with cut_off(slurm.processes_of(node)):
+        wait_until(lambda: state(run) is State.queued)
+    wait_until(lambda: "State=IDLE " in shell("scontrol", "show", "node", node))
+    finished(run)
+    assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+    # Slurm starts it again; a node that comes back may end its part of that start together with the old one.
+    assert {event["cause"] for event in events(run, "requeued")} <= {"killed", "lost_peer"}
+    little_is_lost_and_nothing_left("cut_a_node_off", run, made)
+
+
+def little_is_lost_and_nothing_left(fault: str, run: RunDir, made: datetime) -> None:
+    """At most what came after the last written checkpoint is computed again, and no process outlives its job."""
+    rows = [row["step"] for row in read_records(run.metrics) if "step" in row]
+    lost_steps = len(rows) - len(set(rows))
+    assert lost_steps < 2 * EVERY
+    if TABLE is not None:
+        back_s = (datetime.fromisoformat(str(events(run, "started")[-1]["time"])) - made).total_seconds()
+        with Path(TABLE).open("a") as table:
+            table.write(f"{fault},{back_s:.1f},{lost_steps},{EVERY}\n")
+    assert not list(run.checkpoints.glob(".*"))
+    wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()), 30)
+
+
+def every_second_of(run: RunDir) -> RunResult:
+    """What a report reads of a run, of which it tells all time from its submission to its end."""
+    (result,) = read_runs([run.path])
+    (submitted,) = [r for r in read_records(SweepDir(run.path.parent).submissions) if r["event"] == "submitted"]
+    (end,) = events(run, "finished")
+    taken_s = (datetime.fromisoformat(str(end["time"])) - datetime.fromisoformat(submitted["time"])).total_seconds()
+    # A job may start before the shell that submitted it has written its record; it then had no queue.
+    assert taken_s - 0.01 < result.values[m.RUN_TIME] < taken_s + (0.01 if m.QUEUE_TIME in result.values else 1)
+    assert sum(result.values[part] for part in m.GOODPUT_PARTS) == pytest.approx(result.values[m.RUN_TIME])
+    return result
+
+
+def why(run: RunDir) -> Ended:
+    """What a report says of the end of a run."""
+    return endings(read_runs([run.path]))[run.path]
+
+
+def test_a_run_that_reaches_its_time_limit_has_saved_and_goes_on_from_there(tmp_path: Path) -> None:
+    run = under_way(tmp_path, "wall_time_min=1", "job.steps=1000000")
+    wait_until(lambda: len(events(run, "started")) == 2, 120)
+    (stopped,) = events(run, "stopped")
+    assert [event["cause"] for event in events(run, "requeued")] == ["time_limit"]
+    assert events(run, "started")[1]["from_step"] == stopped["step"], "no step is lost"
+    assert main(["cancel", str(run.path.parent)]) == 0
+    wait_until(lambda: state(run) is State.cancelled)
+
+
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd"])
+def test_a_run_does_not_notice_that_a_daemon_of_slurm_was_away(
+    daemon: str, undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    run = under_way(tmp_path)
+    slurm.kill(daemon)
+    try:
+        # Without its controller Slurm knows nothing, which takes it a while to say; the run has its own word.
+        assert state(run) in {State.running, State.finished}
+        wait_until(lambda: events(run, "finished"))
+        assert state(run) is State.finished
+    finally:
+        slurm.start_again(daemon)
+    wait_until(lambda: subprocess.run(["sacctmgr", "-n", "show", "cluster"], check=False).returncode == 0)
+    wait_until(lambda: subprocess.run(["scontrol", "ping"], check=False, capture_output=True).returncode == 0)
+    assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+    assert len(events(run, "started")) == 1
+
+
+# --- it does not ---------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
+    run = submitted(tmp_path, "job.init_from=/nowhere")
+    wait_until(lambda: state(run) is State.failed)
+    assert not shell("squeue", "-h", "-r")
+    assert events(run, "requeued") == []
+    assert "no lit_model.pth" in detail(run)
+    assert why(run) == Ended(Ending.configuration_error, "status.jsonl: failed, cause refused")
+
+
+def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
+    run = under_way(tmp_path, "launcher.requeues=0")
+    process_of(run, 1).kill()
+    wait_until(lambda: state(run) is State.failed, 60)
+    assert detail(run).startswith("rank 1 on node")
+    assert "srun says: Killed" in detail(run)
+    assert not shell("squeue", "-h", "-r")
+    assert why(run) == Ended(Ending.killed, "status.jsonl: failed, cause killed")
+
+
+def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path) -> None:
+    run = under_way(tmp_path)
+    shell("scontrol", "update", f"JobId={job_id(run)}", "Requeue=0")
+    process_of(run, 1).kill()
+    wait_until(lambda: not shell("squeue", "-h", "-r"))
+    assert state(run) is State.failed
+    assert "ended by killed, and Slurm does not requeue its job: " in "".join(
+        str(event["error"]) for event in events(run, "failed")
+    )
+
+
+def test_a_bad_node_that_a_run_cannot_do_without_is_not_avoided(tmp_path: Path) -> None:
+    run = under_way(tmp_path, "nodes=4", "scaling.global_batch_size=8")
+    for _ in range(2):
+        record_failure(run, Cause.killed, rank=0, node="node03", error="as if", restart=0)
+    process_of(run, 1).kill()
+    finished(run)
+    assert "node03" in events(run, "started")[-1]["nodes"]  # type: ignore[operator]
+
+
+def test_a_cancelled_run_is_not_brought_back(tmp_path: Path) -> None:
+    run = under_way(tmp_path)
+    shell("scancel", job_id(run))
+    wait_until(lambda: not shell("squeue", "-h", "-r"))
+    assert state(run) in {State.stopped, State.cancelled}
+    assert events(run, "requeued") == []
+    # As the README says; accounting may lag by seconds.
+    account = ("sacct", "--parsable2", "-o", "JobID,State,ExitCode", "-j", job_id(run))
+    wait_until(lambda: "CANCELLED" in shell(*account))
+    (run.path.parent / "sacct.txt").write_text(shell(*account))
+    assert why(run).ending is Ending.cancelled

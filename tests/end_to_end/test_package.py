@@ -1,0 +1,110 @@
+"""The package: what a wheel holds, that it runs from anywhere, and that light commands stay light."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_four_packages_and_works_from_another_directory(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True,
+                   capture_output=True)  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"jobs", "analysis", "conf", "sbatch"}
+    assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "analysis/report/page.html.j2", "analysis/report/page.js",
+            "analysis/compare/published.csv"} <= set(names)  # fmt: skip
+
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=True)
+    python = home / "bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    # The wheel's dependencies come from this environment; its own editable install is not seen this way.
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    # A stranger's `jobs` in the current directory must not be taken for ours.
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/__init__.py").write_text("raise SystemExit('a stranger')")
+    done = subprocess.run([home / "bin/slurmscale", "submit", "launcher=dry", f"runs_dir={tmp_path}/runs", "sweep=s"],
+                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --nodes=1" in done.stdout
+    assert (tmp_path / "runs/s/tiny-ddp-n1x2/code/jobs/run.py").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["submit", "--help"], ["plan", "model=llama31_405b", "cluster=xe9680_h100", "job.micro_batch_size=1"],
+     ["doctor"], ["status", "nowhere"], ["report", "nowhere"]],
+)  # fmt: skip
+def test_light_commands_import_no_torch(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from jobs.cli import main
+try:
+    main({arguments!r})
+except SystemExit:
+    pass
+heavy = {{"torch", "litgpt", "lightning", "transformers"}} & set(sys.modules)
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_local_run_without_torch_says_what_to_install(tmp_path: Path) -> None:
+    # As on a login node: an installed torch is hidden by a finder that does not find it.
+    code = f"""
+import sys, importlib.util
+from jobs.cli import main
+from jobs.submit import launch
+launch.find_spec = lambda name: None if name == "torch" else importlib.util.find_spec(name)
+sys.exit(main(["submit", "data=random", "runs_dir={tmp_path}"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "where Python has no torch. Type pip install torch==" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_every_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "jobs.cli", "--help"], cwd=ROOT, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    for command in ("plan", "submit", "status", "logs", "cancel", "resume", "report"):
+        assert f"    {command}" in done.stdout
+
+
+def test_output_cut_by_head_is_no_error(tmp_path: Path) -> None:
+    if shutil.which("head") is None:
+        pytest.skip("needs head")
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m jobs.cli plan | head -n 1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in listed.stdout.split("\0"):
+        if name and name != "tests/end_to_end/test_package.py" and (ROOT / name).suffix != ".png":
+            text = (ROOT / name).read_text(errors="replace")
+            assert "/root/" not in text, name
+            assert str(ROOT) not in text, name

@@ -1,0 +1,247 @@
+"""Records: instruction data in its published shapes, and refusals that name the record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from litgpt.prompts import Alpaca
+
+from jobs.data.records import Record, read_records
+from jobs.data.sources import STDLIB, stdlib_files
+from jobs.errors import DataError
+from jobs.schema import Source
+from tests.support.tiny_data import ALPACA, write_json
+
+QUESTION = "Do kettles sing before they boil?"
+PUBMEDQA_PROMPT = (
+    "Answer the question from the abstract, then decide: yes, no or maybe.\n\n### Question:\n"
+    f"{QUESTION}\n\n### Abstract:\nTwelve kettles were heard.\nEleven sang.\n\n### Answer:\n"
+)
+
+
+def read(path: Path, value: Any, source: Source = Source.alpaca, max_samples: int | None = None) -> list[Record]:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in value))
+    else:
+        write_json(path, value)
+    return read_records(source, [path], max_samples)
+
+
+def refusal(path: Path, content: str | bytes, source: Source = Source.alpaca) -> str:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError) as refused:
+        read_records(source, [path], None)
+    return str(refused.value)
+
+
+@given(instruction=st.text(), context=st.one_of(st.none(), st.text()), output=st.text())
+def test_the_alpaca_prompt_is_that_of_litgpt(
+    instruction: str, context: str | None, output: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    row = {"instruction": instruction, "input": context, "output": output}
+    record = read(tmp_path_factory.getbasetemp() / "alpaca.json", [row])[0]
+    assert record.prompt == Alpaca().apply(prompt=instruction, input=context)
+    assert record.response == output
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_records_are_read_from_a_list_or_from_lines(tmp_path: Path, name: str) -> None:
+    assert [record.response for record in read(tmp_path / name, ALPACA)] == [row["output"] for row in ALPACA]
+
+
+def test_only_the_first_samples_are_read(tmp_path: Path) -> None:
+    assert len(read(tmp_path / "a.json", [*ALPACA, "not a record"], max_samples=len(ALPACA))) == len(ALPACA)
+
+
+def test_docstrings_are_questions_in_alpacas_prompt_with_signatures_as_input(tmp_path: Path) -> None:
+    (tmp_path / "queues.py").write_text(
+        '''"""Where jobs wait.
+
+    Not for long.
+"""
+try:
+    class Queue(list):
+        async def take(self, n: int = 1, *, wait=True) -> "Job":
+            """Take n jobs.
+
+            Waits for them.
+            """
+            def inner():
+                """Of no use to others."""
+        def undocumented(self): pass
+except ImportError:
+    class Queue: "None here."
+'''
+    )
+    records = read_records(Source.docstrings, [tmp_path / "queues.py"], None)
+    asked = [("What is queues?", None), ("What does queues.Queue.take do?", "take(self, n: int=1, *, wait=True)"),
+             ("What is queues.Queue?", None)]  # fmt: skip
+    assert [record.prompt for record in records] == [Alpaca().apply(prompt=each[0], input=each[1]) for each in asked]
+    assert [record.response for record in records] == [
+        "Where jobs wait.\n\nNot for long.", "Take n jobs.\n\nWaits for them.", "None here.",
+    ]  # fmt: skip
+    assert records[1].where == f'{tmp_path}/queues.py: docstring 2 ("What does queues.Queue.take do?")'
+
+
+def test_the_standard_library_has_thousands_of_docstrings_of_varied_length() -> None:
+    files = stdlib_files(STDLIB)
+    records = read_records(Source.docstrings, files, None)
+    assert len(records) > 2000
+    sizes = sorted(len(record.response) for record in records)
+    assert sizes[len(sizes) // 10] * 10 < sizes[-len(sizes) // 10]
+    assert read_records(Source.docstrings, files, 100) == records[:100]
+    asked = [record.prompt for record in read_records(Source.docstrings, [STDLIB / "json/__init__.py"], 2)]
+    assert [prompt.split("\n")[3] for prompt in asked] == ["What is json?", "What does json.dump do?"]
+
+
+def test_a_file_that_is_not_python_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "old.py"
+    path.write_text("import sys\nprint 'two'\n")
+    with pytest.raises(DataError) as refused:
+        read_records(Source.docstrings, [path], None)
+    assert str(refused.value).startswith(f"{path} cannot be parsed at line 2: ")
+    assert str(refused.value).endswith("Type data=stdlib, which takes it as text.")
+
+
+def test_pubmedqa_is_read_as_published(tmp_path: Path) -> None:
+    row = {
+        "QUESTION": QUESTION,
+        "CONTEXTS": ["Twelve kettles were heard.", "Eleven sang."],
+        "LONG_ANSWER": "Most do.",
+        "final_decision": "yes",
+        "YEAR": "2011",
+    }
+    (record,) = read(tmp_path / "pqal.json", {"21645374": row}, Source.pubmedqa)
+    where = f"{tmp_path}/pqal.json: record 1 (id 21645374)"
+    assert record == Record(where, PUBMEDQA_PROMPT, "Most do.\n\nDecision: yes")
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"contexts": ["Twelve kettles were heard.", "Eleven sang."], "labels": ["METHODS", "RESULTS"]},
+        ["Twelve kettles were heard.", "Eleven sang."],
+        "Twelve kettles were heard.\nEleven sang.",
+    ],
+    ids=["as on the hub", "list", "string"],
+)
+@pytest.mark.parametrize(
+    ("answers", "response"),
+    [
+        ({"long_answer": "Most do.", "final_decision": "yes"}, "Most do.\n\nDecision: yes"),
+        ({"long_answer": "Most do."}, "Most do."),
+        ({"long_answer": None, "final_decision": "maybe"}, "Decision: maybe"),
+    ],
+    ids=["both", "long answer", "decision"],
+)
+def test_pubmedqa_rows_are_read_with_what_answers_they_have(
+    tmp_path: Path, context: Any, answers: dict[str, Any], response: str
+) -> None:
+    rows = [{"pubid": 7, "question": QUESTION, "context": context, **answers}]
+    (record,) = read(tmp_path / "rows.jsonl", rows, Source.pubmedqa)
+    assert record == Record(f"{tmp_path}/rows.jsonl: record 1 (id 7)", PUBMEDQA_PROMPT, response)
+
+
+def test_bad_json_is_refused_with_line_and_column(tmp_path: Path) -> None:
+    text = refusal(tmp_path / "a.json", '[\n {"instruction": "x", "output": }\n]')
+    assert text == f"{tmp_path}/a.json is not JSON at line 2, column 33: Expecting value."
+
+
+def test_bad_json_lines_are_refused_with_the_line(tmp_path: Path) -> None:
+    text = refusal(tmp_path / "a.jsonl", '{"instruction": "x", "output": "y"}\n\n{"instruction"}\n')
+    assert text == f"{tmp_path}/a.jsonl is not JSON at line 3, column 15: Expecting ':' delimiter."
+
+
+def test_json_lines_under_another_name_are_told_their_name(tmp_path: Path) -> None:
+    text = refusal(tmp_path / "a.json", '{"instruction": "x"}\n{"instruction": "y"}\n')
+    assert text == (
+        f"{tmp_path}/a.json is not JSON at line 2, column 1: Extra data. A file with one object a line must be named "
+        ".jsonl."
+    )
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[" + "9" * 5000 + "]"], ids=["brackets", "digits"])
+def test_json_that_python_refuses_to_read_is_refused(tmp_path: Path, content: str) -> None:
+    assert refusal(tmp_path / "a.json", content).startswith(
+        f"{tmp_path}/a.json is not JSON that Python reads, from line 1: "
+    )
+
+
+def test_records_that_are_not_utf8_are_refused_with_the_byte(tmp_path: Path) -> None:
+    text = refusal(tmp_path / "a.json", b'[{"instruction": "caf\xe9", "output": "y"}]')
+    assert text.startswith(f"{tmp_path}/a.json is not UTF-8: byte 21 is 0xe9")
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.json", "[]"), ("a.jsonl", "\n\n")])
+def test_a_file_without_records_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    assert refusal(tmp_path / name, content).startswith(f"{tmp_path}/{name} has no records. data.source=alpaca reads ")
+
+
+def test_an_object_without_records_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "a.json", "{}", Source.pubmedqa).startswith(f"{tmp_path}/a.json has no records. ")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ('{"train": [], "test": []}', "an object with keys train, test"),
+        ('"text"', "a string"),
+        ("null", "null"),
+        ("3.5", "a number"),
+    ],
+)
+def test_json_of_another_shape_is_refused(tmp_path: Path, content: str, found: str) -> None:
+    assert refusal(tmp_path / "a.json", content) == (
+        f"{tmp_path}/a.json holds {found}. data.source=alpaca reads a JSON list (or .jsonl) of objects with "
+        "instruction, output and optionally input, or a directory with such a train.json."
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("text", " is a string; expected an object."),
+        ({"instruction": "x", "response": "y"}, ' has no "output"; it has instruction, response.'),
+        ({}, ' has no "instruction"; it has no keys.'),
+        ({"instruction": "x", "output": 5}, ': "output" is a number; expected a string.'),
+        ({"instruction": "x", "output": None}, ': "output" is null; expected a string.'),
+        ({"instruction": "x", "input": ["y"], "output": ""}, ': "input" is a list; expected a string.'),
+        (
+            {"instruction": "x", "output": "ab\ud83d"},
+            ': "output" is not text: character 2 is half of a surrogate pair.',
+        ),
+    ],
+)
+def test_a_record_that_is_not_alpacas_is_refused_by_its_number(tmp_path: Path, row: Any, says: str) -> None:
+    assert refusal(tmp_path / "a.json", json.dumps([ALPACA[0], row])) == f"{tmp_path}/a.json: record 2{says}"
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ([], " is a list; expected an object."),
+        ({"context": "x"}, ' has no "question"; it has context.'),
+        ({"question": "x"}, ' has no "context"; it has question.'),
+        ({"QUESTION": "x", "CONTEXTS": ["y", 1]}, ': paragraph 2 of "CONTEXTS" is a number; expected a string.'),
+        ({"question": "x", "context": {"text": []}}, ': context has no "contexts"; it has text.'),
+        ({"question": "x", "context": True}, ': "context" is true or false; expected a string.'),
+        (
+            {"question": "x", "context": "y", "answer": "z"},
+            " has neither a long answer nor a final_decision; it has question, context, answer.",
+        ),
+    ],
+)
+def test_a_record_that_is_not_pubmedqas_is_refused_by_its_number(tmp_path: Path, row: Any, says: str) -> None:
+    assert refusal(tmp_path / "q.json", json.dumps([row]), Source.pubmedqa) == f"{tmp_path}/q.json: record 1{says}"
+
+
+def test_a_record_without_id_is_named_by_its_first_words(tmp_path: Path) -> None:
+    rows = [{"instruction": "Tell\nof " + "the queue " * 9, "output": ""}]
+    assert read(tmp_path / "a.json", rows)[0].where == (
+        f'{tmp_path}/a.json: record 1 ("Tell of the queue the queue the queue th...")'
+    )

@@ -1,0 +1,128 @@
+"""Checkpoints under bad luck: a full disk, files cut short, a crash in between; and written while training goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.causes import end_of, latest_attempt
+from jobs.rundir import RunDir, read_records
+from tests.support.real_run import events, losses, make_run, train
+from tests.support.training import checkpoint_size_bytes, small_disk
+
+EVERY_TWO = ("ranks_per_node=2", "parallelism=fsdp_full", "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run that nothing disturbed."""
+    run = make_run(tmp_path_factory.mktemp("whole"), *EVERY_TWO)
+    assert train(run) == [0, 0]
+    return run
+
+
+def half_way(where: Path) -> RunDir:
+    """The same run, whose steps 5 and 6 are still to come: it has checkpoints of steps 2 and 4."""
+    run = make_run(where, *EVERY_TWO)
+    assert train(run) == [0, 0]
+    shutil.rmtree(run.checkpoints / "step-00000006")
+    return run
+
+
+def checkpoints(run: RunDir) -> list[str]:
+    return sorted(path.name for path in run.checkpoints.iterdir())
+
+
+@pytest.mark.parametrize("file", [".metadata", "__1_0.distcp"])
+@pytest.mark.parametrize("kept", [0.0, 0.5])
+def test_a_checkpoint_cut_short_is_put_aside_and_the_one_before_it_is_used(
+    file: str, kept: float, whole: RunDir, tmp_path: Path
+) -> None:
+    run = half_way(tmp_path)
+    path = run.checkpoints / "step-00000004" / file
+    os.truncate(path, int(path.stat().st_size * kept))
+    assert train(run) == [0, 0]
+    assert losses(run) == pytest.approx(losses(whole), abs=1e-5)
+    assert events(run, "started")[-1]["from_step"] == 2
+    assert checkpoints(run) == [".step-00000004.unreadable", "step-00000002", "step-00000004", "step-00000006"]
+    (event,) = events(run, "checkpoint_unreadable")
+    assert event["checkpoint"] == "step-00000004"
+
+
+def test_where_no_checkpoint_can_be_read_nothing_is_trained_and_a_person_decides(tmp_path: Path) -> None:
+    run = half_way(tmp_path)
+    for path in run.checkpoints.glob("*/.metadata"):
+        path.unlink()
+    assert 0 not in train(run)
+    said = str(events(run, "failed")[0]["error"])
+    assert f"No older one can be read; remove {run.checkpoints} to start over." in said
+    assert events(run, "failed")[0]["cause"] == "refused"
+    assert "step-00000002" in checkpoints(run), "what may be of use to somebody stays"
+
+
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize("background", ["true", "false"])
+# The disk is full in the first part of a file, at its end, and in the midst of a tensor: torch raises differently.
+@pytest.mark.parametrize("room", [1.05, 1.2, 1.6, 1.9])
+def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
+    room: float, background: str, whole: RunDir, tmp_path: Path
+) -> None:
+    made = make_run(tmp_path, *EVERY_TWO, f"job.checkpoint_in_background={background}")
+    run = RunDir(tmp_path / "test/full")
+    with small_disk(run.checkpoints, room * checkpoint_size_bytes(whole)):
+        shutil.copy(made.config, run.config)
+        assert train(run) == [0, 0]
+        assert checkpoints(run) == ["step-00000002"], "the last good one stays, and nothing half-written"
+    assert losses(run) == pytest.approx(losses(whole), abs=1e-5)
+    assert len(events(run, "finished")) == 1
+    assert [event["step"] for event in events(run, "checkpoint")] == [2]
+    failed = events(run, "checkpoint_failed")
+    assert [event["step"] for event in failed] == [4, 6]
+    assert {event["error"] for event in failed} == {FULL}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize(
+    "room",
+    [
+        pytest.param(0.5, id="while ranks write their parts"),
+        pytest.param(1.3, id="while the first rank writes them as one file"),
+    ],
+)
+def test_a_run_whose_weights_find_no_room_at_its_end_says_that_the_disk_is_full(
+    room: float, whole: RunDir, tmp_path: Path
+) -> None:
+    made = make_run(tmp_path, *EVERY_TWO[:2], "job.export=true", "job.checkpoint_every_steps=null")
+    weights_size_bytes = checkpoint_size_bytes(whole) / 3  # Adam's two moments are the rest.
+    records_size_bytes = sum(file.stat().st_size for file in whole.path.iterdir() if file.is_file())
+    run = RunDir(tmp_path / "test/full")
+    with small_disk(run.path, room * weights_size_bytes + records_size_bytes):
+        shutil.copy(made.config, run.config)
+        assert 0 not in train(run)
+        end = end_of(latest_attempt(list(read_records(run.status))))
+        assert end is not None
+        assert FULL in str(end["error"])
+        assert "Traceback" not in str(end["error"])
+        assert not run.export.exists()
+
+
+@pytest.mark.parametrize("layout", [("single", 1), ("tp_pp", 4), ("fsdp_full", 2)])
+def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(
+    layout: tuple[str, int], tmp_path: Path
+) -> None:
+    parallelism, ranks = layout
+    settings = (f"parallelism={parallelism}", f"ranks_per_node={ranks}", "model.layers=4")
+    every = "job.checkpoint_every_steps=1"
+    whole = make_run(tmp_path, *settings, every, "name=whole", "job.keep_checkpoints=6")
+    assert set(train(whole)) == {0}
+    for step in (1, 3, 5):
+        again = make_run(tmp_path, *settings, every, f"name=from-{step}")
+        shutil.copytree(whole.checkpoints / f"step-{step:08d}", again.checkpoints / f"step-{step:08d}")
+        assert set(train(again)) == {0}
+        assert losses(again) == pytest.approx(losses(whole)[step:], abs=1e-6)

@@ -1,0 +1,319 @@
+"""Choices of speed in the native engine: each trains to the same losses, or is refused with what to type."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.engines.native.data_parallel import gather_ahead
+from jobs.engines.native.fill import fill
+from jobs.engines.native.kernels import fuse
+from jobs.engines.native.model import empty_model
+from jobs.engines.native.weights import random_value, values_of
+from jobs.plan.compose import compose
+from jobs.plan.legality import warnings
+from jobs.rundir import RunDir
+from jobs.runtime.prefetch import made_ahead
+from jobs.schema import Loss
+from tests.support.real_run import events, losses, make_run, printed, steps, train
+from tests.support.training import assert_equal, refusal
+
+FLOAT8 = "engine.float8=true job.precision=bfloat16"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """One process, whose export all others start from."""
+    run = make_run(
+        tmp_path_factory.mktemp("weights"), "parallelism=single", "ranks_per_node=1", "job.export=true", "job.steps=1",
+        "job.warmup_steps=0",
+    )  # fmt: skip
+    assert train(run) == [0], printed(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(weights: RunDir, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """Two ranks of FSDP from these weights, with every choice at its default: what the others must reproduce."""
+    run = make_run(tmp_path_factory.mktemp("plain"), "parallelism=fsdp_full", f"job.init_from={weights.export}")
+    assert train(run) == [0, 0], printed(run)
+    return steps(run)
+
+
+# --- weights read once a node ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallelism", ["fsdp_full", pytest.param("tp_pp", marks=pytest.mark.slow)])
+def test_weights_read_once_a_node_are_those_that_every_rank_reads(
+    parallelism: str, weights: RunDir, plain: list[dict[str, float]], tmp_path: Path
+) -> None:
+    ranks = {"tp_pp": 4}.get(parallelism, 2)
+    run = make_run(tmp_path, f"parallelism={parallelism}", f"ranks_per_node={ranks}", f"job.init_from={weights.export}",
+                   "engine.weights=node")  # fmt: skip
+    assert train(run) == [0] * ranks, printed(run)
+    assert_equal(steps(run), plain)
+
+
+def test_only_the_first_rank_of_a_node_opens_the_checkpoint(tmp_path: Path) -> None:
+    run = make_run(tmp_path, f"job.init_from={tmp_path}/nothing", "engine.weights=node")
+    assert set(train(run)) == {1}
+    errors = {failed["rank"]: str(failed["error"]) for failed in events(run, "failed")}
+    assert "has no lit_model.pth. Give a LitGPT checkpoint directory" in errors[0]
+    assert "lit_model.pth" not in errors.get(1, "")
+
+
+def test_weights_that_are_drawn_cannot_be_read_once_a_node() -> None:
+    assert "Type job.init_from=DIRECTORY, or engine.weights=each." in refusal("engine.weights=node")
+    assert "Type engine.weights=each, or engine=native." in refusal("engine=nemo", "engine.weights=node")
+
+
+# --- batches made ahead ----------------------------------------------------------------------------------------
+
+
+def test_batches_made_ahead_are_the_same_in_the_same_order(
+    weights: RunDir, plain: list[dict[str, float]], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, "parallelism=fsdp_full", f"job.init_from={weights.export}", "engine.prefetch_batches=3")
+    assert train(run) == [0, 0], printed(run)
+    assert [row["loss"] for row in steps(run)] == [row["loss"] for row in plain], "not a bit may differ"
+
+
+@given(st.integers(0, 9), st.integers(0, 12))
+def test_every_step_is_made_once_and_in_order_and_so_many_ahead(depth: int, count: int) -> None:
+    made: list[int] = []
+
+    def make(step: int) -> int:
+        made.append(step)
+        return step
+
+    with made_ahead(make, range(count), depth) as ready:
+        for position, step in enumerate(ready):
+            assert step == position
+            assert len(made) <= position + 1 + depth
+    assert made == list(range(count))
+
+
+def test_what_a_batch_raises_is_raised_in_the_step_that_needs_it() -> None:
+    def make(step: int) -> int:
+        if step == 2:
+            raise ValueError("torn shard")
+        return step
+
+    with made_ahead(make, range(9), 4) as ready:
+        assert (next(ready), next(ready)) == (0, 1)
+        with pytest.raises(ValueError, match="torn shard"):
+            next(ready)
+
+
+def test_a_loop_that_stops_early_leaves_no_thread() -> None:
+    def making() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+    def stops() -> Iterator[int]:
+        with made_ahead(lambda step: step, range(10**9), 3) as ready:
+            yield next(ready)
+            assert len(making()) == 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(stops())
+    assert not making()
+
+
+def test_a_negative_number_of_batches_cannot_be_made_ahead() -> None:
+    assert "engine.prefetch_batches=-1 is negative. Type engine.prefetch_batches=0 or more." in refusal(
+        "engine.prefetch_batches=-1"
+    )
+    assert "Type engine.prefetch_batches=0, or engine=native." in refusal("engine=nemo", "engine.prefetch_batches=1")
+
+
+# --- the optimizer's loop, gathering ahead, types of the weights ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "choices"),
+    [
+        ("tp", "engine.optimizer=fused"),
+        pytest.param("fsdp_full", "engine.optimizer=fused", marks=pytest.mark.slow),
+        pytest.param("tp", "engine.optimizer=foreach", marks=pytest.mark.slow),
+        ("fsdp_full", "engine.optimizer=foreach parallelism.prefetch=1"),
+        pytest.param("fsdp_full", "engine.optimizer=single parallelism.prefetch=5", marks=pytest.mark.slow),
+        pytest.param("fsdp_grad_op", "parallelism.prefetch=2 engine.activation_checkpointing=full",
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_how_the_optimizer_loops_and_weights_are_gathered_does_not_change_the_losses(
+    parallelism: str, choices: str, weights: RunDir, plain: list[dict[str, float]], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, f"parallelism={parallelism}", f"job.init_from={weights.export}", *choices.split())
+    assert train(run) == [0, 0], printed(run)
+    assert_equal(steps(run), plain)
+
+
+def test_every_layer_gathers_the_next_ones_and_in_backward_the_ones_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unit:
+        def set_modules_to_forward_prefetch(self, modules: list[Unit]) -> None:
+            self.after = modules
+
+        def set_modules_to_backward_prefetch(self, modules: list[Unit]) -> None:
+            self.before = modules
+
+    units = [Unit() for _ in range(4)]
+    gather_ahead(units, 2)
+    assert [unit.after for unit in units] == [units[1:3], units[2:4], units[3:], []]
+    assert [unit.before for unit in units] == [[], [units[0]], [units[1], units[0]], [units[2], units[1]]]
+
+
+@pytest.mark.parametrize("parallelism", ["fsdp_full", pytest.param("ddp", marks=pytest.mark.slow)])
+def test_bfloat16_weights_train_close_to_float32_ones_and_are_exported_so(
+    parallelism: str, weights: RunDir, plain: list[dict[str, float]], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, f"parallelism={parallelism}", f"job.init_from={weights.export}", "job.export=true",
+                   "job.precision=bfloat16", "engine.parameters=bfloat16", "job.learning_rate=1e-2")  # fmt: skip
+    assert train(run) == [0, 0], printed(run)
+    state = torch.load(run.export / "lit_model.pth", weights_only=True)
+    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
+    assert losses(run)[0] == pytest.approx(plain[0]["loss"], abs=0.05)
+    assert losses(run)[-1] < losses(run)[0]
+
+
+def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
+    def drawn(dtype: torch.dtype) -> torch.Tensor:
+        return random_value("transformer.h.0.attn.qkv.weight", (8, 8), dtype, torch.device("cpu"), 1, norm=False)
+
+    assert torch.equal(drawn(torch.bfloat16), drawn(torch.float32).bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ("parallelism=ddp parallelism.prefetch=1", "Type parallelism=fsdp_full, or parallelism.prefetch=null."),
+        ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard cuts none"),
+        ("parallelism=fsdp_full parallelism.prefetch=0", "Type parallelism.prefetch=1 or more."),
+        ("engine.parameters=bfloat16", "Type job.precision=bfloat16, or engine.parameters=float32."),
+        ("kernels=liger", "kernels=liger needs GPUs, and cluster=local has none. Type kernels=torch, or"),
+        ("kernels=liger gpu=h100_sxm engine.compile=true", "Type engine.compile=false, or kernels=torch."),
+        ("kernels=liger gpu=h100_sxm parallelism=tp", "Type kernels=torch, or parallelism.tensor=1."),
+        ("kernels=liger_or_torch model=pythia_14m", "has no kernels for pythia_14m (model.norm=LayerNorm, not RMSNorm"),
+        ("engine=nemo kernels=liger_or_torch", "Type engine.kernels=torch, or engine=native."),
+        ("engine.float8=true", "Type job.precision=bfloat16, or engine.float8=false."),
+        (FLOAT8, "engine.float8=true needs GPUs, and cluster=local has none. Type engine.float8=false;"),
+        (f"{FLOAT8} gpu=a100_sxm_80gb", "compute capability 8.9 or more, which a100_sxm_80gb is not."),
+        (f"{FLOAT8} gpu=mi300x", "compute capability 8.9 or more, which mi300x is not."),
+        (f"{FLOAT8} gpu=h100_sxm parallelism=tp", "Type engine.float8=false, or parallelism.tensor=1."),
+        (f"{FLOAT8} gpu=h100_sxm model.intermediate_size=680", "model intermediate_size=680 (tiny) is none"),
+        (f"{FLOAT8} gpu=h100_sxm model=mixtral_8x7b", "Type engine.float8=false, or choose a dense model."),
+        ("engine=nemo engine.float8=true", "Type engine.float8=false, or engine=native."),
+        ("engine=nemo engine.optimizer=fused", "Type engine.optimizer=null, or engine=native."),
+        ("engine=nemo engine.parameters=bfloat16 job.precision=bfloat16", "Type engine.parameters=float32, or"),
+    ],
+)
+def test_choices_that_cannot_be_are_refused_with_what_to_type(overrides: str, words: str) -> None:
+    assert words in refusal(*overrides.split())
+
+
+def test_the_plan_warns_of_rounded_updates() -> None:
+    (point,) = compose(["job.precision=bfloat16", "engine.parameters=bfloat16"], multirun=False)
+    assert any("updates below 1/256 of it are lost" in said for said in warnings(point.run))
+
+
+# --- fused kernels ---------------------------------------------------------------------------------------------
+
+
+class Rotated:
+    """Of queries and keys (batch, heads, seq, head size) together, by tables (1, seq, head size): Liger's contract."""
+
+    @staticmethod
+    def apply(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> list[torch.Tensor]:
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            first, second = x.chunk(2, dim=-1)
+            return torch.cat((-second, first), dim=-1)
+
+        return [x * cos.unsqueeze(1) + turned(x) * sin.unsqueeze(1) for x in (q, k)]
+
+
+class Normalized:
+    @staticmethod
+    def apply(
+        x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float, casting: str, in_place: bool
+    ) -> torch.Tensor:
+        assert (casting, in_place) == ("gemma", False)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], weight + offset, eps)
+
+
+class Gated:
+    @staticmethod
+    def apply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(a) * b
+
+
+def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Liger's kernels run on GPUs only (test_gpu.py); their arithmetic in torch, and how they are called, here.
+    stand_in = ModuleType("liger_kernel.ops")
+    stand_in.__dict__.update(LigerRopeFunction=Rotated, LigerRMSNormFunction=Normalized, LigerSiLUMulFunction=Gated)
+    monkeypatch.setitem(sys.modules, "liger_kernel", ModuleType("liger_kernel"))
+    monkeypatch.setitem(sys.modules, "liger_kernel.ops", stand_in)
+    (point,) = compose(["model=tiny"], multirun=False)
+    gpt = empty_model(point.run.model, 16, Loss.whole)
+    fill(gpt, torch.device("cpu"), values_of(None, 1), tensor=1, tied=False)
+    tokens = torch.arange(32).reshape(2, 16)
+    # Whole rows, and one packed row of samples of 9 and 7 tokens.
+    rows = [(tokens, tokens + 1), (tokens[:1], tokens[:1] + 1, torch.tensor([[*range(9), *range(7)]]))]
+
+    def losses_and_gradient() -> list[torch.Tensor]:
+        found = [gpt(*row) for row in rows]
+        return [*found, torch.autograd.grad(found[0], gpt.transformer.wte.weight)[0]]
+
+    names = [name for name, _ in gpt.named_parameters()]
+    expected = losses_and_gradient()
+    before = {name: vars(module).get("forward") for name, module in gpt.named_modules()}
+    fuse(gpt)
+    torch.testing.assert_close(losses_and_gradient(), expected)
+    layer = {f"transformer.h.0.{part}" for part in ("norm_1", "norm_2", "attn", "mlp")}
+    replaced = {name for name, module in gpt.named_modules() if vars(module).get("forward") is not before[name]}
+    assert layer | {"transformer.ln_f"} <= replaced
+    assert [name for name, _ in gpt.named_parameters()] == names
+
+
+def test_where_a_rank_has_no_gpu_fused_kernels_fall_back_on_record_or_end_the_run(
+    weights: RunDir, plain: list[dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    one = (f"job.init_from={weights.export}", "parallelism=single", "ranks_per_node=1")
+    falls_back = make_run(tmp_path, "name=falls_back", *one, "kernels=liger_or_torch")
+    assert train(falls_back) == [0], printed(falls_back)
+    assert events(falls_back, "started")[0]["kernels"] == "torch"
+    assert_equal(steps(falls_back), plain)
+    # Said to have a GPU, and has none.
+    ends = make_run(tmp_path, "name=ends", *one, "kernels=liger", "gpu=h100_sxm")
+    assert train(ends) == [1]
+    assert "torch sees no GPU here (device cpu). Type kernels=liger_or_torch, or kernels=torch." in str(
+        events(ends, "failed")[0]["error"]
+    )
+
+
+# --- float8 ----------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "gpu=h100_sxm", *FLOAT8.split())
+    assert train(run) == [1]
+    assert "this rank has no NVIDIA GPU. Type engine.float8=false." in str(events(run, "failed")[0]["error"])
+
+
+def test_the_plan_warns_of_float8_that_is_not_compiled() -> None:
+    (point,) = compose([*FLOAT8.split(), "gpu=h100_sxm"], multirun=False)
+    assert any("may well be slower than bfloat16" in said for said in warnings(point.run))
+    (point,) = compose([*FLOAT8.split(), "gpu=l40s", "engine.compile=true"], multirun=False)
+    assert not any("float8" in said for said in warnings(point.run))

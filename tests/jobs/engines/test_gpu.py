@@ -1,0 +1,109 @@
+"""On a machine with a GPU: the same training runs there by itself, over nccl, and agrees with the CPU."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from jobs.rundir import RunDir
+from tests.support.real_run import events, losses, make_run, printed, steps, train
+
+# Asking torch itself would start CUDA in this process, which ranks are forked from; imported, the extras ask.
+pytestmark = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here")
+
+
+def needs(package: str, extra: str) -> pytest.MarkDecorator:
+    """Skips a test where an extra is not installed."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"the extra {extra} is not installed")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run whose export is the start of all others: CPU and GPU draw different random numbers."""
+    run = make_run(tmp_path_factory.mktemp("weights"), "parallelism=single", "ranks_per_node=1", "job.export=true")
+    assert train(run) == [0], printed(run)
+    return run
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("parallelism", ["single", "ddp", "fsdp_full", "fsdp_grad_op", "fsdp_no_shard", "fsdp_hybrid"])
+def test_one_gpu_trains_under_every_parallelism_as_the_cpu_does(
+    parallelism: str, precision: str, weights: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}")
+    gpu = make_run(tmp_path, "name=gpu", *common, f"job.precision={precision}")
+    assert train(gpu) == [0], printed(gpu)
+    (started,) = events(gpu, "started")
+    assert started["device"] == "cuda"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cpu = make_run(tmp_path, "name=cpu", *common)
+    assert train(cpu) == [0], printed(cpu)
+    tolerance = 0.05 if precision == "bfloat16" else 1e-3
+    assert losses(gpu) == pytest.approx(losses(cpu), abs=tolerance)
+
+
+@needs("liger_kernel", "liger")
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
+def test_fused_kernels_train_as_torchs_do(
+    parallelism: str, precision: str, checkpointing: str, weights: RunDir, tmp_path: Path
+) -> None:
+    common = (
+        "ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
+        f"job.precision={precision}", f"engine.activation_checkpointing={checkpointing}",
+    )  # fmt: skip
+    runs = [make_run(tmp_path, f"name={kernels}", *common, f"kernels={kernels}") for kernels in ("torch", "liger")]
+    for run, kernels in zip(runs, ("torch", "liger"), strict=True):
+        assert train(run) == [0], printed(run)
+        assert events(run, "started")[0]["kernels"] == kernels
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=0.02 if precision == "bfloat16" else 1e-4)
+
+
+def test_batches_copied_from_page_locked_memory_are_the_same(weights: RunDir, tmp_path: Path) -> None:
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", "parallelism=single")
+    runs = [make_run(tmp_path, f"name=ahead{n}", *common, f"engine.prefetch_batches={n}") for n in (0, 3)]
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize("kernels", ["torch", "liger_or_torch"])
+def test_packed_rows_train_as_padded_ones_by_the_kernel_for_samples(kernels: str, tmp_path: Path) -> None:
+    # Heads of 16 in bfloat16, which that kernel takes.
+    common = ("ranks_per_node=1", "parallelism=single", "model.head_size=16", "job.precision=bfloat16",
+              "model.max_sequence_length=256", "job.sequence_length=256", "job.micro_batch_size=4", "job.steps=4",
+              "data=docstrings", "data.max_samples=32", "data.bpe_vocab_size=320", f"kernels={kernels}")  # fmt: skip
+    runs = [make_run(tmp_path, f"name={name}", *common, f"job.batching={name}") for name in ("padded", "packed")]
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    padded, packed = (steps(run) for run in runs)
+    assert [row["tokens"] for row in packed] == [row["tokens"] for row in padded]
+    # On a CPU they differ by 1e-4; where a sample attends to those before it, by 0.01 and 5 percent.
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=5e-3)
+    norms, expected = ([row["gradient_norm"] for row in rows] for rows in (packed, padded))
+    assert norms == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("loop", ["fused", "foreach", "single"])
+def test_the_optimizers_loop_does_not_change_the_losses(loop: str, weights: RunDir, tmp_path: Path) -> None:
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", "parallelism=fsdp_full")
+    runs = [make_run(tmp_path, f"name={n}", *common, *more) for n, more in
+            (("default", ()), (loop, (f"engine.optimizer={loop}",)))]  # fmt: skip
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-4)
+
+
+@needs("torchao", "float8")
+@pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
+def test_float8_trains_close_to_bfloat16_but_not_equal(parallelism: str, weights: RunDir, tmp_path: Path) -> None:
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
+              "job.precision=bfloat16")  # fmt: skip
+    runs = [make_run(tmp_path, f"name=float8_{on}", *common, f"engine.float8={on}") for on in ("false", "true")]
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    differences = [abs(a - b) for a, b in zip(*map(losses, runs), strict=True)]
+    assert 0 < max(differences) < 0.1

@@ -1,0 +1,51 @@
+"""Every legal product of parallelisms computes what one process computes; what is not legal is refused with words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from jobs.schema import Schedule
+from tests.support.layouts import TINY, matrix, ranks
+from tests.support.real_run import make_run, printed, steps, train
+from tests.support.training import assert_equal
+
+CASES = matrix()
+
+
+def marked(name: str) -> ParameterSet:
+    """Two ranks are quick; more are left to the whole suite."""
+    return pytest.param(name, marks=() if ranks(CASES[name]) <= 2 else pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """The tiny model on one rank: what every product must reproduce."""
+    run = make_run(
+        tmp_path_factory.mktemp("one"), *TINY, "parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4",
+        small=False,
+    )  # fmt: skip
+    assert train(run) == [0], printed(run)
+    rows = steps(run)
+    assert len(rows) == 5
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.1, "a model that learns nothing would hide a wrong update"
+    return rows
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in CASES])
+def test_every_legal_product_computes_what_one_process_computes(
+    name: str, one_process: list[dict[str, float]], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, *TINY, *CASES[name], "name=case", small=False)
+    assert train(run) == [0] * ranks(CASES[name]), printed(run)
+    assert_equal(steps(run), one_process)
+
+
+def test_the_matrix_holds_every_axis_and_schedule_that_a_cpu_can_run() -> None:
+    chosen = {override for case in CASES.values() for override in case}
+    assert {f"parallelism.schedule={schedule.name}" for schedule in Schedule} <= chosen
+    for axis in ("tensor", "pipeline", "data_replicate", "data_shard"):
+        assert {f"parallelism.{axis}={degree}" for degree in (2, 4)} <= chosen, axis
+    assert {ranks(case) for case in CASES.values()} == {1, 2, 3, 4, 6, 8}

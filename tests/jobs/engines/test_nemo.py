@@ -1,0 +1,454 @@
+"""The NeMo engine: Megatron computes what the native engine does, under every parallelism, and refuses the rest.
+
+The runs are NeMo's own on a CPU, by the shim in tests/support/nemo; what they say of is arithmetic, not GPUs' kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from litgpt.config import Config
+from litgpt.model import GPT
+
+from analysis.metrics.goodput import account, starts_of
+from jobs import metrics as m
+from jobs.errors import ConfigError
+from jobs.layout import accumulation, layout_of
+from jobs.plan.compose import compose
+from jobs.plan.rules.nemo import unsupported
+from jobs.ranks import free_port
+from jobs.rundir import RunDir, load_run, read_records
+from jobs.runtime.transport import gloo_ways
+from jobs.submit.commands import submit
+from tests.support.nemo.real_nemo import Nemo, shimmed_python
+from tests.support.paths import ROOT
+from tests.support.real_run import events, losses, make_run, printed, steps, train
+from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
+from tests.support.training import checkpoint_size_bytes, mean_loss, small_disk
+
+NEMO = ("engine=nemo", "engine.distributed_optimizer=false", "model.layers=4", "job.micro_batch_size=2")
+ONE = ("parallelism=single", "ranks_per_node=1")
+TP = ("parallelism=tp", "ranks_per_node=2")
+PP = ("parallelism=pp", "ranks_per_node=2")
+INTERLEAVED = (*PP, "parallelism.schedule=Interleaved1F1B")
+TP_PP = ("parallelism=tp_pp", "ranks_per_node=4")
+DP = ("parallelism=ddp", "ranks_per_node=2")
+CUT_OPTIMIZER = "engine.distributed_optimizer=true"
+LORA = ("job=finetune_lora", "job.epochs=null", "job.precision=float32", "job.lora.rank=4", "job.lora.alpha=8")
+# One step, with the rate that `learning_rate` gives it.
+FIRST_STEP = ("job.steps=1", "job.warmup_steps=0", "job.min_learning_rate=0")
+
+
+@pytest.fixture(scope="module")
+def nemo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nemo]:
+    """NeMo, imported once."""
+    server = Nemo(tmp_path_factory.mktemp("nemo") / "log")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """One process of the native engine."""
+    return steps(native(tmp_path_factory.mktemp("reference")))
+
+
+def native(where: Path, *overrides: str) -> RunDir:
+    """A run of one process by the native engine, done."""
+    run = make_run(where / "native", "model.layers=4", *ONE, *overrides)
+    assert train(run) == [0], printed(run)
+    return run
+
+
+def done(nemo: Nemo, where: Path, *overrides: str) -> RunDir:
+    """A run by NeMo, done."""
+    return finished(nemo, make_run(where, *NEMO, *overrides))
+
+
+def finished(nemo: Nemo, run: RunDir) -> RunDir:
+    """A run that has been brought to its end."""
+    codes = nemo.train(run)
+    assert set(codes) == {0}, printed(run)
+    assert events(run, "finished")
+    return run
+
+
+def assert_equal(run: RunDir, reference: list[dict[str, float]]) -> None:
+    rows = steps(run)
+    assert len(rows) == len(reference)
+    for row, expected in zip(rows, reference, strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert row["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4)
+        assert row["learning_rate"] == expected["learning_rate"]
+        assert row["tokens"] == expected["tokens"]
+
+
+# --- the same arithmetic -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ONE,
+        TP,
+        PP,
+        INTERLEAVED,
+        TP_PP,
+        DP,
+        (*DP, CUT_OPTIMIZER),
+        ("parallelism=tp", "nodes=2", "ranks_per_node=2", CUT_OPTIMIZER),
+        (*DP, "job.micro_batch_size=1"),
+        (*TP, "engine.activation_checkpointing=full"),
+        (*PP, "engine.activation_checkpointing=selective"),
+    ],
+    ids=" ".join,
+)
+def test_losses_and_gradients_equal_the_native_engines(
+    layout: tuple[str, ...], nemo: Nemo, reference: list[dict[str, float]], tmp_path: Path
+) -> None:
+    assert_equal(done(nemo, tmp_path, *layout), reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        (("model.norm=LayerNorm", "model.mlp=GptNeoxMLP", "model.bias=true", "model.rope_fraction=0.5"), TP_PP),
+        (("model.bias=true",), TP),
+        (("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
+        (("model.tie_embeddings=true",), TP),
+    ],
+    ids=["LayerNorm GptNeoxMLP bias", "bias", "rope_scaling", "tie_embeddings"],
+)
+def test_other_architectures_are_the_native_engines_too(
+    model: tuple[str, ...], layout: tuple[str, ...], nemo: Nemo, tmp_path: Path
+) -> None:
+    run = done(nemo, tmp_path, *layout, *model, "job.export=true", "job.steps=6")
+    reference = native(tmp_path, *model, "job.export=true")
+    assert_equal(run, steps(reference))
+    ours, theirs = weights(run), weights(reference)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=1e-4, rtol=1e-3, msg=name)
+
+
+@pytest.mark.slow
+def test_instruction_data_of_uneven_length_trains_as_the_native_engine_does(nemo: Nemo, tmp_path: Path) -> None:
+    data = write_json(tmp_path / "alpaca.json", ALPACA * 4)
+    tokenizer = tokenizer_config(huggingface_tokenizer(tmp_path / "tokenizer"), eos_token="</s>")
+    tuning = ("job=finetune_full", "job.epochs=2", "job.steps=null", "job.precision=float32", "job.warmup_steps=1",
+              "job.sequence_length=512", "data=alpaca", f"data.path={data}", f"data.tokenizer={tokenizer}",
+              "data.mask_prompt=true", "data.too_long=truncate", "data.max_samples=null",
+              "model.max_sequence_length=512")  # fmt: skip
+    start = native(tmp_path, "job.export=true", "model.max_sequence_length=512")
+    init = f"job.init_from={start.export}"
+    reference = steps(native(tmp_path / "tuned", *tuning, init))
+    run = done(nemo, tmp_path, "parallelism=tp", "ranks_per_node=4", *tuning, init)
+    assert_equal(run, reference)
+    assert steps(run)[0]["padded_tokens"] == 8 * 512, "Megatron's sequences have one length"
+
+
+@pytest.mark.slow
+def test_bfloat16_trains_close_to_float32_but_not_equal(
+    nemo: Nemo, reference: list[dict[str, float]], tmp_path: Path
+) -> None:
+    run = done(nemo, tmp_path, *TP_PP, "job.precision=bfloat16")
+    differences = [abs(row["loss"] - expected["loss"]) for row, expected in zip(steps(run), reference, strict=True)]
+    assert 1e-5 < max(differences) < 0.05
+
+
+@pytest.mark.slow
+def test_a_run_without_clipping_still_records_its_norms(nemo: Nemo, tmp_path: Path) -> None:
+    free = done(nemo, tmp_path, *DP, "job.clip_norm=null")
+    assert_equal(free, steps(native(tmp_path, "job.clip_norm=null")))
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(TP_PP, INTERLEAVED), (INTERLEAVED, TP_PP), ((*DP, CUT_OPTIMIZER), (*TP_PP, CUT_OPTIMIZER))],
+    ids=["tp_pp to interleaved", "interleaved to tp_pp", "optimizer cut over dp 2 to one of tp_pp"],
+)
+def test_resuming_continues_the_same_losses_on_any_layout(
+    first: tuple[str, ...], then: tuple[str, ...], nemo: Nemo, reference: list[dict[str, float]], tmp_path: Path
+) -> None:
+    run = done(nemo, tmp_path / "first", *first, "job.checkpoint_every_steps=3")
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-00000003", "step-00000006"]
+    resumed = make_run(tmp_path / "then", *NEMO, *then)
+    shutil.copytree(run.checkpoints / "step-00000003", resumed.checkpoints / "step-00000003")
+    (resumed.checkpoints / ".step-00000004.writing").mkdir()
+    resumed.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:4]))
+    assert_equal(finished(nemo, resumed), reference)
+    assert events(resumed, "started")[-1]["from_step"] == 3
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_after_its_last_checkpoint_only_ends(nemo: Nemo, tmp_path: Path) -> None:
+    run = done(nemo, tmp_path, *TP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=1", "job.export=true")
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000006"]
+    exported = weights(run)
+    shutil.rmtree(run.export)
+    finished(nemo, run)
+    assert len(steps(run)) == 6
+    assert all(torch.equal(tensor, exported[name]) for name, tensor in weights(run).items())
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(nemo: Nemo, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *NEMO, *PP, "job.steps=100000", "job.checkpoint_every_steps=100000")
+    _, second = nemo.start(run)
+    for _ in range(600):
+        if len(steps(run)) > 2:
+            break
+        time.sleep(0.05)
+    os.kill(second, signal.SIGTERM)
+    assert nemo.exit_codes() == [0, 0], printed(run)
+    (end,) = events(run, "stopped")
+    assert end["step"] == steps(run)[-1]["step"]
+    assert (run.checkpoints / f"step-{end['step']:08d}").is_dir()
+    assert not events(run, "failed")
+
+
+@pytest.mark.slow
+def test_a_torn_checkpoint_is_refused_by_name(nemo: Nemo, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *NEMO, *ONE)
+    (run.checkpoints / "step-00000003").mkdir(parents=True)
+    assert nemo.train(run) == [1]
+    assert "step-00000003 cannot be read" in str(events(run, "failed")[0]["error"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata", "metadata.json"])
+def test_a_checkpoint_cut_short_is_refused_with_what_to_do(file: str, nemo: Nemo, tmp_path: Path) -> None:
+    run = done(nemo, tmp_path, *DP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
+    shutil.rmtree(run.checkpoints / "step-00000006")
+    torn = run.checkpoints / "step-00000004/weights" / file
+    os.truncate(torn, torn.stat().st_size // 2)
+    assert nemo.train(run) == [1, 1]
+    (said,) = {str(event["error"]) for event in events(run, "failed")}
+    assert f"Checkpoint {run.checkpoints / 'step-00000004'} cannot be read: " in said
+    assert said.endswith("Remove that directory to resume from the one before it.")
+    assert "Traceback" not in said
+    shutil.rmtree(run.checkpoints / "step-00000004")
+    finished(nemo, run)
+    assert events(run, "started")[-1]["from_step"] == 2
+
+
+# --- adapters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(nemo: Nemo, tmp_path: Path) -> None:
+    made = make_run(tmp_path, *NEMO, *DP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
+    size = checkpoint_size_bytes(finished(nemo, made))
+    run = RunDir(tmp_path / "test/full")
+    with small_disk(run.checkpoints, 1.5 * size):
+        shutil.copy(made.config, run.config)
+        assert nemo.train(run) == [0, 0]
+        assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000002"]
+    assert losses(run) == losses(made)
+    failed = events(run, "checkpoint_failed")
+    assert [event["step"] for event in failed] == [4, 6]
+    assert f"The last good one stays. Is the disk full? Type df -h {run.checkpoints}" in str(failed[0]["error"])
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """What adapters are trained on."""
+    return native(tmp_path_factory.mktemp("start"), "job.export=true")
+
+
+@pytest.fixture(scope="module")
+def adapted(nemo: Nemo, start: RunDir, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """Adapters trained by one rank; all steps see the same samples, so that losses can be compared over steps."""
+    return done(nemo, tmp_path_factory.mktemp("adapted"), *ONE, *adapting(start), "job.export=true")
+
+
+def adapting(start: RunDir, *overrides: str) -> tuple[str, ...]:
+    """Overrides of a run that trains adapters at a constant rate."""
+    constant = ("job.warmup_steps=0", "job.min_learning_rate=5e-3", "scaling.global_batch_size=16",
+                "job.micro_batch_size=4")  # fmt: skip
+    return (*LORA, *constant, f"job.init_from={start.export}", *overrides)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [TP, TP_PP, (*INTERLEAVED, "engine.activation_checkpointing=full"), (*DP, CUT_OPTIMIZER)],
+    ids=" ".join,
+)
+def test_adapters_train_alike_on_every_layout(
+    layout: tuple[str, ...], nemo: Nemo, start: RunDir, adapted: RunDir, tmp_path: Path
+) -> None:
+    run = done(nemo, tmp_path, *layout, *adapting(start), "job.export=true")
+    assert_equal(run, steps(adapted))
+    for name, tensor in weights(run).items():
+        torch.testing.assert_close(tensor, weights(adapted)[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+def test_adapters_alone_learn_and_are_merged_into_the_export(
+    nemo: Nemo, start: RunDir, adapted: RunDir, tmp_path: Path
+) -> None:
+    assert losses(adapted)[-1] < losses(adapted)[0] - 0.02
+    before, after = weights(start), weights(adapted)
+    for name, tensor in before.items():
+        change = after[name] - tensor
+        # An adapter of rank 4 for each of Megatron's matrices: gate and up are one, so each half has rank 4 too.
+        most = 4 if name.startswith("transformer.h.") and "norm" not in name else 0
+        assert torch.linalg.matrix_rank(change.reshape(len(change), -1), atol=1e-5) == most, name
+    longer = done(nemo, tmp_path / "longer", *ONE, *adapting(start, "job.steps=7"))
+    one = done(nemo, tmp_path / "one", *ONE, *FIRST_STEP, "scaling.global_batch_size=16",
+               f"job.init_from={adapted.export}")  # fmt: skip
+    assert losses(one)[0] == pytest.approx(losses(longer)[6], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_adapters_resume_from_a_checkpoint_without_the_weights_under_them(
+    nemo: Nemo, start: RunDir, tmp_path: Path
+) -> None:
+    dropout = adapting(start, "job.lora.dropout=0.2", "job.checkpoint_every_steps=3")
+    whole = done(nemo, tmp_path / "whole", *TP_PP, *dropout)
+    saved = whole.checkpoints / "step-00000003"
+    assert sum(file.stat().st_size for file in saved.rglob("*")) < (start.export / "lit_model.pth").stat().st_size * 3
+    resumed = make_run(tmp_path / "resumed", *NEMO, *TP_PP, *dropout)
+    shutil.copytree(saved, resumed.checkpoints / saved.name)
+    finished(nemo, resumed)
+    assert losses(resumed) == pytest.approx(losses(whole)[3:], abs=1e-6)
+
+
+# --- LitGPT checkpoint directories ---------------------------------------------------------------------------
+
+
+def weights(run: RunDir) -> dict[str, torch.Tensor]:
+    """What a run exported."""
+    state: dict[str, torch.Tensor] = torch.load(run.export / "lit_model.pth", weights_only=True)
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [TP_PP, INTERLEAVED], ids=["tp_pp", "interleaved"])
+def test_the_exported_directory_loads_in_stock_litgpt_and_as_init_from(
+    layout: tuple[str, ...], nemo: Nemo, tmp_path: Path
+) -> None:
+    run = done(nemo, tmp_path / "run", *layout, "job.export=true")
+    stock = GPT(Config.from_file(run.export / "model_config.yaml"))
+    stock.load_state_dict(weights(run))
+    again = done(nemo, tmp_path / "again", *TP_PP, *FIRST_STEP, f"job.init_from={run.export}")
+    assert losses(again)[0] == pytest.approx(mean_loss(stock, again), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_export_of_a_run_on_text_carries_its_tokenizer(nemo: Nemo, tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("To be, or not to be, that is the question. " * 200)
+    run = done(nemo, tmp_path, *ONE, *FIRST_STEP, "job.export=true", "data=text", f"data.path={tmp_path}/some.txt",
+               "data.bpe_vocab_size=300")  # fmt: skip
+    assert {"lit_model.pth", "model_config.yaml", "tokenizer.json"} <= {file.name for file in run.export.iterdir()}
+
+
+# --- the record ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_path: Path) -> None:
+    one = done(nemo, tmp_path / "one", *ONE)
+    four = done(nemo, tmp_path / "four", "parallelism=tp_pp", "nodes=2", "ranks_per_node=2")
+    (begun,) = events(four, "started")
+    assert (begun["device"], begun["ranks"], begun["emulated_nodes"]) == ("cpu", 4, True)
+    all_weights, held = (float(str(events(run, "layout")[0]["parameters_held"])) for run in (one, four))
+    assert 0.25 < held / all_weights < 0.3, "norms are whole on every rank of a stage"
+    assert [event["ways"] for run in (one, four) for event in events(run, "transport")] == [gloo_ways()]
+    (end,) = events(four, "finished")
+    parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
+    assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
+    starts = starts_of(list(read_records(four.status)), read_records(four.metrics), [])
+    assert starts is not None
+    told = account(starts).values
+    assert told[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
+    assert 0 < told[m.GOODPUT] < 1
+    assert told[m.LOST_TIME] == 0
+
+
+# --- where it cannot run -------------------------------------------------------------------------------------
+
+
+def test_a_machine_without_a_gpu_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *NEMO, *ONE)
+    assert train(run) == [1]
+    assert "computes on GPUs only, and torch sees none here" in str(events(run, "failed")[0]["error"])
+
+
+@pytest.mark.slow
+def test_a_job_whose_python_has_the_shim_trains_and_any_other_call_is_python(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *NEMO, *ONE, *FIRST_STEP)
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    python = shimmed_python(tmp_path)
+    code = ROOT
+    subprocess.run(
+        [python, "-u", "-m", "jobs.run", run.path],
+        env=os.environ | place | {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"},
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    assert events(run, "finished")
+    answer = subprocess.run([python, "-c", "import sys; print(sys.argv)", "-m"], capture_output=True, check=True)
+    assert answer.stdout == b"['-c', '-m']\n"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["parallelism=fsdp_full"], "replicates weights and parallelism=fsdp_full shards them"),
+        (["parallelism=pp", "parallelism.schedule=GPipe"], "Type parallelism.schedule=1F1B or Interleaved1F1B"),
+        (["parallelism=pp", "parallelism.stage_split=balanced"], "Type parallelism.stage_layers=null"),
+        (["parallelism=pp", "parallelism.schedule=Interleaved1F1B", "scaling.global_batch_size=3",
+          "job.micro_batch_size=1"], "in rounds of 2 micro-batches (parallelism.pipeline), and a step has 3"),
+        (["parallelism=tp", "parallelism.loss_parallel=false"], "Type parallelism.loss_parallel=true"),
+        (["parallelism=tp", "parallelism.sequence_parallel=true"], "needs Transformer Engine"),
+        (["parallelism=ddp", "engine.compile=true"], "Type engine.compile=false"),
+        (["model=pythia_14m"], "no layers with attention and feed-forward side by side"),
+        (["model=mixtral_8x7b"], "does not train mixtures of experts yet (mixtral_8x7b has 8 experts)"),
+        (["parallelism=tp", "job=finetune_lora", "job.lora.rank=3"], "does not divide job.lora.rank=3. Use 1 or 3"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)  # fmt: skip
+def test_what_nemo_does_not_do_is_refused_at_composition(overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        compose(["engine=nemo", *overrides], multirun=False)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "degrees", "micro_batches"),
+    [("llama2_7b_nemo", (1, 4, 2), 36), ("llama2_70b_nemo", (4, 3, 4), 48)],
+)
+def test_the_published_runs_compose_and_can_be_looked_at_before_they_are_submitted(
+    experiment: str,
+    degrees: tuple[int, int, int],
+    micro_batches: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = compose([f"experiment={experiment}"], multirun=False)[0].run
+    layout = layout_of(run)
+    assert ((layout.pp, layout.dp, layout.tp), accumulation(run)) == (degrees, micro_batches)
+    assert unsupported(run) is None
+    assert submit([f"experiment={experiment}", "launcher=dry", f"runs_dir={tmp_path}"], multirun=False, wait=False) == 0
+    shown = capsys.readouterr().out
+    assert f"#SBATCH --nodes={run.nodes}" in shown
+    assert "#SBATCH --gpus-per-node=8" in shown
+    frozen = load_run(next(tmp_path.glob("*/*/config.yaml")))
+    assert (frozen.model, frozen.parallelism, frozen.job) == (run.model, run.parallelism, run.job)

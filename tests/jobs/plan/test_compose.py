@@ -1,0 +1,347 @@
+"""Composition: what a user types, and what they are told when it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.errors import ConfigError
+from jobs.plan.compose import compose
+from jobs.rundir import dump_run, load_run
+from jobs.schema import LauncherKind, Sharding, Strategy
+from tests.support.composing import CONF, one, options
+
+# What the files leave to the user.
+FILL_IN = {"data.path": "given.json", "cluster.account": "given"}
+
+
+def choice(group: str, option: str) -> list[str]:
+    """An override for an option, with the values that its file leaves to the user."""
+    text = (CONF / group / f"{option}.yaml").read_text()
+    missing = [line.split(":")[0] for line in text.splitlines() if line.endswith("???")]
+    return [f"{group}={option}", *(f"{group}.{key}={FILL_IN[f'{group}.{key}']}" for key in missing)]
+
+
+def refusal(*overrides: str, multirun: bool = False) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides), multirun=multirun)
+    return str(caught.value)
+
+
+# What some files cannot be without.
+NEEDS = {
+    "single": ("ranks_per_node=1",),
+    "tp_pp": ("nodes=2",),
+    "tp_pp_fsdp": ("nodes=2",),
+    "cp_fsdp": ("cluster=xe9680_h100",),
+    "finetune_lora": ("engine=nemo",),
+    "litgpt": ("parallelism=single", "ranks_per_node=1", "engine.compile=true", "data.held_out_samples=8"),
+    "liger": ("cluster=xe9680_h100",),
+    "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
+    "all": ("data.held_out_samples=8", "job.export=true"),
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [(group.name, option) for group in sorted(CONF.iterdir()) if group.is_dir() for option in options(group.name)
+     if group.name != "experiment" and not group.name.startswith("_")],
+)  # fmt: skip
+def test_every_file_composes_and_survives_being_frozen(group: str, option: str, tmp_path: Path) -> None:
+    point = one(
+        *choice(group, option),
+        *NEEDS.get(option, ()),
+        "scaling.global_batch_size=64" if group != "scaling" else "nodes=1",
+    )
+    (tmp_path / "config.yaml").write_text(dump_run(point.run))
+    assert load_run(tmp_path / "config.yaml") == point.run
+
+
+@pytest.mark.parametrize("option", options("experiment"))
+def test_every_experiment_composes_with_the_sweep_it_declares(option: str) -> None:
+    needed = {"apac_hpc_ai_2024": ["data.path=/where/the/organisers/put/it"]}.get(option, [])
+    points = compose([f"experiment={option}", *needed], multirun=True)
+    assert len({point.run.name for point in points}) == len(points)
+
+
+@pytest.mark.parametrize("model", options("model"))
+@pytest.mark.parametrize(("cluster", "ranks"), [("local", 4), ("xe9680_h100", 16)])
+def test_every_model_composes_with_every_parallelism_on_cpu_and_gpu_clusters(
+    model: str, cluster: str, ranks: int
+) -> None:
+    on_gpus_only = {"cp_fsdp"} if cluster == "local" else set()
+    choices = ",".join(set(options("parallelism")) - {"single"} - on_gpus_only)
+    points = compose(
+        [f"model={model}", f"parallelism={choices}", f"cluster={cluster}", "nodes=2", "scaling.global_batch_size=64"],
+        multirun=True,
+    )
+    assert {point.run.ranks for point in points} == {ranks}
+
+
+def test_nodes_are_a_sweep_axis_and_name_the_runs() -> None:
+    points = compose(["nodes=1,2,4", "scaling.global_batch_size=16"], multirun=True)
+    assert [point.run.name for point in points] == ["tiny-ddp-n1x2", "tiny-ddp-n2x2", "tiny-ddp-n4x2"]
+    assert [point.run.ranks for point in points] == [2, 4, 8]
+
+
+def test_a_swept_value_without_a_place_in_the_name_is_appended_to_it() -> None:
+    points = compose(["job.learning_rate=1e-3,1e-4"], multirun=True)
+    assert [point.run.name for point in points] == [
+        "tiny-ddp-n1x2-learning_rate=0.001",
+        "tiny-ddp-n1x2-learning_rate=0.0001",
+    ]
+
+
+def test_points_of_different_models_share_one_sweep_directory() -> None:
+    points = compose(["model=tiny,pythia_14m"], multirun=True)
+    (sweep,) = {point.run.sweep for point in points}
+    assert str(sweep).startswith("tiny-2")
+
+
+def test_ranges_and_groups_sweep_as_hydra_writes_them() -> None:
+    points = compose(["repeat=range(1,4)", "parallelism=ddp,fsdp_full"], multirun=True)
+    assert len(points) == 6
+    assert {point.run.parallelism.sharding for point in points} == {None, Sharding.FULL_SHARD}
+
+
+def test_the_command_line_overrides_the_sweep_an_experiment_declares() -> None:
+    points = compose(["experiment=demo", "parallelism=ddp", "repeat=1"], multirun=True)
+    assert [point.run.ranks for point in points] == [1, 2]
+
+
+def test_points_that_share_a_composition_do_not_share_values() -> None:
+    first, second = compose(["job.seed=1,2"], multirun=True)
+    assert (first.run.job.seed, second.run.job.seed) == (1, 2)
+
+
+def test_a_value_override_means_the_same_whether_swept_or_not() -> None:
+    swept = compose(["job.seed=7,8", "name=same${job.seed}", "sweep=s"], multirun=True)[0]
+    alone = one("job.seed=7", "name=same${job.seed}", "sweep=s")
+    assert dump_run(swept.run) == dump_run(alone.run)
+
+
+def test_a_cluster_brings_its_gpu_and_launcher_and_the_user_may_change_both() -> None:
+    brought = one("cluster=xe9680_h100", "job.micro_batch_size=1").run
+    assert (brought.gpu.name, brought.launcher.kind) == ("h100_sxm", LauncherKind.slurm)
+    changed = one("cluster=xe9680_h100", "job.micro_batch_size=1", "gpu=h200_sxm", "launcher=dry").run
+    assert (changed.gpu.name, changed.launcher.kind) == ("h200_sxm", LauncherKind.dry)
+
+
+def test_paths_are_made_absolute_because_a_job_starts_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = one("data=text", "data.path=some.txt", "data.tokenizer=tok").run
+    assert (run.data.path, run.data.tokenizer) == (str(tmp_path / "some.txt"), str(tmp_path / "tok"))
+
+
+def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cluster").mkdir()
+    generic = (CONF / "cluster/generic_slurm.yaml").read_text()
+    (tmp_path / "cluster/mine.yaml").write_text(generic.replace("generic_slurm", "mine"))
+    assert one("cluster=mine", f"hydra.searchpath=[file://{tmp_path}]").run.cluster.name == "mine"
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path))
+    assert one("cluster=mine").run.cluster.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("nodez=3", "nodez is not a configuration key. Did you mean nodes"),
+        ("job.stepz=3", "job.stepz is not a configuration key. Did you mean job.steps"),
+        ("+foo=3", "foo is not a configuration key."),
+        ("+job.foo=3", "job.foo is not a configuration key."),
+        ("nodes=abc", "Value 'abc' of type 'str' could not be converted to Integer (key: nodes). "
+         "Type nodes=NUMBER, a whole one."),
+        ("nodes=2.5", "could not be converted to Integer (key: nodes). Type nodes=NUMBER, a whole one."),
+        ("nodes=null", "'nodes' is not Optional (key: nodes). Type nodes=NUMBER, a whole one."),
+        ("job.clip_norm=much", "could not be converted to Float (key: job.clip_norm). Type job.clip_norm=NUMBER."),
+        ("job.export=perhaps", "(key: job.export). Type job.export=true or job.export=false."),
+        ("parallelism.strategy=foo", "expected one of [single, ddp, fsdp] (key: parallelism.strategy)"),
+        ("model=llama_2b", "model=llama_2b: there is no such choice. Did you mean llama3_8b or llama2_7b"),
+        ("experiment=nope", "experiment=nope: there is no such choice. Type experiment=NAME with one of "
+         "apac_hpc_ai_2024, demo, llama2_70b_nemo, llama2_7b_nemo, one_gpu."),
+        ("launcher=", "launcher=: there is no such choice. Type launcher=NAME with one of "),
+        ("model=3", "model=3: Type model=NAME with one of llama2_13b, "),
+        ("job=[1]", "job=[1]: Type job=NAME with one of "),
+        ("model=null", "model=null: Type model=NAME with one of "),
+        ("~model", "~model: Type model=NAME with one of "),
+        ("+model=tiny", "+model=tiny: model is chosen already. Type model=tiny to choose another one."),
+        ("=3", "'=3' has no key. Type KEY=VALUE."),
+        ("model", "'model' cannot be read: missing EQUAL at '<EOF>'. Type KEY=VALUE; a value with blanks,"),
+        ("job.lora={rank: 8,", "wants two kinds of quotes: 'KEY=\"a b\"'."),
+        ("job.lora=3", "(key: job.lora). It is a section: type job.lora.KEY=VALUE with one of rank, "),
+        ("cluster=gadi_gpuvolta", "cluster.account has no value, and this choice needs one. Type cluster.account="),
+        ("data=text", "data.path has no value, and this choice needs one. Type data.path=VALUE"),
+        ("~nodes", "a key cannot be removed. Type nodes=null"),
+        ("nodes=1,2", "several values, but this is a single run. Add -m"),
+        ("nodes=0", "nodes=0 is not a positive number. Type nodes=1 or more."),
+        ("parallelism.tensor=3", "parallelism.tensor=3 does not divide model.heads=8 (tiny). Use 1, 2 or 4."),
+        ("parallelism.pipeline=3", "parallelism.pipeline=3 does not divide model.layers=4 (tiny). Use 1, 2 or 4"),
+        ("parallelism.tensor=4", "the world size 2 = nodes(1) x ranks_per_node(2): 2 is not a multiple of 4."),
+        ("parallelism=single", "Type nodes=1 ranks_per_node=1, or parallelism=ddp."),
+        ("job.micro_batch_size=3", "GBS 8 is not a multiple of MBS 3 x DP 2 = 6. "
+         "Type scaling.global_batch_size=6 or 12, or job.micro_batch_size=2."),
+        ("job.sequence_length=1024", "Type job.sequence_length=512 or less."),
+        ("job.epochs=1", "exactly one decides the length, both are set"),
+        ("job.learning_rate=-1", "job.learning_rate=-1 is outside 0 to 1000"),
+        ("cluster.memory_gb_per_node=-4", "cluster.memory_gb_per_node=-4 is negative."),
+        ("job.seed=-1", "job.seed=-1 is outside 0 to 2147483647. Type job.seed=NUMBER in that range."),
+        ("job.clip_norm=0", "job.clip_norm=0 is not positive"),
+        ("parallelism.sharding=FULL_SHARD", "have no meaning with strategy=ddp"),
+        ("scaling.sequences_per_rank=4", "has no meaning with scaling=strong"),
+        ("name=a/b", "name='a/b' cannot be a directory name"),
+        ("name=code-x", "is reserved in a sweep directory"),
+        ("name=submissions.jsonl", "is reserved in a sweep directory"),
+        ("name=runs.csv", "is reserved in a sweep directory"),
+        ("cluster.max_wall_time_min=30", "Type wall_time_min=30 or less."),
+        ("cluster.gpus=true", "launcher=local starts processes on this machine"),
+        ("data.held_out_samples=-1", "data.held_out_samples=-1 is negative."),
+        ("stages=all", "none are held out. Type data.held_out_samples=NUMBER, or stages.evaluate=null."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_what_to_type(override: str, told: str) -> None:
+    assert told in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.held_out_samples=8"], "this run keeps none. Type job.checkpoint_every_steps=NUMBER (the last step is "
+         "always saved then) or job.export=true, or stages.evaluate=null."),
+        (["data.held_out_samples=8", "engine=nemo", "job.export=true"], "Type stages.evaluate=null, or engine=native."),
+        (["launcher=script"], "sends no jobs that wait for each other, as stages do. Type stages=train"),
+        (["stages.evaluate.gpus=2"], "stages.evaluate.gpus=2: one process uses 1. Type stages.evaluate.gpus=1."),
+        (["stages.prepare.gpus=1"], "Type stages.prepare.gpus=0."),
+        (["stages.report.wall_time_min=0"], "Type stages.report.wall_time_min=1 or more."),
+    ],
+)  # fmt: skip
+def test_a_chain_that_cannot_be_is_told_with_what_to_type(overrides: list[str], told: str) -> None:
+    assert told in refusal("stages=all", *overrides)
+
+
+def test_a_stage_is_left_out_by_null() -> None:
+    stages = one("stages=all", "stages.evaluate=null").run.stages
+    assert stages.prepare is not None
+    assert stages.evaluate is None
+    assert one().run.stages.prepare is None
+
+
+def test_more_ranks_than_gpus_of_a_node_and_more_nodes_than_the_machine_are_refused() -> None:
+    assert "has 8 GPUs, one rank each" in refusal("cluster=xe9680_h100", "ranks_per_node=16")
+    assert "Type nodes=4 or less." in refusal("cluster=xe9680_h100", "+cluster.max_nodes=4", "nodes=5")
+
+
+def test_hybrid_shard_needs_a_shard_group_that_divides_the_ranks() -> None:
+    told = refusal("parallelism=fsdp_hybrid", "nodes=3", "parallelism.data_shard=4", "scaling.global_batch_size=12")
+    assert "parallelism.data_shard=4 does not divide dp=6. Type parallelism.data_shard= one of 1, 2, 3 or 6." in told
+
+
+def test_one_illegal_point_refuses_the_whole_sweep_and_names_every_reason() -> None:
+    told = refusal("nodes=1,2,3", "parallelism.tensor=1,3", multirun=True)
+    assert told.startswith("4 of 6 points cannot run; nothing was prepared or submitted.")
+    assert "tiny-ddp-n3x2-tensor=1:\n    GBS 8 is not a multiple" in told
+
+
+def test_of_many_illegal_points_all_are_named_and_the_first_ten_explained() -> None:
+    told = refusal(f"nodes={','.join(str(n) for n in range(1, 31))}", "parallelism.tensor=7", multirun=True)
+    assert told.startswith("30 of 30 points cannot run;")
+    assert told.count("Nearest that can run") == 10
+    assert told.splitlines()[-1].startswith("Neither can these 20: tiny-ddp-n11x2, tiny-ddp-n12x2, ")
+    assert told.endswith("tiny-ddp-n30x2.")
+
+
+def test_points_with_one_name_are_refused() -> None:
+    assert "2 points share the name 'same'" in refusal("name=same", "repeat=1,2", multirun=True)
+
+
+def test_tensor_parallelism_across_nodes_is_a_warning() -> None:
+    from jobs.plan.legality import warnings
+
+    run = one("nodes=2", "parallelism.tensor=4").run
+    assert "puts ranks of one TP group on different nodes" in warnings(run)[0]
+    assert not [w for w in warnings(one("parallelism.tensor=2", "job.micro_batch_size=1").run) if "TP group" in w]
+
+
+@given(
+    nodes=st.integers(1, 5),
+    ranks=st.integers(1, 5),
+    tensor=st.integers(1, 5),
+    pipeline=st.integers(1, 5),
+    mbs=st.integers(1, 5),
+    gbs=st.integers(1, 64),
+    parallelism=st.sampled_from(options("parallelism")),
+)
+@settings(max_examples=30)
+def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
+    nodes: int, ranks: int, tensor: int, pipeline: int, mbs: int, gbs: int, parallelism: str
+) -> None:
+    from jobs.layout import accumulation, layout_of
+
+    overrides = [f"nodes={nodes}", f"ranks_per_node={ranks}", f"parallelism={parallelism}",
+                 f"parallelism.tensor={tensor}", f"parallelism.pipeline={pipeline}",
+                 f"job.micro_batch_size={mbs}", f"scaling.global_batch_size={gbs}"]  # fmt: skip
+    try:
+        run = one(*overrides).run
+    except ConfigError as error:
+        refused = str(error)
+    else:
+        refused = ""
+    if refused:
+        assert "ype " in refused or "Use" in refused
+        return
+    layout = layout_of(run)
+    assert layout.dp * layout.tp * layout.pp == run.ranks
+    assert accumulation(run) * mbs * layout.dp == gbs
+    assert run.parallelism.strategy is not Strategy.single or run.ranks == 1 or layout.dp == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("nodes=range(4,1)", "nodes=range(4,1): no value is in it. Type nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
+        ("model=glob(zzz*)", "model=glob(zzz*): no value is in it."),
+        ("nodes=range(1,3,0)", "nodes=range(1,3,0): range() arg 3 must not be zero. Type nodes=A,B,C"),
+        ("nodes=interval(1,3)", "Type nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
+        ("repeat=range(1,1000000000)", "repeat=range(1,1000000000): a sweep has at most 10,000 points."),
+    ],
+)
+def test_a_sweep_over_nothing_or_too_much_is_refused(override: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compose([override], multirun=True)
+    assert told in str(refused.value)
+
+
+def test_axes_that_multiply_to_too_many_points_are_refused_before_any_is_composed() -> None:
+    with pytest.raises(ConfigError, match="These are 1,000,000 points; a sweep has at most 10,000"):
+        compose(["nodes=range(1,1001)", "repeat=range(1,1001)"], multirun=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"name: [a", "mine.yaml"),
+        (b"name:\n\tgpus: 1", "mine.yaml"),
+        (b"partition: gpu\npartition: cpu\n", "found duplicate key partition"),
+        (b"defaults: nope\n", "defaults must be a list (got str)"),
+        (b"defaults: [mine]\n", "A configuration file cannot be used: "),
+        (b"\xff\xfe", "A configuration file cannot be used: "),
+    ],
+)
+def test_a_sites_file_that_is_no_configuration_is_refused_with_where_it_is(
+    content: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster/mine.yaml").write_bytes(content)
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path))
+    said = refusal("cluster=mine")
+    assert told in said
+    assert str(tmp_path) in said
+
+
+def test_a_site_that_is_no_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "typo"))
+    assert "typo is not a directory. Give the one that holds your cluster/NAME.yaml" in refusal("nodes=1")

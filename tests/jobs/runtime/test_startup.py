@@ -1,0 +1,98 @@
+"""Start-up by cause: every second from the process's start to its first step has one, on record and on the page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.load.discover import read
+from analysis.report.report import build, report
+from jobs import metrics as m
+from jobs.ranks import Rank
+from jobs.rundir import RunDir
+from jobs.runtime.startup import Startup
+from jobs.runtime.watchdog import Watchdog
+from tests.support.fake_runs import a_run, ended, finished_run, prepared, started, step
+from tests.support.paths import ROOT
+from tests.support.real_run import events, make_run, printed, train
+
+PARTS: dict[str, Any] = {metric.name: float(i) for i, metric in enumerate(m.STARTUP_PARTS, start=1)}
+
+
+def test_every_second_of_a_start_up_is_of_one_part(tmp_path: Path) -> None:
+    began = time.time() - 100
+    watchdog = Watchdog(RunDir(tmp_path), Rank(0, 1, 0, "127.0.0.1", 1), limit_s=1000)
+    clock = Startup(began, watchdog)
+    assert clock.parts[m.STARTUP_IMPORT_TIME] >= 100
+    for part in (m.STARTUP_DATA_TIME, m.STARTUP_WEIGHTS_TIME, m.STARTUP_DATA_TIME):
+        clock.begins(part)
+        time.sleep(0.01)
+    assert watchdog.doing == "opening the data"
+    met = clock.ends()
+    watchdog.stop()
+    assert sum(clock.parts.values()) == pytest.approx(met - began)
+    assert clock.parts[m.STARTUP_DATA_TIME] >= 0.02
+    assert clock.parts[m.STARTUP_WEIGHTS_TIME] >= 0.01
+    assert clock.parts[m.STARTUP_RENDEZVOUS_TIME] == 0
+
+
+def test_a_run_records_parts_that_sum_to_its_start_up(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "parallelism=ddp", "job.steps=1", "job.warmup_steps=0")
+    assert train(run) == [0, 0], printed(run)
+    (start,) = events(run, "started")
+    parts = [float(str(start[metric.name])) for metric in m.STARTUP_PARTS]
+    assert all(part > 0 for part in parts)
+    assert sum(parts) == pytest.approx(float(str(start["startup_time_s"])), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_rank_imports_no_packages_that_only_metrics_of_text_and_sound_need_and_leaves_them_to_others(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, "name=run", "parallelism=single", "ranks_per_node=1")
+    script = """
+import sys
+from pathlib import Path
+from jobs.rundir import load_run
+from jobs.run import workload
+
+assert callable(workload(load_run(Path(sys.argv[1]))))
+assert {"litgpt", "lightning.pytorch", "torchmetrics"} <= set(sys.modules)
+print(sorted({"scipy", "transformers", "sklearn"} & set(sys.modules)))
+
+from lightning_utilities.core.imports import RequirementCache, package_available
+assert package_available("scipy") and RequirementCache("scipy")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, run.config], check=False, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+
+
+def test_the_report_shows_start_up_by_cause_summed_over_starts(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, run := a_run("twice"))
+    for attempt in (1, 2):
+        started(directory, run, attempt=attempt, startup_time_s=28.0, **PARTS)
+    for number in range(1, 7):
+        step(directory, number, attempt=2)
+    ended(directory, attempt=2, step=6)
+    finished_run(tmp_path, a_run("older"))
+    page = report([tmp_path], None)
+    section = next(each for each in build(read([tmp_path])).sections if each.heading == "Start-up by cause")
+    ((name, starts, whole, *parts, most),) = section.rows
+    assert (name, starts, whole) == ("twice", "2", "56.0")
+    assert parts == ["2.00", "4.00", "6.00", "8.00", "10.0", "12.0", "14.0"]
+    assert most == "other, 25 %"
+    assert "<h2>Start-up by cause</h2>" in page.read_text()
+    assert "startup_weights_time_s" in (tmp_path / "runs.csv").read_text().splitlines()[0]
+
+
+def test_where_no_run_recorded_it_the_page_does_not_speak_of_it(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run())
+    assert "Start-up by cause" not in report([tmp_path], None).read_text()

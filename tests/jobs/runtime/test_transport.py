@@ -1,0 +1,152 @@
+"""By which ways collectives travel: what NCCL tells, what a run records of it, and who is warned."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.report.leaderboard import notes, records
+from jobs.cli import main
+from jobs.rundir import RunDir
+from jobs.runtime.transport import SOCKETS_ADVICE, gloo_ways, heard_of_nccl, listen_to_nccl
+from tests.support.campaigns import SLOWER, board_of, pairs
+from tests.support.fake_runs import a_run, event, finished_run
+from tests.support.real_run import events, make_run, printed, train
+
+# Two of four ranks on two nodes, as NCCL 2.26 tells it; of rank 0 the network, of rank 1 the way inside the node.
+RANK_0 = """\
+NCCL version 2.26.2+cuda12.8
+node1:700:731 [0] NCCL INFO NET/IB : No device found.
+node1:700:731 [0] NCCL INFO NET/Socket : Using [0]hsn0:192.0.2.1<0> [1]bond0:198.51.100.1<0>
+node1:700:731 [0] NCCL INFO Using network Socket
+node1:700:731 [0] NCCL INFO comm 0x55d0 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
+node1:700:731 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/1
+node1:700:731 [0] NCCL INFO Channel 01/0 : 3[1] -> 0[0] [receive] via NET/Socket/0
+node1:700:731 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+"""
+RANK_1 = """\
+node1:701:732 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct
+node1:701:732 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0(2)/GDRDMA
+node1:701:732 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/3/GDRDMA
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "ways"),
+    [
+        (RANK_0, ["NET/Socket", "P2P/CUMEM"]),
+        (RANK_1, ["NET/IB/GDRDMA", "SHM"]),
+        # On one node NCCL looks for a network, and sends nothing over it.
+        ("".join(RANK_0.splitlines(keepends=True)[:5]), []),
+    ],
+)
+def test_what_nccl_told_is_read_once_whatever_the_device_and_its_file_goes(
+    told: str, ways: list[str], tmp_path: Path
+) -> None:
+    log = RunDir(tmp_path).nccl_log(3)
+    log.write_text(told)
+    assert heard_of_nccl(log) == ways
+    assert list(tmp_path.iterdir()) == []
+    assert heard_of_nccl(log) == []
+
+
+def test_nccl_is_asked_to_tell_a_file_of_the_rank_unless_somebody_asked_before(tmp_path: Path) -> None:
+    log = RunDir(tmp_path / "50% more").nccl_log(0)
+    log.parent.mkdir()
+    log.write_text("of an attempt that ended in its first step")
+    environment: dict[str, str] = {}
+    listen_to_nccl(log, environment)
+    assert not log.exists()
+    assert environment.keys() == {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}
+    assert environment["NCCL_DEBUG_FILE"].endswith("/50%% more/nccl-0.log"), "NCCL reads %m as a name of its own"
+    asked = {"NCCL_DEBUG": "WARN"}
+    listen_to_nccl(log, asked)
+    assert asked == {"NCCL_DEBUG": "WARN"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_of_several_ranks_records_once_an_attempt_how_they_talk(ranks: int, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "nodes=1", f"ranks_per_node={ranks}", "parallelism=ddp", "job.steps=2")
+    assert train(run) == [0] * ranks, printed(run)
+    assert [(event["step"], event["ways"]) for event in events(run, "transport")] == [(1, gloo_ways())] * (ranks - 1)
+    (row,) = rows(run.path)
+    assert row["transport"] == ("" if ranks == 1 else gloo_ways()[0])
+    assert list(run.path.glob("nccl-*")) == []
+
+
+# --- what a report says of it ------------------------------------------------------------------------------------
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """runs.csv of a report on a path."""
+    assert main(["report", str(path), "--no-cache"]) == 0
+    return list(csv.DictReader((path / "runs.csv").read_text().splitlines()))
+
+
+def that_sent_by(path: Path, *ways: str, name: str = "run", nodes: int = 2, emulated: bool = False) -> None:
+    """A finished run whose collectives travelled by these ways."""
+    directory = finished_run(path, a_run(name, nodes=nodes, ranks_per_node=2), emulated_nodes=emulated)
+    event(directory, "transport", attempt=1, step=1, ways=list(ways))
+
+
+def test_a_report_warns_of_tcp_sockets_between_nodes_with_what_to_look_at(tmp_path: Path) -> None:
+    that_sent_by(tmp_path, "NET/Socket", "P2P/CUMEM")
+    (row,) = rows(tmp_path)
+    assert row["transport"] == "NET/Socket, P2P/CUMEM"
+    said = f"Between the nodes of 1 run (run) NCCL sent by NET/Socket. {SOCKETS_ADVICE} Type slurmscale doctor"
+    assert said in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ways", "facts"),
+    [
+        (["NET/IB/GDRDMA", "P2P/CUMEM"], {}),
+        (["TCP over eth0"], {}),
+        (["NET/Socket"], {"emulated": True}),
+        (["NET/Socket"], {"nodes": 1}),
+        ([], {}),
+    ],
+)
+def test_where_there_is_nothing_better_or_nothing_known_it_does_not_warn(
+    ways: Sequence[str], facts: dict[str, Any], tmp_path: Path
+) -> None:
+    that_sent_by(tmp_path, *ways, **facts)
+    assert len(rows(tmp_path)) == 1
+    assert "NCCL sent" not in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("ways", ["NET/Socket", None, 7, {"a": 1}, [["NET/Socket"], None]])
+def test_an_event_that_anybody_wrote_does_not_break_a_report(ways: object, tmp_path: Path) -> None:
+    directory = finished_run(tmp_path, a_run(nodes=2))
+    event(directory, "transport", ways=ways)
+    assert len(rows(tmp_path)) == 1
+
+
+# --- what a leaderboard says of it -------------------------------------------------------------------------------
+
+
+def sent_by(campaign: Path, pattern: str, *ways: str) -> None:
+    for path in campaign.glob(pattern):
+        event(RunDir(path), "transport", attempt=1, step=1, ways=list(ways))
+
+
+def test_an_attempt_whose_collectives_travelled_otherwise_than_the_baselines_is_told(tmp_path: Path) -> None:
+    for name in ("sockets", "again"):
+        pairs(tmp_path, name, SLOWER)
+    pairs(tmp_path, "older", SLOWER)
+    sent_by(tmp_path, "*-baseline-r*", "NET/IB/GDRDMA", "P2P/CUMEM")
+    sent_by(tmp_path, "sockets-r*", "NET/Socket", "P2P/CUMEM")
+    sent_by(tmp_path, "again-r*", "NET/IB/GDRDMA", "P2P/CUMEM")
+    board = board_of(tmp_path)
+    said = "Collectives of the baseline travelled by NET/IB/GDRDMA, P2P/CUMEM; of sockets by NET/Socket, P2P/CUMEM."
+    assert said in notes(board)
+    changed = {record["attempt"]: record["changed_against_baseline"] for record in records(board)}
+    assert changed == {
+        "sockets": "transport NET/IB/GDRDMA, P2P/CUMEM → NET/Socket, P2P/CUMEM",
+        "again": "nothing",
+        "older": "nothing",
+    }

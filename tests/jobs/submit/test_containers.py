@@ -1,0 +1,96 @@
+"""Containers: what pyxis and apptainer are told, and that a run finishes through either of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.cli import main
+from jobs.rundir import SweepDir, read_records
+from tests.support.cli import files, script_of, small, told
+
+# Both record what they are asked and start it without a container.
+APPTAINER = """#!/bin/bash
+printf '%s\\0' "$@" >> {asked}; printf '\\n' >> {asked}
+[ "$1" = exec ] || exit 9
+shift
+while [[ $1 == --* ]]; do if [ "$1" = --bind ]; then shift 2; else shift; fi; done
+shift
+exec "$@"
+"""
+SRUN = """#!/bin/bash
+printf '%s\\0' "$@" >> {asked}; printf '\\n' >> {asked}
+for argument; do shift; [[ $argument == --container-* ]] || set -- "$@" "$argument"; done
+exec {srun} "$@"
+"""
+CONTAINER = ["cluster.container=/images/a b.sif", "cluster.container_mounts=['/data/my set:/data']"]
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
+def test_a_run_finishes_in_a_container(
+    runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, program = tmp_path / "asked", tmp_path / "bin" / {"apptainer": "apptainer", "pyxis": "srun"}[runtime]
+    program.parent.mkdir()
+    program.write_text({"apptainer": APPTAINER, "pyxis": SRUN}[runtime].format(asked=asked, srun=shutil.which("srun")))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    where = tmp_path / "runs of mine"
+    overrides = [*small(where), "cluster=generic_slurm", f"cluster.container_runtime={runtime}", *CONTAINER]
+    assert main(["submit", "--wait", *overrides, "nodes=2", "name=r"]) == 0, told(capsys)
+    assert list(read_records(SweepDir(where / "s").run("r").status))[-1]["event"] == "finished"
+    lines = asked.read_text().splitlines()
+    arguments = lines[0].split("\0")
+    if runtime == "pyxis":
+        assert len(lines) == 1
+        assert {"--container-image=/images/a b.sif", "--container-mounts=/data/my set:/data"} <= set(arguments)
+    else:
+        assert len(lines) == 2, "once for each rank"
+        image = arguments.index("/images/a b.sif")
+        assert arguments[:image] == [
+            "exec", "--bind", str(where), "--bind", f"{where}/cache", "--bind", "/data/my set:/data",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cluster", "option"), [("xe9680_h100", "--nv "), ("xe9680_mi300x", "--rocm "), ("generic_slurm", "")]
+)
+def test_apptainer_shows_ranks_the_gpus_of_their_node(cluster: str, option: str, tmp_path: Path) -> None:
+    for launcher in ("script", "pbs_script"):
+        script = script_of(tmp_path, f"cluster={cluster}", "cluster.container_runtime=apptainer", *CONTAINER,
+                           "cluster.python=python3", f"launcher={launcher}", "ranks_per_node=1")  # fmt: skip
+        binds = f"--bind {tmp_path} --bind {tmp_path}/cache --bind '/data/my set:/data'"
+        assert f"apptainer exec {option}{binds} '/images/a b.sif' python3 -u -m jobs.run {tmp_path}/s/r" in script
+        assert "--container-image" not in script
+
+
+def test_directories_behind_a_link_are_shown_under_both_names(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    script = script_of(tmp_path / "link", "cluster=generic_slurm", "cluster.container_runtime=apptainer", *CONTAINER)
+    binds = [word for word in shlex.split(script, comments=True) if word.startswith(str(tmp_path)) and "/s" not in word]
+    assert binds == [f"{tmp_path}/{name}" for name in ("link", "real", "link/cache", "real/cache")]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["launcher=pbs_script"], "by pyxis needs srun, and launcher=pbs_script starts ranks without it. Type "
+         "cluster.container_runtime=apptainer."),
+        (["launcher=script", "cluster.container_runtime=apptainer", "job.init_from='/a,b'"],
+         "'/a,b' has a comma or a colon, which apptainer --bind cannot carry."),
+    ],
+)  # fmt: skip
+def test_what_a_container_cannot_do_is_refused(
+    overrides: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", *small(tmp_path), "cluster=generic_slurm", *CONTAINER, *overrides]) == 2
+    assert words in told(capsys)
+    assert files(tmp_path) == set()

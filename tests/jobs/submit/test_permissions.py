@@ -1,0 +1,68 @@
+"""Sweep directories belong to one user: nobody else can put files there that a job would execute."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs.cli import main
+from tests.support.cli import small, told
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
+def test_a_sweep_is_private_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+    previous = os.umask(umask)
+    try:
+        assert main(["submit", "launcher=dry", f"runs_dir={tmp_path}/new/runs", "sweep=s"]) == 0
+    finally:
+        os.umask(previous)
+    modes = {
+        path: stat.S_IMODE((tmp_path / path).stat().st_mode) for path in ("new/runs", "new/runs/s", "new/runs/s/logs")
+    }
+    assert modes == {"new/runs": 0o755, "new/runs/s": 0o700, "new/runs/s/logs": 0o700}
+
+
+@pytest.mark.parametrize(("shared", "mode"), [("runs", 0o775), ("runs/s", 0o770), ("runs/s/logs", 0o1777)])
+def test_a_sweep_that_others_can_write_is_neither_launched_nor_started(
+    shared: str, mode: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [*small(tmp_path / "runs"), f"data.cache_dir={tmp_path}/cache", "cluster=generic_slurm"]
+    assert main(["submit", "launcher=script", *overrides, "name=r"]) == 0
+    fake = tmp_path / "srun"
+    fake.write_text("#!/bin/bash\necho started\n")
+    fake.chmod(0o755)
+
+    def started() -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        return subprocess.run(["bash", tmp_path / "runs/s/r/job.sbatch"], env=env, capture_output=True,
+                              text=True, check=False)  # fmt: skip
+
+    assert "started\n" in started().stdout
+    (tmp_path / shared).chmod(mode)
+    told(capsys)
+    assert main(["resume", str(tmp_path / "runs/s")]) == 2
+    words = f"{tmp_path / shared} can be written by others (mode {mode:o}), who could so have your jobs run their code."
+    assert f"{words} Type `chmod go-w {tmp_path / shared}`, or choose another place" in told(capsys)
+    refused = started()
+    assert refused.returncode == 1
+    assert words in refused.stderr
+    assert "started\n" not in refused.stdout
+
+
+def test_a_sticky_directory_above_is_good_enough(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs").chmod(0o1777)
+    assert main(["submit", "launcher=dry", f"runs_dir={tmp_path}/runs", "sweep=s"]) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
+def test_a_sweep_of_somebody_else_is_not_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "launcher=script", *small(tmp_path / "runs"), "name=r"]) == 0
+    os.chown(tmp_path / "runs/s/logs", 4242, -1)
+    told(capsys)
+    assert main(["resume", str(tmp_path / "runs/s")]) == 2
+    assert f"{tmp_path}/runs/s/logs belongs to user 4242" in told(capsys)

@@ -1,0 +1,239 @@
+"""`slurmscale watch`: what it shows of known records, that it fits, that it ends, and that leaving it ends no run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from jobs.cli import main
+from jobs.rundir import RunDir, SweepDir, append_record, now
+from jobs.submit.progress import progress_of
+from jobs.submit.states import RunState, State
+from jobs.submit.watch import view
+from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step, with_job
+from tests.support.paths import ROOT
+from tests.support.real_run import SMALL
+
+
+def rendered(found: list[RunState], *, width: int = 160, height: int = 24, stages: Sequence[str] = ()) -> list[str]:
+    out = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with out.capture() as capture:
+        out.print(view(found, list(stages), out))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def running(sweep: Path, name: str, *, steps: int = 6) -> RunDir:
+    run = a_run(name)
+    directory = prepared(sweep, run)
+    directory.plan.write_text('{"steps": 20}')
+    started(directory, run)
+    for number in range(1, steps + 1):
+        step(directory, number, step_time_s=5.0 if number <= 2 else 0.5)
+    return directory
+
+
+# --- numbers -------------------------------------------------------------------------------------------------
+
+
+def test_pace_and_time_left_are_of_the_steady_steps_with_their_checkpoints(tmp_path: Path) -> None:
+    run = running(tmp_path, "r")
+    step(run, 7, step_time_s=0.5, checkpoint_time_s=1.0)
+    seen = progress_of(run)
+    assert (seen.step, seen.total, seen.attempt) == (7, 20, 1)
+    assert seen.tokens_per_s == pytest.approx(1024 / 0.5)
+    assert seen.left_s == pytest.approx(13 * (5 * 0.5 + 1.0) / 5)
+
+
+def test_a_run_that_goes_on_has_the_pace_of_its_new_attempt_and_remembers_the_error(tmp_path: Path) -> None:
+    run = running(tmp_path, "r")
+    event(run, "failed", rank=1, node="node2", error="Killed\nand more", cause="killed", restart=0)
+    event(run, "requeued", cause="killed", pause_s=0)
+    started(run, a_run("r"), attempt=2, from_step=4, restart=1)
+    step(run, 5, attempt=2, step_time_s=9.0)
+    assert progress_of(run).tokens_per_s is None, "an attempt's first steps are not steady"
+    for number in (6, 7, 8):
+        step(run, number, attempt=2, step_time_s=0.25)
+    seen = progress_of(run)
+    assert seen.tokens_per_s == pytest.approx(1024 / 0.25)
+    assert (seen.attempt, seen.restarts, seen.last_error) == (2, 1, "Killed")
+    (row,) = [line for line in rendered([RunState(run, State.running)]) if line.startswith("r ")]
+    assert "8/20" in row
+    assert "4,096" in row
+    assert "0:00:03" in row
+    assert "restarted once; earlier: Killed" in row
+
+
+def test_torn_and_foreign_lines_do_not_stop_the_view(tmp_path: Path) -> None:
+    run = running(tmp_path, "r")
+    with run.metrics.open("a") as file:
+        file.write('7\n{"step": 7, "tok')
+    assert progress_of(run).step == 6
+    run.metrics.unlink()
+    assert progress_of(run).step is None
+
+
+# --- the table -----------------------------------------------------------------------------------------------
+
+
+def test_a_large_sweep_fits_the_terminal_and_shows_what_matters(tmp_path: Path) -> None:
+    found = []
+    for number in range(400):
+        state = [State.finished, State.running, State.failed, State.queued][number % 4]
+        run = prepared(tmp_path, a_run(f"run-{number:03d}-with-a-name-longer-than-its-column-of-a-narrow-terminal"))
+        start = f"2026-01-02T03:04:05.{999 - number}" if state is State.queued else None
+        found.append(RunState(run, state, "a reason " * 40, expected_start=start))
+    for width, height in ((160, 24), (80, 10), (100, 60)):
+        lines = rendered(found, width=width, height=height)
+        assert len(lines) < height
+        text = "\n".join(lines)
+        assert all(f"  {word}  " in text for word in ("running", "failed", "queued"))
+        assert "100 finished" in lines[-2]
+        assert lines[-1].startswith("400 runs: 100 queued, 100 running, 100 finished, 100 failed")
+    waits = [line for line in lines if " queued " in line]
+    assert waits[0].startswith("run-399"), "the first that Slurm expects to start stands first"
+    stages = ["prepare: finished", "evaluate: 400 queued (Dependency)"]
+    with_stages = rendered(found, width=80, height=10, stages=stages)
+    assert len(with_stages) < 10
+    assert with_stages[-2:] == stages
+
+
+def test_a_small_sweep_is_shown_whole_with_slurms_expected_start(tmp_path: Path) -> None:
+    run = prepared(tmp_path, a_run("waits"))
+    lines = rendered(
+        [RunState(run, State.queued, "Resources", expected_start="2026-01-02T03:04:05")], width=200, height=50
+    )
+    assert "Resources; expected to start 2026-01-02 03:04:05" in "\n".join(lines)
+    assert "not shown" not in "\n".join(lines)
+
+
+# --- the command ---------------------------------------------------------------------------------------------
+
+
+def watching(sweep: Path, **options: Any) -> subprocess.Popen[str]:
+    # A shell that starts the suite in the background has it and its children ignore Ctrl-C.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "jobs.cli", "watch", str(sweep)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, **options)
+
+
+def submitted(run: RunDir, pid: int) -> None:
+    import socket
+
+    import psutil
+
+    append_record(SweepDir(run.path.parent).submissions, {
+        "event": "submitted", "run": run.name, "launcher": "local", "job_id": str(pid), "events_before": 0,
+        "host": socket.gethostname(), "process_started": psutil.Process(pid).create_time(), "time": now(),
+    })  # fmt: skip
+    append_record(SweepDir(run.path.parent).submissions,
+                  {"event": "launched", "run": run.name, "log_id": "1", "time": now()})  # fmt: skip
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """Stands for the process of a local queue."""
+    process = subprocess.Popen(["sleep", "300"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_without_a_terminal_every_change_is_a_line_and_the_exit_code_tells_the_end(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    run = running(tmp_path, "r")
+    submitted(run, sleeper.pid)
+    seen = watching(tmp_path, stdout=subprocess.PIPE)
+    assert seen.stdout is not None
+    assert seen.stdout.readline().split(maxsplit=1)[1] == "r: running at step 6\n"
+    assert seen.stdout.readline() == "1 run: 1 running\n"
+    ended(run, step=20)
+    output, _ = seen.communicate(timeout=20)
+    assert seen.returncode == 0
+    assert [line.split(maxsplit=1)[1] for line in output.splitlines()] == ["r: finished at step 6", "run: 1 finished"]
+
+
+def test_a_sweep_with_a_run_that_failed_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished_run(tmp_path, with_job(a_run("fine"), steps=4))
+    event(prepared(tmp_path, a_run("broken")), "failed", rank=0, node="n", error="ValueError: no")
+    assert main(["watch", str(tmp_path)]) == 1
+    assert "broken: failed rank 0 on n: ValueError: no" in capsys.readouterr().out
+
+
+def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    run = running(tmp_path, "r")
+    submitted(run, sleeper.pid)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 200, 0, 0))
+    env = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}} | {"TERM": "xterm"}
+    seen = watching(tmp_path, stdout=theirs, stdin=theirs, env=env)
+    os.close(theirs)
+    drawn = b""
+    deadline = time.monotonic() + 20
+    while b"1 run: 1 running" not in drawn and time.monotonic() < deadline:
+        drawn += os.read(ours, 65536)
+    seen.send_signal(signal.SIGINT)
+    with suppress(OSError):  # what a terminal's reader gets at its end
+        while more := os.read(ours, 65536):
+            drawn += more
+    os.close(ours)
+    assert seen.wait(20) == 130
+    text = drawn.decode()
+    assert "6/20" in text
+    assert "2,048" in text
+    assert "No longer watching; the runs go on." in text
+    assert sleeper.poll() is None
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_a_waiting_job_shows_slurms_reason_and_start_and_outlives_the_watcher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = "cluster.sbatch={begin: '2038-01-02T03:04:05'}"
+    assert main(["submit", *SMALL, "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=s", "name=r", later,
+                 f"data.cache_dir={tmp_path}/cache"]) == 0  # fmt: skip
+    try:
+        from jobs.submit.states import states
+
+        (item,) = states(SweepDir(tmp_path / "s"))
+        assert (item.state, item.detail, item.expected_start) == (State.queued, "BeginTime", "2038-01-02T03:04:05")
+        seen = watching(tmp_path / "s", stdout=subprocess.PIPE)
+        assert seen.stdout is not None
+        assert "r: queued BeginTime" in seen.stdout.readline()
+        seen.send_signal(signal.SIGINT)
+        output, _ = seen.communicate(timeout=20)
+        assert seen.returncode == 130
+        assert f"slurmscale cancel {tmp_path}/s" in output
+        assert states(SweepDir(tmp_path / "s")) == [replace(item)]
+    finally:
+        assert main(["cancel", str(tmp_path / "s")]) == 0
+
+
+@pytest.mark.slurm
+@pytest.mark.slow
+@pytest.mark.usefixtures("empty_queue")
+def test_a_real_sweep_is_watched_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "-m", *SMALL, "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=s", "name=a,b",
+                 f"data.cache_dir={tmp_path}/cache"]) == 0  # fmt: skip
+    assert main(["watch", str(tmp_path / "s")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "2 runs: 2 finished"
+    for name in ("a", "b"):
+        assert [line for line in lines if line.endswith(f" {name}: finished at step 6")]

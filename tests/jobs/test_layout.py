@@ -1,0 +1,63 @@
+"""The rank grid, exhaustively up to 64 ranks."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from jobs.layout import AXES, Layout
+from tests.support.composing import one
+
+
+def grids(most: int) -> list[Layout]:
+    degrees = (1, 2, 3, 4)
+    return [
+        Layout(nodes=world // rpn, ranks_per_node=rpn, pp=pp, dp_replicate=replicate, dp_shard=shard, cp=cp, tp=tp)
+        for pp, replicate, shard, cp, tp in product(degrees, repeat=5)
+        if (world := pp * replicate * shard * cp * tp) <= most
+        for rpn in degrees
+        if world % rpn == 0
+    ]
+
+
+def test_the_groups_of_every_axis_partition_the_ranks() -> None:
+    for layout in grids(64):
+        for axis, degree in zip(AXES, layout.shape, strict=True):
+            groups = layout.groups(axis)
+            assert sorted(rank for group in groups for rank in group) == list(range(layout.world_size))
+            assert {len(group) for group in groups} == {degree}
+
+
+def test_a_group_differs_in_its_own_axis_only_and_runs_along_it() -> None:
+    for layout in grids(24):
+        for index, axis in enumerate(AXES):
+            for group in layout.groups(axis):
+                places = [layout.coordinates(rank) for rank in group]
+                assert [place[index] for place in places] == list(range(layout.shape[index]))
+                assert len({place[:index] + place[index + 1 :] for place in places}) == 1
+
+
+def test_the_tensor_axis_stays_inside_a_node_when_it_divides_it() -> None:
+    for layout in grids(64):
+        if layout.ranks_per_node % layout.tp == 0:
+            assert not layout.crosses_nodes("tp")
+
+
+def test_a_grid_that_does_not_fill_the_world_is_our_bug() -> None:
+    with pytest.raises(AssertionError, match="= 4, world size = 2"):
+        Layout(nodes=1, ranks_per_node=2, pp=2, dp_replicate=2, dp_shard=1, cp=1, tp=1)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "replicate", "shard"),
+    [("ddp", 8, 1), ("fsdp_full", 1, 8), ("fsdp_grad_op", 1, 8), ("fsdp_no_shard", 8, 1), ("fsdp_hybrid", 2, 4)],
+)
+def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_says(
+    parallelism: str, replicate: int, shard: int
+) -> None:
+    from jobs.layout import layout_of
+
+    layout = layout_of(one(f"parallelism={parallelism}", "nodes=2", "ranks_per_node=4", "job.micro_batch_size=1").run)
+    assert (layout.dp_replicate, layout.dp_shard) == (replicate, shard)
+    assert not layout.crosses_nodes("dp_shard") or parallelism in {"fsdp_full", "fsdp_grad_op"}

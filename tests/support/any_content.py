@@ -1,0 +1,42 @@
+"""Odd contents that every parser must survive."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+
+from analysis.parsers.detect import LINE_FORMATS, read_log
+from tests.analysis.parsers.reading import SAMPLES
+
+NEEDLES = sorted({needle for each in LINE_FORMATS for needle in (*each.needles, *each.opens, *each.closes)})
+CONTENTS = [sample.read_bytes() for sample in sorted(SAMPLES.iterdir()) if sample.suffix != ".md"]
+ODD = [
+    b"nan",
+    b"inf",
+    b"-1",
+    b"1e999",
+    b"9" * 400,
+    b"|",
+    b"{",
+    b"[",
+    b"\r",
+    b"\n",
+    b"\0",
+    b"\xff\xfe",
+    b"\x1b[0m",
+    b": ",
+]
+
+
+def read_all(content: bytes) -> int:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        count = 0
+        for _, found in read_log(Path(file.name)):
+            for record in found:
+                assert all(math.isfinite(value) for value in record.values.values())
+                assert all(isinstance(text, str) for text in record.texts.values())
+                count += 1
+        return count

@@ -1,0 +1,48 @@
+"""The command as a user types it, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.cli import main
+from tests.support.paths import ROOT
+from tests.support.real_run import SMALL
+
+
+def small(where: Path) -> list[str]:
+    return [*SMALL, f"runs_dir={where}", "sweep=s", f"data.cache_dir={where}/cache", "job.steps=4"]
+
+
+def files(where: Path) -> set[str]:
+    """Everything below a directory but the data cache."""
+    return {str(path.relative_to(where)) for path in where.rglob("*") if "cache" not in path.parts}
+
+
+def run_cli(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *arguments],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def script_of(tmp_path: Path, *overrides: str) -> str:
+    assert main(["submit", "launcher=script", *small(tmp_path), *overrides, "name=r"]) == 0
+    (script,) = tmp_path.glob("*/r/job.*")
+    text = script.read_text()
+    shutil.rmtree(script.parent)
+    return text

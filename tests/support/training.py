@@ -1,0 +1,98 @@
+"""Trained runs compared: losses, weights, disks that fill."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from _pytest.mark import ParameterSet
+
+from jobs.data import Batches, open_dataset, prepare
+from jobs.errors import ConfigError
+from jobs.plan.compose import compose
+from jobs.rundir import RunDir, load_run
+from tests.support.real_run import events, make_run, printed, steps, train
+
+# Four layers, so that a pipeline has something to cut.
+DEEP = ("model.layers=4", "model.heads=8", "model.kv_heads=4", "model.head_size=8", "model.hidden_size=64")
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides), multirun=False)
+    return str(caught.value)
+
+
+def slow(*values: object) -> ParameterSet:
+    """One more case of the same, left to the whole suite."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """One process, global batch 8: what every layout must reproduce."""
+    run = make_run(tmp_path_factory.mktemp("reference"), "parallelism=single", "ranks_per_node=1")
+    assert train(run) == [0], printed(run)
+    return steps(run)
+
+
+def assert_equal(rows: list[dict[str, float]], reference: list[dict[str, float]]) -> None:
+    assert len(rows) == len(reference)
+    for row, expected in zip(rows, reference, strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert row["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4)
+        assert row["tokens"] == expected["tokens"]
+
+
+def interrupted(where: Path, *overrides: str) -> RunDir:
+    """A run of six steps that was asked to stop after its checkpoint at step 3."""
+    run = make_run(where, "job.checkpoint_every_steps=3", *overrides)
+    assert set(train(run)) == {0}, printed(run)
+    rewind(run, 3)
+    return run
+
+
+def rewind(run: RunDir, step: int) -> None:
+    """Leave a run as a kill after the checkpoint of a step leaves it: no later checkpoint, no end."""
+    saved = run.checkpoints / f"step-{step:08d}"
+    for later in run.checkpoints.glob("step-*"):
+        if later != saved:
+            for file in later.iterdir():
+                file.unlink()
+            later.rmdir()
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    run.metrics.write_text("".join(lines[: step + 1]))
+
+
+def mean_loss(model: torch.nn.Module, run: RunDir) -> float:
+    """Loss of the first global batch, computed by the given model alone."""
+    config = load_run(run.config)
+    data = open_dataset(prepare(config.data, sequence_length=32, vocab_size=320, seed=config.job.seed))
+    batch = Batches(data, global_batch_size=8, micro_batch_size=8, dp=1, dp_rank=0, seed=config.job.seed).step(1)
+    ((inputs, targets, _),) = batch.micro_batches
+    with torch.no_grad():
+        logits = model(torch.from_numpy(inputs))
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten()))
+
+
+@contextmanager
+def small_disk(where: Path, size_bytes: float) -> Iterator[None]:
+    """A directory that holds so many bytes and no more."""
+    where.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={int(size_bytes)}", "tmpfs", str(where)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a tmpfs")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", where], check=True)
+
+
+def checkpoint_size_bytes(run: RunDir) -> int:
+    size = events(run, "checkpoint")[0]["checkpoint_size_bytes"]
+    assert isinstance(size, int)
+    return size
