@@ -10,8 +10,8 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
 from jobs.secrets import REDACTED, redact
-from tests.jobs.submit.test_submit import ROOT
 from tests.support.cli import files, run_cli, small, told
+from tests.support.paths import ROOT
 
 HUB = "hf_" + "pLanted" * 4
 PLAIN = "planted-plain-words"
