@@ -74,7 +74,7 @@ def detail(run: RunDir) -> str:
 
 
 def finished(run: RunDir) -> None:
-    wait_until(lambda: state(run) is State.finished, 150)
+    wait_until(lambda: state(run) is State.finished)
 
 
 # --- it goes on ----------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def little_is_lost_and_nothing_left(fault: str, run: RunDir, made: datetime) -> 
         with Path(TABLE).open("a") as table:
             table.write(f"{fault},{back_s:.1f},{lost_steps},{EVERY}\n")
     assert not list(run.checkpoints.glob(".*"))
-    wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()), 30)
+    wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()))
 
 
 def every_second_of(run: RunDir) -> RunResult:
@@ -218,7 +218,7 @@ def why(run: RunDir) -> Ended:
 
 def test_a_run_that_reaches_its_time_limit_has_saved_and_goes_on_from_there(tmp_path: Path) -> None:
     run = under_way(tmp_path, "wall_time_min=1", "job.steps=1000000")
-    wait_until(lambda: len(events(run, "started")) == 2, 120)
+    wait_until(lambda: len(events(run, "started")) == 2)
     (stopped,) = events(run, "stopped")
     assert [event["cause"] for event in events(run, "requeued")] == ["time_limit"]
     assert events(run, "started")[1]["from_step"] == stopped["step"], "no step is lost"
@@ -260,7 +260,7 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
 def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     run = under_way(tmp_path, "launcher.requeues=0")
     process_of(run, 1).kill()
-    wait_until(lambda: state(run) is State.failed, 60)
+    wait_until(lambda: state(run) is State.failed)
     assert detail(run).startswith("rank 1 on node")
     assert "srun says: Killed" in detail(run)
     assert not shell("squeue", "-h", "-r")

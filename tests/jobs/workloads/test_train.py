@@ -21,6 +21,7 @@ from jobs.metrics import ATTEMPT_METRICS, REGISTRY, STEP_METRICS
 from jobs.runtime.process_group import process_start
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, interrupted, mean_loss, slow
+from tests.support.waiting import limit_s
 
 PARALLEL = ("ddp", "fsdp_full", "fsdp_grad_op", "fsdp_no_shard", "fsdp_hybrid")
 
@@ -136,7 +137,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(tmp_path: 
         time.sleep(0.05)
     (second,) = [pid for pid, rank in rank_processes(process.pid or 0).items() if rank == 1]
     os.kill(second, signal.SIGTERM)
-    process.join(60)
+    process.join(limit_s(180))
     (end,) = events(run, "stopped")
     assert end["step"] == steps(run)[-1]["step"]
     assert (run.checkpoints / f"step-{end['step']:08d}").is_dir()
