@@ -25,6 +25,7 @@ from jobs.submit.states import State, states
 from tests.support.processes import job_id, ours, process_of
 from tests.support.real_run import SMALL, events, losses, make_run, train
 from tests.support.slurm.cluster import SlurmCluster
+from tests.support.training import long
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -141,12 +142,12 @@ def second_node(run: RunDir) -> str:
     ("fault", "overrides", "requeued"),
     [
         (kill_a_rank, [], [("killed", "rank 1 ended without a word of its own; srun says: Killed")]),
-        (stop_a_rank, ["engine.hang_timeout_s=8"], [("hung", "gave no sign of life for")]),
-        (warn_of_the_limit, [], [("time_limit", None)]),
+        long(stop_a_rank, ["engine.hang_timeout_s=20"], [("hung", "gave no sign of life for")]),
+        long(warn_of_the_limit, [], [("time_limit", None)]),
         (preempt, ["cluster.partition=spare"], [("preempted", None)]),
         # Slurm itself starts these again.
-        (requeue_by_hand, [], []),
-        (crash_a_node, [], []),
+        long(requeue_by_hand, [], []),
+        long(crash_a_node, [], []),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -169,6 +170,7 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
     little_is_lost_and_nothing_left(fault.__name__, run, made)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_whose_node_was_cut_off_the_network(
     undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -216,6 +218,7 @@ def why(run: RunDir) -> Ended:
     return endings(read_runs([run.path]))[run.path]
 
 
+@pytest.mark.long
 def test_a_run_that_reaches_its_time_limit_has_saved_and_goes_on_from_there(tmp_path: Path) -> None:
     run = under_way(tmp_path, "wall_time_min=1", "job.steps=1000000")
     wait_until(lambda: len(events(run, "started")) == 2)
@@ -226,6 +229,7 @@ def test_a_run_that_reaches_its_time_limit_has_saved_and_goes_on_from_there(tmp_
     wait_until(lambda: state(run) is State.cancelled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd"])
 def test_a_run_does_not_notice_that_a_daemon_of_slurm_was_away(
     daemon: str, undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
@@ -257,6 +261,7 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
     assert why(run) == Ended(Ending.configuration_error, "status.jsonl: failed, cause refused")
 
 
+@pytest.mark.long
 def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     run = under_way(tmp_path, "launcher.requeues=0")
     process_of(run, 1).kill()
@@ -278,6 +283,7 @@ def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path
     )
 
 
+@pytest.mark.long
 def test_a_bad_node_that_a_run_cannot_do_without_is_not_avoided(tmp_path: Path) -> None:
     run = under_way(tmp_path, "nodes=4", "scaling.global_batch_size=8")
     for _ in range(2):
