@@ -141,6 +141,7 @@ def test_random_weights_are_written_in_the_type_that_they_train_in_and_are_the_n
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
+@pytest.mark.long
 def test_as_a_job_of_slurm_it_has_the_losses_that_it_has_here(
     full: RunDir, instructions: tuple[str, ...], tmp_path: Path
 ) -> None:

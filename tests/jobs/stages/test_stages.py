@@ -179,6 +179,7 @@ def queue() -> str:
 class TestOnSlurm:
     pytestmark = on_slurm
 
+    @pytest.mark.long
     def test_evaluation_waits_for_the_end_of_a_run_that_went_on_by_itself_and_the_report_for_all(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -218,6 +219,7 @@ class TestOnSlurm:
         wait_until(lambda: events(good, "evaluated"))
         wait_until(lambda: not queue())
 
+    @pytest.mark.long
     def test_data_that_cannot_be_prepared_ends_the_whole_chain_and_resume_begins_it_again(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
