@@ -98,7 +98,6 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.long
 def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
