@@ -7,7 +7,7 @@ import pytest
 from analysis.parsers import all_reduce_bench
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Line, Record, Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+from tests.analysis.parsers.reading import SAMPLES, column, records
 
 NAME = "all_reduce_bench.py"
 SAMPLE = SAMPLES / "all_reduce_bench.txt"
@@ -62,26 +62,3 @@ def test_the_table_of_means_is_read_with_its_ranks() -> None:
 )
 def test_of_what_is_torn_nothing_is_said(torn: str) -> None:
     assert said(torn) == []
-
-
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "trials", "whole", "said_gbps"),
-    [
-        ("n1_16gb_all_reduce_bench.txt", 20, 20, {1329.4242}),
-        ("n1_32gb_all_reduce_bench.txt", 20, 20, {1323.6244}),
-        ("n16_32gb_all_reduce_bench.txt", 320, 270, {23.2939, 55.0766}),
-        ("all_reduce_bench-32gb-n4.txt", 80, 74, set()),
-        ("all_reduce_bench-a100-n4.txt", 160, 134, set()),
-    ],
-)
-def test_real_runs_give_every_trial_and_the_figures_of_their_readme(
-    file: str, trials: int, whole: int, said_gbps: set[float]
-) -> None:
-    found = records(CORPUS / "allreduce_bench" / "bigscience" / file, NAME)
-    for metric in (a.COLLECTIVE_TIME, a.ALGORITHM_BANDWIDTH, a.BUS_BANDWIDTH):
-        assert len(column(found, Kind.measurement, metric)) == trials
-    assert len([each for each in found if each.rank is not None]) == whole
-    assert set(column(found, Kind.measurement, a.MESSAGE_SIZE)) == {4e9}
-    printed_gbps = {round(each * 16 / 1e9, 4) for each in column(found, Kind.measurement, a.ALGORITHM_BANDWIDTH)}
-    assert said_gbps <= printed_gbps

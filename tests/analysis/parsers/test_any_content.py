@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from analysis.parsers.base import LineFormat
 from analysis.parsers.detect import FORMATS, LINE_FORMATS
 from analysis.parsers.search import LONGEST_LINE, Search
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus
+from tests.analysis.parsers.reading import SAMPLES
 from tests.support.any_content import CONTENTS, NEEDLES, ODD, read_all
 
 DOCUMENTS = [sample.read_bytes() for sample in sorted(SAMPLES.glob("*.json"))]
@@ -82,11 +82,3 @@ def test_every_format_cites_the_code_that_writes_it() -> None:
     for each in FORMATS:
         assert each.upstream.startswith("https://")
         assert not isinstance(each, LineFormat) or each.needles or each.opens or each.is_header is not None
-
-
-@needs_corpus
-@pytest.mark.slow
-def test_every_file_of_the_corpus_is_read() -> None:
-    for file in sorted(CORPUS.rglob("*")):
-        if file.is_file():
-            read_all(file.read_bytes())

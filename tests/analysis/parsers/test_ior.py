@@ -6,7 +6,7 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "IOR"
 MIB = 1 << 20
@@ -95,24 +95,3 @@ def test_a_document_of_version_3_has_a_list_for_each_repetition() -> None:
     }  # fmt: skip
     assert read.values == {a.IO_BANDWIDTH: 4096 * MIB, a.BLOCK_SIZE: 1 << 30, a.TRANSFER_SIZE: MIB}
     assert [write.texts[Text.benchmark], read.texts[Text.benchmark]] == ["write", "read"]
-
-
-@needs_corpus
-@pytest.mark.parametrize(
-    ("phase", "mib_per_s", "seconds"),
-    [
-        ("easy-write", 17922, 351.05),
-        ("easy-read", 21134, 297.70),
-        ("hard-write", 0.113342 * 1024, None),
-        ("hard-read", 261.62, 164.50),
-    ],
-)
-def test_real_tables_have_their_one_row(phase: str, mib_per_s: float, seconds: float | None) -> None:
-    found = records(CORPUS / "ior" / "io500_aion_2021" / f"ior-{phase}.txt", NAME)
-    assert [each.kind for each in found] == [Kind.setting, Kind.measurement]
-    assert found[0].values[a.NODES] == 64
-    assert found[0].values[a.RANKS] == 128
-    assert found[1].texts[Text.benchmark] == phase.partition("-")[2]
-    assert found[1].values[a.IO_BANDWIDTH] == pytest.approx(mib_per_s * MIB, rel=1e-3)
-    if seconds is not None:
-        assert found[1].values[a.DURATION] == seconds

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import statistics
 from pathlib import Path
-
-import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "MXNet Speedometer"
 SAMPLE = SAMPLES / "mxnet.txt"
 WORKERS = SAMPLES / "mxnet_workers.txt"
 VERSIONS = SAMPLES / "mxnet_versions.txt"
-DELL = CORPUS / "mlperf" / "v3.0_Dell_resnet"
 
 
 def test_where_one_process_prints_its_rate_is_that_of_all() -> None:
@@ -70,14 +65,3 @@ def test_older_versions_and_gluon_are_read_and_torn_numbers_are_not_believed() -
         {a.EPOCH: 2, a.ITERATION: 49, a.SAMPLES_PER_S: 812.345678, m.LEARNING_RATE: 0.1},
         {a.EPOCH: 2, a.ITERATION: 99, a.SAMPLES_PER_S: 800.5, m.LOSS: 1.25},
     ]
-
-
-@needs_corpus
-@pytest.mark.parametrize("system", ["4xXE8545x4A100-SXM-40GB", "16xXE8545x4A100-SXM-40GB"])
-def test_an_epoch_of_mlperf_takes_as_long_as_its_rate_says(system: str) -> None:
-    log = DELL / system / "result_0.txt"
-    found = records(log, NAME, beside=("MLPerf MLLOG",))
-    images_per_s = statistics.median(column(found, Kind.step, a.SAMPLES_PER_S))
-    epochs_s = [float(time) for time in re.findall(r"Time cost=([\d.]+)", log.read_text())]
-    assert 1_281_167 / images_per_s == pytest.approx(statistics.median(epochs_s), rel=0.02)
-    assert set(texts(found, Text.precision)) == {"float16"}

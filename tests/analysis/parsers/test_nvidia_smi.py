@@ -7,8 +7,7 @@ import pytest
 from analysis.parsers import metrics as a
 from analysis.parsers import nvidia_smi
 from analysis.parsers.base import Kind, Line, Record, Text
-from analysis.parsers.detect import read_log
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "nvidia-smi"
 SAMPLE = SAMPLES / "nvidia_smi.txt"
@@ -65,16 +64,14 @@ def test_of_what_is_torn_or_not_there_nothing_is_said(lines: tuple[str, ...]) ->
     assert said(*lines) == []
 
 
-@needs_corpus
-def test_real_tables_are_read_past_what_is_typed_between() -> None:
-    excerpts = CORPUS / "gpu_monitor" / "excerpts"
-    found = records(excerpts / "dmon_3gpu_shell_mixed.txt", NAME)
-    assert column(found, Kind.sample, a.POWER) == [119, 159, 219]
-    assert column(found, Kind.sample, a.GPU_MEMORY_TEMPERATURE) == []
-    assert texts(found, Text.device) == ["0", "1", "2"]
-    found = records(excerpts / "nvidia_smi_csv_first_char_lost.txt", NAME)
-    assert column(found, Kind.sample, a.POWER) == [38.63, 36.19, 38.41]
-    assert column(found, Kind.sample, a.GPU_MEMORY) == [24576 * MIB] * 3
-    assert len(texts(found, Text.timestamp)) == 2, "the first has lost a digit"
-    header_only = read_log(excerpts / "dmon_pucm_columns.txt")
-    assert [record for _, said in header_only for record in said] == []
+def test_tables_are_read_past_what_is_typed_between_and_a_lost_first_character() -> None:
+    dmon = said("$ nvidia-smi dmon -c 1", "# gpu    pwr  mtemp", "# Idx      W      C", "    0    119      -", "^C")
+    assert column(dmon, Kind.sample, a.POWER) == [119]
+    assert column(dmon, Kind.sample, a.GPU_MEMORY_TEMPERATURE) == []
+    table = said(
+        "timestamp, index, power.draw [W], memory.total [MiB]",
+        "026/03/01 12:00:00.123, 0, 38.50 W, 24576 MiB",
+        "2026/03/01 12:00:01.123, 0, 36.25 W, 24576 MiB",
+    )
+    assert column(table, Kind.sample, a.POWER) == [38.5, 36.25]
+    assert texts(table, Text.timestamp) == ["2026/03/01 12:00:01.123"]

@@ -7,7 +7,7 @@ import pytest
 from analysis.parsers import metrics as a
 from analysis.parsers import sacct
 from analysis.parsers.base import Kind, Line, Record, Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, records
 
 NAME = "sacct"
 SAMPLE = SAMPLES / "sacct.txt"
@@ -100,25 +100,10 @@ def test_placeholders_are_absent() -> None:
     )  # fmt: skip
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "count", "first"),
-    [
-        ("sacct_P_frontier_failed_255.txt", 3, {a.NODES: 2, a.JOB_TIME: 26}),
-        ("sacct_P_frontier_ok.txt", 2, {a.NODES: 1, a.JOB_TIME: 321}),
-        ("sacct_P_gpu_alloctres.txt", 2, {a.NODES: 1, a.CPUS: 2, a.GPUS: 1, a.JOB_TIME: 33}),
-        ("sacct_default_columns_truncated.txt", 5, {a.CPUS: 256}),
-        ("sacct_gpu16_mi300x.txt", 1, {a.NODES: 2, a.CPUS: 448, a.GPUS: 16}),
-    ],
-)
-def test_real_tables_are_read_whole(file: str, count: int, first: dict[object, float]) -> None:
-    found = records(CORPUS / "sacct" / "excerpts" / file, NAME)
-    assert len(found) == len(texts(found, Text.job_id)) == len(texts(found, Text.state)) == count
-    assert found[0].values == first
-
-
-@needs_corpus
-def test_a_host_list_of_addresses_or_with_commas_is_one_text() -> None:
-    excerpts = CORPUS / "sacct" / "excerpts"
-    assert texts(records(excerpts / "sacct_gpu16_mi300x.txt", NAME), Text.nodes)[0].count(",") == 1
-    assert texts(records(excerpts / "sacct_P_frontier_failed_255.txt", NAME), Text.nodes)[0] == "frontier[01515,01517]"
+@pytest.mark.parametrize("nodes", ["10.1.2.3,10.1.2.4", "gpu[01515,01517-01519]"])
+def test_a_host_list_of_addresses_or_with_commas_is_one_text(nodes: str) -> None:
+    (found,) = said("JobID|JobName|State|ExitCode|NNodes|AllocTRES|NodeList",
+                    f"77|lr=1e-4,wd=0|FAILED|255:0|2|billing=4,cpu=448,gres/gpu=16,node=2|{nodes}")  # fmt: skip
+    assert found.texts[Text.nodes] == nodes
+    assert found.texts[Text.job_name] == "lr=1e-4,wd=0"
+    assert found.values == {a.NODES: 2, a.CPUS: 448, a.GPUS: 16}
