@@ -138,28 +138,6 @@ def test_any_text_has_a_verdict(text: str) -> None:
     assert (found.proof is None) == (found.line is None)
 
 
-# What each failure case of the corpus is, by the first words of its source's class.
-CLASSES = {
-    "GPU OOM": Ending.out_of_gpu_memory,
-    "CUDA OOM": Ending.out_of_gpu_memory,
-    "host OOM": Ending.out_of_host_memory,
-    "time limit": Ending.time_limit,
-    "preemption": Ending.preempted,
-    "requeue": Ending.requeued,
-    "cancelled": Ending.cancelled,
-    "container/launch": Ending.launch_failure,
-    "NCCL timeout": Ending.collective_timeout,
-    "SIGKILL": Ending.killed,
-    "SIGABRT": Ending.aborted,
-    "application error": Ending.code_error,
-    "rendezvous/network": Ending.network,
-    "GPU memory fault": Ending.hardware,
-    "NVLink/GPU hardware": Ending.hardware,
-    "GPU fell off the bus": Ending.hardware,
-    "GPU/PCIe hardware": Ending.hardware,
-}
-
-
 def test_a_log_that_is_not_there_is_the_callers_to_tell(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ending_of(tmp_path / "no.log")

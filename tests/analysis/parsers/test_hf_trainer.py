@@ -1,4 +1,4 @@
-"""What Trainer of transformers prints and keeps, in its several versions, and the figures of real runs."""
+"""The lines and the state file of the Trainer of transformers, in its several versions."""
 
 from __future__ import annotations
 

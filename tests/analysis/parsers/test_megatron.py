@@ -1,4 +1,4 @@
-"""Megatron-LM's lines: what they say, what they leave open, and the figures of real logs."""
+"""Lines of Megatron-LM and its forks: numbers in base units, and absent where a line leaves them open."""
 
 from __future__ import annotations
 

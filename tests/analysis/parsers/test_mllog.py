@@ -1,4 +1,4 @@
-"""MLPerf's log lines: the time to train by its rule, and the figures of real submissions."""
+"""MLPerf's log lines: the time to train by its rule, power, and the keys of older rounds."""
 
 from __future__ import annotations
 

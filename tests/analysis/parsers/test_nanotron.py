@@ -1,4 +1,4 @@
-"""nanotron's lines: thousands, and the figures of a quoted log."""
+"""nanotron's lines, whose numbers have suffixes for thousands."""
 
 from __future__ import annotations
 
