@@ -86,6 +86,6 @@ FORMAT = LineFormat(
     "all_reduce_bench.py",
     "https://github.com/bigscience-workshop/bigscience/blob/da82eaf/experiments/bandwidth/all_reduce_bench.py",
     parse,
-    needles=(" data size: ", "GBps |", "The average bandwidth of all_reduce "),
-    opens=("ignore me ", "-----------trial-", " algo throughput: "),
+    markers=(" data size: ", "GBps |", "The average bandwidth of all_reduce "),
+    section_start=("ignore me ", "-----------trial-", " algo throughput: "),
 )

@@ -76,6 +76,6 @@ FORMAT = LineFormat(
     "ApacheBench",
     "https://github.com/apache/httpd/blob/2.4.62/support/ab.c (output_results)",
     parse,
-    opens=(FIRST,),
-    closes=(LAST,),
+    section_start=(FIRST,),
+    section_end=(LAST,),
 )

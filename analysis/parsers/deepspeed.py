@@ -134,5 +134,5 @@ FORMAT = LineFormat(
     "DeepSpeed",
     "https://github.com/deepspeedai/DeepSpeed/blob/v0.12.3/deepspeed/utils/timer.py",
     parse,
-    needles=("SamplesPerSec=", ", skipped=", " iter time (s): ", "OVERFLOW! ", " time (ms) | ", ":print]   "),
+    markers=("SamplesPerSec=", ", skipped=", " iter time (s): ", "OVERFLOW! ", " time (ms) | ", ":print]   "),
 )

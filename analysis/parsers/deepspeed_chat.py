@@ -34,5 +34,5 @@ FORMAT = LineFormat(
     "https://github.com/microsoft/DeepSpeedExamples/blob/d3aabe3b5a9a8444ddd514ba92558a4d7614c183/applications/"
     "DeepSpeed-Chat/dschat/utils/perf.py",
     parse,
-    needles=("Model Parameters: ",),
+    markers=("Model Parameters: ",),
 )

@@ -122,5 +122,5 @@ def numbers(given: Mapping[Metric, tuple[Any, float]]) -> dict[Metric, float]:
 
 
 UPSTREAM = "https://github.com/argonne-lcf/dlio_benchmark/blob/v2.0.0/dlio_benchmark/utils/statscounter.py"
-FORMAT = LineFormat("DLIO", UPSTREAM, parse, needles=("[METRIC]", "[Training] ", "[Eval] "))
+FORMAT = LineFormat("DLIO", UPSTREAM, parse, markers=("[METRIC]", "[Training] ", "[Eval] "))
 DOCUMENT = DocumentFormat("DLIO (JSON)", UPSTREAM, recognises, parse_document)

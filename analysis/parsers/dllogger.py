@@ -121,5 +121,5 @@ FORMAT = LineFormat(
     "DLLogger",
     "https://github.com/NVIDIA/dllogger/blob/v1.0.0/dllogger/logger.py",
     parse,
-    needles=("DLL 2", "DLLL {"),
+    markers=("DLL 2", "DLLL {"),
 )

@@ -134,8 +134,8 @@ FORMAT = LineFormat(
     "fio",
     UPSTREAM,
     parse,
-    needles=("Run status group", "READ: bw=", "WRITE: bw=", "TRIM: bw=", "MIXED: bw=", ", aggrb="),
-    opens=(": (groupid=",),
-    closes=("  cpu          : usr=",),
+    markers=("Run status group", "READ: bw=", "WRITE: bw=", "TRIM: bw=", "MIXED: bw=", ", aggrb="),
+    section_start=(": (groupid=",),
+    section_end=("  cpu          : usr=",),
 )
 DOCUMENT = DocumentFormat("fio (JSON)", UPSTREAM, recognises, parse_document)

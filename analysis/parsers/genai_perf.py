@@ -173,8 +173,8 @@ FORMAT = LineFormat(
     "GenAI-Perf and AIPerf",
     UPSTREAM,
     parse,
-    opens=TITLES,
-    closes=("└",),
+    section_start=TITLES,
+    section_end=("└",),
     is_header=lambda header: header.startswith(HEADER),
 )
 DOCUMENT = DocumentFormat("GenAI-Perf and AIPerf (JSON)", UPSTREAM, recognises, parse_document)

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, DocumentFormat, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, DocumentFormat, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import as_list
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -155,7 +154,7 @@ FORMAT = LineFormat(
     "Hugging Face Trainer",
     "https://github.com/huggingface/transformers/blob/v4.57.6/src/transformers/trainer.py (log, train)",
     parse,
-    needles=("{'loss': ", "{'eval_", "{'train_", "Continuing training from global step",
+    markers=("{'loss': ", "{'eval_", "{'train_", "Continuing training from global step",
              "Resuming training from checkpoint", *SETTING_NAMES,
              "***** train metrics *****", "***** eval metrics *****", "_runtime ", "_samples ", "_loss ",
              "_accuracy ", "epoch     ", "_per_second ", " perplexity "),

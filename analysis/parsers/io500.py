@@ -90,7 +90,7 @@ FORMAT = LineFormat(
     "IO500",
     "https://github.com/IO500/io500/blob/io500-isc21/src/main.c",
     parse,
-    needles=("[RESULT", "[SCORE"),
-    opens=("config-hash     = ",),
-    closes=("; END ",),
+    markers=("[RESULT", "[SCORE"),
+    section_start=("config-hash     = ",),
+    section_end=("; END ",),
 )

@@ -123,8 +123,8 @@ FORMAT = LineFormat(
     "IOR",
     UPSTREAM,
     parse,
-    needles=("Max Write: ", "Max Read: "),
-    opens=(TITLE, *HEADERS),
-    closes=("Finished            : ", "Run finished: "),
+    markers=("Max Write: ", "Max Read: "),
+    section_start=(TITLE, *HEADERS),
+    section_end=("Finished            : ", "Run finished: "),
 )
 DOCUMENT = DocumentFormat("IOR (JSON)", UPSTREAM, recognises, parse_document)

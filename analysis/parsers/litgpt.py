@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import numbers
+from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text, numbers
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -122,7 +121,7 @@ FORMAT = LineFormat(
     "LitGPT",
     "https://github.com/Lightning-AI/litgpt/blob/v0.5.12/litgpt/finetune/full.py (fit)",
     parse,
-    needles=("iter time: ", ": val loss ", "Final evaluation | val loss: ", "Training time: ", "| - Training Time ",
+    markers=("iter time: ", ": val loss ", "Final evaluation | val loss: ", "Training time: ", "| - Training Time ",
              "Memory used: ", "| - Memory Used ", "| - Tok/sec ", CONFIGURATION, "'devices': ", "'num_nodes': ",
              "'precision': '", " global_batch_size=", " micro_batch_size=", " max_steps=", " max_seq_length=",
              "'lora_r': ", " n_layer=", " n_embd=", " n_head=", " n_query_groups=", " head_size=",

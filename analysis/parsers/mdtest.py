@@ -33,7 +33,7 @@ FORMAT = LineFormat(
     "mdtest",
     "https://github.com/hpc/ior/blob/4.0.0/src/mdtest.c",
     parse,
-    needles=(" total task(s) on ",),
-    opens=("SUMMARY rate: (of", "SUMMARY rate (in ops/sec): (of", "SUMMARY: (of"),
-    closes=("SUMMARY time: (of", "SUMMARY time (in ops/sec): (of", "-- finished at "),
+    markers=(" total task(s) on ",),
+    section_start=("SUMMARY rate: (of", "SUMMARY rate (in ops/sec): (of", "SUMMARY: (of"),
+    section_end=("SUMMARY time: (of", "SUMMARY time (in ops/sec): (of", "-- finished at "),
 )

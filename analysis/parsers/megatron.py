@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, SAVED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, SAVED, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -215,7 +214,7 @@ FORMAT = LineFormat(
     "Megatron-LM",
     "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/training.py (training_log)",
     parse,
-    needles=(
+    markers=(
         " iteration ",
         "lm loss value:",
         "time (ms) | ",

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import as_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -169,5 +168,5 @@ FORMAT = LineFormat(
     "MLPerf MLLOG",
     "https://github.com/mlcommons/logging/blob/4.1.0/mlperf_logging/mllog/mllog.py",
     parse,
-    needles=(MARK,),
+    markers=(MARK,),
 )

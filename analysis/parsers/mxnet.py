@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text, Whose
+from analysis.parsers.base import Kind, Line, LineFormat, RankLabel, Record, Text
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -43,7 +43,7 @@ OF_PROCESSES = "dist"
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """Steps, evaluations, and the arguments of the programs that MXNet comes with."""
     rate = a.SAMPLES_PER_S
-    printing: set[Whose] = set()
+    printing: set[RankLabel] = set()
     # Of a single line nobody knows yet whether other processes print, too.
     waiting: list[Record] = []
     given: dict[Text, str] = {}
@@ -100,5 +100,5 @@ FORMAT = LineFormat(
     "MXNet Speedometer",
     "https://github.com/apache/mxnet/blob/1.9.1/python/mxnet/callback.py",
     parse,
-    needles=(" samples/sec", "] Validation-", "start with arguments Namespace("),
+    markers=(" samples/sec", "] Validation-", "start with arguments Namespace("),
 )

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -94,6 +93,6 @@ FORMAT = LineFormat(
     "https://github.com/KellerJordan/modded-nanogpt/blob/master/train_gpt.py, "
     "https://github.com/karpathy/nanoGPT/blob/master/train.py (each as of 2025)",
     parse,
-    needles=(" step_avg:", " tok/s", "ms, mfu ", " trl:", " tel:", "val loss ", "peak memory ",
+    markers=(" step_avg:", " tok/s", "ms, mfu ", " trl:", " tel:", "val loss ", "peak memory ",
              "total average iteration time: "),
 )  # fmt: skip

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -112,7 +111,7 @@ FORMAT = LineFormat(
     "nanotron",
     "https://github.com/huggingface/nanotron/blob/v0.4/src/nanotron/trainer.py (train_step_logs)",
     parse,
-    needles=(
+    markers=(
         "| consumed_tokens: ",
         "| start_iteration_step: ",
         LLAMA,

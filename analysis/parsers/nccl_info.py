@@ -102,8 +102,8 @@ FORMAT = LineFormat(
     "https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/init.cc",
     parse,
     repeated=(" via NET/", " via COLLNET/", " via P2P/", " via SHM/", " via direct shared memory"),
-    alike=CHANNEL,
-    needles=(
+    dedup_key=CHANNEL,
+    markers=(
         "NCCL WARN ", "- Init COMPLETE", "Init timings", " nNodes ", " set by environment to ", "NCCL_IB_HCA set to ",
         "NCCL INFO Using network ", "NET/IB : Using ", "NET/Socket : Using ", "Bootstrap : Using ", "Bootstrap: Using ",
         "NET/OFI ", " nvls channels", "NCCL version ", "RCCL version ",

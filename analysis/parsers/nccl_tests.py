@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
@@ -68,5 +67,5 @@ FORMAT = LineFormat(
     "nccl-tests",
     "https://github.com/NVIDIA/nccl-tests/blob/v2.13.10/src/common.cu",
     parse,
-    needles=("# Avg bus bandwidth", "_perf", " device ", *ROW_MARKS),
+    markers=("# Avg bus bandwidth", "_perf", " device ", *ROW_MARKS),
 )

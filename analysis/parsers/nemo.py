@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -127,7 +126,7 @@ FORMAT = LineFormat(
     "NeMo",
     "https://github.com/NVIDIA/NeMo/blob/v2.7.3/nemo/lightning/pytorch/callbacks/progress_printer.py",
     parse,
-    needles=(
+    markers=(
         "Training epoch ",
         "global_step=",
         "train_step_timing in s: [",

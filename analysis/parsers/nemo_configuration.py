@@ -152,8 +152,8 @@ FORMAT = LineFormat(
     "NeMo configuration",
     "https://github.com/NVIDIA/NeMo/blob/v1.23.0/examples/nlp/language_modeling/megatron_gpt_pretraining.py (main)",
     parse,
-    opens=(BANNER,),
+    section_start=(BANNER,),
     # Of Lightning, as soon as the trainer is made.
-    closes=("GPU available: ",),
+    section_end=("GPU available: ",),
     is_header=lambda header: header.startswith(HEADER),
 )

@@ -98,6 +98,6 @@ FORMAT = LineFormat(
     "nvidia-smi",
     "https://docs.nvidia.com/deploy/archive/R570/nvidia-smi/index.html",
     parse,
-    opens=("# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [", "power.draw [",
-           "clocks.sm [", "clocks.current.sm ["),
+    section_start=("# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [",
+                   "power.draw [", "clocks.sm [", "clocks.current.sm ["),
 )  # fmt: skip

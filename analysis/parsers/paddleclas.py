@@ -64,5 +64,5 @@ FORMAT = LineFormat(
     "PaddleClas",
     "https://github.com/PaddlePaddle/PaddleClas/blob/v2.5.1/ppcls/engine/train/utils.py",
     parse,
-    needles=("batch_cost: ", "][Avg]", "But the number of gpu is "),
+    markers=("batch_cost: ", "][Avg]", "But the number of gpu is "),
 )

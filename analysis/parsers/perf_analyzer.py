@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
@@ -98,9 +97,9 @@ FORMAT = LineFormat(
     "perf_analyzer",
     "https://github.com/triton-inference-server/perf_analyzer/blob/r25.01/src/inference_profiler.cc",
     parse,
-    needles=("Input Tokens/sec:", "Output Tokens/sec:", "Avg Input Seq Length:", "Avg Output Seq Length:"),
-    opens=(FIRST, FIRST_HEADING),
-    closes=("Inferences/Second vs. Client", "=" * 60),
+    markers=("Input Tokens/sec:", "Output Tokens/sec:", "Avg Input Seq Length:", "Avg Output Seq Length:"),
+    section_start=(FIRST, FIRST_HEADING),
+    section_end=("Inferences/Second vs. Client", "=" * 60),
 )
 REPORT_FORMAT = LineFormat(
     "perf_analyzer (CSV)",

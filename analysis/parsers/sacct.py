@@ -137,5 +137,5 @@ FORMAT = LineFormat(
     "sacct",
     "https://github.com/SchedMD/slurm/blob/slurm-24-05-4-1/src/sacct/print.c",
     parse,
-    opens=("JobID|", "|JobID", "JobIDRaw|", "JobID  "),
+    section_start=("JobID|", "|JobID", "JobIDRaw|", "JobID  "),
 )

@@ -155,7 +155,7 @@ FORMAT = LineFormat(
     "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan/components/metrics.py",
     parse,
     # Colours stand between the fields of a real terminal.
-    needles=(
+    markers=(
         "GiB(",
         "  data: ",
         "local batch size ",

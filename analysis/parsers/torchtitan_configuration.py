@@ -118,8 +118,8 @@ FORMAT = LineFormat(
     "torchtitan configuration",
     "https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/trainer.py",
     parse,
-    needles=QUANTIZED,
-    opens=(OPENING,),
+    markers=QUANTIZED,
+    section_start=(OPENING,),
     # Nothing after it is of use here.
-    closes=('"parallelism": {',),
+    section_end=('"parallelism": {',),
 )

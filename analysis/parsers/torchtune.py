@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 
@@ -59,11 +58,11 @@ FORMAT = LineFormat(
     "torchtune",
     "https://github.com/meta-pytorch/torchtune/blob/v0.6.1/recipes/full_finetune_distributed.py",
     parse,
-    needles=("|Loss: ",),
+    markers=("|Loss: ",),
 )
 METRICS = LineFormat(
     "torchtune (metric logger)",
     "https://github.com/meta-pytorch/torchtune/blob/v0.6.1/torchtune/training/metric_logging.py",
     parse_metrics,
-    needles=(f"{SPEED}:",),
+    markers=(f"{SPEED}:",),
 )

@@ -137,7 +137,9 @@ def parse_document(document: Any) -> Iterator[Record]:
 
 
 UPSTREAM = "https://github.com/vllm-project/vllm/blob/v0.11.0/vllm/benchmarks/serve.py"
-FORMAT = LineFormat("vLLM and SGLang serving benchmark", UPSTREAM, parse, opens=(TITLE,), closes=("=" * 50,))
+FORMAT = LineFormat(
+    "vLLM and SGLang serving benchmark", UPSTREAM, parse, section_start=(TITLE,), section_end=("=" * 50,)
+)
 DOCUMENT = DocumentFormat(
     "vLLM and SGLang serving benchmark (JSON)", UPSTREAM, recognises, parse_document, in_lines='"request_throughput"'
 )
