@@ -212,7 +212,7 @@ class Search:
         return all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half))
 
     def lines(self, content: Iterable[bytes]) -> Iterator[Line]:
-        """Return the relevant lines without prefixes, colours and NUL bytes, and each state of a progress bar as one."""
+        """Return the relevant lines without prefixes, colours and NUL bytes; each state of a bar is one."""
         number = 1
         inside, dedup_key = self.everything, self.dedup_key
         for block in content:
@@ -242,7 +242,7 @@ class Search:
     def spans(
         self, block: bytes, firsts: list[tuple[int, int, int]], *, inside: bool
     ) -> tuple[list[tuple[int, int]], bool]:
-        """Return the relevant (start, end) spans of a block, and if a section is open at its end (`inside`: at its start)."""
+        """Return the relevant (start, end) spans of a block; `inside`: a section is open at its start, then at its end."""
         if self.everything:
             return [(0, len(block))], True
         first_open, first_close = len(self.markers), len(self.markers) + len(self.section_start)
