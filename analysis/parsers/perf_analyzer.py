@@ -1,7 +1,7 @@
 """Triton's perf_analyzer, as NVIDIA's recipes run it against vLLM: a block for each concurrency, times in us.
 
-After a block the recipes print metrics of tokens, the percentiles under a heading of their own. Its option -f writes a
-CSV file, a row for each concurrency or rate, with times in us too.
+After a block the recipes print token metrics, with percentiles under their own heading. Option -f writes a CSV file
+with a row for each concurrency or rate, also in us.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COLUMNS: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A summary for each concurrency, at the line that says it."""
+    """Return a summary for each concurrency, at the line that names it."""
     first: Line | None = None
     values: dict[Metric, float] = {}
     times: dict[str, Metric] = {}
@@ -54,12 +54,12 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield from summary(first, values)
             first, values = line, {}
         times = HEADINGS.get(line.text.strip(), times)
-        values |= said(line.text, times)
+        values |= row_values(line.text, times)
     yield from summary(first, values)
 
 
-def said(text: str, times: dict[str, Metric]) -> dict[Metric, float]:
-    """The number of a line, given what the last heading was of; one of 0 was not measured."""
+def row_values(text: str, times: dict[str, Metric]) -> dict[Metric, float]:
+    """Return the number of a line under the last heading (`times`); 0 was not measured."""
     if found := NUMBER.match(text):
         metric, unit = NUMBERS[found[1]], 1.0
     elif found := LATENCY.match(text):
@@ -73,13 +73,13 @@ def said(text: str, times: dict[str, Metric]) -> dict[Metric, float]:
 
 
 def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
-    """What was measured at one concurrency; nothing where nothing was."""
+    """Return the summary of one concurrency; none if nothing was measured."""
     if first is not None and values.keys() - {a.CONCURRENCY}:
         yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
 
 
 def parse_report(lines: Iterable[Line]) -> Iterator[Record]:
-    """A summary for each row of the CSV file."""
+    """Return a summary for each row of the CSV file."""
     columns: list[str] = []
     for line in lines:
         if is_report(line.text):
@@ -89,7 +89,7 @@ def parse_report(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def is_report(header: str) -> bool:
-    """Whether a line is the header of the CSV file."""
+    """Return True if a line is the header of the CSV file."""
     return REPORT.match(header) is not None
 
 

@@ -242,7 +242,7 @@ class Search:
     def spans(
         self, block: bytes, firsts: list[tuple[int, int, int]], *, inside: bool
     ) -> tuple[list[tuple[int, int]], bool]:
-        """Return the relevant (start, end) spans of a block; `inside`: a section is open at its start, then at its end."""
+        """Return the relevant (start, end) spans of a block, and `inside` (a section is open) for the next block."""
         if self.everything:
             return [(0, len(block))], True
         first_open, first_close = len(self.markers), len(self.markers) + len(self.section_start)
