@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.compare.published import METRICS, published
-from analysis.failures.verdict import Ending, ending_of
+from analysis.failures.signatures import Ending
+from analysis.failures.verdict import ending_of
 from analysis.load.discover import read, read_runs
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Record, Text
