@@ -13,7 +13,7 @@ NAME = "all_reduce_bench.py"
 SAMPLE = SAMPLES / "all_reduce_bench.txt"
 
 
-def said(*lines: str) -> list[Record]:
+def parsed(*lines: str) -> list[Record]:
     return list(all_reduce_bench.parse(Line(number, text) for number, text in enumerate(lines, 1)))
 
 
@@ -26,7 +26,7 @@ def test_a_trial_of_a_rank_is_a_measurement_in_bytes_per_second() -> None:
     assert first.texts == {Text.benchmark: "all_reduce"}
 
 
-def test_of_ranks_mixed_up_every_figure_is_said_and_no_rank() -> None:
+def test_figures_of_interleaving_ranks_are_read_without_a_rank() -> None:
     mixed = records(SAMPLE, NAME)[2:]
     assert [each.rank for each in mixed] == [None] * len(mixed)
     assert column(mixed, Kind.measurement, a.COLLECTIVE_TIME) == [0.04, 0.0401]
@@ -35,13 +35,15 @@ def test_of_ranks_mixed_up_every_figure_is_said_and_no_rank() -> None:
 
 
 def test_later_versions_name_the_host_and_no_bits() -> None:
-    (record,) = said("node1:3:", " duration: 0.0500 sec", " algo throughput: 1280.0000 Gbps", " busbw: 640.0000  Gbps")
+    (record,) = parsed(
+        "node1:3:", " duration: 0.0500 sec", " algo throughput: 1280.0000 Gbps", " busbw: 640.0000  Gbps"
+    )
     assert (record.rank, record.host) == (None, "node1"), "3 is the rank on its host"
     assert record.values[a.ALGORITHM_BANDWIDTH] == pytest.approx(80e9)
 
 
 def test_the_table_of_means_is_read_with_its_ranks() -> None:
-    ranks, first, last = said(
+    ranks, first, last = parsed(
         "The average bandwidth of all_reduce over 16 ranks (5 warmups / 20 trials):",
         "| payload |    busbw   |    algbw   |",
         "| ------: | ---------: | ---------: |",
@@ -60,5 +62,5 @@ def test_the_table_of_means_is_read_with_its_ranks() -> None:
 @pytest.mark.parametrize(
     "torn", ["3:", "0 data size: 4.0 GB", " busbw: 64", " algo throughput: 1280000000000.0000 bps, 12"]
 )
-def test_of_what_is_torn_nothing_is_said(torn: str) -> None:
-    assert said(torn) == []
+def test_a_torn_line_gives_no_record(torn: str) -> None:
+    assert parsed(torn) == []

@@ -24,7 +24,7 @@ def test_progress_and_throughput_of_a_step_are_two_records() -> None:
     })  # fmt: skip
 
 
-def test_the_pipeline_engine_says_loss_time_and_samples_of_the_whole_step() -> None:
+def test_the_pipeline_engine_prints_loss_time_and_samples_of_the_whole_step() -> None:
     first, second = (each.values for each in records(SAMPLE, NAME) if m.STEP_TIME in each.values)
     assert first == {m.STEP: 20, m.LOSS: 9.8765, m.STEP_TIME: 1.25, a.SAMPLES_PER_S: 25.6}
     assert second == {m.STEP: 30, m.STEP_TIME: 1.375, a.SAMPLES_PER_S: 23.273}, "a loss of nan is absent"
@@ -73,8 +73,8 @@ def test_what_deepspeed_really_prints_is_read() -> None:
 
 def test_what_deepspeed_0_12_really_prints_is_read() -> None:
     found = records(SAMPLES / "deepspeed_0_12.txt", NAME)
-    told = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
-    assert told == {a.GLOBAL_BATCH_SIZE: 8, a.MICRO_BATCH_SIZE: 4, a.ACCUMULATION: 2, a.DATA_PARALLEL_SIZE: 1}
+    settings = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
+    assert settings == {a.GLOBAL_BATCH_SIZE: 8, a.MICRO_BATCH_SIZE: 4, a.ACCUMULATION: 2, a.DATA_PARALLEL_SIZE: 1}
     assert texts(found, Text.precision) == [], "neither fp16 nor bfloat16"
     assert column(found, Kind.step, m.STEP) == [2, 4, 4, 2, 2, 4, 4], "that of a new engine, 0, is none"
     assert column(found, Kind.step, a.SAMPLES_PER_S_TIMED) == [409.5650029904671]
@@ -87,7 +87,7 @@ def test_what_deepspeed_0_12_really_prints_is_read() -> None:
     })  # fmt: skip
 
 
-def test_newer_versions_tell_the_precision_as_a_section_and_ranks_as_a_quotient() -> None:
+def test_newer_versions_print_the_precision_as_a_section_and_ranks_as_a_quotient() -> None:
     found = [each for each in records(SAMPLE, NAME) if each.kind is Kind.setting]
     assert texts(found, Text.precision) == ["bfloat16"]
     assert column(found, Kind.setting, a.DATA_PARALLEL_SIZE) == [4]

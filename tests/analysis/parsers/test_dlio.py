@@ -22,7 +22,7 @@ def test_lines_of_one_block_are_one_measurement() -> None:
     ]
 
 
-def test_the_mean_over_evaluations_is_of_all_ranks_though_the_log_says_an_nth_of_it() -> None:
+def test_the_mean_over_evaluations_is_of_all_ranks_though_the_log_prints_an_nth_of_it() -> None:
     found = records(SAMPLES / "dlio.txt", "DLIO")
     assert column(found, Kind.setting, a.RANKS) == [2]
     training, evaluation = (each for each in found if each.kind is Kind.summary)

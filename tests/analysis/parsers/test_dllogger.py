@@ -48,14 +48,14 @@ def test_parameters_name_the_model_and_the_precision() -> None:
     assert texts(found, Text.precision) == ["float16"]
 
 
-def test_the_json_stream_says_the_same() -> None:
+def test_the_json_stream_contains_the_same() -> None:
     (written,) = (each for each in records(SAMPLE, NAME) if each.values.get(a.ITERATION) == 59)
     assert written.values == {a.EPOCH: 1, a.ITERATION: 59, a.SAMPLES_PER_S: 2075.5}
     assert written.texts == {Text.timestamp: "2026-03-04 05:06:15.011212"}
 
 
 @pytest.mark.parametrize("file", ["dllogger_1_0.txt", "dllogger_1_0.jsonl"])
-def test_a_training_is_told_by_steps_and_epochs_and_no_batch_of_a_validation_is_its_result(file: str) -> None:
+def test_a_training_has_steps_and_epochs_and_no_batch_of_a_validation_is_a_result(file: str) -> None:
     # On the terminal there are two, by the step format of an example and by DLLogger's own.
     trainings = 2 if file.endswith(".txt") else 1
     found = records(SAMPLES / file, NAME)

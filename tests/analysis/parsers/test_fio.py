@@ -59,7 +59,7 @@ def test_fio_3_prints_both_units_and_suffixes_of_large_numbers() -> None:
     assert found[5].values == pytest.approx({a.IO_BANDWIDTH: 10.8 * MIB, a.DURATION: 0.739})
 
 
-def test_a_document_says_nothing_of_directions_that_moved_nothing() -> None:
+def test_a_document_has_no_record_of_directions_without_transfers() -> None:
     (read,) = records(SAMPLES / "fio_3.json", "fio (JSON)")
     assert read.texts == {Text.software: "fio-3.33", Text.variant: "read1", Text.benchmark: "read"}
     assert read.values[a.IO_BANDWIDTH] == 4194304000

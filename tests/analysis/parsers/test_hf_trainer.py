@@ -16,7 +16,7 @@ STATE_NAME = "Hugging Face trainer_state.json"
 VERSIONS = SAMPLES / "hf_trainer_versions.txt"
 
 
-def test_a_run_is_read_alike_from_its_log_and_from_its_state() -> None:
+def test_the_log_and_the_state_of_a_run_have_the_same_numbers() -> None:
     log, state = records(SAMPLES / "hf_trainer.txt", NAME), records(SAMPLES / "trainer_state.json", STATE_NAME)
     for metric in (m.LOSS, m.GRADIENT_NORM, m.LEARNING_RATE):
         assert column(log, Kind.step, metric) == column(state, Kind.step, metric)
@@ -45,7 +45,7 @@ def test_version_5_quotes_its_numbers_and_a_step_that_counts_tokens_is_not_the_e
     assert column(log, Kind.summary, a.TRAINING_TIME) == [0.1008, 0.1]
 
 
-def test_version_5_says_otherwise_that_it_resumes() -> None:
+def test_version_5_prints_another_line_when_it_resumes() -> None:
     found = records(SAMPLES / "hf_trainer_5_resumed.txt", NAME)
     assert [each.values for each in found if each.kind is Kind.event] == [{m.STEP: 2}]
     assert column(found, Kind.step, m.LOSS) == [3.672, 3.679]
@@ -55,7 +55,7 @@ def test_version_5_says_otherwise_that_it_resumes() -> None:
     ]
 
 
-def test_settings_are_said_once_though_every_rank_prints_them() -> None:
+def test_settings_are_one_record_though_every_rank_prints_them() -> None:
     (setting,) = (each for each in records(VERSIONS, NAME) if each.kind is Kind.setting)
     assert setting.values == {
         a.MICRO_BATCH_SIZE: 8, a.GLOBAL_BATCH_SIZE: 1024, a.ACCUMULATION: 2, a.PLANNED_STEPS: 1640
@@ -98,7 +98,7 @@ def test_rates_at_the_end_are_believed_only_of_a_training_that_began_at_its_firs
     ]  # fmt: skip
 
 
-def test_the_state_of_a_resumed_training_shows_by_its_mean_loss_that_its_rates_are_none() -> None:
+def test_the_mean_loss_of_a_resumed_training_shows_that_its_rates_are_wrong() -> None:
     state = records(SAMPLES / "trainer_state_resumed.json", STATE_NAME)
     assert column(state, Kind.step, m.STEP) == [2, 4, 6, 8, 10]
     (end,) = (each.values for each in state if each.kind is Kind.summary)

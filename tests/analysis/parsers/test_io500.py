@@ -30,7 +30,7 @@ def test_what_breaks_the_rules_is_invalid() -> None:
     assert old.rank == 0
 
 
-def test_result_txt_says_the_same() -> None:
+def test_result_txt_contains_the_same() -> None:
     found = records(SAMPLES / "io500_result.txt", NAME)
     assert [(each.kind, each.texts, each.values) for each in found] == [
         (Kind.measurement, {Text.benchmark: "ior-easy-write"}, {a.IO_BANDWIDTH: 2.5 * GIB, a.DURATION: 301.25}),

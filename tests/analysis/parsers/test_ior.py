@@ -28,7 +28,7 @@ def test_each_row_is_a_measurement() -> None:
     assert column(rows, Kind.measurement, a.TRANSFER_SIZE) == [MIB] * 4 + [256 << 10] * 4 + [4 << 10]
 
 
-def test_what_was_set_up_is_said_with_the_version() -> None:
+def test_the_setting_has_the_version() -> None:
     found = [each for each in records(SAMPLES / "ior_4_0.txt", NAME) if each.kind is Kind.setting]
     assert [each.texts for each in found] == [{Text.software: "IOR-4.0.0rc1+dev"}] * 3
     assert [each.values for each in found] == [
@@ -38,7 +38,7 @@ def test_what_was_set_up_is_said_with_the_version() -> None:
     ]
 
 
-def test_the_best_bandwidths_which_are_said_with_v_are_summaries() -> None:
+def test_the_best_bandwidths_which_v_prints_are_summaries() -> None:
     found = [each for each in records(SAMPLES / "ior_4_0.txt", NAME) if each.kind is Kind.summary]
     assert texts(found, Text.benchmark) == ["most, write", "most, read", "most, write"]
     assert column(found, Kind.summary, a.IO_BANDWIDTH) == [970.69 * MIB, 15520.09 * MIB, 121.31 * MIB]

@@ -42,7 +42,7 @@ from tests.analysis.parsers.reading import SAMPLES
         (b"step \xff", "step \N{REPLACEMENT CHARACTER}", None, None),
     ],
 )
-def test_prefixes_are_taken_off_and_say_whose_line_it_is(
+def test_prefixes_are_removed_and_name_rank_or_host(
     printed: bytes, text: str, rank: RankLabel, host: str | None
 ) -> None:
     assert list(Search(everything=True).lines([printed])) == [Line(1, text, rank, host)]
@@ -159,7 +159,7 @@ def test_a_log_that_only_begins_like_json_is_read_line_by_line(begins: str, tmp_
     assert {each.name: len(list(found)) for each, found in read_log(file)}["Megatron-LM"] >= 5
 
 
-def test_of_lines_that_are_alike_the_first_of_a_block_stands_for_all_of_them() -> None:
+def test_the_first_line_of_a_block_represents_all_with_the_same_key() -> None:
     search = Search(markers=("WARN",), dedup_key=re.compile(r"via [AB]"))
     block = b"x via A\ny via A WARN\nz via B\rz via B\nWARN\nother\nv via A, via B\nw via C\n"
     found = [(line.number, line.text, line.times) for line in search.lines([block, b"via B"])]

@@ -29,7 +29,7 @@ def test_operations_that_were_run_have_their_mean_rate() -> None:
     }
 
 
-def test_each_launch_says_its_version_ranks_and_nodes() -> None:
+def test_each_launch_prints_its_version_ranks_and_nodes() -> None:
     found = [each for each in records(SAMPLES / "mdtest_4_0.txt", NAME) if each.kind is Kind.setting]
     assert [each.line for each in found] == LAUNCHES
     assert texts(found, Text.software) == ["mdtest-4.0.0rc1+dev"] * 4

@@ -42,7 +42,7 @@ def test_a_validation_is_an_evaluation() -> None:
     assert column(records(SAMPLES / "megatron.txt", NAME), Kind.evaluation, m.EVALUATION_LOSS) == [10.715]
 
 
-def test_the_arguments_say_what_was_run() -> None:
+def test_the_arguments_are_the_settings_of_the_run() -> None:
     found = [each for each in records(AROUND, NAME) if each.kind is Kind.setting and each.rank is None]
     assert texts(found, Text.precision) == ["fp8 hybrid", "bfloat16"]
     assert {metric: value for each in found for metric, value in each.values.items()} == {
@@ -64,7 +64,7 @@ def test_timers_are_read_in_both_layouts_of_ranks_the_slowest() -> None:
     assert reduction == pytest.approx({a.GRADIENT_REDUCTION_TIME: 0.0405})
 
 
-def test_ranks_that_print_their_memory_into_one_line_are_told_apart() -> None:
+def test_ranks_that_print_their_memory_into_one_line_are_separate_records() -> None:
     first, second = (each for each in records(AROUND, NAME) if m.MEMORY_PEAK in each.values)
     assert (first.rank, second.rank) == (1, 0)
     assert first.values == {
@@ -78,7 +78,7 @@ def test_of_the_fork_that_estimates_operations_the_rate_and_the_size_are_read() 
     assert effective == pytest.approx({a.FLOPS_PER_S_PER_RANK: 2.25e12, a.PARAMETERS: 0.375e9})
 
 
-def test_primus_says_the_memory_of_the_gpu_and_of_pairs_this_line_counts() -> None:
+def test_primus_prints_the_memory_of_the_gpu_and_pairs_of_which_the_first_counts() -> None:
     (step,) = (each for each in records(AROUND, NAME) if each.kind is Kind.step)
     assert step.rank == 15
     assert step.values == pytest.approx({

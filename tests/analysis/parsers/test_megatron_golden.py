@@ -42,6 +42,6 @@ def test_in_the_older_layout_the_first_value_is_that_of_step_1(tmp_path: Path) -
         '{"lm loss": {"start_step": 1e308, "step_interval": 1e308, "values": [null, null, 2]}}',
     ],
 )
-def test_what_is_no_series_says_nothing(odd: str, tmp_path: Path) -> None:
+def test_anything_but_a_series_gives_no_record(odd: str, tmp_path: Path) -> None:
     (tmp_path / "golden.json").write_text(odd)
     assert not [record for _, found in read_log(tmp_path / "golden.json") for record in found]

@@ -48,7 +48,7 @@ def test_power_is_a_sample_of_a_host_with_the_efficiency_of_its_supply() -> None
     assert column(found, Kind.event, a.UNIX_TIME) == [1773302401, 1773302403]
 
 
-def test_a_switch_is_told_from_a_node_and_a_reading_without_a_value_is_absent() -> None:
+def test_a_switch_is_distinguished_from_a_node_and_a_reading_without_a_value_is_absent() -> None:
     (switch,) = records(SAMPLES / "mllog_power_switch.txt", NAME)
     assert switch.values == {a.UNIX_TIME: 1772366403, a.POWER: 1200}
     assert switch.texts == {Text.device: "sw_0", Text.variant: "interconnect_power_est"}

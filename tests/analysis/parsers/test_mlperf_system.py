@@ -14,7 +14,7 @@ from tests.analysis.parsers.reading import SAMPLES, column, records
 NAME = "MLPerf system description"
 
 
-def test_a_system_is_as_large_as_it_says_not_as_it_is_named() -> None:
+def test_the_size_of_a_system_is_the_stated_one_and_not_the_one_in_its_name() -> None:
     (found,) = records(SAMPLES / "mlperf_system.json", NAME)
     assert (found.kind, found.line) == (Kind.setting, 0)
     assert found.values == {a.NODES: 8, a.GPUS_PER_NODE: 4}

@@ -27,7 +27,7 @@ def test_where_one_process_prints_its_rate_is_that_of_all() -> None:
     assert texts(found, Text.timestamp)[0] == "2026-11-23 02:25:02,412"
 
 
-def test_an_evaluation_has_its_accuracy_and_its_loss_and_the_arguments_are_told() -> None:
+def test_an_evaluation_has_its_accuracy_and_its_loss_and_the_arguments_are_read() -> None:
     found = records(SAMPLE, NAME)
     assert column(found, Kind.evaluation, a.EVALUATION_SCORE) == [0.515625, 0.625]
     assert column(found, Kind.evaluation, m.EVALUATION_LOSS) == [0.687761, 0.674557]
@@ -35,13 +35,13 @@ def test_an_evaluation_has_its_accuracy_and_its_loss_and_the_arguments_are_told(
     assert texts(found, Text.precision) == ["float32"]
 
 
-def test_workers_of_a_parameter_server_each_tell_their_own_rate(tmp_path: Path) -> None:
+def test_workers_of_a_parameter_server_each_print_their_own_rate(tmp_path: Path) -> None:
     rates = [3341.48, 2816.69, 2520.16, 2521.97]
     of_workers = records(WORKERS, NAME)
     assert column(of_workers, Kind.step, a.SAMPLES_PER_S) == []
     assert column(of_workers, Kind.step, a.SAMPLES_PER_S_PER_RANK) == rates
     assert [each.rank for each in of_workers if each.kind is Kind.step] == [0, 1, 0, 1]
-    assert texts(of_workers, Text.model) == ["mlp"], "arguments that repeat are told once"
+    assert texts(of_workers, Text.model) == ["mlp"], "repeated arguments are one record"
     # Without the arguments it shows by the second process that prints.
     log = tmp_path / "log"
     log.write_text("".join(WORKERS.read_text().splitlines(keepends=True)[2:]))

@@ -12,7 +12,7 @@ from tests.analysis.parsers.reading import SAMPLES, column, records
 NAME = "nanotron"
 
 
-def test_k_m_and_g_are_powers_of_a_thousand_and_a_batch_in_tokens_is_told_from_one_in_samples() -> None:
+def test_k_m_and_g_are_powers_of_a_thousand_and_a_batch_in_tokens_differs_from_one_in_samples() -> None:
     first, last = records(SAMPLES / "nanotron.txt", NAME)
     assert (first.rank, first.host, first.texts) == (LocalRank(0), "node-7", {Text.timestamp: "03/04/2026 05:06:07"})
     assert first.values == pytest.approx({
@@ -26,7 +26,7 @@ def test_k_m_and_g_are_powers_of_a_thousand_and_a_batch_in_tokens_is_told_from_o
     })  # fmt: skip
 
 
-def test_version_0_4_tells_its_host_under_slurm_alone() -> None:
+def test_version_0_4_prints_its_host_only_under_slurm() -> None:
     found = records(SAMPLES / "nanotron_0_4.txt", NAME)
     assert column(found, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6] * 2
     assert [each.host for each in found] == [None] * 6 + ["toynode"] * 6

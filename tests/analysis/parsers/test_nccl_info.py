@@ -20,7 +20,7 @@ def channels(found: list[Record]) -> dict[str, float]:
     return {each.texts[Text.transport]: each.values[a.LINES] for each in found if each.kind is Kind.summary}
 
 
-def said(*lines: str) -> list[Record]:
+def parsed(*lines: str) -> list[Record]:
     return list(nccl_info.parse(Line(number, text) for number, text in enumerate(lines, 1)))
 
 
@@ -42,7 +42,7 @@ def test_networks_are_named_without_addresses() -> None:
     ]
 
 
-def test_versions_and_variables_are_said_once() -> None:
+def test_versions_and_variables_are_one_record_each() -> None:
     found = records(SAMPLE, NAME)
     assert texts(found, Text.library) == [
         "NCCL 2.26.2+cuda12.8", "aws-ofi-nccl 1.13.2-aws", "RCCL 2.22.3-develop:0123abc",
@@ -84,12 +84,12 @@ def test_warnings_keep_their_host_and_their_words() -> None:
         "node1:700:731 [0] NCCL INFO NET/IB : No device found.",
     ],
 )
-def test_of_what_is_torn_or_not_there_nothing_is_said(torn: str) -> None:
-    assert said(torn) == []
+def test_a_torn_line_or_an_absent_value_gives_no_record(torn: str) -> None:
+    assert parsed(torn) == []
 
 
 def test_a_channel_through_another_gpu_and_a_warning_of_a_plugin_are_read() -> None:
-    (channel, warning) = said(
+    (channel, warning) = parsed(
         "node1:700:731 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0(1)/GDRDMA",
         "node1:700:731 [0] int create(plugin_t **):352 NCCL WARN NET/OFI initialization failed",
     )
@@ -99,7 +99,7 @@ def test_a_channel_through_another_gpu_and_a_warning_of_a_plugin_are_read() -> N
 
 def test_ever_different_warnings_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_info, "MOST_KEPT", 2)
-    found = said(*(f"n1:1:2 [0] NCCL WARN peer {peer}" for peer in (1, 1, 2, 3, 3, 3)))
+    found = parsed(*(f"n1:1:2 [0] NCCL WARN peer {peer}" for peer in (1, 1, 2, 3, 3, 3)))
     assert [each.values[a.LINES] for each in found] == [2, 1, 3]
 
 
@@ -109,7 +109,7 @@ def beside(path: Path) -> list[Record]:
 
 def test_one_version_and_one_network_are_reported_of_many_ranks() -> None:
     lines = [f"n{rank // 4}:{rank}:{rank} [{rank % 4}] NCCL INFO " for rank in range(8)]
-    found = said(
+    found = parsed(
         *(f"{line}NCCL version 2.10.3+cuda11.3" for line in lines[:1]),
         *(f"{line}Channel 00 : {rank}[0] -> {(rank + 1) % 8}[0] via P2P/IPC" for rank, line in enumerate(lines)),
         *(

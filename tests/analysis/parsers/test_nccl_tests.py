@@ -28,7 +28,7 @@ def test_each_row_is_two_measurements_in_base_units() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["9" * 400, "²", "1e-07"])
-def test_what_is_no_number_of_wrong_values_is_none(wrong: str, tmp_path: Path) -> None:
+def test_anything_but_a_count_of_wrong_values_is_absent(wrong: str, tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_text(
         f"{1 << 20:12} 262144 float     sum      -1    41.30   25.39   25.39      0 40.11 26.14 26.14 {wrong}\n"

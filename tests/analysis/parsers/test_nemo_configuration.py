@@ -1,4 +1,4 @@
-"""NeMo's configurations: the model and the run as far as they are told for sure."""
+"""NeMo's configurations: the model and the run as far as they are stated reliably."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_nemo_1_prints_of_its_experiment_is_its_model_its_layout_and_its_da
     assert found.texts == {Text.precision: "bf16"}
 
 
-def test_the_model_of_a_checkpoint_of_nemo_2_tells_neither_precision_nor_layout() -> None:
+def test_the_model_of_a_checkpoint_of_nemo_2_has_neither_precision_nor_layout() -> None:
     (found,) = records(SAMPLES / "nemo_model.yaml", NAME)
     assert found.values == {
         a.LAYERS: 2, a.HIDDEN_SIZE: 16, a.HEADS: 4, a.KV_HEADS: 2, a.INTERMEDIATE_SIZE: 32, a.GATED: 1,
@@ -48,7 +48,7 @@ def test_an_expression_is_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "text", "said"),
+    ("old", "new", "text", "expected"),
     [
         ("fp8: false", "fp8: true", Text.precision, "fp8"),
         ("precision: bf16", "precision: '16'", Text.precision, "fp16"),
@@ -56,14 +56,14 @@ def test_an_expression_is_no_number(tmp_path: Path) -> None:
         ("seed: 1234", "multi_latent_attention: true", Text.uncovered, "multi_latent_attention true"),
     ],
 )
-def test_what_decides_about_the_formula_and_the_peak_is_told(
-    old: str, new: str, text: Text, said: str, tmp_path: Path
+def test_settings_that_decide_about_the_formula_and_the_peak_are_texts(
+    old: str, new: str, text: Text, expected: str, tmp_path: Path
 ) -> None:
     (found,) = records(changed(tmp_path, old, new), NAME, beside=("NeMo",))
-    assert found.texts[text] == said
+    assert found.texts[text] == expected
 
 
-def test_a_fine_tuning_tells_its_layout_and_adapters_but_not_the_model_that_it_loads(tmp_path: Path) -> None:
+def test_a_fine_tuning_prints_its_layout_and_adapters_but_not_the_model_that_it_loads(tmp_path: Path) -> None:
     text = (SAMPLES / "nemo_configuration.txt").read_text()
     head, tail = text.split("      num_layers: 32\n")[0], text.split("      seed: 1234\n")[1]
     adapters = "      peft:\n        peft_scheme: lora\n        lora_tuning:\n          adapter_dim: 16\n"

@@ -47,12 +47,12 @@ def test_a_validation_is_an_evaluation() -> None:
     assert column(records(SAMPLE, NAME), Kind.evaluation, m.EVALUATION_LOSS) == [7.75]
 
 
-def test_what_was_run_is_told_before_the_first_step() -> None:
+def test_settings_are_read_before_the_first_step() -> None:
     found = records(SAMPLE, NAME)
     assert texts(found, Text.gpu_name) == ["NVIDIA H100 80GB HBM3"]
     assert texts(found, Text.model) == ["llama3 debugmodel"]
-    told = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
-    assert told == pytest.approx({
+    settings = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
+    assert settings == pytest.approx({
         a.DEVICE_MEMORY: 79.25 * 2**30, a.PARAMETERS: 6163712, a.PEAK_FLOPS_PER_S: 9.89e14, a.MICRO_BATCH_SIZE: 8,
         a.GLOBAL_BATCH_SIZE: 64, a.ACCUMULATION: 2, a.SEQUENCE_LENGTH: 2048, a.PLANNED_STEPS: 10,
     })  # fmt: skip

@@ -51,13 +51,13 @@ def test_the_file_of_the_metric_logger_has_speed_and_gradient_norm_of_each_step(
 def test_metrics_that_are_printed_amid_the_bars_are_of_the_same_steps() -> None:
     path = SAMPLES / "torchtune_stdout.txt"
     bars, metrics = records(path, NAME, beside=(METRICS,)), records(path, METRICS, beside=(NAME,))
-    for said in (bars, metrics):
-        assert column(said, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6]
-        assert column(said, Kind.step, m.LOSS)[-1] == 9.35390853881836
+    for found in (bars, metrics):
+        assert column(found, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6]
+        assert column(found, Kind.step, m.LOSS)[-1] == 9.35390853881836
     assert column(metrics, Kind.step, m.TOKENS_PER_S_PER_RANK)[0] == 1905.2061767578125
 
 
-def test_memory_is_told_in_gib_and_a_speed_of_nothing_is_absent() -> None:
+def test_memory_is_printed_in_gib_and_a_speed_of_nothing_is_absent() -> None:
     (found,) = records(SAMPLES / "torchtune_versions.txt", METRICS, beside=(NAME,))
     assert found.values == {
         m.STEP: 4, m.LOSS: 2.125, m.LEARNING_RATE: 2e-5, m.MEMORY_PEAK: 2.5 * 2**30, a.MEMORY_RESERVED_PEAK: 4 * 2**30,

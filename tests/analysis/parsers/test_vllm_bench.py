@@ -66,7 +66,7 @@ def test_sglang_prints_the_same_table_of_old_and_of_new_versions() -> None:
     assert not set(a.TIME_PER_OUTPUT_TOKEN.values()) & old.values.keys(), "0.5.3 leaves them out of its table"
 
 
-def test_a_rate_rounded_to_0_is_known_by_its_count_and_one_of_nothing_is_none() -> None:
+def test_a_rate_rounded_to_0_is_computed_from_its_count_and_one_of_nothing_is_absent() -> None:
     *_, slow, _ = records(SAMPLES / "vllm_bench.txt", NAME)
     assert slow.values == pytest.approx({
         a.REQUESTS_COMPLETED: 2, a.DURATION: 1250, a.INPUT_TOKENS: 100, a.OUTPUT_TOKENS: 0, a.REQUESTS_PER_S: 0.0016,
