@@ -111,12 +111,12 @@ def equal(true: Any, found: Any, within: float) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def records(path: Path) -> dict[str, list[Record]]:
-    """The records of one file by the name of their format."""
+    """Return the records of one file by the name of their format."""
     return {form.name: list(found) for form, found in read_log(path)}
 
 
 def column(path: Path, form: str, kind: Kind | None, name: Metric | Text) -> list[Any]:
-    """The values of one metric or text in the records of one format and kind, or of any kind."""
+    """Return the values of one metric or text in the records of one format and kind, or of any kind."""
     chosen = [each for each in records(path).get(form, []) if kind in {None, each.kind}]
     if isinstance(name, Text):
         return [each.texts[name] for each in chosen if name in each.texts]
@@ -138,7 +138,7 @@ PICKS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def typed_figures(corpus: Path) -> Iterator[Figure]:
-    """The figures of corpus_figures.csv, copied from the documents that quote or publish the logs."""
+    """Compare the figures of corpus_figures.csv, typed from the documents that quote or publish the logs."""
     for row in csv.DictReader(FIGURES.read_text(encoding="utf-8").splitlines()):
         path = corpus / row["source"]
         if path.exists():
@@ -158,7 +158,7 @@ def typed_figures(corpus: Path) -> Iterator[Figure]:
 
 
 def mlperf_results(corpus: Path) -> Iterator[Figure]:
-    """Each MLPerf result, as meta.json's `per_run` has it: recomputed by the method of mlperf_logging."""
+    """Compare each MLPerf result with `per_run` of meta.json, computed by the method of mlperf_logging."""
     for case in sorted((corpus / "mlperf").rglob("meta.json")):
         for name, true in json.loads(case.read_text())["per_run"].items():
             file = next((path for path in (case.with_name(name), case.with_name(f"{name}.gz")) if path.exists()), None)
@@ -184,7 +184,7 @@ def mlperf_results(corpus: Path) -> Iterator[Figure]:
 
 
 def mlperf_systems(corpus: Path) -> Iterator[Figure]:
-    """Size, hardware and score of each MLPerf system."""
+    """Compare size, hardware and score of each MLPerf system."""
     for case in sorted((corpus / "mlperf").rglob("meta.json")):
         true, source = json.loads(case.read_text()), str(case.parent.relative_to(corpus))
         figures, system = functools.partial(Figure, source), case.with_name(f"{case.parent.name}.json")
@@ -205,7 +205,7 @@ def mlperf_systems(corpus: Path) -> Iterator[Figure]:
 
 
 def failure_causes(corpus: Path) -> Iterator[Figure]:
-    """The cause of each failed job, and none for each complete one."""
+    """Compare the cause of each failed job; complete ones have none."""
     directory = corpus / "failures" / "excerpts"
     for case in json.loads((directory / "meta.json").read_text())["files"]:
         file, true = directory / case["file"], case.get("true", "").removeprefix("class=")
@@ -220,7 +220,7 @@ def failure_causes(corpus: Path) -> Iterator[Figure]:
 
 
 def dlio_reports(corpus: Path) -> Iterator[Figure]:
-    """The report that MLPerf Storage wrote beside the summaries of DLIO's runs."""
+    """Compare DLIO's summaries with the report that MLPerf Storage wrote beside them."""
     for summary in sorted((corpus / "dlio").glob("*/*summary.json")):
         report = json.loads(
             summary.with_name(f"{summary.name.partition('__run1')[0]}__mlperf_storage_report.json").read_text()
@@ -235,7 +235,7 @@ def dlio_reports(corpus: Path) -> Iterator[Figure]:
 
 
 def io500_reports(corpus: Path) -> Iterator[Figure]:
-    """IO500's summary in each of its files, and in the outputs of mdtest that it quotes."""
+    """Compare IO500's summary with each of its files, and with the outputs of mdtest that it quotes."""
     for table in sorted((corpus / "ior").glob("*/result_summary.txt")):
         for name, number, unit in re.findall(r"\[RESULT\] +(\S+) +([\d.]+) (\S+)", table.read_text()):
             metric, base = (a.IO_BANDWIDTH, GIB) if unit == "GiB/s" else (a.IO_OPERATIONS_PER_S, 1000)
@@ -249,7 +249,7 @@ def io500_reports(corpus: Path) -> Iterator[Figure]:
 
 
 def series(corpus: Path) -> Iterator[Figure]:
-    """Losses and step times of tables that can be read whole without a parser."""
+    """Compare losses and step times of tables that the csv and json modules read whole."""
     for path in sorted((corpus / "megatron/golden_values_json").glob("*golden_values*.json")):
         whole = json.loads(path.read_text())
         for metric, name in ((m.LOSS, "lm loss"), (m.STEP_TIME, "iteration-time")):
@@ -272,7 +272,7 @@ def series(corpus: Path) -> Iterator[Figure]:
 
 
 def whole_runs(corpus: Path) -> Iterator[Figure]:
-    """Figures of runs, beyond those of one log: weights of models, speedups, energy."""
+    """Compare figures of whole runs: parameters, speedups, energy; and find logs that no parser reads."""
     primus = {
         "run-llama2-70B-2N.log": (68_976_648_192, 16, 2),
         "run-llama2-7B-8N.log": (6_738_415_616, 64, 8),
@@ -292,11 +292,11 @@ def whole_runs(corpus: Path) -> Iterator[Figure]:
     (run,) = read_runs([corpus / power])
     yield Figure(power, "energy without the switch, whose clock is wrong", 16.2e6, run.values.get(m.ENERGY), 1e-3)
     unknown = [name for name in read([corpus]).unknown if not name.endswith(NO_LOGS)]
-    yield Figure(".", "logs that no parser knows", [], sorted(unknown))
+    yield Figure(".", "logs that no parser reads", [], sorted(unknown))
 
 
 def published_figures(corpus: Path) -> Iterator[Figure]:
-    """Each row of published.csv against the table of its document, if the documents lie beside the corpus."""
+    """Compare each row of published.csv with the table of its document, if the documents lie beside the corpus."""
     texts = [path.read_text(encoding="utf-8").replace("™", "") for path in corpus.parent.glob("seeds/*.txt")]
     for figure in published() if texts else ():
         (text,) = (each for each in texts if figure.document.title in each)
@@ -323,13 +323,13 @@ SOURCES = (
 
 
 def figures_of(corpus: Path) -> Iterator[Figure]:
-    """Every comparison."""
+    """Return every comparison."""
     for source in SOURCES:
         yield from source(corpus)
 
 
 def shortened(value: Any) -> str:
-    """A value as text of at most 80 characters."""
+    """Return a value as text of at most 80 characters."""
     text = str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
