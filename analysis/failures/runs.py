@@ -58,7 +58,7 @@ TABLES = "sacct*"
 MOST_LOGS = 64
 LOG_NAME = re.compile(r"(?P<id>.+)_(?P<rank>\d{1,9})_log\.out")
 STEP_LINE = re.compile(r"step \d+/\d+  loss ")
-OF_OUR_LOGS = Search((*SEARCH.needles, BATCH_STARTED, "  loss "))
+OF_OUR_LOGS = Search((*SEARCH.markers, BATCH_STARTED, "  loss "))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from analysis.parsers.base import Line, Whose
+from analysis.parsers.base import Line, RankLabel
 from analysis.parsers.search import Search
 
 
@@ -154,7 +154,7 @@ SEARCH = Search(NEEDLES)
 
 def evidence(lines: Iterable[Line]) -> Iterator[Evidence]:
     """What the lines say of an end, in their order."""
-    raising: set[Whose] = set()
+    raising: set[RankLabel] = set()
     child: dict[str, str] = {}
     for line in lines:
         if " NCCL INFO " in line.text:

@@ -19,7 +19,7 @@ from analysis.failures.signatures import Ending, Weight
 from analysis.failures.verdict import Verdict
 from analysis.logs.file import LogFile, is_binary, read_log_file
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, LocalRank, Record, Text, Whose
+from analysis.parsers.base import Kind, LocalRank, RankLabel, Record, Text
 from analysis.progress import with_progress
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -107,12 +107,12 @@ def verdict_row(verdict: Verdict) -> list[Any]:
     return [verdict.ending.name, verdict.line, verdict.proof, verdict.rank, verdict.host, weight, verdict.file]
 
 
-def whose(rank: Whose) -> int | list[int] | None:
-    """Whose a line is: of a local rank its number in a list."""
+def whose(rank: RankLabel) -> int | list[int] | None:
+    """Return a rank as JSON keeps it: a local rank is its number in a list."""
     return [rank.number] if isinstance(rank, LocalRank) else rank
 
 
-def whose_of(rank: int | list[int] | None) -> Whose:
+def whose_of(rank: int | list[int] | None) -> RankLabel:
     """The same as it was."""
     return LocalRank(*rank) if isinstance(rank, list) else rank
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from analysis.logs.file import LogFile
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, Kind, Record, Text, Whose
+from analysis.parsers.base import RESUMED, Kind, RankLabel, Record, Text
 from jobs import metrics as m
 from jobs.metrics import Better, Metric
 
@@ -125,7 +125,7 @@ def interval(steps: Iterable[LogStep]) -> float:
 
 def joined(records: Iterable[Record], resumed: Sequence[Record]) -> list[LogStep]:
     """The steps that one format tells, in the order of their first line; a new attempt from each line that says so."""
-    attempt, seen, said = 1, dict[Place, int](), set[tuple[Place, Whose]]()
+    attempt, seen, said = 1, dict[Place, int](), set[tuple[Place, RankLabel]]()
     told: dict[tuple[int, Place], list[Record]] = defaultdict(list)
     lines = sorted(record.line for record in resumed)
     for count, record in enumerate(records):

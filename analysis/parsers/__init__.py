@@ -1,4 +1,4 @@
-"""Other people's logs: one module a format, each a pure streaming function from lines to records.
+"""Logs of other programs: one module a format, each a pure streaming function from lines to records.
 
-`read` finds out by the content which formats a file holds, and reads each of them.
+`detect` finds the formats in a file by its content and reads each of them.
 """

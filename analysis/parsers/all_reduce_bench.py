@@ -1,8 +1,8 @@
-"""Stas Bekman's all_reduce_bench.py: of each trial every rank prints `7:` and three lines with its time and bandwidths.
+"""Stas Bekman's all_reduce_bench.py: for each trial every rank prints `7:` and three lines of time and bandwidths.
 
-Figures are in bits per second, and its `algo throughput` counts each byte twice, sent and received. Ranks write into
-each other's lines, so a rank is known only where its four lines follow each other. Later versions print one table of
-means instead, in bytes.
+Figures are in bits per second, and `algo throughput` counts each byte twice, sent and received. Lines of ranks
+interleave, so a rank is known only if its four lines follow each other. Later versions print one table of means
+instead, in bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
-# A rank, later a host and the rank on it.
-WHOSE = re.compile(r"(?:([\w.-]{1,64}):)?(\d{1,9}):$")
+# A rank, in later versions a host and the local rank.
+RANK_LINE = re.compile(r"(?:([\w.-]{1,64}):)?(\d{1,9}):$")
 SIZE = re.compile(r"\S{1,80} data size: ([\d.]+) GB$")
 BIT = 1 / 8
 FIGURES: tuple[tuple[re.Pattern[str], Metric, float], ...] = (
@@ -24,14 +24,14 @@ FIGURES: tuple[tuple[re.Pattern[str], Metric, float], ...] = (
     (re.compile(r" algo throughput: (?:[\d.]+ bps, )?([\d.]+) Gbps$"), a.ALGORITHM_BANDWIDTH, 1e9 * BIT / 2),
     (re.compile(r" busbw: ([\d.]+) +Gbps$"), a.BUS_BANDWIDTH, 1e9 * BIT),
 )
-# At first the table wrote KB for the same 1024 bytes.
+# The first versions of the table print KB for the same 1024 bytes.
 ROW = re.compile(r"\| +(\d{1,4})([KMGT])i?B \| +([\d.]+)GBps \| +([\d.]+)GBps \|$")
 RANKS = re.compile(r"The average bandwidth of all_reduce over (\d{1,9}) ranks ")
 BENCHMARK = {Text.benchmark: "all_reduce"}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A measurement for each rank and trial; where ranks are mixed up, one for each run of figures."""
+    """Return a measurement for each rank and trial; if ranks interleave, one for each sequence of figures."""
     size: dict[Metric, float] = {}
     begun: Record | None = None
     follows = (0, 0)
@@ -42,7 +42,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield from measured(begun, size)
             begun = None
         follows = line.number + 1, place + 1
-        if whose := WHOSE.match(text):
+        if whose := RANK_LINE.match(text):
             begun = Record(Kind.measurement, line.number, {}, {}, None if whose[1] else int(whose[2]), whose[1])
         elif place >= 0:
             begun = begun or Record(Kind.measurement, line.number)
@@ -58,7 +58,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def figure(text: str) -> tuple[int, dict[Metric, float]]:
-    """Which of the figures a line says, -1 for none, and its value in base units; 0 was not measured."""
+    """Return the index of the figure in a line (-1: none) and its value in base units; 0 was not measured."""
     for place, (shape, metric, unit) in enumerate(FIGURES):
         if found := shape.match(text):
             value = printed_number(found[1])
@@ -67,7 +67,7 @@ def figure(text: str) -> tuple[int, dict[Metric, float]]:
 
 
 def bandwidths(row: re.Match[str]) -> dict[Metric, float]:
-    """The means of a row of the table; nothing where all are rounded to 0."""
+    """Return the means in a row of the table; none if all are rounded to 0."""
     size = float(row[1]) * 1024 ** ("KMGT".index(row[2]) + 1)
     found = {a.BUS_BANDWIDTH: printed_number(row[3]), a.ALGORITHM_BANDWIDTH: printed_number(row[4])}
     values = {metric: gb_per_s * 1e9 for metric, gb_per_s in found.items() if gb_per_s}
@@ -75,7 +75,7 @@ def bandwidths(row: re.Match[str]) -> dict[Metric, float]:
 
 
 def measured(begun: Record, size: dict[Metric, float]) -> Iterator[Record]:
-    """The figures that came together; whose they are only where all three did."""
+    """Return a record of consecutive figures, with a rank only if all three are present."""
     if begun.values:
         mixed = len(begun.values) < len(FIGURES)
         record = begun._replace(values={**size, **begun.values}, texts=BENCHMARK)
@@ -86,6 +86,6 @@ FORMAT = LineFormat(
     "all_reduce_bench.py",
     "https://github.com/bigscience-workshop/bigscience/blob/da82eaf/experiments/bandwidth/all_reduce_bench.py",
     parse,
-    needles=(" data size: ", "GBps |", "The average bandwidth of all_reduce "),
-    opens=("ignore me ", "-----------trial-", " algo throughput: "),
+    markers=(" data size: ", "GBps |", "The average bandwidth of all_reduce "),
+    section_start=("ignore me ", "-----------trial-", " algo throughput: "),
 )

@@ -1,6 +1,6 @@
 """ApacheBench (ab): a block of rows from `Concurrency Level:` to the percentiles, times in whole ms.
 
-`Time per request:` stands twice: the wall clock a request of one client takes, then that between two completions.
+`Time per request:` is printed twice: first the wall time of one client's request, then the time between completions.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ ROWS = {
 }
 ROW = re.compile(rf"\s*({'|'.join(ROWS)})\s+([\d.]{{1,20}})(?: (?:seconds|bytes|\[#/sec\] \(mean\)))?\s*$")
 PER_REQUEST = re.compile(r"\s*Time per request:\s+([\d.]{1,20}) \[ms\] \(mean(, across all concurrent requests)?\)")
-# Without -S the spread and the median stand between.
+# Without -S, standard deviation and median are printed between mean and maximum.
 TOTAL = re.compile(r"\s*Total:\s+(\d+)\s+(\d+)(?:\s+[\d.]{1,20}\s+(\d+))?\s+(\d+)\s*$")
 PERCENTILE = re.compile(r"\s*(50|90|95|99|100)%\s+(\d+)(?: \(longest request\))?\s*$")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A summary for each block, at the line of its first row."""
+    """Return a summary for each block, at the line of its first row."""
     first: Line | None = None
     values: dict[Metric, float] = {}
     for line in lines:
         if FIRST in line.text:
             yield from summary(first, values)
             first, values = line, {}
-        values |= said(line.text)
+        values |= row_values(line.text)
     yield from summary(first, values)
 
 
-def said(text: str) -> dict[Metric, float]:
-    """What a row says; a time of 0 ms is one that was too short to be printed."""
+def row_values(text: str) -> dict[Metric, float]:
+    """Return the values of a row; a time of 0 ms was too short to be printed."""
     if found := ROW.match(text):
         value = printed_number(found[2])
         return {} if value is None else {ROWS[found[1]]: value}
@@ -63,9 +63,9 @@ def said(text: str) -> dict[Metric, float]:
 
 
 def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
-    """What a block said, its rate with as many digits as it holds."""
+    """Return the summary of a block, with the rate in as many digits as count and duration give."""
     duration, done, rate = (values.get(each) for each in (a.DURATION, a.REQUESTS_COMPLETED, a.REQUESTS_PER_S))
-    # The duration has three decimals, the rate two.
+    # The duration is printed with three decimals, the rate with two.
     if duration and done and rate is not None and rate < 10 * duration:
         values[a.REQUESTS_PER_S] = done / duration
     if first is not None and values:
@@ -76,6 +76,6 @@ FORMAT = LineFormat(
     "ApacheBench",
     "https://github.com/apache/httpd/blob/2.4.62/support/ab.c (output_results)",
     parse,
-    opens=(FIRST,),
-    closes=(LAST,),
+    section_start=(FIRST,),
+    section_end=(LAST,),
 )

@@ -1,4 +1,4 @@
-"""What a parser finds: numbers under the names of the metric registry, and texts under the names listed here."""
+"""Records that parsers return: numbers by metric of the registry, texts by the names listed here; and formats."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from analysis.untrusted import as_number, printed_number
 from jobs.metrics import Metric
 
 
 class Kind(Enum):
-    """What a record is about; a table has a row for each record of one kind."""
+    """Subject of a record; a table has one row for each record of one kind."""
 
-    # That of enumerations is Python code, and keys of so many records are hashed.
+    # Enum's own hash is Python code; this one is fast enough for the keys of millions of records.
     __hash__ = object.__hash__
 
     step = "step"
     """One optimizer step, or the mean over several."""
     evaluation = "evaluation"
     summary = "summary"
-    """Said once, of the whole run or of an epoch."""
+    """Reported once for the whole run or for an epoch."""
     setting = "setting"
-    """What was run, and on what."""
+    """Configuration, software or hardware of the run."""
     measurement = "measurement"
     """One row of a benchmark's table."""
     sample = "sample"
@@ -31,29 +32,29 @@ class Kind(Enum):
     job = "job"
     """One job or job step of an accounting table."""
     event = "event"
-    """Something happened: a start, an end, a failure."""
+    """A start, an end, a failure."""
 
 
 class Text(Enum):
-    """What a text of a record says."""
+    """Name of a text in a record."""
 
     __hash__ = object.__hash__
 
     benchmark = "benchmark"
-    """Which test of a suite, such as all_reduce or llama2_70b_lora."""
+    """Test of a suite, such as all_reduce or llama2_70b_lora."""
     variant = "variant"
-    """Which of several equal measurements, such as in-place."""
+    """Variant of a measurement, such as in-place."""
     model = "model"
     gpu_name = "gpu_name"
     organization = "organization"
     system = "system"
     precision = "precision"
     software = "software"
-    """Name and version of what was run."""
+    """Name and version of the program."""
     library = "library"
-    """Name and version of what carries the collectives."""
+    """Name and version of the communication library."""
     transport = "transport"
-    """What collectives travelled over."""
+    """Transport of collectives, such as NET/IB."""
     interfaces = "interfaces"
     """Network devices as the log names them, without addresses."""
     environment = "environment"
@@ -62,101 +63,128 @@ class Text(Enum):
     job_name = "job_name"
     partition = "partition"
     nodes = "nodes"
-    """Host list as written."""
+    """Host list, as written."""
     state = "state"
-    """How it ended or stands, in the words of the log."""
+    """State or end of a job or result, in the words of the log."""
     exit_code = "exit_code"
     submitted = "submitted"
-    """When, as written; likewise the next two."""
+    """Time, as written; likewise the next two."""
     started = "started"
     ended = "ended"
     event = "event"
     timestamp = "timestamp"
-    """As written; which clock and time zone it is of, only the log's writer knows."""
+    """As written; the log does not state clock and time zone."""
     device = "device"
-    """Index or name of the device a reading is of."""
+    """Index or name of the device that a reading belongs to."""
     unit = "unit"
-    """Of a number whose unit the log's format leaves open."""
+    """Unit of a number, if the format does not fix it."""
     message = "message"
     checkpoint = "checkpoint"
-    """Where one was saved to or loaded from, as written."""
+    """Path that a checkpoint was written to or loaded from, as written."""
     uncovered = "uncovered"
-    """What a model has that the formula of its FLOPs does not cover."""
+    """Parts of a model that the FLOPs formula does not cover."""
 
 
-# What an event of a log is called that attempts of one training are recognised by.
+# Names of the events by which attempts of one training are recognised.
 RESUMED, SAVED = "resumed", "saved"
 
 
 class LocalRank(NamedTuple):
-    """Which process of its node a line is of: not a rank, which counts over all nodes, and never equal to one."""
+    """Index of a process on its node: not a rank, which counts over all nodes, and never equal to one."""
 
     number: int
 
 
-Whose = int | LocalRank | None
-"""A rank, or as much as a log tells of one."""
+RankLabel = int | LocalRank | None
+"""Rank, or local rank if the log states only that, or None."""
 
 
 class Line(NamedTuple):
-    """One line of a log without what launchers put in front of it."""
+    """One line of a log without the prefixes of launchers."""
 
     number: int
     """Counted from 1 by line feeds, as an editor counts."""
     text: str
-    rank: Whose = None
-    """The rank or task whose output it is, where a prefix says so."""
+    rank: RankLabel = None
+    """Rank or task that printed the line, if a prefix states it."""
     host: str | None = None
     times: int = 1
-    """How many lines it stands for, itself counted, where its format says that they are alike."""
+    """Number of lines with the same `dedup_key` that this line represents, itself included."""
 
 
 class Record(NamedTuple):
-    """What one place of a log says. A number that it does not say, or says as a placeholder, is absent."""
+    """Content of one place in a log. Unknown numbers and placeholders are absent."""
 
     kind: Kind
     line: int
-    """Where; 0 for a document that has no lines."""
+    """Line number; 0 for a document without lines."""
     values: Mapping[Metric, float] = {}
     texts: Mapping[Text, str] = {}
-    rank: Whose = None
+    rank: RankLabel = None
     host: str | None = None
 
 
 @dataclass(frozen=True)
 class LineFormat:
-    """A format that is read line by line, wherever in a file its lines stand."""
+    """Format that is read line by line, anywhere in a file."""
 
     name: str
     upstream: str
-    """The code that writes it."""
+    """URL of the code that writes this format."""
     parse: Callable[[Iterable[Line]], Iterator[Record]]
-    """Pure and streaming: holds no more than the numbers of a few lines, and raises nothing whatever it is given."""
-    needles: tuple[str, ...] = ()
-    """Texts one of which is in every line that matters: other lines are never made into Python strings."""
-    opens: tuple[str, ...] = ()
-    """Texts from whose line on every line is given to the parser, for tables of rows without a mark of their own ..."""
-    closes: tuple[str, ...] = ()
-    """... up to a line with one of these."""
+    """Pure and streaming: keeps the numbers of a few lines only, and raises nothing for any input."""
+    markers: tuple[str, ...] = ()
+    """Every relevant line contains one of these texts; other lines never become Python strings."""
+    section_start: tuple[str, ...] = ()
+    """A line with one of these texts begins a section, of which the parser gets every line: a table, for example."""
+    section_end: tuple[str, ...] = ()
+    """A line with one of these texts ends the section."""
     repeated: tuple[str, ...] = ()
-    """Further needles, of lines so many that they are counted without being looked at ..."""
-    alike: re.Pattern[str] | None = None
-    """... but for the first in a while in which this matches a text, in ASCII, that it matches in the others, too."""
+    """Further markers, of lines so frequent that they are only counted."""
+    dedup_key: re.Pattern[str] | None = None
+    """ASCII pattern for these lines: those with the same match are represented by the first one of a block."""
     is_header: Callable[[str], bool] | None = None
-    """For tables without any mark: whether the first line of a file is one's header."""
+    """For tables without a marker: return True if the first line of a file is a header of this format."""
+
+    @property
+    def file_markers(self) -> tuple[str, ...]:
+        """Every file of this format contains one of these texts, unless it has a header."""
+        return self.markers + self.section_start + self.repeated
 
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """A format that is one JSON document a file, or a line."""
+    """Format of one JSON document per file or per line."""
 
     name: str
     upstream: str
     recognises: Callable[[Any], bool]
     parse: Callable[[Any], Iterator[Record]]
-    """Raises nothing whatever it is given."""
+    """Raises nothing for any input."""
     in_lines: str | None = None
-    """Where its program also writes one document a line: a text that is in each of them."""
+    """Text in each document, if the program also writes one document a line."""
 
 
 Format = LineFormat | DocumentFormat
+
+
+Names = Mapping[str, tuple[Metric, float]]
+"""Metric of each printed name, and the factor from the printed unit to base units."""
+
+# In these units a measured value is above 0; programs print 0 or less for unknown values.
+POSITIVE_UNITS = {"s", "1/s", "FLOP/s", "B/s", "B"}
+
+
+def numbers(printed: Iterable[tuple[str, object]], names: Names) -> dict[Metric, float]:
+    """Return the known numbers among the printed values that have a metric, in base units."""
+    values: dict[Metric, float] = {}
+    for name, text in printed:
+        if name not in names:
+            continue
+        metric, unit = names[name]
+        number = printed_number(text) if isinstance(text, str) else as_number(text)
+        if number is not None and (number > 0 or metric.unit not in POSITIVE_UNITS):
+            value = as_number(number * unit)
+            if value is not None:
+                values[metric] = value
+    return values

@@ -1,7 +1,7 @@
-"""DeepSpeed: reports of the engine every `steps_per_print` steps, and timers of its phases with `wall_clock_breakdown`.
+"""DeepSpeed: engine reports every `steps_per_print` steps, and timers of phases with `wall_clock_breakdown`.
 
-One step makes up to two lines, progress and throughput. The throughput is of the time that the engine's timer ran, and
-that may be far less than the step: one known log says 329 samples/s where Megatron-LM's line of the step says 27.5.
+A step prints up to two lines, progress and throughput. The throughput refers to the time of the engine's timer, which
+may be far less than the step: one known log reports 329 samples/s where Megatron-LM reports 27.5 for the same step.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from jobs.metrics import Metric
 
 STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d [\d:]{8},\d{3})\] \[INFO\]")
 PROGRESS = re.compile(r"\[Rank (\d{1,6})\] step=(\d{1,12}), skipped=(\d{1,12}), lr=\[([^],]*)[],]")
-# Until 0.7.7 `epoch/micro step`, until 0.6 only the mean.
+# Until 0.7.7 `epoch/micro step`; until 0.6 the mean only.
 THROUGHPUT = re.compile(
     r"\b(?:epoch=(\d{1,9})/micro_step=\d+/global_step=(\d{1,12})|\d+/\d+), (?=\w*SamplesPerSec=)(.*)"
 )
 PIPELINE = re.compile(r"\bsteps: (\d{1,12}) (?=loss: )(.* samples/sec: \d+\.\d{3})\s*$")
 OVERFLOW = re.compile(r"OVERFLOW! (?:Rank (\d{1,6}) )?Skipping step\.(?: Attempted loss scale: ([\d.]+),)?")
 PHASES = re.compile(r"(?:\brank=|\[Rank )(\d{1,6})\]? time \(ms\) \| (.*)")
-# A torn line ends in half a number: one counts that something follows, or that has all or most of its digits.
+# A torn line ends within a number: accept numbers followed by a separator or with all or most of their digits.
 FIELD = re.compile(r"(\w+)=([\d.e+-]+)(?:GB|,|(?<=\d{9})$)")
 WORDS = re.compile(r"(loss|iter time \(s\)|samples/sec): (\S+)")
 PHASE = re.compile(r"(\w+): (\d{1,12}\.\d\d)(?!\d)")
-# Of the table under `DeepSpeedEngine configuration:`. Its world size is without the ranks that share a model.
+# The table under `DeepSpeedEngine configuration:`. Its world size does not count ranks that share a model.
 CONFIGURED = re.compile(r"\[config\.py:\d+:print\] +(\w+) \.* (?:enabled=)?([\w.]+)")
 CONFIGURATION = {
     "train_batch_size": a.GLOBAL_BATCH_SIZE,
@@ -36,7 +36,7 @@ CONFIGURATION = {
     "gradient_accumulation_steps": a.ACCUMULATION,
     "world_size": a.DATA_PARALLEL_SIZE,
 }
-# Where True. The names since 0.17 are of a section, which begins with whether it is enabled.
+# If True. Since 0.17 the names are those of sections that begin with `enabled`.
 PRECISIONS = {
     "fp16_enabled": "float16",
     "float16_config": "float16",
@@ -47,14 +47,14 @@ VALUES: dict[str, tuple[Metric, float]] = {
     "SamplesPerSec": (a.SAMPLES_PER_S_TIMED_MEAN, 1),
     "RunningAvgSamplesPerSec": (a.SAMPLES_PER_S_TIMED_MEAN, 1),
     "CurrSamplesPerSec": (a.SAMPLES_PER_S_TIMED, 1),
-    # 2**30 bytes, though it says GB.
+    # 2**30 bytes, although the unit is printed as GB.
     "MemAllocated": (a.MEMORY_ALLOCATED, 2**30),
     "MaxMemAllocated": (m.MEMORY_PEAK, 2**30),
     "loss": (m.LOSS, 1),
     "iter time (s)": (m.STEP_TIME, 1),
     "samples/sec": (a.SAMPLES_PER_S, 1),
 }
-# Names before 0.11, and since.
+# Names before and since 0.11.
 PHASE_TIMES: dict[str, Metric] = {
     "forward": a.FORWARD_TIME,
     "fwd": a.FORWARD_TIME,
@@ -67,13 +67,13 @@ PHASE_TIMES: dict[str, Metric] = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, steps left out for an overflow, how long the phases took, and what was configured."""
+    """Return steps, skipped steps, times of phases, and the configuration."""
     for line in lines:
         stamp = STAMP.search(line.text)
         texts = {Text.timestamp: stamp[1]} if stamp else {}
         if found := PROGRESS.search(line.text):
             if found[2] == "0":
-                # Said of an engine that has just been made.
+                # Printed when an engine is created.
                 continue
             values = {m.STEP: float(found[2]), a.SKIPPED_STEPS_SO_FAR: float(found[3])}
             if (rate := printed_number(found[4])) is not None:
@@ -97,27 +97,27 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield from configured(line, found[1], found[2])
 
 
-def configured(line: Line, name: str, said: str) -> Iterator[Record]:
-    """What a line of the engine's configuration says of batches, ranks or precision."""
-    if name in CONFIGURATION and (value := printed_number(said)) is not None and value > 0:
+def configured(line: Line, name: str, text: str) -> Iterator[Record]:
+    """Return the batch size, rank count or precision in a line of the engine's configuration."""
+    if name in CONFIGURATION and (value := printed_number(text)) is not None and value > 0:
         yield Record(Kind.setting, line.number, {CONFIGURATION[name]: value}, {}, line.rank, line.host)
-    elif name in PRECISIONS and said == "True":
+    elif name in PRECISIONS and text == "True":
         yield Record(Kind.setting, line.number, {}, {Text.precision: PRECISIONS[name]}, line.rank, line.host)
 
 
 def numbers(fields: list[tuple[str, str]]) -> dict[Metric, float]:
-    """What fields say, by metric; a rate of -inf or 0 was not measured."""
+    """Return the values of fields by metric; a rate of -inf or 0 was not measured."""
     values = {}
-    for name, said in fields:
+    for name, text in fields:
         metric, unit = VALUES.get(name, (None, 1.0))
-        value = printed_number(said)
+        value = printed_number(text)
         if metric is not None and value is not None and (value > 0 or metric is m.LOSS):
             values[metric] = value * unit
     return values
 
 
 def phases(line: Line, found: re.Match[str], texts: dict[Text, str]) -> Iterator[Record]:
-    """How long the phases of one micro-batch took, or those of a step; nothing where a line times something else."""
+    """Return the times of phases of one micro-batch or one step; none if the line times something else."""
     times = PHASE.findall(found[2])
     micro = any(name.endswith("_microstep") for name, _ in times)
     values = {
@@ -134,5 +134,5 @@ FORMAT = LineFormat(
     "DeepSpeed",
     "https://github.com/deepspeedai/DeepSpeed/blob/v0.12.3/deepspeed/utils/timer.py",
     parse,
-    needles=("SamplesPerSec=", ", skipped=", " iter time (s): ", "OVERFLOW! ", " time (ms) | ", ":print]   "),
+    markers=("SamplesPerSec=", ", skipped=", " iter time (s): ", "OVERFLOW! ", " time (ms) | ", ":print]   "),
 )

@@ -1,6 +1,6 @@
-"""DeepSpeed-Chat's steps 1 and 2: `Model Parameters: 1.316 B, Latency: 1.41s, ..., Samples/sec: 5.67, ...`, of rank 0.
+"""DeepSpeed-Chat's steps 1 and 2: `Model Parameters: 1.316 B, Latency: 1.41s, ..., Samples/sec: 5.67` of rank 0.
 
-All is of one micro-batch of one rank. Its TFLOPs, which are these divided by the number of ranks, are left out.
+All values refer to one micro-batch of one rank. TFLOPs are ignored: they are divided by the number of ranks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ THROUGHPUT = re.compile(
     r"\bModel Parameters: (?:(\d{1,9}\.\d+) B|NA), Latency: (\d{1,9}\.\d+)s, TFLOPs: [\d.]+, "
     r"Samples/sec: (\d{1,9}\.\d+), Time/seq [\d.]+s, Batch Size: (\d{1,9}), "
 )
-# Two decimals are all: a time of 0.00 was too short for them.
+# Printed with two decimals: a time of 0.00 was too short.
 METRICS = ((a.PARAMETERS, 1e9), (a.MICRO_BATCH_TIME, 1), (a.SAMPLES_PER_S_PER_RANK, 1), (a.MICRO_BATCH_SIZE, 1))
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A record for each micro-batch."""
+    """Return a record for each micro-batch."""
     for line in lines:
         if found := THROUGHPUT.search(line.text):
-            said = (printed_number(text or "") for text in found.groups())
-            values = {metric: value * unit for (metric, unit), value in zip(METRICS, said, strict=True) if value}
+            printed = (printed_number(text or "") for text in found.groups())
+            values = {metric: value * unit for (metric, unit), value in zip(METRICS, printed, strict=True) if value}
             yield Record(Kind.sample, line.number, values, {}, line.rank, line.host)
 
 
@@ -34,5 +34,5 @@ FORMAT = LineFormat(
     "https://github.com/microsoft/DeepSpeedExamples/blob/d3aabe3b5a9a8444ddd514ba92558a4d7614c183/applications/"
     "DeepSpeed-Chat/dschat/utils/perf.py",
     parse,
-    needles=("Model Parameters: ",),
+    markers=("Model Parameters: ",),
 )

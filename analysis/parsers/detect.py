@@ -1,4 +1,4 @@
-"""Which formats a file holds, by its content, and what each of them says."""
+"""Detect the formats in a file by its content, and read the records of each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from analysis.parsers.base import DocumentFormat, Format, LineFormat, Record
 from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
 
 FORMATS: tuple[Format, ...] = (
-    # Before MLLOG, which tells the evaluation of all workers.
+    # Before MLLOG, which reports the evaluation of all workers.
     mxnet.FORMAT,
     mllog.FORMAT,
     megatron.FORMAT,
@@ -92,18 +92,21 @@ FORMATS: tuple[Format, ...] = (
 )
 LINE_FORMATS = tuple(each for each in FORMATS if isinstance(each, LineFormat))
 DOCUMENT_FORMATS = tuple(each for each in FORMATS if isinstance(each, DocumentFormat))
-SEARCHES = {each.name: Search(each.needles, each.opens, each.closes, alike=each.alike) for each in LINE_FORMATS}
-ANY_FORMAT = Search(tuple({mark: None for each in LINE_FORMATS for mark in each.needles + each.opens + each.repeated}))
-# Not a log whose lines begin with "[2026-01-02 03:04:05]" or "[rank0]:", or with a Python dictionary.
+SEARCHES = {
+    each.name: Search(each.markers, each.section_start, each.section_end, dedup_key=each.dedup_key)
+    for each in LINE_FORMATS
+}
+ANY_FORMAT = Search(tuple(dict.fromkeys(marker for each in LINE_FORMATS for marker in each.file_markers)))
+# Does not match logs whose lines begin with "[2026-01-02 03:04:05]" or "[rank0]:", or with a Python dictionary.
 BEGINS_DOCUMENT = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*(?:[\[{\"\]]|(?:-?[\d.eE+]+|true|false|null)\s*[,\]]))")
 # Parsed JSON takes ten times its size in memory.
 LARGEST_DOCUMENT_BYTES = 64 << 20
 
 
 def read_log(path: Path) -> Iterator[tuple[Format, Iterator[Record]]]:
-    """Each format that the file may hold, with its records as they are read; of one that it holds not, none.
+    """Return each format that the file may contain, with an iterator over its records, which may be empty.
 
-    Raises OSError where the file cannot be read, and nothing else whatever it holds.
+    Raise OSError if the file cannot be read, and nothing else for any content.
     """
     first = next(blocks(path), b"")
     if BEGINS_DOCUMENT.match(first) and (whole := document(path)) is not None:
@@ -112,35 +115,35 @@ def read_log(path: Path) -> Iterator[tuple[Format, Iterator[Record]]]:
     if BEGINS_DOCUMENT.match(first):
         yield from ((each, of_lines(path, each)) for each in DOCUMENT_FORMATS if each.in_lines)
     header = first[:LONGEST_LINE].decode(errors="replace").lstrip("\ufeff").lstrip().partition("\n")[0].rstrip()
-    held = marks_of(path)
+    present = markers_in(path)
     for each in LINE_FORMATS:
         if each.is_header is not None and each.is_header(header):
             yield each, each.parse(Search(everything=True).lines(blocks(path)))
-        elif not held.isdisjoint(each.needles + each.opens + each.repeated):
+        elif not present.isdisjoint(each.file_markers):
             yield each, each.parse(SEARCHES[each.name].lines(blocks(path)))
 
 
-def marks_of(path: Path) -> set[str]:
-    """Which of the formats' marks are in a file."""
+def markers_in(path: Path) -> set[str]:
+    """Return the markers of all formats that are in a file."""
     wanted = ANY_FORMAT
     for block in blocks(path):
-        if found := {wanted.marks[mark] for mark, _, _ in wanted.found(block)}:
-            # A log is full of few of them: each is looked for until it is found.
-            wanted = Search(tuple(mark for mark in wanted.marks if mark not in found))
-    return set(ANY_FORMAT.marks) - set(wanted.marks)
+        if found := {wanted.all_markers[marker] for marker, _, _ in wanted.found(block)}:
+            # A log is full of a few markers: stop searching for each once it is found.
+            wanted = Search(tuple(marker for marker in wanted.all_markers if marker not in found))
+    return set(ANY_FORMAT.all_markers) - set(wanted.all_markers)
 
 
 def of_lines(path: Path, form: DocumentFormat) -> Iterator[Record]:
-    """What the lines say that are each a document of a format."""
-    mark = (form.in_lines or "").encode()
+    """Return the records of those lines that are each a document of a format."""
+    marker = (form.in_lines or "").encode()
     for number, line in whole_lines(path, LARGEST_DOCUMENT_BYTES):
-        if mark in line and form.recognises(said := loaded(line)):
-            for record in form.parse(said):
+        if marker in line and form.recognises(whole := loaded(line)):
+            for record in form.parse(whole):
                 yield record._replace(line=number)
 
 
 def document(path: Path) -> object:
-    """The JSON document that a file is; None where it is none, or a larger one than memory should hold."""
+    """Return the JSON document in a file; None if it is not one, or is too large for memory."""
     content: list[bytes] = []
     for block in blocks(path):
         content.append(block)
@@ -150,7 +153,7 @@ def document(path: Path) -> object:
 
 
 def loaded(text: bytes) -> object:
-    """The JSON document that a text is; None where it is none."""
+    """Return the JSON document in a text; None if it is not one."""
     try:
         found: object = json.loads(text)
     except (ValueError, RecursionError):

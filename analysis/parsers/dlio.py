@@ -1,9 +1,8 @@
 """DLIO, the benchmark of MLPerf Storage: lines of epochs and a `[METRIC]` block in its log, or summary.json.
 
-It reads data as a training would and sleeps for the time that an accelerator would compute. Its MB are MiB.
-What n ranks reached in training it sums; of their evaluations, in 2.0 and since, it strings the lists of the ranks
-together, and its means are an nth of what all reached. Told here is what all reached; whether it met the expectation is
-then not known.
+DLIO reads data as a training would and sleeps for the compute time of an accelerator. Its MB are MiB. Training figures
+are summed over n ranks. Evaluation figures since 2.0 are the concatenated lists of the ranks, and their means are an
+nth of the total. The records contain totals; whether an evaluation met its expectation is then unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ VALUES: dict[str, tuple[Metric, float]] = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A measurement for each block of an epoch, a summary for each phase of the run, which take several lines each."""
+    """Return a measurement for each block of an epoch and a summary for each phase; both span several lines."""
     open_for: tuple[str | None, ...] = ()
     record: list[Record] = []
     values: dict[Metric, float] = {}
@@ -68,18 +67,18 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def measured(what: str, number: float | None) -> dict[Metric, float]:
-    """A printed number as a metric; one of 0 was not measured."""
+    """Return a printed number by metric; 0 was not measured."""
     metric, unit = VALUES.get(what, (None, 1.0))
     return {metric: number * unit} if metric is not None and number else {}
 
 
 def recognises(document: Any) -> bool:
-    """Whether a document is a summary.json."""
+    """Return True if a document is a summary.json."""
     return isinstance(lookup(document, "metric"), Mapping) and "num_accelerators" in document
 
 
 def parse_document(document: Any) -> Iterator[Record]:
-    """What was simulated, a measurement for each epoch, a summary for training and for evaluation."""
+    """Return the setting, a measurement for each epoch, and a summary each for training and evaluation."""
     sizes = numbers({a.RANKS: (document["num_accelerators"], 1), a.NODES: (document.get("num_hosts"), 1)})
     started = document.get("start")
     yield Record(Kind.setting, 0, sizes, {Text.timestamp: started} if isinstance(started, str) else {})
@@ -89,9 +88,9 @@ def parse_document(document: Any) -> Iterator[Record]:
         ranks = sizes.get(a.RANKS, 1) if phase == "eval" else 1
         utilizations = over_ranks(metric.get(f"{phase}_au_percentage"), ranks)
         rates = over_ranks(metric.get(f"{phase}_throughput_samples_per_second"), ranks)
-        # Not every epoch need have been evaluated.
-        told = range(1, len(rates) + 1) if len(rates) == document.get("epochs") else [None] * len(rates)
-        for epoch, percent, rate in zip(told, utilizations, rates, strict=False):
+        # Some epochs may not have been evaluated.
+        epochs = range(1, len(rates) + 1) if len(rates) == document.get("epochs") else [None] * len(rates)
+        for epoch, percent, rate in zip(epochs, utilizations, rates, strict=False):
             values = numbers(
                 {a.EPOCH: (epoch, 1), a.ACCELERATOR_UTILIZATION: (percent, 1e-2), a.SAMPLES_PER_S: (rate, 1)}
             )
@@ -106,7 +105,7 @@ def parse_document(document: Any) -> Iterator[Record]:
 
 
 def over_ranks(listed: Any, ranks: float) -> list[float | None]:
-    """The sums over ranks of lists that are strung together; of one that is not known None."""
+    """Return the sums over ranks of concatenated lists; None for an unknown value."""
     each = [as_number(value) for value in as_list(listed)]
     count, rest = divmod(len(each), max(int(ranks), 1))
     if rest:
@@ -116,11 +115,11 @@ def over_ranks(listed: Any, ranks: float) -> list[float | None]:
 
 
 def numbers(given: Mapping[Metric, tuple[Any, float]]) -> dict[Metric, float]:
-    """Those that are numbers, in base units; one of 0 was not measured."""
+    """Return the values that are numbers, in base units; 0 was not measured."""
     found = {metric: as_number((as_number(value) or 0) * unit) for metric, (value, unit) in given.items()}
     return {metric: value for metric, value in found.items() if value}
 
 
 UPSTREAM = "https://github.com/argonne-lcf/dlio_benchmark/blob/v2.0.0/dlio_benchmark/utils/statscounter.py"
-FORMAT = LineFormat("DLIO", UPSTREAM, parse, needles=("[METRIC]", "[Training] ", "[Eval] "))
+FORMAT = LineFormat("DLIO", UPSTREAM, parse, markers=("[METRIC]", "[Training] ", "[Eval] "))
 DOCUMENT = DocumentFormat("DLIO (JSON)", UPSTREAM, recognises, parse_document)

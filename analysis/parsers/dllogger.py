@@ -1,8 +1,8 @@
 """DLLogger of NVIDIA's DeepLearningExamples: `DLL time - Epoch: 0 Iteration: 19  train.loss : 6.95 train.ips : 1040 `.
 
-The step, written in three ways, stands before the fields; an epoch's or the run's summary has less of it or none. The
-file beside holds the same as `DLLL {json}`, often with each batch of a validation as well. Rates are of all ranks;
-`batch_size` is of one or of all, and left out.
+The step, in three notations, precedes the fields; summaries of an epoch or the run have a shorter one or none. A file
+beside contains the same as `DLLL {json}`, often with each batch of a validation. Rates are totals of all ranks;
+`batch_size` may refer to one rank or to all, and is ignored.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from analysis.untrusted import as_list, as_number, printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# Often behind a bar that has not ended its line.
+# Often follows a progress bar on the same line.
 PRINTED = re.compile(r"\bDLL (\d{4}-\d\d-\d\d [\d:.]{8,15}) - (.*)")
 WRITTEN = re.compile(r"\bDLLL (\{.*\})")
 STEP = re.compile(
     r"(?:(?:Training )?Epoch: (\d{1,9})(?: (?:Training )?Iteration: (\d{1,12}))?"
     r"|\((\d{1,9}),(?: (\d{1,12}))?\)|\(\)|Summary:|(PARAMETER)) "
 )
-# What one batch of an evaluation said is not its result.
+# One batch of an evaluation, which is not its result.
 VALIDATION_STEP = "Validation Iteration"
-# Behind each value stands its unit, or at least a space: a torn line ends in half a number.
+# Each value is followed by its unit or a space: a torn line ends within a number.
 FIELD = re.compile(r"([\w.-]+) : (\S+)(?=\s)")
 TRAINING: dict[str, Metric] = {
     "loss": m.LOSS,
@@ -57,20 +57,20 @@ class Entry(NamedTuple):
 
     when: str
     step: list[float] | None
-    """Epoch and iteration, or less; None where it is the parameters of the run."""
+    """Epoch and iteration, or fewer; None for the parameters of the run."""
     data: Mapping[str, Any]
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, epochs, evaluations and the parameters of the run."""
+    """Return steps, epochs, evaluations and the parameters of the run."""
     for line in lines:
         entry = printed(line.text) or written(line.text)
         if entry is None:
             continue
         when = {Text.timestamp: entry.when}
         if entry.step is None:
-            texts = {PARAMETERS[name]: said for name, said in entry.data.items() if name in PARAMETERS}
-            if texts and all(isinstance(said, str) for said in texts.values()):
+            texts = {PARAMETERS[name]: field for name, field in entry.data.items() if name in PARAMETERS}
+            if texts and all(isinstance(field, str) for field in texts.values()):
                 yield Record(Kind.setting, line.number, {}, when | texts, line.rank, line.host)
             continue
         place = dict(zip((a.EPOCH, a.ITERATION), entry.step, strict=False))
@@ -81,7 +81,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def printed(text: str) -> Entry | None:
-    """The entry that a line of the terminal shows."""
+    """Return the entry in a line of the terminal."""
     if not (found := PRINTED.search(text)) or not (step := STEP.match(found[2])):
         return None
     if found[2].startswith(VALIDATION_STEP, step.end()):
@@ -91,7 +91,7 @@ def printed(text: str) -> Entry | None:
 
 
 def written(text: str) -> Entry | None:
-    """The entry that a line of the JSON stream is."""
+    """Return the entry in a line of the JSON stream."""
     if not (found := WRITTEN.search(text)):
         return None
     try:
@@ -108,10 +108,10 @@ def written(text: str) -> Entry | None:
 
 
 def numbers(data: Mapping[str, Any], names: Mapping[str, Metric]) -> dict[Metric, float]:
-    """What fields say, by metric; a rate of 0 was not measured."""
+    """Return the values of fields by metric; a rate of 0 was not measured."""
     values = {}
-    for name, said in data.items():
-        value = printed_number(said) if isinstance(said, str) else as_number(said)
+    for name, field in data.items():
+        value = printed_number(field) if isinstance(field, str) else as_number(field)
         if name in names and value is not None and (value > 0 or names[name] is not a.SAMPLES_PER_S):
             values[names[name]] = value
     return values
@@ -121,5 +121,5 @@ FORMAT = LineFormat(
     "DLLogger",
     "https://github.com/NVIDIA/dllogger/blob/v1.0.0/dllogger/logger.py",
     parse,
-    needles=("DLL 2", "DLLL {"),
+    markers=("DLL 2", "DLLL {"),
 )

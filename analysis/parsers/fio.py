@@ -1,6 +1,6 @@
-"""fio 2 and 3: a block for each job, with its directions, then a line for each group and direction; or JSON.
+"""fio 2 and 3: a block for each job with its directions, then a line for each group and direction; or JSON.
 
-fio 3 prints `333MiB/s (349MB/s)`; the KB of fio 2 are 1024 bytes, and the minb and maxb of its groups are wrong.
+fio 3 prints `333MiB/s (349MB/s)`. A KB of fio 2 is 1024 bytes, and minb and maxb of its groups are wrong.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs.metrics import Metric
 
 JOB = re.compile(r"\s*(\S.*): \(groupid=\d+, jobs=\d+\): err=")
-# `write: io=768KB, bw=88KB/s, iops=22, runt= 8861msec` of fio 2 and `read: IOPS=85.1k, BW=333MiB/s ...` of 3.
+# fio 2: `write: io=768KB, bw=88KB/s, iops=22, runt= 8861msec`; fio 3: `read: IOPS=85.1k, BW=333MiB/s ...`.
 DIRECTION = re.compile(r"\s*(read|write|trim|mixed) *: (?:io|IOPS)=")
 GROUP = re.compile(r"\s*(READ|WRITE|TRIM|MIXED): (?:io=[^,]*, aggrb|bw)=")
 GROUP_NUMBER = re.compile(r"\s*Run status group (\d+) \(all jobs\)")
-# Of fio 2, after what was moved, in units of 1024 without saying so. In a mail = is =3D.
+# After the amount (fio 2) the units are powers of 1024. A quoted-printable mail writes =3D for =.
 BANDWIDTH = re.compile(r"(io=[^,]+, *)?\b(?:aggrb|bw|BW)=(?:3D)?([\d.]{1,20})([KkMGT]?)(i?)B/s")
 OPERATIONS = re.compile(r"\b(?:iops|IOPS)=([\d.]{1,20})([kKM]?)\b")
 RUN = re.compile(r"(?:\brunt= *|/|\brun=(?:3D)?\d+-|\bmaxt=)(\d+)msec")
@@ -36,7 +36,7 @@ TIMES = {"lat": a.IO_LATENCY, "clat": a.COMPLETION_LATENCY}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A measurement for each job and direction, a summary for each group and direction."""
+    """Return a measurement for each job and direction, and a summary for each group and direction."""
     name: dict[Text, str] = {}
     group: dict[Text, str] = {}
     job: list[Record] = []
@@ -56,18 +56,18 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield from job
             job, values = [], {}
             texts = group | {Text.benchmark: found[1].lower()}
-            if said := speed(line.text):
-                yield Record(Kind.summary, line.number, said, texts, line.rank, line.host)
+            if reported := speed(line.text):
+                yield Record(Kind.summary, line.number, reported, texts, line.rank, line.host)
         elif found := PERCENTILES.match(line.text):
             unit = found[1], SECONDS[found[2]]
         else:
-            # Into the record that is not given yet.
+            # The current record shares this dictionary and is returned later.
             values |= latencies(line.text, *unit)
     yield from job
 
 
 def speed(text: str) -> dict[Metric, float]:
-    """Bandwidth, operations and duration, as far as the line has them."""
+    """Return bandwidth, operations per second and duration, if the line has them."""
     values = {}
     if (found := BANDWIDTH.search(text)) and (number := printed_number(found[2])):
         base = 1024 if found[1] or found[4] else 1000
@@ -80,12 +80,16 @@ def speed(text: str) -> dict[Metric, float]:
 
 
 def latencies(text: str, percentiles_of: str, unit: float) -> dict[Metric, float]:
-    """The times of a line of a job's block; what percentiles are of was said in a line before."""
+    """Return the latencies in a line of a job's block; an earlier line names the quantity of percentiles."""
     if found := LATENCY.match(text):
         metrics, second = TIMES[found[1]], SECONDS[found[2]]
         printed = {"min": (found[3], found[4]), "max": (found[5], found[6]), "mean": (found[7], found[8])}
         numbers = {key: (printed_number(number), suffix.upper()) for key, (number, suffix) in printed.items()}
-        return {metrics[key]: said * THOUSANDS[suffix] * second for key, (said, suffix) in numbers.items() if said}
+        return {
+            metrics[key]: reported * THOUSANDS[suffix] * second
+            for key, (reported, suffix) in numbers.items()
+            if reported
+        }
     metrics = TIMES[percentiles_of]
     return {
         metrics["median" if percent == "50" else f"p{percent}"]: float(time) * unit
@@ -94,12 +98,12 @@ def latencies(text: str, percentiles_of: str, unit: float) -> dict[Metric, float
 
 
 def recognises(document: Any) -> bool:
-    """Whether a document is what fio writes with --output-format=json."""
+    """Return True if a document is output of fio with --output-format=json."""
     return isinstance(document, Mapping) and "fio version" in document and "jobs" in document
 
 
 def parse_document(document: Any) -> Iterator[Record]:
-    """A measurement for each job and each direction in which it moved anything."""
+    """Return a measurement for each job and each direction with any transfer."""
     software = {Text.software: document["fio version"]} if isinstance(document["fio version"], str) else {}
     for job in as_list(document["jobs"]):
         name = lookup(job, "jobname")
@@ -110,7 +114,7 @@ def parse_document(document: Any) -> Iterator[Record]:
 
 
 def moved(direction: Any) -> dict[Metric, float]:
-    """The numbers of one direction of a job; a 0 stands for what was not measured."""
+    """Return the numbers of one direction of a job; 0 was not measured."""
     kib_per_s = as_number(lookup(direction, "bw"))
     values = {
         a.IO_BANDWIDTH: as_number(lookup(direction, "bw_bytes")) or (kib_per_s or 0) * 1024,
@@ -118,7 +122,7 @@ def moved(direction: Any) -> dict[Metric, float]:
         a.DURATION: (as_number(lookup(direction, "runtime")) or 0) * 1e-3,
     }
     for key, metrics in TIMES.items():
-        # fio 2 gave microseconds.
+        # fio 2 writes microseconds.
         for name, unit in ((key, 1e-6), (f"{key}_ns", 1e-9)):
             times = lookup(direction, name)
             values |= {metrics[each]: (as_number(lookup(times, each)) or 0) * unit for each in ("min", "max", "mean")}
@@ -134,8 +138,8 @@ FORMAT = LineFormat(
     "fio",
     UPSTREAM,
     parse,
-    needles=("Run status group", "READ: bw=", "WRITE: bw=", "TRIM: bw=", "MIXED: bw=", ", aggrb="),
-    opens=(": (groupid=",),
-    closes=("  cpu          : usr=",),
+    markers=("Run status group", "READ: bw=", "WRITE: bw=", "TRIM: bw=", "MIXED: bw=", ", aggrb="),
+    section_start=(": (groupid=",),
+    section_end=("  cpu          : usr=",),
 )
 DOCUMENT = DocumentFormat("fio (JSON)", UPSTREAM, recognises, parse_document)

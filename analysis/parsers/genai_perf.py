@@ -1,8 +1,8 @@
 """GenAI-Perf and its successor AIPerf: a table in a box, a CSV file, or a JSON document, with a row for each quantity.
 
-AIPerf also writes a line of JSON for each request, whose quantities are the mean over that one.
-What they call inter token latency is one value a request, that is time per output token. A box in a terminal,
-or in the 80 columns that a job's log is taken for, breaks long names: rows after the first have the rest of the name.
+AIPerf also writes a line of JSON for each request, with that request's values. Their "inter token latency" is one
+value per request: the time per output token. A box in a terminal, or in the 80 columns assumed for the log of a job,
+breaks long names: further rows contain the rest of the name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from analysis.parsers.base import DocumentFormat, Kind, Line, LineFormat, Record
 from analysis.untrusted import as_number, lookup, printed_number
 from jobs.metrics import Metric
 
-# Beside AIPerf's profile: the phases that it had, with the files in which the results of each lie again.
+# File beside AIPerf's profile that lists its phases and, for each, the files with its results.
 MANIFEST = "phase_manifest.json"
 TITLES = ("GenAI-Perf | ", "AIPerf | ")
 HEADER = "Metric,avg,"
@@ -44,7 +44,7 @@ NAME = re.compile(r"([A-Za-z](?:[A-Za-z ]{0,60}[A-Za-z])?) {0,9}(?:\(([^)]*)\))?
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A summary for each table."""
+    """Return a summary for each table."""
     first: Line | None = None
     columns: list[str] = []
     values: dict[Metric, float] = {}
@@ -55,13 +55,15 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         if name.lstrip("\ufeff") in {"Statistic", "Metric"}:
             columns = ["avg" if each == "Value" else each for each in cells]
         elif found := NAME.fullmatch(name):
-            said = {column: printed_number(cell.replace(",", "")) for column, cell in zip(columns, cells, strict=False)}
-            values |= quantity(found[1].lower(), found[2], said)
+            reported = {
+                column: printed_number(cell.replace(",", "")) for column, cell in zip(columns, cells, strict=False)
+            }
+            values |= quantity(found[1].lower(), found[2], reported)
     yield from summary(first, values)
 
 
 def rows(lines: Iterable[Line]) -> Iterator[tuple[Line, str, list[str]]]:
-    """Each line's name and cells, those of a broken name as one."""
+    """Return name and cells of each row; the rows of a broken name are joined."""
     row: tuple[Line, str, list[str]] | None = None
     for line in lines:
         name, *cells = cells_of(line.text)
@@ -76,7 +78,7 @@ def rows(lines: Iterable[Line]) -> Iterator[tuple[Line, str, list[str]]]:
 
 
 def cells_of(text: str) -> list[str]:
-    """The cells of a row, of a box or of a CSV file."""
+    """Return the cells of a row of a box or of a CSV file."""
     if "│" in text or "┃" in text:
         return [each.strip() for each in re.split("[│┃]", text)[1:-1]] or [""]
     try:
@@ -85,50 +87,50 @@ def cells_of(text: str) -> list[str]:
         return [""]
 
 
-def quantity(name: str, unit: str | None, said: Mapping[str, float | None]) -> dict[Metric, float]:
-    """The statistics of one quantity; one of 0 was not measured."""
+def quantity(name: str, unit: str | None, reported: Mapping[str, float | None]) -> dict[Metric, float]:
+    """Return the statistics of one quantity; 0 was not measured."""
     if name in TIMES and unit in {"ms", None}:
         metrics = {column: TIMES[name][statistic] for column, statistic in STATISTICS.items()}
-        return {metrics[column]: value * 1e-3 for column, value in said.items() if column in metrics and value}
-    mean = said.get("avg")
+        return {metrics[column]: value * 1e-3 for column, value in reported.items() if column in metrics and value}
+    mean = reported.get("avg")
     return {MEANS[name]: mean} if name in MEANS and mean else {}
 
 
 def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
-    """What a table said; nothing of an empty one."""
+    """Return the summary of a table; none for an empty one."""
     if first is not None and values:
         yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
 
 
 def is_request(document: Any) -> bool:
-    """Whether a document is a line of a profile_export.jsonl."""
+    """Return True if a document is a line of a profile_export.jsonl."""
     return isinstance(lookup(document, "metrics.request_latency"), Mapping)
 
 
 def parse_request(document: Any) -> Iterator[Record]:
-    """One request, if it was measured and answered."""
+    """Return one request, if it was measured and answered."""
     warming_up = lookup(document, "metadata.benchmark_phase") not in {None, "profiling"}
     values: dict[Metric, float] = {}
-    for key, said in document["metrics"].items():
-        if isinstance(said, Mapping):
-            one = {"avg": as_number(said.get("value"))}
-            values |= quantity(str(key).replace("_", " "), str(said.get("unit")), one)
+    for key, reported in document["metrics"].items():
+        if isinstance(reported, Mapping):
+            one = {"avg": as_number(reported.get("value"))}
+            values |= quantity(str(key).replace("_", " "), str(reported.get("unit")), one)
     if values and not warming_up and not document.get("error"):
         yield Record(Kind.sample, 0, values, {Text.variant: "request"})
 
 
 def recognises(document: Any) -> bool:
-    """Whether a document is a profile_export_genai_perf.json or profile_export_aiperf.json."""
+    """Return True if a document is a profile_export_genai_perf.json or profile_export_aiperf.json."""
     return isinstance(lookup(document, "request_throughput.avg"), int | float) and "request_latency" in document
 
 
 def parse_document(document: Any) -> Iterator[Record]:
-    """The one summary of a profile."""
+    """Return the single summary of a profile."""
     values: dict[Metric, float] = {}
-    for key, said in document.items():
-        if isinstance(said, Mapping):
-            statistics = {str(each): as_number(value) for each, value in said.items()}
-            values |= quantity(str(key).replace("_", " "), str(said.get("unit", "ms")), statistics)
+    for key, reported in document.items():
+        if isinstance(reported, Mapping):
+            statistics = {str(each): as_number(value) for each, value in reported.items()}
+            values |= quantity(str(key).replace("_", " "), str(reported.get("unit", "ms")), statistics)
     config = document.get("input_config")
     if concurrency := next(filter(None, map(as_number, concurrencies(config))), None):
         values[a.CONCURRENCY] = concurrency
@@ -138,7 +140,7 @@ def parse_document(document: Any) -> Iterator[Record]:
 
 
 def concurrencies(config: Any) -> Iterator[Any]:
-    """What may be the concurrency: of GenAI-Perf old and new, of AIPerf 0.5 and 0.13, whose warm-up has its own."""
+    """Return candidates for the concurrency: of GenAI-Perf old and new, of AIPerf 0.5 and 0.13 (not its warm-up)."""
     yield lookup(config, "concurrency")
     yield lookup(config, "perf_analyzer.stimulus.concurrency")
     yield lookup(config, "loadgen.concurrency")
@@ -146,7 +148,7 @@ def concurrencies(config: Any) -> Iterator[Any]:
 
 
 def models(config: Any) -> Iterator[Any]:
-    """What may be the model's name, likewise."""
+    """Return candidates for the name of the model, likewise."""
     yield lookup(config, "formatted_model_name")
     for key in ("model_names", "endpoint.model_names"):
         names = lookup(config, key)
@@ -155,7 +157,7 @@ def models(config: Any) -> Iterator[Any]:
 
 
 def parts(manifest: Any) -> list[str]:
-    """The files that a manifest names of what is no result of its own: a warm-up, and a profile of one phase alone."""
+    """Return the files in a manifest that are no result of their own: a warm-up, and the only profiled phase."""
     phases = list(mappings(manifest, "phases"))
     profiled = [each for each in phases if each.get("phase_kind") == "profiling"]
     apart = [each for each in phases if each.get("phase_kind") == "warmup"] + (profiled if len(profiled) == 1 else [])
@@ -163,7 +165,7 @@ def parts(manifest: Any) -> list[str]:
 
 
 def mappings(config: Any, key: str) -> Iterator[Mapping[str, Any]]:
-    """The mappings of a list."""
+    """Return the mappings in a list."""
     listed = lookup(config, key)
     return (each for each in listed if isinstance(each, Mapping)) if isinstance(listed, list) else iter(())
 
@@ -173,8 +175,8 @@ FORMAT = LineFormat(
     "GenAI-Perf and AIPerf",
     UPSTREAM,
     parse,
-    opens=TITLES,
-    closes=("└",),
+    section_start=TITLES,
+    section_end=("└",),
     is_header=lambda header: header.startswith(HEADER),
 )
 DOCUMENT = DocumentFormat("GenAI-Perf and AIPerf (JSON)", UPSTREAM, recognises, parse_document)

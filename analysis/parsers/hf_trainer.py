@@ -1,9 +1,9 @@
 """Trainer of transformers: dictionaries (`{'loss': 2.5, ..., 'epoch': 0.1}`), blocks of metrics, trainer_state.json.
 
-Dictionaries do not say which step they are of. The rates at the end divide all planned steps by the time of this
-process: of a resumed run they are no rates, and which version 5 put that right its log does not say. Before 4.7
-train_samples_per_second were steps per second. num_input_tokens_seen counts padding or not, as was asked for and is
-not said, and the train_tokens_per_second of a step goes back to the start: neither is read.
+Dictionaries do not contain their step. The rates at the end divide all planned steps by the time of this process, so
+they are ignored for resumed runs; a log does not show if its version 5 corrects them. Before 4.7
+train_samples_per_second contained steps per second. num_input_tokens_seen includes padding or not, by an option that
+is not printed, and train_tokens_per_second of a step is a mean since the start: both are ignored.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, DocumentFormat, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, DocumentFormat, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import as_list
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# Whole only with its closing brace. transformers 5 puts quotes around the numbers.
+# Complete only with its closing brace. transformers 5 quotes the numbers.
 LOGGED = re.compile(r"\{'(?:loss|(?:eval|train)_\w+)': [^{}]*'epoch': [^{}]*\}")
 PAIR = re.compile(r"'(\w+)': '?([^\s',{}]+)")
 BLOCK = re.compile(r"\*{5} (?:train|eval) metrics \*{5}")
@@ -34,7 +33,7 @@ SETTING_NAMES: Names = {
 }
 SETTING = re.compile(rf"({'|'.join(map(re.escape, SETTING_NAMES))}) = ([\d,]+)$")
 STATE_NAMES: Names = {"max_steps": (a.PLANNED_STEPS, 1), "train_batch_size": (a.MICRO_BATCH_SIZE, 1)}
-# The second is of transformers 5.
+# The second form is printed by transformers 5.
 CONTINUING = re.compile(
     r"(?:Continuing training from|Resuming training from checkpoint with epoch \d+ and) global step 0*([1-9]\d{0,11})"
 )
@@ -54,9 +53,9 @@ TRAINING_NAMES: Names = {
     "train_steps_per_second": (a.STEPS_PER_S, 1),
 }
 OLD_TRAINING_NAMES: Names = {**TRAINING_NAMES, "train_samples_per_second": (a.STEPS_PER_S, 1)}
-# By all steps, also those that were made before a run was resumed.
+# Divided by all steps, including those before a run was resumed.
 BY_ALL_STEPS = {a.MEAN_LOSS, a.SAMPLES_PER_S, a.STEPS_PER_S}
-# Losses are logged with four digits, means of the steps since the last one.
+# Tolerance: losses are logged with four digits, as means over the steps since the last line.
 LEAST_OWN_PART = 0.99
 EVALUATION_NAMES: Names = {
     "loss": (m.EVALUATION_LOSS, 1),
@@ -67,7 +66,7 @@ EVALUATION_NAMES: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Settings where they change, steps and evaluations, and the end of a training."""
+    """Return settings when they change, steps, evaluations, and the end of a training."""
     settings: dict[Metric, float] = {}
     given: dict[Metric, float] = {}
     resumed = False
@@ -100,7 +99,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def parse_state(document: Any) -> Iterator[Record]:
-    """The history that a checkpoint keeps, whose entries know their steps."""
+    """Return the history in a checkpoint, whose entries contain their steps."""
     yield Record(Kind.setting, 0, numbers(document.items(), STATE_NAMES))
     summed, last_step = 0.0, 0.0
     for entry in as_list(document.get("log_history")):
@@ -108,34 +107,36 @@ def parse_state(document: Any) -> Iterator[Record]:
             continue
         values = numbers(entry.items(), {**STEP_NAMES, **TRAINING_NAMES})
         step = values.get(m.STEP, 0.0)
-        # A process that began at a checkpoint sums the losses of its own steps and divides them by all steps.
+        # A resumed process divides the sum of its own losses by the number of all steps.
         resumed = values.get(a.MEAN_LOSS, 0.0) * step < LEAST_OWN_PART * summed
         yield from logged(entry, Line(0, ""), resumed=resumed)
         if m.LOSS in values:
             summed, last_step = summed + values[m.LOSS] * (step - last_step), step
 
 
-def logged(said: Mapping[str, object], line: Line, *, resumed: bool) -> Iterator[Record]:
-    """The record of one dictionary or block, if it is any of the three kinds."""
-    # Of several evaluation sets each has its name in the prefix: eval_code_runtime.
+def logged(reported: Mapping[str, object], line: Line, *, resumed: bool) -> Iterator[Record]:
+    """Return the record of one dictionary or block, if it is of one of the three kinds."""
+    # With several evaluation sets the prefix contains the name of the set: eval_code_runtime.
     prefix = next(
-        (name.removesuffix("_runtime") for name in said if name.startswith("eval_") and name.endswith("_runtime")),
+        (name.removesuffix("_runtime") for name in reported if name.startswith("eval_") and name.endswith("_runtime")),
         "eval",
     )
     texts: dict[Text, str] = {}
-    # Where tokens are counted a step tells the train_runtime so far, too.
-    if "loss" in said:
-        kind, values = Kind.step, numbers(said.items(), STEP_NAMES)
-    elif "train_runtime" in said:
+    # If tokens are counted, a step also contains train_runtime so far.
+    if "loss" in reported:
+        kind, values = Kind.step, numbers(reported.items(), STEP_NAMES)
+    elif "train_runtime" in reported:
         kind = Kind.summary
-        values = numbers(said.items(), TRAINING_NAMES if "train_steps_per_second" in said else OLD_TRAINING_NAMES)
-        # Without a single step the mean loss is 0.
+        values = numbers(
+            reported.items(), TRAINING_NAMES if "train_steps_per_second" in reported else OLD_TRAINING_NAMES
+        )
+        # The mean loss is 0 if no step was made.
         if resumed or values.get(a.MEAN_LOSS) == 0:
             values = {metric: value for metric, value in values.items() if metric not in BY_ALL_STEPS}
-    elif any(name.startswith(f"{prefix}_") for name in said):
+    elif any(name.startswith(f"{prefix}_") for name in reported):
         kind = Kind.evaluation
         names = {f"{prefix}_{name}": metric for name, metric in EVALUATION_NAMES.items()}
-        values = numbers(said.items(), {**PROGRESS, **names, "perplexity": (m.EVALUATION_PERPLEXITY, 1)})
+        values = numbers(reported.items(), {**PROGRESS, **names, "perplexity": (m.EVALUATION_PERPLEXITY, 1)})
         texts = {Text.benchmark: prefix[5:]} if prefix != "eval" else {}
     else:
         return
@@ -143,7 +144,7 @@ def logged(said: Mapping[str, object], line: Line, *, resumed: bool) -> Iterator
 
 
 def duration(text: str) -> object:
-    """Seconds of what is printed as 1 day, 2:03:04.05; everything else as it is."""
+    """Return the seconds of `1 day, 2:03:04.05`; return any other text unchanged."""
     found = DURATION.match(text)
     if found is None:
         return text
@@ -155,7 +156,7 @@ FORMAT = LineFormat(
     "Hugging Face Trainer",
     "https://github.com/huggingface/transformers/blob/v4.57.6/src/transformers/trainer.py (log, train)",
     parse,
-    needles=("{'loss': ", "{'eval_", "{'train_", "Continuing training from global step",
+    markers=("{'loss': ", "{'eval_", "{'train_", "Continuing training from global step",
              "Resuming training from checkpoint", *SETTING_NAMES,
              "***** train metrics *****", "***** eval metrics *****", "_runtime ", "_samples ", "_loss ",
              "_accuracy ", "epoch     ", "_per_second ", " perplexity "),

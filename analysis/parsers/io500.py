@@ -1,6 +1,6 @@
 """IO500: `[RESULT] ior-easy-write 2.5 GiB/s : time 301.2 seconds` for each phase, or a section for each in result.txt.
 
-A run that breaks the rules is marked `[INVALID]`. Bandwidths are GiB/s also where an old version prints GB/s.
+A run that breaks the rules is marked `[INVALID]`. Bandwidths are in GiB/s, even if an old version prints GB/s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAIR = re.compile(r"\s*(score|t_delta|MD|BW|SCORE)\s+= ([\d.]+)(?:\s+\[INVALID\]
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A measurement for each phase, and the scores as a summary."""
+    """Return a measurement for each phase, and the scores as a summary."""
     section: Line | None = None
     texts: dict[Text, str] = {}
     values: dict[Metric, float] = {}
@@ -35,11 +35,11 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         state = {Text.state: "invalid"} if INVALID in line.text or "-invalid" in line.text else {}
         if found := RESULT.match(line.text):
             name, value, is_bandwidth, time = found.groups()
-            said = measured(value, is_bandwidth=is_bandwidth is not None) | duration(time)
-            yield Record(Kind.measurement, line.number, said, {Text.benchmark: name} | state, line.rank, line.host)
+            reported = measured(value, is_bandwidth=is_bandwidth is not None) | duration(time)
+            yield Record(Kind.measurement, line.number, reported, {Text.benchmark: name} | state, line.rank, line.host)
         elif found := SCORE.match(line.text):
-            said = measured(found[1], is_bandwidth=True) | measured(found[2], is_bandwidth=False) | score(found[3])
-            yield Record(Kind.summary, line.number, said, state, line.rank, line.host)
+            reported = measured(found[1], is_bandwidth=True) | measured(found[2], is_bandwidth=False) | score(found[3])
+            yield Record(Kind.summary, line.number, reported, state, line.rank, line.host)
         elif found := SECTION.match(line.text):
             yield from phase(section, values, texts)
             section, values, texts = line, {}, {Text.benchmark: found[1]}
@@ -50,7 +50,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def pair(section: str, key: str, value: str) -> dict[Metric, float]:
-    """A line of result.txt."""
+    """Return the value in a line of result.txt."""
     if key == "t_delta":
         return duration(value)
     if key == "SCORE":
@@ -59,29 +59,32 @@ def pair(section: str, key: str, value: str) -> dict[Metric, float]:
 
 
 def phase(section: Line | None, values: dict[Metric, float], texts: dict[Text, str]) -> Iterator[Record]:
-    """A section of result.txt; nothing of one that only sets something up."""
+    """Return the record of a section of result.txt; none for a section without results."""
     if section is not None and values.keys() - {a.DURATION}:
         kind = Kind.measurement
         if a.IO500_SCORE in values:
-            kind, texts = Kind.summary, {text: said for text, said in texts.items() if text is not Text.benchmark}
+            kind, texts = (
+                Kind.summary,
+                {text: reported for text, reported in texts.items() if text is not Text.benchmark},
+            )
         yield Record(kind, section.number, values, texts, section.rank, section.host)
 
 
 def measured(text: str, *, is_bandwidth: bool) -> dict[Metric, float]:
-    """A printed bandwidth or rate; one of 0 was not measured."""
+    """Return a printed bandwidth or rate; 0 was not measured."""
     metric, unit = (a.IO_BANDWIDTH, GIB) if is_bandwidth else (a.IO_OPERATIONS_PER_S, KILO)
     value = as_number((printed_number(text) or 0) * unit)
     return {metric: value} if value else {}
 
 
 def duration(text: str) -> dict[Metric, float]:
-    """How long a phase took."""
+    """Return the duration of a phase."""
     value = printed_number(text)
     return {} if value is None else {a.DURATION: value}
 
 
 def score(text: str) -> dict[Metric, float]:
-    """The total."""
+    """Return the total score."""
     value = printed_number(text)
     return {a.IO500_SCORE: value} if value else {}
 
@@ -90,7 +93,7 @@ FORMAT = LineFormat(
     "IO500",
     "https://github.com/IO500/io500/blob/io500-isc21/src/main.c",
     parse,
-    needles=("[RESULT", "[SCORE"),
-    opens=("config-hash     = ",),
-    closes=("; END ",),
+    markers=("[RESULT", "[SCORE"),
+    section_start=("config-hash     = ",),
+    section_end=("; END ",),
 )

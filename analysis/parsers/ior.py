@@ -1,7 +1,7 @@
-"""IOR: what was set up as `key : value`, then a table with a row for each write and read of each repetition; or JSON.
+"""IOR: settings as `key : value`, then a table with a row for each write and read of each repetition; or JSON.
 
-Columns are known by the table's header: 3.4 added IOPS and latency. A time that was not taken is `-`. As CSV there is
-the table alone, which has a column for the ranks.
+The table's header names the columns: 3.4 added IOPS and latency. A time that was not measured is `-`. CSV output is the
+table only, with a column for the ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONS = {
     "xfersize": a.TRANSFER_SIZE,
     "blocksize": a.BLOCK_SIZE,
 }
-# By the table's header, and by the key in the document.
+# By the header of the table, and by the key in the document.
 COLUMNS: dict[str, tuple[Metric, float]] = {
     "bw(MiB/s)": (a.IO_BANDWIDTH, SIZES["MiB"]),
     "bwMiB": (a.IO_BANDWIDTH, SIZES["MiB"]),
@@ -45,7 +45,7 @@ BEST = re.compile(r"\s*Max (Write|Read): +([\d.]{1,20}) MiB/sec \(([\d.]+) MB/se
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """The setting, a measurement for each row, and the best of each access as a summary."""
+    """Return the setting, a measurement for each row, and the best of each access as a summary."""
     settings: dict[Metric, float] = {}
     software: dict[Text, str] = {}
     columns: list[str] = []
@@ -72,21 +72,21 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def cells_of(text: str) -> list[str]:
-    """What stands between blanks or commas."""
+    """Return the cells between blanks or commas."""
     return text.replace(",", " ").split()
 
 
 def row(columns: list[str], cells: list[str]) -> dict[Metric, float]:
-    """The numbers of a write or a read; none of a torn row, or of what is no row."""
+    """Return the numbers of a write or a read; none if a line is torn or not a row."""
     if len(cells) != len(columns) or cells[0] not in ACCESSES:
         return {}
     return measured(dict(zip(columns, map(printed_number, cells), strict=True)))
 
 
-def measured(said: Mapping[str, float | None]) -> dict[Metric, float]:
-    """The numbers of a row by metric; a time below 0 was not taken."""
+def measured(reported: Mapping[str, float | None]) -> dict[Metric, float]:
+    """Return the numbers of a row by metric; a time below 0 was not measured."""
     values = {}
-    for column, value in said.items():
+    for column, value in reported.items():
         metric, unit = COLUMNS.get(column, (None, 1.0))
         number = as_number((value or 0) * unit)
         if metric is not None and number is not None and number > 0:
@@ -95,12 +95,12 @@ def measured(said: Mapping[str, float | None]) -> dict[Metric, float]:
 
 
 def recognises(document: Any) -> bool:
-    """Whether a document is what IOR writes with -O summaryFormat=JSON."""
+    """Return True if a document is output of IOR with -O summaryFormat=JSON."""
     return isinstance(document, Mapping) and {"Version", "Command line", "tests"} <= document.keys()
 
 
 def parse_document(document: Any) -> Iterator[Record]:
-    """The setting of each test, and a measurement for each access of each repetition."""
+    """Return the setting of each test, and a measurement for each access of each repetition."""
     software = f"IOR-{document['Version']}"
     for test in as_list(document["tests"]):
         options = lookup(test, "Options")
@@ -123,8 +123,8 @@ FORMAT = LineFormat(
     "IOR",
     UPSTREAM,
     parse,
-    needles=("Max Write: ", "Max Read: "),
-    opens=(TITLE, *HEADERS),
-    closes=("Finished            : ", "Run finished: "),
+    markers=("Max Write: ", "Max Read: "),
+    section_start=(TITLE, *HEADERS),
+    section_end=("Finished            : ", "Run finished: "),
 )
 DOCUMENT = DocumentFormat("IOR (JSON)", UPSTREAM, recognises, parse_document)

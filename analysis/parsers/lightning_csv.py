@@ -1,7 +1,7 @@
-"""metrics.csv of Lightning's CSVLogger: columns named by the user, rows sparse, for each row is one call of a logger.
+"""metrics.csv of Lightning's CSVLogger: columns named by the user, sparse rows, one row per call of the logger.
 
-A column of a value logged by step and by epoch comes as two, `_step` and `_epoch`. Steps are counted from 0, except by
-LitGPT (it has the column iter_time), which counts micro-batches from 1 there.
+A value logged by step and by epoch has two columns, `_step` and `_epoch`. Steps are counted from 0, except by LitGPT
+(recognised by the column iter_time), which counts micro-batches from 1.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# What users mostly call them, `_`, `/` or nothing between the words.
+# Common names, with `_`, `/` or nothing between the words.
 COLUMNS: tuple[tuple[re.Pattern[str], Kind, Metric], ...] = (
     (re.compile(r"(?:train(?:ing)?[_/])?loss(?:_step)?"), Kind.step, m.LOSS),
     (re.compile(r"lr(?:-[\w/-]+)?|learning_rate"), Kind.step, m.LEARNING_RATE),
@@ -33,13 +32,13 @@ LITGPT_COLUMN = "iter_time"
 
 
 def is_header(text: str) -> bool:
-    """Whether a line names the columns that CSVLogger never leaves out, and one more."""
+    """Return True if a line names the columns that CSVLogger always writes, and one more."""
     columns = text.split(",")
     return {"epoch", "step"} < set(columns)
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A record for each kind of values that a row has."""
+    """Return a record for each kind of values in a row."""
     columns: list[str] = []
     names: dict[Kind, Names] = {}
     for line in lines:
@@ -55,7 +54,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def names_of(columns: Iterable[str]) -> dict[Kind, Names]:
-    """Which columns have a metric, by the kind of record that they make."""
+    """Return the columns with a metric, by the kind of their record."""
     found: dict[Kind, dict[str, tuple[Metric, float]]] = {}
     for column in columns:
         for pattern, kind, metric in COLUMNS:
@@ -65,7 +64,7 @@ def names_of(columns: Iterable[str]) -> dict[Kind, Names]:
 
 
 def progress(row: dict[str, str]) -> dict[Metric, float]:
-    """How far training was."""
+    """Return epoch and step of a row."""
     if LITGPT_COLUMN in row:
         return numbers(row.items(), {"epoch": (a.EPOCH, 1), "step": (a.MICRO_BATCHES_DONE, 1)})
     values = numbers(row.items(), {"epoch": (a.EPOCH, 1), "step": (m.STEP, 1)})

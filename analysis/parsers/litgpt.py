@@ -1,7 +1,7 @@
 """LitGPT, fine-tuning and pretraining: `Epoch 1 | iter 4 step 2 | loss train: 1.2, val: n/a | iter time: 50.00 ms`.
 
-Rank 0 of every node prints, so of two nodes each line comes twice with other numbers. `iter time` is that of a
-micro-batch, and that of a step only without accumulation (iter = step); `step` counts those done, and `val` repeats the
+Rank 0 of every node prints, so two nodes print each line twice with different numbers. `iter time` is the time of a
+micro-batch, and of a step only without accumulation (iter = step); `step` counts finished steps, and `val` repeats the
 latest evaluation.
 """
 
@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import numbers
+from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text, numbers
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -38,7 +37,7 @@ EVALUATION_NAMES = {
     "time": (a.EVALUATION_TIME, 1e-3),
     "perplexity": (m.EVALUATION_PERPLEXITY, 1),
 }
-# The configuration as Python prints it, of every rank and so, often, through one another.
+# The configuration as Python prints it; ranks print it at the same time, so lines interleave.
 CONFIGURATION = "TrainArgs("
 SETTING = re.compile(r"^[ {]*'?(\w+)(?:=|': )(\d+),$")
 SETTING_NAMES = {
@@ -49,7 +48,7 @@ SETTING_NAMES = {
     "max_steps": (a.PLANNED_STEPS, 1),
     "max_seq_length": (a.SEQUENCE_LENGTH, 1),
     "lora_r": (a.LORA_RANK, 1),
-    # Of a model that the configuration describes instead of naming it.
+    # If the configuration describes the model instead of naming it.
     "n_layer": (a.LAYERS, 1),
     "n_embd": (a.HIDDEN_SIZE, 1),
     "n_head": (a.HEADS, 1),
@@ -63,7 +62,7 @@ MLP = re.compile(r"\bmlp_class_name='(\w+)',$")
 RESUMING = re.compile(r"^Resuming training from (\S+)$")
 GATED = {"LLaMAMLP": 1.0, "GptNeoxMLP": 0.0}
 TIED = re.compile(r"\btie_embeddings=(True|False|None),$")
-# Two lines each at the end, of which newer versions make a table.
+# Lines at the end of each node; newer versions print a table.
 END = re.compile(r"^(?:\| - )?(Training [Tt]ime|Memory [Uu]sed|Tok/sec) *: +([\d.]+) ?(?:s|GB|tok/s) *$")
 END_NAMES = {
     "training time": (a.TRAINING_TIME, 1),
@@ -73,10 +72,10 @@ END_NAMES = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """What was set up, once a run; micro-batches, evaluations, and the end as each node tells it."""
+    """Return settings once a run, micro-batches, evaluations, and the end of each node."""
     settings: dict[Metric, float] = {}
     texts: dict[Text, str] = {}
-    # Where the configuration stands that was not given yet; and whether a line was LitGPT's beyond doubt.
+    # Line of the configuration that is not returned yet; and if a line was certainly LitGPT's.
     configured: int | None = None
     known = False
     for line in lines:
@@ -111,8 +110,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def step(found: re.Match[str]) -> dict[Metric, float]:
-    """The numbers of a micro-batch."""
-    # A line of 2023 has no epoch, and counts from 0 in some versions: there iter = step says nothing.
+    """Return the numbers of a micro-batch."""
+    # Lines of 2023 have no epoch, and some versions count from 0: there iter = step proves nothing.
     whole = found["epoch"] and found["update"] and found["iter"] == found["step"]
     time = {"time": (m.STEP_TIME if whole else a.MICRO_BATCH_TIME, 1e-3)}
     return numbers(found.groupdict().items(), STEP_NAMES | time)
@@ -122,7 +121,7 @@ FORMAT = LineFormat(
     "LitGPT",
     "https://github.com/Lightning-AI/litgpt/blob/v0.5.12/litgpt/finetune/full.py (fit)",
     parse,
-    needles=("iter time: ", ": val loss ", "Final evaluation | val loss: ", "Training time: ", "| - Training Time ",
+    markers=("iter time: ", ": val loss ", "Final evaluation | val loss: ", "Training time: ", "| - Training Time ",
              "Memory used: ", "| - Memory Used ", "| - Tok/sec ", CONFIGURATION, "'devices': ", "'num_nodes': ",
              "'precision': '", " global_batch_size=", " micro_batch_size=", " max_steps=", " max_seq_length=",
              "'lora_r': ", " n_layer=", " n_embd=", " n_head=", " n_query_groups=", " head_size=",

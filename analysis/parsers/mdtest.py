@@ -1,7 +1,7 @@
-"""mdtest, which comes with IOR: a table of metadata operations per second, and the same as times.
+"""mdtest, part of IOR: a table of metadata operations per second, and a table of their times.
 
-Every operation has a row, also those that were not run, as zeros. Before 3.4 there were no times, and a colon in rows.
-Since 4.0 either table may be missing, and the head of both says "in ops/sec".
+Every operation has a row; those that were not run contain zeros. Before 3.4 rows have a colon, and there are no times.
+Since 4.0 either table may be missing, and both headings contain "in ops/sec".
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import printed_number
 
 LAUNCHED = re.compile(r"\s*(mdtest-\S+) was launched with (\d{1,9}) total task\(s\) on (\d{1,9}) node\(s\)")
-# Max, Min, Mean, Std Dev; with --showRankStatistics after Max, Min and Mean of each rank by itself.
+# Max, Min, Mean, Std Dev; with --showRankStatistics preceded by Max, Min and Mean per rank.
 ROW = re.compile(r"\s*((?:File|Directory|Tree) [a-z]+)\s*:?(?:(?:\s+[\d.]{1,20}){3})?((?:\s+[\d.]{1,20}){4})\s*$")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """The setting, and the mean over iterations of each operation that was run."""
+    """Return the setting, and the mean over iterations of each operation that was run."""
     for line in lines:
         if found := LAUNCHED.match(line.text):
             values = {a.RANKS: float(found[2]), a.NODES: float(found[3])}
@@ -33,7 +33,7 @@ FORMAT = LineFormat(
     "mdtest",
     "https://github.com/hpc/ior/blob/4.0.0/src/mdtest.c",
     parse,
-    needles=(" total task(s) on ",),
-    opens=("SUMMARY rate: (of", "SUMMARY rate (in ops/sec): (of", "SUMMARY: (of"),
-    closes=("SUMMARY time: (of", "SUMMARY time (in ops/sec): (of", "-- finished at "),
+    markers=(" total task(s) on ",),
+    section_start=("SUMMARY rate: (of", "SUMMARY rate (in ops/sec): (of", "SUMMARY: (of"),
+    section_end=("SUMMARY time: (of", "SUMMARY time (in ops/sec): (of", "-- finished at "),
 )

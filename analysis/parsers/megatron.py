@@ -1,7 +1,7 @@
 """Megatron-LM and its forks: ` iteration 122/ 250000 | consumed samples: 124928 | ... |`, one line a logged step.
 
-A line is the mean over the steps since the line before. Forks add fields and misspell others; since core 0.5 a time
-stands before, and Primus prints `this line/mean of the run`. Around them: arguments, timers, memory of each rank.
+A line contains means over the steps since the previous line. Forks add fields and misspell others; since core 0.5 a
+time precedes the line, and Primus prints `this line/mean of the run`. Other lines: arguments, timers, memory per rank.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, SAVED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, SAVED, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 # NeMo 2 prints "Training epoch 0, iteration 5/99 | ...".
 STEP = re.compile(r"(?<!, )\biteration +(\d{1,12})/ *(\d{1,12}) \|(.*)")
-# Only a field with its closing bar is whole: a torn line ends in half a number.
+# A field is complete only with its closing bar: a torn line ends within a number.
 FIELD = re.compile(r" *([^:|]+?) *: *([^|]*?) *\|")
 VALIDATION = re.compile(r"\bvalidation loss at iteration +(\d{1,12}) .*?\| lm loss value: *(\S+) *\|")
 TIMERS = re.compile(r"^time \(ms\) \| (.*)")
 TIMER = re.compile(r"([\w -]{1,60}): (\d{1,12}\.\d\d)(?!\d)")
-# Since core 0.2 a line for each timer, `(fastest, slowest rank)`.
+# Since core 0.2: one line per timer, `(fastest, slowest rank)`.
 TIMER_OF_RANKS = re.compile(r"^ {4}([\w-]+) \.{3,}: \(\d{1,12}\.\d\d, (\d{1,12}\.\d\d)\)")
-# Ranks print at the same time: several may stand in one line.
+# Ranks print at the same time: a line may contain several.
 MEMORY = re.compile(
     r"\[Rank (\d{1,6})\] \(after (\d{1,12}) iterations\) memory \(MB\) \| allocated: (\d{1,9}\.\d+) \| "
     r"max allocated: (\d{1,9}\.\d+) \| reserved: \d+\.\d+ \| max reserved: (\d{1,9}\.\d+)"
 )
-# Its straggler detector (megatron/core/README_STRAGGLER.md): least and most time of a rank in forward passes.
+# Straggler detector (megatron/core/README_STRAGGLER.md): minimum and maximum time of a rank in forward passes.
 DETECTED = re.compile(r"\| MnRtt/Rnk: (\d{1,9}\.\d+)ms/(\d{1,6}) \| MxRtt/Rnk: (\d{1,9}\.\d+)ms/(\d{1,6}) \|")
 FASTEST_RANK, SLOWEST_RANK = "fastest rank", "slowest rank"
 EFFECTIVE = re.compile(r"\bEffective Tera Flops per GPU: ([\d.]{1,12}) and total parameters ([\d.]{1,12}) B\b")
@@ -71,7 +70,7 @@ TIMES = {
 }
 END_OF_ARGUMENTS = "end of arguments"
 VOCABULARY = re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d{1,12})\)")
-# " [ t 1/2, p 1/2 ]" stands between in newer versions.
+# Newer versions print " [ t 1/2, p 1/2 ]" between.
 LOADED = re.compile(r"\bsuccessfully loaded checkpoint from (\S+) (?:\[[^\]]*\] )?at iteration (\d{1,12})")
 WROTE = re.compile(r"\bsuccessfully saved checkpoint (?:at|from) iteration +(\d{1,12}) to (\S+)")
 SHAPE = {
@@ -87,7 +86,7 @@ EXPERTS = {
     "moe_router_topk": a.EXPERTS_PER_TOKEN,
     "moe_ffn_hidden_size": a.INTERMEDIATE_SIZE,
 }
-# Of a layer or of the model, with what an argument says where there is none of it.
+# Arguments of a layer or of the model, with their values for "none".
 UNCOVERED = {
     "multi_latent_attention": "False",
     "mtp_num_layers": "None",
@@ -112,12 +111,12 @@ ARGUMENTS = {
     "train_iters": a.PLANNED_STEPS,
     "seed": a.SEED,
 }
-# Besides times and rates, of what 0 or less is a placeholder.
+# Besides times and rates: metrics for which 0 or less is a placeholder.
 POSITIVE = {a.GLOBAL_BATCH_SIZE, a.SEQUENCE_LENGTH, a.LOSS_SCALE}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, validations, timers, memory and arguments."""
+    """Return steps, validations, timers, memory and arguments."""
     arguments: dict[str, str] = {}
     for line in lines:
         if found := STEP.search(line.text):
@@ -152,43 +151,47 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def fields(text: str) -> dict[Metric, float]:
-    """The numbers of a line by metric; of Primus's pairs that of this line."""
-    said = dict(FIELD.findall(text))
-    told = numbers(((name, value.partition("/")[0]) for name, value in said.items()), VALUES)
-    values = {metric: value for metric, value in told.items() if value > 0 or metric not in POSITIVE}
-    if sizes := DEVICE_MEMORY_SIZES.match(said.get(DEVICE_MEMORY, "")):
+    """Return the numbers of a line by metric; the first of Primus's pairs."""
+    reported = dict(FIELD.findall(text))
+    known = numbers(((name, value.partition("/")[0]) for name, value in reported.items()), VALUES)
+    values = {metric: value for metric, value in known.items() if value > 0 or metric not in POSITIVE}
+    if sizes := DEVICE_MEMORY_SIZES.match(reported.get(DEVICE_MEMORY, "")):
         used, total = (printed_number(size) for size in sizes.groups())
         if used and total:
             values |= {a.DEVICE_MEMORY_USED: used * 2**30, a.DEVICE_MEMORY: total * 2**30}
     return values
 
 
-def argument(name: str, said: str) -> tuple[dict[Metric, float], dict[Text, str]]:
-    """What a line of the arguments' table sets, where it is of use here."""
+def argument(name: str, reported: str) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """Return the setting in a line of the table of arguments, if it has a metric or text here."""
     if name == "params_dtype":
-        return {}, {Text.precision: said.removeprefix("torch.")}
-    if name == "fp8" and said not in {"None", "False"}:
-        return {}, {Text.precision: f"fp8 {said}"}
-    value = printed_number(said) if name in ARGUMENTS else None
+        return {}, {Text.precision: reported.removeprefix("torch.")}
+    if name == "fp8" and reported not in {"None", "False"}:
+        return {}, {Text.precision: f"fp8 {reported}"}
+    value = printed_number(reported) if name in ARGUMENTS else None
     return ({} if value is None else {ARGUMENTS[name]: value}), {}
 
 
-def shape(said: Mapping[str, str]) -> tuple[dict[Metric, float], dict[Text, str]]:
-    """The model that a whole table of arguments describes; what older versions cannot do they have no argument for."""
-    names = SHAPE if said.get("num_experts", "None") in {"None", "[1]"} else SHAPE | EXPERTS
-    told = {metric: printed_number(said.get(name, "")) for name, metric in names.items()}
-    values = {metric: value for metric, value in told.items() if value is not None and value > 0}
-    grouped = printed_number(said.get("num_query_groups", "")) if said.get("group_query_attention") == "True" else None
+def shape(reported: Mapping[str, str]) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """Return the model of a whole table of arguments; features that a version lacks have no argument."""
+    names = SHAPE if reported.get("num_experts", "None") in {"None", "[1]"} else SHAPE | EXPERTS
+    known = {metric: printed_number(reported.get(name, "")) for name, metric in names.items()}
+    values = {metric: value for metric, value in known.items() if value is not None and value > 0}
+    grouped = (
+        printed_number(reported.get("num_query_groups", ""))
+        if reported.get("group_query_attention") == "True"
+        else None
+    )
     if (heads := grouped or values.get(a.HEADS)) is not None:
         values[a.KV_HEADS] = heads
-    values[a.GATED] = float(said.get("swiglu") == "True")
-    values[a.TIED_EMBEDDINGS] = float(said.get("untie_embeddings_and_output_weights") != "True")
-    extra = [f"{name} {said[name]}" for name, none in UNCOVERED.items() if said.get(name, none) != none]
+    values[a.GATED] = float(reported.get("swiglu") == "True")
+    values[a.TIED_EMBEDDINGS] = float(reported.get("untie_embeddings_and_output_weights") != "True")
+    extra = [f"{name} {reported[name]}" for name, none in UNCOVERED.items() if reported.get(name, none) != none]
     return values, {Text.uncovered: ", ".join(extra)} if extra else {}
 
 
 def readings(line: Line) -> Iterator[Record]:
-    """Timers, memory and the rate of operations, each printed on lines of their own."""
+    """Return timers, memory and FLOP/s, which have lines of their own."""
     times = TIMER.findall(found[1]) if (found := TIMERS.match(line.text)) else TIMER_OF_RANKS.findall(line.text)
     if values := {TIMES[name.strip()]: float(time) / 1000 for name, time in times if name.strip() in TIMES}:
         yield Record(Kind.sample, line.number, values, {Text.variant: "step"}, line.rank, line.host)
@@ -215,7 +218,7 @@ FORMAT = LineFormat(
     "Megatron-LM",
     "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/training.py (training_log)",
     parse,
-    needles=(
+    markers=(
         " iteration ",
         "lm loss value:",
         "time (ms) | ",

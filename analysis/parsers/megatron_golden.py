@@ -1,6 +1,6 @@
 """Megatron-LM's golden values: one JSON document with the loss, time and memory of each step of a functional test.
 
-`{"lm loss": {"values": {"1": 10.8, "5": "nan"}}, ...}`; of older files values are a list, the first that of step 1.
+`{"lm loss": {"values": {"1": 10.8, "5": "nan"}}, ...}`; in older files values are a list that begins with step 1.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ SERIES = {
 
 
 def recognises(document: Any) -> bool:
-    """Whether one of the series is in it, with values."""
+    """Return True if a document contains one of the series with values."""
     return any(lookup(document, name + ".values") is not None for name in SERIES)
 
 
 def parse(document: Any) -> Iterator[Record]:
-    """A record for each step that has a value."""
+    """Return a record for each step that has a value."""
     steps: dict[float, dict[Metric, float]] = {}
     for name, metric in SERIES.items():
-        for step, said in values_of(lookup(document, name)):
-            if (value := as_number(said)) is not None and as_number(step) is not None:
+        for step, printed in values_of(lookup(document, name)):
+            if (value := as_number(printed)) is not None and as_number(step) is not None:
                 steps.setdefault(step, {m.STEP: step})[metric] = value
     for step in sorted(steps):
         yield Record(Kind.step, 0, steps[step])
 
 
 def values_of(series: Any) -> Iterator[tuple[float, Any]]:
-    """The values of a series by step."""
+    """Return the values of a series by step."""
     values = lookup(series, "values")
     if isinstance(values, Mapping):
-        for name, said in values.items():
+        for name, printed in values.items():
             if (step := printed_number(name)) is not None:
-                yield step, said
+                yield step, printed
     start, interval = as_number(lookup(series, "start_step")), as_number(lookup(series, "step_interval"))
     if start is not None and interval is not None:
-        for index, said in enumerate(as_list(values)):
-            # It counts from 0, its reader and the log from 1.
-            yield 1 + start + index * interval, said
+        for index, printed in enumerate(as_list(values)):
+            # Indices count from 0, steps in the log from 1.
+            yield 1 + start + index * interval, printed
 
 
 FORMAT = DocumentFormat(

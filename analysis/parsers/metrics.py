@@ -1,4 +1,4 @@
-"""The metrics that only other people's logs carry; what our own runs have too is named in jobs.metrics.
+"""Metrics that only logs of other programs contain; jobs.metrics has those of our own runs.
 
 Values are SI base units, as there: a parser converts what its format prints in ms, GB/s or TFLOP/s.
 """
@@ -9,9 +9,9 @@ from jobs.metrics import Better, Metric
 
 # --- what was run ------------------------------------------------------------------------------------------------
 NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
-RANKS = Metric("ranks", "1", "Processes of the job, mostly one a GPU.", digits=9)
+RANKS = Metric("ranks", "1", "Processes of the job, mostly one per GPU.", digits=9)
 RANKS_PER_NODE = Metric("ranks_per_node", "1", "Processes on a machine.", digits=9)
-DATA_PARALLEL_SIZE = Metric("data_parallel_size", "1", "Groups of ranks that hold the whole model each.", digits=9)
+DATA_PARALLEL_SIZE = Metric("data_parallel_size", "1", "Groups of ranks that each hold the whole model.", digits=9)
 TENSOR_PARALLEL_SIZE = Metric("tensor_parallel_size", "1", "Ranks that share each layer.", digits=9)
 PIPELINE_PARALLEL_SIZE = Metric("pipeline_parallel_size", "1", "Stages that the layers are spread over.", digits=9)
 CONTEXT_PARALLEL_SIZE = Metric("context_parallel_size", "1", "Ranks that share each sample's tokens.", digits=9)
@@ -19,18 +19,18 @@ EXPERT_PARALLEL_SIZE = Metric("expert_parallel_size", "1", "Ranks that the exper
 GLOBAL_BATCH_SIZE = Metric("global_batch_size", "1", "Samples of one optimizer step, all ranks together.", digits=9)
 MICRO_BATCH_SIZE = Metric("micro_batch_size", "1", "Samples that a rank takes at once.", digits=9)
 ACCUMULATION = Metric("accumulation", "1", "Micro-batches of a rank in one optimizer step.", digits=9)
-SEQUENCE_LENGTH = Metric("sequence_length", "1", "Tokens of a sample, padding counted.", digits=9)
+SEQUENCE_LENGTH = Metric("sequence_length", "1", "Tokens of a sample, including padding.", digits=9)
 FULL_SAMPLES = Metric(
     "full_samples", "1", "1 where every sample is of sequence_length, cut from one stream of tokens.", digits=1
 )
-SEED = Metric("seed", "1", "Of the random numbers.", digits=12)
-PLANNED_STEPS = Metric("planned_steps", "1", "Optimizer steps that the run was to make.", digits=9)
+SEED = Metric("seed", "1", "Seed of the random numbers.", digits=12)
+PLANNED_STEPS = Metric("planned_steps", "1", "Optimizer steps planned for the run.", digits=9)
 PARAMETERS = Metric("parameters", "1", "Weights of the model, as the program counts them.", digits=9)
 DEVICE_MEMORY = Metric("device_memory_bytes", "B", "Memory of one GPU.", digits=4)
 PEAK_FLOPS_PER_S = Metric(
     "peak_flops_per_s",
     "FLOP/s",
-    "What the program takes for the most that a GPU can do, which it may know wrongly.",
+    "Peak of a GPU as the program assumes it, possibly wrongly.",
     digits=4,
 )
 TRAINING_SAMPLES = Metric("training_samples", "1", "Samples of the training set.", digits=9)
@@ -46,27 +46,27 @@ KV_HEADS = Metric(
 )
 HEAD_SIZE = Metric("head_size", "1", "Width of a head.", digits=9)
 INTERMEDIATE_SIZE = Metric("intermediate_size", "1", "Width inside a feed-forward, or inside an expert.", digits=9)
-VOCABULARY_SIZE = Metric("vocab_size", "1", "Rows of the embedding, those that pad it counted.", digits=9)
-EXPERTS = Metric("experts", "1", "Experts of a layer; a dense model tells none.", digits=9)
+VOCABULARY_SIZE = Metric("vocab_size", "1", "Rows of the embedding, including padding.", digits=9)
+EXPERTS = Metric("experts", "1", "Experts of a layer; absent for a dense model.", digits=9)
 EXPERTS_PER_TOKEN = Metric("experts_per_token", "1", "Experts that a token is sent to.", digits=9)
 GATED = Metric("gated", "1", "1 where a feed-forward has three matrices, 0 where it has two.", digits=1)
 TIED_EMBEDDINGS = Metric("tied_embeddings", "1", "1 where embedding and output head share weights, else 0.", digits=1)
-LORA_RANK = Metric("lora_rank", "1", "Rank of LoRA's adapters, beside which all weights are frozen.", digits=9)
+LORA_RANK = Metric("lora_rank", "1", "Rank of LoRA's adapters; all other weights are frozen.", digits=9)
 
 # --- training ----------------------------------------------------------------------------------------------------
 ITERATION = Metric(
-    "iteration", "1", "Optimizer steps so far, of the epoch or of the run: which, only the program knows.", digits=9
+    "iteration", "1", "Optimizer steps so far, of the epoch or of the run, depending on the program.", digits=9
 )
 EPOCH = Metric("epoch", "1", "Passes over the data so far, as the log counts them.", digits=6)
 STEP_TIME_SMOOTHED = Metric(
     "step_time_smoothed_s",
     "s",
-    "Mean over the last steps, the latest counting most, as a progress bar shows it.",
+    "Moving average over the last steps, weighted towards the latest, as a progress bar shows it.",
     Better.low,
     4,
 )
 SAMPLES_DONE = Metric("samples_done", "1", "Samples trained on since the run began.", digits=12)
-TOKENS_DONE = Metric("tokens_done", "1", "Tokens trained on since the run began, padding counted.", digits=12)
+TOKENS_DONE = Metric("tokens_done", "1", "Tokens trained on since the run began, including padding.", digits=12)
 SAMPLES_PER_S = Metric(
     "samples_per_s", "1/s", "Samples (sequences, images) per second, all ranks together.", Better.high, 4
 )
@@ -76,69 +76,81 @@ SAMPLES_PER_S_PER_RANK = Metric(
 SAMPLES_PER_S_TIMED = Metric(
     "samples_per_s_timed",
     "1/s",
-    "DeepSpeed: samples of the step divided by the time that the engine's timer ran, which may be less than the step.",
+    "DeepSpeed: samples of the step divided by the time of the engine's timer, which may be shorter than the step.",
     Better.high,
     4,
 )
 SAMPLES_PER_S_TIMED_MEAN = Metric(
-    "samples_per_s_timed_mean", "1/s", "The same over all steps so far but the first two.", Better.high, 4
+    "samples_per_s_timed_mean", "1/s", "The same over all steps so far except the first two.", Better.high, 4
 )
 FLOPS_PER_S_PER_RANK = Metric(
-    "flops_per_s_per_rank", "FLOP/s", "Of one rank, by the formula of the program that wrote the log.", Better.high, 4
+    "flops_per_s_per_rank",
+    "FLOP/s",
+    "FLOP/s of one rank by the formula of the program that wrote the log.",
+    Better.high,
+    4,
 )
 MODEL_FLOPS_UTILIZATION = Metric(
     "model_flops_utilization", "1", "flops_per_s_per_rank divided by peak_flops_per_s.", Better.high, 4
 )
-LOSS_SCALE = Metric("loss_scale", "1", "Factor on the loss against underflow of fp16.", digits=6)
+LOSS_SCALE = Metric("loss_scale", "1", "Factor applied to the loss against underflow in fp16.", digits=6)
 SKIPPED_STEPS = Metric(
-    "skipped_steps", "1", "Steps without an update since the line before, for their gradients overflowed.", Better.low
+    "skipped_steps", "1", "Steps without an update since the previous line, because gradients overflowed.", Better.low
 )
 SKIPPED_STEPS_SO_FAR = Metric(
     "skipped_steps_so_far", "1", "Steps without an update since the run began.", Better.low, 9
 )
-NAN_STEPS = Metric("nan_steps", "1", "Steps since the line before whose loss was not a number.", Better.low)
+NAN_STEPS = Metric("nan_steps", "1", "Steps since the previous line whose loss was NaN.", Better.low)
 MEMORY_ALLOCATED = Metric(
-    "memory_allocated_bytes", "B", "Device memory that a rank's tensors hold at the moment.", Better.low, 4
+    "memory_allocated_bytes", "B", "Device memory that a rank's tensors occupy at this time.", Better.low, 4
 )
 MEMORY_RESERVED_PEAK = Metric(
     "memory_reserved_peak_bytes",
     "B",
-    "Most device memory that a rank's allocator held, in use or not, so far or since the line before.",
+    "Peak device memory reserved by a rank's allocator, so far or since the previous line.",
     Better.low,
     4,
 )
 DEVICE_MEMORY_USED = Metric(
-    "device_memory_used_bytes", "B", "Memory of a rank's GPU that is in use, by whatever process.", Better.low, 4
+    "device_memory_used_bytes", "B", "Memory of a rank's GPU in use by any process.", Better.low, 4
 )
 MICRO_BATCH_TIME = Metric(
-    "micro_batch_time_s", "s", "Wall clock of one micro-batch, with the update where one follows it.", Better.low, 4
+    "micro_batch_time_s", "s", "Wall clock of one micro-batch, including the update if one follows.", Better.low, 4
 )
 DATA_TIME = Metric("data_time_s", "s", "Waiting for the batches of a step.", Better.low, 4)
 COMPUTE_TIME = Metric(
     "compute_time_s", "s", "Forward, backward and update of a step, without waiting for its batches.", Better.low, 4
 )
-FORWARD_TIME = Metric("forward_time_s", "s", "Forward passes, of one micro-batch or all of a step.", Better.low, 4)
-BACKWARD_TIME = Metric("backward_time_s", "s", "Backward passes, of one micro-batch or all of a step.", Better.low, 4)
+FORWARD_TIME = Metric("forward_time_s", "s", "Forward passes of one micro-batch, or of all in a step.", Better.low, 4)
+BACKWARD_TIME = Metric(
+    "backward_time_s", "s", "Backward passes of one micro-batch, or of all in a step.", Better.low, 4
+)
 GRADIENT_REDUCTION_TIME = Metric(
-    "gradient_reduction_time_s", "s", "Reducing gradients over the ranks where nothing else hid it.", Better.low, 4
+    "gradient_reduction_time_s",
+    "s",
+    "Reduction of gradients over the ranks, as far as it is not overlapped.",
+    Better.low,
+    4,
 )
 OPTIMIZER_TIME = Metric("optimizer_time_s", "s", "Updating the weights.", Better.low, 4)
 TIME_TO_TRAIN = Metric(
-    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, evaluations counted.", Better.low, 4
+    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, including evaluations.", Better.low, 4
 )
 INITIALIZATION_TIME = Metric(
     "initialization_time_s", "s", "MLPerf: from the first init_start of any rank to init_stop.", Better.low, 4
 )
 EVALUATION_SCORE = Metric(
-    "evaluation_score", "1", "Of the held-out samples, by the benchmark's own definition: accuracy or loss.", digits=6
+    "evaluation_score", "1", "Accuracy or loss on the held-out samples, by the benchmark's own definition.", digits=6
 )
-UNIX_TIME = Metric("unix_time_s", "s", "Since 1970-01-01 UTC by the clock of the machine that wrote it.", digits=13)
+UNIX_TIME = Metric(
+    "unix_time_s", "s", "Seconds since 1970-01-01 UTC by the clock of the machine that wrote it.", digits=13
+)
 MICRO_BATCHES_DONE = Metric("micro_batches_done", "1", "Micro-batches of a rank since the run began.", digits=9)
 MEAN_STEP_TIME = Metric(
     "mean_step_time_s", "s", "Mean of the step times since the program began to measure.", Better.low, 4
 )
 STEPS_TIME = Metric(
-    "steps_time_s", "s", "Sum of the step times since the program began to measure, evaluations not counted.", digits=6
+    "steps_time_s", "s", "Sum of the step times since the program began to measure, without evaluations.", digits=6
 )
 STEPS_PER_S = Metric("steps_per_s", "1/s", "Optimizer steps per second.", Better.high, 4)
 MEAN_LOSS = Metric(
@@ -151,14 +163,14 @@ EVALUATION_TIME = Metric("evaluation_time_s", "s", "Wall clock of one evaluation
 TRAINING_TIME = Metric(
     "training_time_s",
     "s",
-    "Wall clock of the training loop by its program, evaluations and saving counted.",
+    "Wall clock of the training loop as its program reports it, including evaluations and saving.",
     Better.low,
     5,
 )
 CONVERGENCE_FACTOR = Metric(
     "convergence_factor",
     "1",
-    "MLPerf: by what the mean time to train is multiplied for having converged unusually fast.",
+    "MLPerf: factor on the mean time to train for unusually fast convergence.",
 )
 
 # --- collectives -------------------------------------------------------------------------------------------------
@@ -174,59 +186,61 @@ BUS_BANDWIDTH = Metric(
     Better.high,
     4,
 )
-WRONG_VALUES = Metric("wrong_values", "1", "Elements of the result that were not as they should be.", Better.low)
+WRONG_VALUES = Metric("wrong_values", "1", "Wrong elements of the result.", Better.low)
 COMMUNICATOR_RANKS = Metric("communicator_ranks", "1", "Processes that one communicator joins.", digits=9)
 COMMUNICATOR_NODES = Metric("communicator_nodes", "1", "Machines that one communicator joins.", digits=9)
 COMMUNICATOR_SETUP_TIME = Metric(
-    "communicator_setup_time_s", "s", "From a rank's call to join a communicator until it can use it.", Better.low, 3
+    "communicator_setup_time_s",
+    "s",
+    "Time from a rank's call to join a communicator until it can use it.",
+    Better.low,
+    3,
 )
 
 # --- accounting --------------------------------------------------------------------------------------------------
 CPUS = Metric("cpus", "1", "Processors of the job as Slurm counts them, mostly hardware threads.", digits=9)
 GPUS = Metric("gpus", "1", "Accelerators of the job.", digits=9)
 JOB_TIME = Metric(
-    "job_time_s", "s", "From the start of a job or step to its end or the moment of asking, suspended time left out."
+    "job_time_s", "s", "Time from the start of a job or step to its end or to the query, without suspended time."
 )
-TIME_LIMIT = Metric("time_limit_s", "s", "Wall clock after which the job was to be ended.")
-WAITING_TIME = Metric(
-    "waiting_time_s", "s", "For which a job that could have begun waited for its resources.", Better.low
-)
-RESTARTS = Metric("restarts", "1", "How often the job was queued again.", Better.low, 9)
+TIME_LIMIT = Metric("time_limit_s", "s", "Time limit of the job.")
+WAITING_TIME = Metric("waiting_time_s", "s", "Time for which an eligible job waited for its resources.", Better.low)
+RESTARTS = Metric("restarts", "1", "Number of requeues of the job.", Better.low, 9)
 HOST_MEMORY_PEAK = Metric(
     "host_memory_peak_bytes",
     "B",
-    "Largest resident memory of a task that was sampled; the fullest task.",
+    "Peak resident memory of the task with the most, as sampled.",
     Better.low,
     4,
 )
 
 # --- readings of a monitor ---------------------------------------------------------------------------------------
-POWER = Metric("power_w", "W", "Electrical power of the device or machine at the moment of the reading.", digits=4)
-POWER_LIMIT = Metric("power_limit_w", "W", "What the device may draw.", digits=4)
+POWER = Metric("power_w", "W", "Electrical power of the device or machine at the time of the reading.", digits=4)
+POWER_LIMIT = Metric("power_limit_w", "W", "Power limit of the device.", digits=4)
 CONVERSION_EFFICIENCY = Metric(
-    "conversion_efficiency", "1", "MLPerf: by what readings are multiplied, for what their power supply loses."
+    "conversion_efficiency", "1", "MLPerf: factor on the readings for the losses of the power supply."
 )
-TEMPERATURE = Metric("temperature_celsius", "°C", "Of the GPU itself.", digits=3)
+TEMPERATURE = Metric("temperature_celsius", "°C", "Temperature of the GPU.", digits=3)
 GPU_BUSY = Metric(
-    "gpu_busy", "1", "Share of the time in which any kernel ran on the GPU; it says not on how much of it."
+    "gpu_busy", "1", "Share of the time in which any kernel ran on the GPU, on however small a part of it."
 )
-GPU_CLOCK = Metric("gpu_clock_hz", "Hz", "Of the GPU's multiprocessors.", digits=4)
-GPU_MEMORY = Metric("gpu_memory_bytes", "B", "Memory that the GPU has.", digits=4)
-GPU_MEMORY_USED = Metric("gpu_memory_used_bytes", "B", "Of the GPU's memory, by whatever process.", digits=4)
+GPU_CLOCK = Metric("gpu_clock_hz", "Hz", "Clock of the GPU's multiprocessors.", digits=4)
+GPU_MEMORY = Metric("gpu_memory_bytes", "B", "Memory of the GPU.", digits=4)
+GPU_MEMORY_USED = Metric("gpu_memory_used_bytes", "B", "Memory of the GPU in use by any process.", digits=4)
 GPU_MEMORY_BUSY = Metric("gpu_memory_busy", "1", "Share of the time in which the GPU's memory was read or written.")
-GPU_MEMORY_CLOCK = Metric("gpu_memory_clock_hz", "Hz", "Of the GPU's memory.", digits=4)
-GPU_MEMORY_TEMPERATURE = Metric("gpu_memory_temperature_celsius", "°C", "Of the GPU's memory.", digits=3)
+GPU_MEMORY_CLOCK = Metric("gpu_memory_clock_hz", "Hz", "Clock of the GPU's memory.", digits=4)
+GPU_MEMORY_TEMPERATURE = Metric("gpu_memory_temperature_celsius", "°C", "Temperature of the GPU's memory.", digits=3)
 
 # --- any log -----------------------------------------------------------------------------------------------------
-LINES = Metric("lines", "1", "Lines of the log that say the same.", digits=9)
+LINES = Metric("lines", "1", "Lines of the log with the same content.", digits=9)
 
 # --- servers of models and of anything else -----------------------------------------------------------------------
 DURATION = Metric("benchmark_duration_s", "s", "Wall clock of the measurement.", digits=4)
-REQUESTS_PLANNED = Metric("requests_planned", "1", "Requests that were to be sent.", digits=9)
+REQUESTS_PLANNED = Metric("requests_planned", "1", "Requests planned.", digits=9)
 REQUESTS_COMPLETED = Metric(
-    "requests_completed", "1", "Requests that got their whole answer; of ApacheBench wrong answers too.", digits=9
+    "requests_completed", "1", "Requests with a complete answer; for ApacheBench including wrong answers.", digits=9
 )
-REQUESTS_FAILED = Metric("requests_failed", "1", "Requests that got no answer or a wrong one.", Better.low, 9)
+REQUESTS_FAILED = Metric("requests_failed", "1", "Requests without an answer or with a wrong one.", Better.low, 9)
 ERROR_RESPONSES = Metric(
     "error_responses",
     "1",
@@ -234,10 +248,10 @@ ERROR_RESPONSES = Metric(
     Better.low,
     9,
 )
-CONCURRENCY = Metric("concurrency", "1", "Requests that may be under way at once, as configured.", digits=9)
-PEAK_CONCURRENCY = Metric("peak_concurrency", "1", "Most requests under way in any second.", digits=9)
+CONCURRENCY = Metric("concurrency", "1", "Maximum number of concurrent requests, as configured.", digits=9)
+PEAK_CONCURRENCY = Metric("peak_concurrency", "1", "Most concurrent requests in any second.", digits=9)
 OFFERED_REQUESTS_PER_S = Metric(
-    "offered_requests_per_s", "1/s", "Mean rate at which requests were to be sent, as configured.", digits=4
+    "offered_requests_per_s", "1/s", "Mean rate of sending requests, as configured.", digits=4
 )
 REQUESTS_PER_S = Metric(
     "requests_per_s", "1/s", "requests_completed divided by the wall clock of the measurement.", Better.high, 4
@@ -252,10 +266,14 @@ REQUEST_TIME_OF_CLIENT = Metric(
     Better.low,
     4,
 )
-RECEIVED = Metric("received_bytes", "B", "Bytes that the server sent, headers counted.", digits=9)
-SENT = Metric("sent_bytes", "B", "Bytes of the requests that carried a body.", digits=9)
+RECEIVED = Metric("received_bytes", "B", "Bytes that the server sent, including headers.", digits=9)
+SENT = Metric("sent_bytes", "B", "Bytes of the requests with a body.", digits=9)
 GOOD_REQUESTS_PER_S = Metric(
-    "good_requests_per_s", "1/s", "Of requests_per_s those within the latencies that were asked for.", Better.high, 4
+    "good_requests_per_s",
+    "1/s",
+    "Rate of requests within the required latencies, out of requests_per_s.",
+    Better.high,
+    4,
 )
 INPUT_TOKENS = Metric("input_tokens", "1", "Tokens of the prompts of completed requests.", digits=9)
 OUTPUT_TOKENS = Metric("output_tokens", "1", "Tokens of the answers of completed requests.", digits=9)
@@ -264,7 +282,7 @@ OUTPUT_LENGTH = Metric("output_length", "1", "Tokens of an answer, mean over req
 INPUT_TOKENS_PER_S = Metric("input_tokens_per_s", "1/s", "input_tokens divided by the wall clock.", Better.high, 4)
 OUTPUT_TOKENS_PER_S = Metric("output_tokens_per_s", "1/s", "output_tokens divided by the wall clock.", Better.high, 4)
 PEAK_OUTPUT_TOKENS_PER_S = Metric(
-    "peak_output_tokens_per_s", "1/s", "Most tokens of answers that came in any second.", Better.high, 4
+    "peak_output_tokens_per_s", "1/s", "Most tokens of answers in any second.", Better.high, 4
 )
 SERVED_TOKENS_PER_S = Metric(
     "served_tokens_per_s", "1/s", "input_tokens and output_tokens divided by the wall clock.", Better.high, 4
@@ -279,7 +297,7 @@ OUTPUT_TOKENS_PER_S_PER_REQUEST = Metric(
 
 
 def distribution(name: str, definition: str) -> dict[str, Metric]:
-    """The metrics of how a time is distributed, by statistic."""
+    """Return the metrics of the distribution of a time, by statistic."""
     statistics = {"mean": "Mean", "median": "Median", "min": "Least", "max": "Most"} | {
         f"p{percent}": f"{percent}th percentile" for percent in (90, 95, 99)
     }
@@ -303,12 +321,12 @@ IO_BANDWIDTH = Metric(
 IO_OPERATIONS_PER_S = Metric(
     "io_operations_per_s",
     "1/s",
-    "Reads, writes or, of metadata, files per second, all processes together.",
+    "Reads or writes per second, for metadata files per second, all processes together.",
     Better.high,
     4,
 )
 TRANSFER_SIZE = Metric("transfer_size_bytes", "B", "Bytes of one read or write call.", digits=9)
-BLOCK_SIZE = Metric("block_size_bytes", "B", "Bytes that a process reads or writes one after the other.", digits=12)
+BLOCK_SIZE = Metric("block_size_bytes", "B", "Contiguous bytes that a process reads or writes.", digits=12)
 IO500_SCORE = Metric(
     "io500_score",
     "1",
@@ -317,22 +335,25 @@ IO500_SCORE = Metric(
     4,
 )
 STORAGE_READ_PEAK = Metric(
-    "storage_read_peak_bytes_per_s", "B/s", "Most bytes a second that a storage system was seen to send.", digits=4
+    "storage_read_peak_bytes_per_s", "B/s", "Peak of bytes per second that a storage system sent.", digits=4
 )
 STORAGE_WRITE_PEAK = Metric(
-    "storage_write_peak_bytes_per_s", "B/s", "Most bytes a second that a storage system was seen to take.", digits=4
+    "storage_write_peak_bytes_per_s", "B/s", "Peak of bytes per second that a storage system received.", digits=4
 )
 STORAGE_CPU_BUSY = Metric(
-    "storage_cpu_busy", "1", "Share of the time in which the processors of a storage system's nodes worked.", digits=3
+    "storage_cpu_busy",
+    "1",
+    "Share of the time in which the processors of a storage system's nodes were busy.",
+    digits=3,
 )
 STORAGE_OPERATIONS = Metric(
-    "storage_operations_per_node", "1", "File operations that a node of a storage system answered.", digits=3
+    "storage_operations_per_node", "1", "File operations that a node of a storage system served.", digits=3
 )
 IO_LATENCY = distribution("io_latency", "from handing an I/O to the library until it is done.")
 COMPLETION_LATENCY = distribution("completion_latency", "from the kernel having an I/O until it is done.")
 ACCELERATOR_UTILIZATION = Metric(
     "accelerator_utilization",
     "1",
-    "Share of the time in which the accelerators of a training computed, that is did not wait for data.",
+    "Share of the time in which the accelerators of a training computed instead of waiting for data.",
     Better.high,
 )

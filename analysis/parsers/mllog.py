@@ -1,8 +1,8 @@
 """MLPerf logging: `:::MLLOG {json}` anywhere in a line, with the time of the machine in ms.
 
-A file is one result, or the power that a node or the switches drew meanwhile, whose clock may be hours off. The time to
-train is that from run_start to the last run_stop, by the rule of mlperf_logging's result_summarizer; whether the result
-counts is the status of that run_stop.
+A file contains one result, or the power readings of a node or of the switches, whose clock may be hours off. The time
+to train is the time from run_start to the last run_stop (mlperf_logging's result_summarizer); the status of that
+run_stop decides if the result counts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import as_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -39,18 +38,18 @@ NAMES = {
 EVENTS = {
     f"{what}_{end}" for what in ("init", "run", "epoch", "eval", "power_measurement") for end in ("start", "stop")
 }
-# Of nodes a reading a second or so, of switches mostly one estimate for all of them.
+# Nodes: a reading about every second; switches: mostly one estimate for all.
 POWERS = {"power_reading", "interconnect_power_est"}
-# Whose first time counts.
+# The first time of these counts.
 STARTS = {"init_start", "init_stop", "run_start"}
 SCORES = {"eval_accuracy", "eval_loss"}
-# The log names no unit of its throughput: these are what the reference implementations divide by the time.
+# Unit of the throughput, which the log does not state: the quantity that the reference implementation counts.
 RATES = {"gpt3": m.TOKENS_PER_S} | dict.fromkeys(
     ("llama2_70b_lora", "llama31_405b", "llama31_8b", "resnet", "bert", "stable_diffusion"), a.SAMPLES_PER_S
 )
-# Of gpt3 in round 3, which had no throughput.
+# gpt3 in round 3, which logs no throughput.
 TRACKED: Names = {"train_step_timing": (m.STEP_TIME, 1), "reduced_train_loss": (m.LOSS, 1)}
-# gpt3 counted tokens under the name samples_count in round 3; all of its training is less than so many samples.
+# In round 3 samples_count of gpt3 counts tokens; a whole training has fewer samples than this.
 MOST_SAMPLES = 1e8
 
 
@@ -64,12 +63,12 @@ class Entry(NamedTuple):
 
     @property
     def progress(self) -> dict[Metric, float]:
-        """How much had been trained on, and when."""
+        """Return the samples or tokens so far, and the time."""
         return progress(self.metadata, self.time_s)
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Settings, events, losses, evaluations and throughputs as they come, and the time to train at the end."""
+    """Return settings, events, losses, evaluations and throughputs in order, then the time to train."""
     rate: Metric | None = None
     batch: dict[Metric, float] = {}
     starts: dict[str, float] = {}
@@ -79,7 +78,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         if fields is None:
             continue
         if fields[0] == "train_loss":
-            # Nearly all lines of some logs, and so told without asking what else they might be.
+            # Nearly all lines of some logs: return them before any other test.
             _, value, metadata, time_s = fields
             if (loss := as_number(value)) is not None:
                 values = progress(metadata, time_s)
@@ -93,7 +92,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             stop = line.number, entry
         if entry.key in STARTS:
             starts.setdefault(entry.key, entry.time_s)
-        kind, values, texts = said(entry, rate)
+        kind, values, texts = content_of(entry, rate)
         if a.GLOBAL_BATCH_SIZE in values:
             batch = values
         elif m.STEP_TIME in values:
@@ -110,14 +109,14 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def fields_of(text: str) -> tuple[str, Any, Mapping[str, Any], float] | None:
-    """The fields of a line's entry; None where there is none, or only a part of one."""
+    """Return the fields of the entry in a line; None without a complete one."""
     at = text.find(MARK)
     if at < 0:
         return None
     try:
         logged = orjson.loads(text[at + len(MARK) :])
     except orjson.JSONDecodeError:
-        # NaN is no JSON, though Python writes it; nor is what another rank printed behind.
+        # Python writes NaN, which is not JSON; and another rank may have printed behind the entry.
         try:
             logged, _ = DECODER.raw_decode(text, at + len(MARK))
         except (ValueError, RecursionError):
@@ -131,15 +130,15 @@ def fields_of(text: str) -> tuple[str, Any, Mapping[str, Any], float] | None:
 
 
 def progress(metadata: Mapping[str, Any], time_s: float) -> dict[Metric, float]:
-    """How much had been trained on, and when."""
+    """Return the samples or tokens so far, and the time."""
     done = as_number(metadata["samples_count"] if "samples_count" in metadata else metadata.get("step"))
     if done is None:
         return {a.UNIX_TIME: time_s}
     return {a.UNIX_TIME: time_s, a.SAMPLES_DONE if done < MOST_SAMPLES else a.TOKENS_DONE: done}
 
 
-def said(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, float], dict[Text, str]]:
-    """What an event says; nothing where it is of no use here."""
+def content_of(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, float], dict[Text, str]]:
+    """Return kind, values and texts of an event; both empty if it is not used."""
     key, value = entry.key, as_number(entry.value)
     if key in EVENTS:
         status = entry.metadata.get("status")
@@ -169,5 +168,5 @@ FORMAT = LineFormat(
     "MLPerf MLLOG",
     "https://github.com/mlcommons/logging/blob/4.1.0/mlperf_logging/mllog/mllog.py",
     parse,
-    needles=(MARK,),
+    markers=(MARK,),
 )

@@ -1,6 +1,6 @@
-"""The JSON files beside an MLPerf result: what the system is made of, and the scaling factor of its convergence.
+"""The JSON files beside an MLPerf result: the hardware of the system, and the scaling factor of its convergence.
 
-A system's name misleads about its size: what counts is number_of_nodes and accelerators_per_node, mostly strings.
+The name of a system does not state its size: read number_of_nodes and accelerators_per_node, which are mostly strings.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ NAMES = {
     "framework": Text.software,
     "host_networking": Text.interfaces,
 }
-# What says nothing.
+# Placeholders.
 EMPTY = {"", "N/A", "n/a", "NA", "None", "TBD"}
 
 
 def recognises(document: Any) -> bool:
-    """Whether it is a system's description, or a file with nothing but the scaling factor."""
+    """Return True for the description of a system, or a file with only the scaling factor."""
     return isinstance(document, dict) and (
         {"system_name", "number_of_nodes"} <= document.keys() or document.keys() == {"scaling_factor"}
     )
 
 
 def parse(document: Any) -> Iterator[Record]:
-    """One record."""
+    """Return one record."""
     values = {metric: number for key, metric in COUNTS.items() if (number := counted(document.get(key)))}
     texts = {
-        text: said.strip()
+        text: reported.strip()
         for key, text in NAMES.items()
-        if isinstance(said := document.get(key), str) and said.strip() not in EMPTY
+        if isinstance(reported := document.get(key), str) and reported.strip() not in EMPTY
     }
     if values or texts:
         yield Record(Kind.setting, 0, values, texts)
 
 
-def counted(said: Any) -> float | None:
-    """A number, or one written as a string."""
-    return printed_number(said) if isinstance(said, str) else as_number(said)
+def counted(reported: Any) -> float | None:
+    """Return a number, also if written as a string."""
+    return printed_number(reported) if isinstance(reported, str) else as_number(reported)
 
 
 FORMAT = DocumentFormat(

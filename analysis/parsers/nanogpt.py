@@ -1,7 +1,7 @@
 """llm.c, modded-nanogpt, nanoGPT: `step 5/99 | loss 3.1 | ...`, `step:5/99 train_loss:3.1 ...`, `iter 5: loss 3.1 ...`.
 
-A log of modded-nanogpt begins with its whole program, whose print statements look much like the lines; its clock
-leaves out the first steps and the evaluations. llm.c also keeps a file of lines like `s:5 trl:3.1`.
+A log of modded-nanogpt begins with its own source code, whose print statements resemble the lines; its clock excludes
+the first steps and the evaluations. llm.c also writes a file of lines like `s:5 trl:3.1`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 NUMBER = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
 CLOCK = rf"train_time:(?P<total_ms>{NUMBER})ms step_avg:(?P<mean_ms>{NUMBER})ms"
-# Names say what a number is; `before` counts the steps before this one, `step` those done.
+# Group names are field names; `before` counts the steps before this one, `step` the finished ones.
 PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (Kind.step, re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{NUMBER}))? {CLOCK}")),
     (
@@ -43,7 +42,7 @@ PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ),
     (Kind.evaluation, re.compile(rf"^s:(?P<step>\d+) tel:(?P<validation>{NUMBER})$")),
 )
-# Any program may print these: they count after a line that is one of the above.
+# Any program may print these: accept them only after a line with one of the patterns above.
 LATER_PATTERNS = (
     (Kind.evaluation, re.compile(rf"^val loss (?P<validation>{NUMBER})$")),
     (Kind.summary, re.compile(rf"^total average iteration time: (?P<mean_ms>{NUMBER}) ms$")),
@@ -71,18 +70,18 @@ NAMES: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, evaluations, and memory or mean time at the end."""
+    """Return steps, evaluations, and memory or mean time at the end."""
     patterns = PATTERNS
     for line in lines:
         for kind, pattern in patterns:
             if found := pattern.match(line.text):
-                yield Record(kind, line.number, said(found.groupdict()), {}, line.rank, line.host)
+                yield Record(kind, line.number, numbers_of(found.groupdict()), {}, line.rank, line.host)
                 patterns = PATTERNS + LATER_PATTERNS
                 break
 
 
-def said(fields: Mapping[str, str | None]) -> dict[Metric, float]:
-    """The numbers of a line."""
+def numbers_of(fields: Mapping[str, str | None]) -> dict[Metric, float]:
+    """Return the numbers of a line."""
     values = numbers(fields.items(), NAMES)
     before = numbers([("step", fields.get("before"))], NAMES)
     return values | {metric: step + 1 for metric, step in before.items()}
@@ -94,6 +93,6 @@ FORMAT = LineFormat(
     "https://github.com/KellerJordan/modded-nanogpt/blob/master/train_gpt.py, "
     "https://github.com/karpathy/nanoGPT/blob/master/train.py (each as of 2025)",
     parse,
-    needles=(" step_avg:", " tok/s", "ms, mfu ", " trl:", " tel:", "val loss ", "peak memory ",
+    markers=(" step_avg:", " tok/s", "ms, mfu ", " trl:", " tel:", "val loss ", "peak memory ",
              "total average iteration time: "),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """nanotron: `... [INFO|DP=0|PP=0|TP=0|host]: iteration: 5 / 99 | consumed_tokens: 1.64M | ...`, one line a logged step.
 
-Numbers have three digits and, from a thousand on, K, M, G or T for powers of 1000, bytes too. Fields come and go;
-`global_batch_size` was in samples and is in tokens.
+Numbers have three digits and, from 1000, suffixes K, M, G or T for powers of 1000, also for bytes. Fields differ
+between versions; `global_batch_size` is in samples in old ones and in tokens in new ones.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 STEP = re.compile(r"\biteration: (?P<step>\d+) / (?P<planned>\d+) (?P<fields>\|.*)")
-# Outside of Slurm no host ends the head.
+# Without Slurm the head has no host at its end.
 HEAD = re.compile(r"(\d\d/\d\d/\d{4} [\d:]{8}) \[\w+(?:\|\w+=\d+)*(?:\|([^\]|=]+))?\]: $")
 FIELD = re.compile(r"\| (\w+): (-?[\d.]+(?:e[-+]\d+)?)([KMGTP]?)(?= *(?:\||$))")
 THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-# The configuration as Python prints it, a setting a line.
+# The configuration as Python prints it, one setting per line.
 SETTING = re.compile(r"[ (](\w+)=([\w.]+)[,)]+$")
 SETTINGS = {
     "num_hidden_layers": a.LAYERS,
@@ -57,7 +56,7 @@ NAMES: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, with the host that logs; before them what was set up."""
+    """Return the settings, then steps with the host that logs."""
     settings: dict[Metric, float] = {}
     texts: dict[Text, str] = {}
     configured: int | None = None
@@ -69,7 +68,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if configured is not None:
                 yield Record(Kind.setting, configured, settings | ranks_of(settings), texts)
                 settings, texts, configured = {}, {}, None
-            fields = {name: scaled(said, suffix) for name, said, suffix in FIELD.findall(found["fields"])}
+            fields = {name: scaled(digits, suffix) for name, digits, suffix in FIELD.findall(found["fields"])}
             values = numbers((found.groupdict() | fields).items(), NAMES) | batch(fields)
             head = HEAD.search(line.text[: found.start()])
             when = {Text.timestamp: head[1]} if head else {}
@@ -87,13 +86,13 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def ranks_of(settings: Mapping[Metric, float]) -> dict[Metric, float]:
-    """How many ranks the axes make, where all three are told."""
+    """Return the rank count as the product of the axes, if all three are known."""
     axes = (a.DATA_PARALLEL_SIZE, a.PIPELINE_PARALLEL_SIZE, a.TENSOR_PARALLEL_SIZE)
     return {a.RANKS: math.prod(settings[axis] for axis in axes)} if settings.keys() >= set(axes) else {}
 
 
 def batch(fields: Mapping[str, float | None]) -> dict[Metric, float]:
-    """The size of a step, in what it is in: with the tokens that a step has, by speed and time, it is in tokens."""
+    """Return the batch size: in tokens if it equals the tokens of a step (speed by time), else in samples."""
     size, speed = fields.get("global_batch_size"), fields.get("tokens_per_sec")
     time_ms = fields.get("elapsed_time_per_iteration_ms", fields.get("time_per_iteration_ms"))
     if not (size and speed and time_ms):
@@ -102,9 +101,9 @@ def batch(fields: Mapping[str, float | None]) -> dict[Metric, float]:
     return numbers([("size", size)], {"size": (m.PADDED_TOKENS if in_tokens else a.GLOBAL_BATCH_SIZE, 1)})
 
 
-def scaled(said: str, suffix: str) -> float | None:
-    """The number that is printed as 1.64 and M."""
-    number = printed_number(said)
+def scaled(digits: str, suffix: str) -> float | None:
+    """Return the number printed as, for example, 1.64 and M."""
+    number = printed_number(digits)
     return None if number is None else number * THOUSANDS[suffix]
 
 
@@ -112,7 +111,7 @@ FORMAT = LineFormat(
     "nanotron",
     "https://github.com/huggingface/nanotron/blob/v0.4/src/nanotron/trainer.py (train_step_logs)",
     parse,
-    needles=(
+    markers=(
         "| consumed_tokens: ",
         "| start_iteration_step: ",
         LLAMA,

@@ -1,7 +1,7 @@
-"""NCCL and RCCL with NCCL_DEBUG=INFO: `node1:4711:4720 [0] NCCL INFO ...`, what collectives travel over and why.
+"""NCCL and RCCL with NCCL_DEBUG=INFO: `node1:4711:4720 [0] NCCL INFO ...`, transports of collectives and their causes.
 
-Every process says the same of every channel, so a line is not a record: at the end each different thing is said once,
-where it stood first, with the number of lines that said it. Addresses are left out.
+Every process prints the same lines for every channel, so equal lines become one record at the end, with the number of
+the first line and the count of lines. Addresses are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jobs.runtime.transport import CHANNEL, way_of
 NETWORK = re.compile(r"NCCL INFO Using network (\S[\w -]*?)\s*$")
 DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")
 PORT = re.compile(r"\[\d+\](\S+:\d+/(?:IB|RoCE))\b")
-# An interface with the address that follows it.
+# An interface followed by its address.
 INTERFACE = re.compile(r"(?:^| |\])([\w.@-]{1,40}):\S+<\d+>")
 PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)")
 NVLS = re.compile(r"\b[1-9]\d* nvls channels\b")
@@ -27,23 +27,23 @@ COMPLETE = re.compile(r"\bnranks (\d{1,9}) .*- Init COMPLETE")
 SETUP = re.compile(r"Init timings\b.* nranks (\d{1,9}) total (\d{1,9}\.\d+) ")
 VERSION = re.compile(r"\b([NR]CCL) version {0,9}:? {0,9}(\d+\.\d+\S*)")
 PLUGIN = re.compile(r"\b(aws-ofi-[nr]ccl) (\d+\.\d+\S*)")
-# A number ends with a full stop: without one it is torn.
+# A number is followed by a full stop; without one it is torn.
 VARIABLE = re.compile(r"\b(\w{0,20}CCL_\w{1,60}) set (?:by environment )?to (?:(-?\d+)\.|(?!-?\d+\s*$)(\S.*?)\.?)\s*$")
 WARNING = re.compile(r"(?:([\w.-]{1,64}):\d{1,9}:\d{1,9} \[\d+\] (?:\S.{0,199} )?)?NCCL WARN (\S.*)")
-# Of a log that goes on warning of ever different addresses: so many, and the count begins again.
+# Most records kept, for logs with ever different warnings; beyond it they are returned and counting restarts.
 MOST_KEPT = 10_000
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Versions, variables, networks and communicators as settings, channels as summaries, warnings as events."""
+    """Return versions, variables, networks and communicators as settings, channels as summaries, warnings as events."""
     kept: dict[Hashable, Record] = {}
     counts: Counter[Hashable] = Counter()
     for line in lines:
-        # Nearly all lines are of channels.
+        # Nearly all lines describe channels.
         channel = CHANNEL.search(line.text)
         key: Hashable = way_of(channel) if channel else None
         if key not in kept:
-            record = Record(Kind.summary, line.number, {}, {Text.transport: str(key)}) if channel else said(line)
+            record = Record(Kind.summary, line.number, {}, {Text.transport: str(key)}) if channel else record_of(line)
             if record is None:
                 continue
             key = key or (record.kind, record.host, *record.values.items(), *record.texts.items())
@@ -57,13 +57,13 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def counted(kept: dict[Hashable, Record], counts: Counter[Hashable]) -> Iterator[Record]:
-    """Each record with the number of lines that it stands for."""
+    """Return each record with the number of lines that it represents."""
     for key, record in kept.items():
         yield record._replace(values={**record.values, a.LINES: float(counts[key])})
 
 
-def said(line: Line) -> Record | None:
-    """What another line says; of whom only where it is a warning."""
+def record_of(line: Line) -> Record | None:
+    """Return the record of any other line, with a host only for warnings."""
     text = line.text
     if "NCCL WARN " in text and (found := WARNING.search(text)):
         return Record(Kind.event, line.number, {}, {Text.message: found[2].rstrip()}, None, found[1] or line.host)
@@ -77,7 +77,7 @@ def said(line: Line) -> Record | None:
 
 
 def setting(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
-    """What the library runs with."""
+    """Return values and texts of a setting of the library."""
     if found := COMMUNICATOR.search(text):
         metrics = a.COMMUNICATOR_RANKS, a.COMMUNICATOR_NODES, a.RANKS_PER_NODE
         return {metric: float(value) for metric, value in zip(metrics, found.groups(), strict=True)}, {}
@@ -102,8 +102,8 @@ FORMAT = LineFormat(
     "https://github.com/NVIDIA/nccl/blob/v2.26.2-1/src/init.cc",
     parse,
     repeated=(" via NET/", " via COLLNET/", " via P2P/", " via SHM/", " via direct shared memory"),
-    alike=CHANNEL,
-    needles=(
+    dedup_key=CHANNEL,
+    markers=(
         "NCCL WARN ", "- Init COMPLETE", "Init timings", " nNodes ", " set by environment to ", "NCCL_IB_HCA set to ",
         "NCCL INFO Using network ", "NET/IB : Using ", "NET/Socket : Using ", "Bootstrap : Using ", "Bootstrap: Using ",
         "NET/OFI ", " nvls channels", "NCCL version ", "RCCL version ",

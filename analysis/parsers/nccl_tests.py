@@ -1,6 +1,6 @@
 """nccl-tests and rccl-tests: a table of message sizes, out-of-place and in-place, and the devices of each rank.
 
-Before 2.13 there is no column `root` and, for `#wrong`, one `error`. With `-c 0` neither is known (`N/A`).
+Before 2.13 there is no column `root`, and a column `error` instead of `#wrong`. With `-c 0` both are `N/A`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
@@ -19,7 +18,7 @@ ROW = re.compile(
     r"^\s*(\d{1,18})\s+(\d+)\s+([a-z]\w*)\s+([a-z]\w*)(?:\s+-?\d+)?"
     r"\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s*$"
 )
-# Rows have no other mark: the program prints type and operation at these widths.
+# Rows have no other marker: the program prints type and operation at these widths.
 TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16")
 OPERATIONS = ("sum", "prod", "max", "min", "avg", "none")
 ROW_MARKS = tuple(f"{kind}{operation:>8}" for kind in TYPES for operation in OPERATIONS)
@@ -37,7 +36,7 @@ COLUMNS: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A measurement for each row and place, a setting for each device, the average as a summary."""
+    """Return a measurement for each row and place, a setting for each device, the average as a summary."""
     program: dict[Text, str] = {}
     for line in lines:
         if row := ROW.match(line.text):
@@ -57,9 +56,9 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def measured(size: float, time_us: str, algorithm: str, bus: str, wrong: str) -> dict[Metric, float]:
-    """The numbers of one half of a row; a row of zeros was not measured."""
+    """Return the numbers of one half of a row; 0 was not measured."""
     values = {a.MESSAGE_SIZE: size, **numbers((("time", time_us), ("algbw", algorithm), ("busbw", bus)), COLUMNS)}
-    # What was a largest error before 2.13 is no count.
+    # Before 2.13 this column contains the largest error, not a count.
     count = printed_number(wrong) if wrong.isdigit() else None
     return values if count is None else values | {a.WRONG_VALUES: count}
 
@@ -68,5 +67,5 @@ FORMAT = LineFormat(
     "nccl-tests",
     "https://github.com/NVIDIA/nccl-tests/blob/v2.13.10/src/common.cu",
     parse,
-    needles=("# Avg bus bandwidth", "_perf", " device ", *ROW_MARKS),
+    markers=("# Avg bus bandwidth", "_perf", " device ", *ROW_MARKS),
 )

@@ -1,7 +1,7 @@
 """NeMo 2: `Training epoch 0, iteration 5/99 | lr: 1e-4 | ...`; NeMo 1: `Epoch 0: 7%|  | 7/99 [..., global_step=6.0]`.
 
-Steps are counted from 0 in both. Where NeMo 2 prints not every step it averages all that it prints, counts too; the
-bar of NeMo 1 rounds large counts to three digits (1.63e+6; no step is told from that), and repeats itself.
+Both count steps from 0. If NeMo 2 does not print every step, all its values are means, counts included. The bar of
+NeMo 1 rounds large counts to three digits (1.63e+6, of which no step is derived), and repeats itself.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -25,10 +24,10 @@ BAR = re.compile(
 BAR_FIELD = re.compile(r"(?:^|, )([^,=]+)=([-+.\w]+)")
 TIMES = re.compile(r"\btrain_step_timing in s: \[([\d., ]+)\]")
 SPEED = re.compile(r"\bTFLOPs per sec per GPU=(\d+\.\d+)")
-# Lightning's own words, after all of a checkpoint was read.
+# Printed by Lightning after a whole checkpoint was read.
 RESTORED = re.compile(r"\bRestored all states from the checkpoint at (\S+)")
 VOCABULARY = re.compile(r"\bPadded vocab_size: (\d{1,12}), original vocab_size: ")
-# Lightning's, of any program: given only with a step of NeMo's.
+# Printed by Lightning in any program: returned only together with a step of NeMo.
 STARTED = re.compile(r"^All distributed processes registered\. Starting with (\d{1,7}) processes$")
 TIME = "train_step_timing in s"
 NAMES: Names = {
@@ -46,12 +45,12 @@ NAMES: Names = {
     "max_memory_allocated": (m.MEMORY_PEAK, 1),
     "val_loss": (m.EVALUATION_LOSS, 1),
 }
-# Of these a mean over several steps says nothing.
+# Metrics for which a mean over several steps is meaningless.
 OF_ONE_STEP = {a.SAMPLES_DONE, m.EVALUATION_LOSS}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, how many ranks and rows of the embedding there are, and the speed that NeMo 1 gives at its end."""
+    """Return steps, the number of ranks, the rows of the embedding, and the speed that NeMo 1 prints at its end."""
     last: float | None = None
     every_step = False
     ranks: Record | None = None
@@ -74,14 +73,14 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         else:
             yield from around(line)
         for found in BAR.finditer(line.text):
-            # Any program with a bar of Lightning's prints the rest.
+            # Any program with Lightning's bar prints the rest of it.
             if "global_step=" in found["fields"] and (values := bar(found)) != shown:
                 shown = values
                 yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
 
 
 def around(line: Line) -> Iterator[Record]:
-    """What other lines say: a checkpoint that was loaded, rows of the embedding, times and the speed at the end."""
+    """Return other records: loaded checkpoints, rows of the embedding, times and the speed at the end."""
     if found := RESTORED.search(line.text):
         texts = {Text.event: RESUMED, Text.checkpoint: found[1]}
         yield Record(Kind.event, line.number, {}, texts, line.rank, line.host)
@@ -96,13 +95,13 @@ def around(line: Line) -> Iterator[Record]:
 
 
 def iteration(found: re.Match[str]) -> dict[Metric, float]:
-    """The numbers of a line of NeMo 2."""
+    """Return the numbers of a line of NeMo 2."""
     fields = dict(ITERATION_FIELD.findall(found["fields"]))
     return progress(found, fields.get("global_step")) | numbers(fields.items(), NAMES)
 
 
 def bar(found: re.Match[str]) -> dict[Metric, float]:
-    """The numbers of a state of NeMo 1's bar."""
+    """Return the numbers of a state of NeMo 1's bar."""
     fields: dict[str, str] = dict(BAR_FIELD.findall(found["fields"]))
     step = fields.get("global_step", "")
     rate = printed_number(found["rate"] or "")
@@ -111,13 +110,13 @@ def bar(found: re.Match[str]) -> dict[Metric, float]:
 
 
 def progress(found: re.Match[str], global_step: str | None) -> dict[Metric, float]:
-    """Epoch and step; in the first epoch its own count serves where global_step is not known."""
+    """Return epoch and step; the count in the first epoch replaces an unknown global_step."""
     epoch = printed_number(found["epoch"])
     step = printed_number(global_step or "")
     if step is None and epoch == 0:
         step = printed_number(found["done"])
         if step is not None and found.re is BAR:
-            # The bar counts the steps that are done, everything else counts from 0.
+            # The bar counts finished steps, everything else counts from 0.
             step -= 1
     values = {} if epoch is None else {a.EPOCH: epoch}
     return values | ({} if step is None else {m.STEP: step + 1})
@@ -127,7 +126,7 @@ FORMAT = LineFormat(
     "NeMo",
     "https://github.com/NVIDIA/NeMo/blob/v2.7.3/nemo/lightning/pytorch/callbacks/progress_printer.py",
     parse,
-    needles=(
+    markers=(
         "Training epoch ",
         "global_step=",
         "train_step_timing in s: [",

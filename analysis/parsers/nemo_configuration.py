@@ -1,7 +1,7 @@
-"""NeMo's configuration as YAML: what NeMo 1 prints before a training, and the `model.yaml` of NeMo 2's checkpoints.
+"""NeMo's configuration as YAML: printed by NeMo 1 before a training, and `model.yaml` of NeMo 2's checkpoints.
 
-A model's numbers have Megatron-core's names. NeMo 2 keeps what a model was made with, and its trainer sets precision
-and parallelism later: of them `model.yaml` tells nothing for sure.
+Numbers of a model have Megatron-core's names. NeMo 2 writes the arguments of the model, and its trainer sets precision
+and parallelism later: `model.yaml` does not state them reliably.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from jobs.metrics import Metric
 
 BANNER = "* Experiment configuration *"
 HEADER = "_target_: nemo.collections.llm."
-# A log line of NeMo indents the lines after its first.
+# NeMo's logger indents all lines of a message after the first.
 ENTRY = re.compile(r"^( *)([\w-]+):(?: (.*\S))?\s*$")
 ITEM = re.compile(r"^ *- |^\s*$")
 Entries = Mapping[str, str]
-"""What stands at each place, as in `model.data.data_impl`; of a section the empty text."""
+"""Value at each place, such as `model.data.data_impl`; the empty text for a section."""
 
 EXPERTS = {
     "num_moe_experts": a.EXPERTS,
     "moe_router_topk": a.EXPERTS_PER_TOKEN,
     "moe_ffn_hidden_size": a.INTERMEDIATE_SIZE,
 }
-UNTOLD = {"null", "???", ""}
-# Of a layer or of the model, with what stands where there is none of it.
+UNKNOWN = {"null", "???", ""}
+# Settings of a layer or of the model, with their values for "none".
 UNCOVERED = {
     "multi_latent_attention": "false",
     "is_hybrid_model": "false",
@@ -39,7 +39,7 @@ UNCOVERED = {
     "heterogeneous_block_specs": "false",
 }
 GATED_ACTIVATIONS = {f"{fast}{name}" for fast in ("", "fast-") for name in ("swiglu", "geglu", "reglu")}
-# Of a model of NeMo 1, by its trainer's word for precision.
+# Precision of a model of NeMo 1, by the trainer's name for it.
 PRECISIONS = {"16": "fp16", "32": "float32", "32-true": "float32"}
 RUN = {
     "trainer.num_nodes": a.NODES,
@@ -55,12 +55,12 @@ RUN = {
     "model.data.seq_length": a.SEQUENCE_LENGTH,
     "model.seed": a.SEED,
 }
-# That of GPT's pretraining; what is fine-tuned on has files of its own, and padding.
+# Data of GPT pretraining, without padding; fine-tuning has other files, with padding.
 ONE_STREAM = {"mmap", "lazy", "cached", "mock"}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """The first configuration, as one record of settings."""
+    """Return the first configuration as one record of settings."""
     begin: Line | None = None
     entries: dict[str, str] = {}
     above: list[tuple[int, str]] = []
@@ -82,62 +82,62 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield Record(Kind.setting, begin.number, values, texts)
 
 
-def of_nemo_1(said: Entries) -> tuple[dict[Metric, float], dict[Text, str]]:
-    """A whole experiment: its trainer, its model and the data that decides whether samples are padded."""
-    values, extra = shape(below(said, "model"))
+def of_nemo_1(entries: Entries) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """Return values and texts of an experiment: trainer, model, and the data, which decides if samples are padded."""
+    values, extra = shape(below(entries, "model"))
     for place, metric in RUN.items():
-        if (number := printed_number(said.get(place, ""))) is not None and number > 0:
+        if (number := printed_number(entries.get(place, ""))) is not None and number > 0:
             values[metric] = number
     if a.NODES in values and a.RANKS_PER_NODE in values:
         values[a.RANKS] = values[a.NODES] * values[a.RANKS_PER_NODE]
-    if said.get("model.rampup_batch_size", "null") not in UNTOLD:
+    if entries.get("model.rampup_batch_size", "null") not in UNKNOWN:
         values.pop(a.GLOBAL_BATCH_SIZE, None)
     if a.LAYERS in values:
-        values[a.GATED] = float(said.get("model.activation") in GATED_ACTIVATIONS)
-    if said.get("model.data.data_impl") in ONE_STREAM:
+        values[a.GATED] = float(entries.get("model.activation") in GATED_ACTIVATIONS)
+    if entries.get("model.data.data_impl") in ONE_STREAM:
         values[a.FULL_SAMPLES] = 1.0
-    adapters = said.get("model.peft.peft_scheme", "null")
-    dimension = printed_number(said.get("model.peft.lora_tuning.adapter_dim", ""))
+    adapters = entries.get("model.peft.peft_scheme", "null")
+    dimension = printed_number(entries.get("model.peft.lora_tuning.adapter_dim", ""))
     if adapters == "lora" and dimension is not None:
         values[a.LORA_RANK] = dimension
-    elif adapters not in UNTOLD:
+    elif adapters not in UNKNOWN:
         extra.append(f"peft_scheme {adapters}")
-    precision = said.get("trainer.precision", "")
-    if said.get("model.fp8", "false") not in {"false", *UNTOLD}:
+    precision = entries.get("trainer.precision", "")
+    if entries.get("model.fp8", "false") not in {"false", *UNKNOWN}:
         precision = "fp8"
-    texts = {Text.precision: PRECISIONS.get(precision, precision)} if precision not in UNTOLD else {}
+    texts = {Text.precision: PRECISIONS.get(precision, precision)} if precision not in UNKNOWN else {}
     return values, texts | ({Text.uncovered: ", ".join(extra)} if extra else {})
 
 
-def of_nemo_2(said: Entries) -> tuple[dict[Metric, float], dict[Text, str]]:
-    """A model, and whether it has adapters."""
-    model = below(said, "config")
+def of_nemo_2(entries: Entries) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """Return values and texts of a model, and if it has adapters."""
+    model = below(entries, "config")
     values, extra = shape(model)
     values[a.GATED] = float(model.get("gated_linear_unit") == "true")
     if (length := printed_number(model.get("seq_length", ""))) is not None:
         values[a.SEQUENCE_LENGTH] = length
-    if said.get("model_transform", "null") != "null":
+    if entries.get("model_transform", "null") != "null":
         extra.append("model_transform")
     return values, {Text.uncovered: ", ".join(extra)} if extra else {}
 
 
-def below(said: Entries, section: str) -> Entries:
-    """The entries right below a section, by their names."""
+def below(entries: Entries, section: str) -> Entries:
+    """Return the entries below a section by their names."""
     return {
-        place.removeprefix(f"{section}."): value for place, value in said.items() if place.startswith(f"{section}.")
+        place.removeprefix(f"{section}."): value for place, value in entries.items() if place.startswith(f"{section}.")
     }
 
 
 def shape(model: Entries) -> tuple[dict[Metric, float], list[str]]:
-    """The model's numbers, and what it has that the formula of FLOPs does not cover."""
-    dense = model.get("num_moe_experts", "null") in {"1", *UNTOLD}
-    told = {metric: printed_number(model.get(name, "")) for name, metric in SHAPE.items()}
-    told |= {
+    """Return the numbers of the model, and its parts that the FLOPs formula does not cover."""
+    dense = model.get("num_moe_experts", "null") in {"1", *UNKNOWN}
+    known = {metric: printed_number(model.get(name, "")) for name, metric in SHAPE.items()}
+    known |= {
         metric: number
         for name, metric in ({} if dense else EXPERTS).items()
         if (number := printed_number(model.get(name, ""))) is not None
     }
-    values = {metric: number for metric, number in told.items() if number is not None and number > 0}
+    values = {metric: number for metric, number in known.items() if number is not None and number > 0}
     grouped = printed_number(model.get("num_query_groups", ""))
     if a.LAYERS in values:
         if (heads := grouped or values.get(a.HEADS)) is not None:
@@ -152,8 +152,8 @@ FORMAT = LineFormat(
     "NeMo configuration",
     "https://github.com/NVIDIA/NeMo/blob/v1.23.0/examples/nlp/language_modeling/megatron_gpt_pretraining.py (main)",
     parse,
-    opens=(BANNER,),
-    # Of Lightning, as soon as the trainer is made.
-    closes=("GPU available: ",),
+    section_start=(BANNER,),
+    # Printed by Lightning when the trainer is created.
+    section_end=("GPU available: ",),
     is_header=lambda header: header.startswith(HEADER),
 )

@@ -1,7 +1,7 @@
 """nvidia-smi's readings: `--query-gpu=... --format=csv` under a header of `name [unit]`, `dmon` under `# gpu pwr ...`.
 
-Which columns there are is up to the caller and the driver. dmon repeats its header, and what a GPU cannot measure is
-`-`, `N/A` or `[Not Supported]`.
+Caller and driver decide the columns. dmon repeats its header, and a value that a GPU cannot measure is `-`, `N/A` or
+`[Not Supported]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.metrics import Metric
 PERCENT = 1e-2
 MIB = float(1 << 20)
 MHZ = 1e6
-# By the names of a query, then by those of dmon, whose MB are MiB.
+# Names of a query, then names of dmon, whose MB are MiB.
 COLUMNS: dict[str, tuple[Metric, float]] = {
     "utilization.gpu": (a.GPU_BUSY, PERCENT),
     "utilization.memory": (a.GPU_MEMORY_BUSY, PERCENT),
@@ -39,19 +39,19 @@ COLUMNS: dict[str, tuple[Metric, float]] = {
 }
 HEADER_CELL = re.compile(r"[a-z][a-z0-9_.]*(?: \[[^\]]{1,9}\])?")
 CELL = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,9})?)(?: (?P<unit>%|W|MiB|MHz))?|-|N/A|\[[^\]]*\]")
-# A time that has lost a digit is none.
+# A time with a lost digit does not match.
 TIME = re.compile(r"(?:\d{4}/\d\d/\d\d|\d{8})? ?\d\d:\d\d:\d\d(?:\.\d+)?")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A sample for each row, wherever other lines stand between them."""
+    """Return a sample for each row, even if other lines stand between rows."""
     names: list[str] = []
     separator: str | None = None
     for line in lines:
         text = line.text.strip()
         if text.startswith("#"):
             if "gpu" in (above := text.lstrip("# ").split()):
-                # Of processes (pmon), not of GPUs.
+                # A table of processes (pmon), not of GPUs.
                 names, separator = [] if "pid" in above else above, None
         elif (asked := queried(text)) is not None:
             names, separator = asked, ","
@@ -60,22 +60,22 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def queried(text: str) -> list[str] | None:
-    """The columns of a query's header; None where the line is none."""
+    """Return the columns of a query's header; None if the line is not a header."""
     cells = text.split(", ")
     if "[" not in text or not all(map(HEADER_CELL.fullmatch, cells)):
         return None
-    # Newer drivers print the name that was asked for, which may be the older and shorter one.
+    # Newer drivers print the requested name, which may be the older, shorter one.
     names = [cell.partition(" [")[0] for cell in cells]
     return [{"clocks.sm": "clocks.current.sm", "clocks.mem": "clocks.current.memory"}.get(name, name) for name in names]
 
 
 def sample(line: Line, row: dict[str, str]) -> Iterator[Record]:
-    """The readings of a row; of a line that only looks like one, nothing."""
+    """Return the readings of a row; none if the line is not a row."""
     found = {COLUMNS[name]: CELL.fullmatch(cell) for name, cell in row.items() if name in COLUMNS}
     if not all(found.values()):
         return
     cells = {column: cell for column, cell in found.items() if cell is not None and cell["number"]}
-    # Of a row with units a number without one is torn.
+    # In a row with units a number without a unit is torn.
     units = any(cell["unit"] for cell in cells.values())
     values = {
         metric: float(cell["number"]) * unit
@@ -86,18 +86,20 @@ def sample(line: Line, row: dict[str, str]) -> Iterator[Record]:
         return
     time = row.get("timestamp") or f"{row.get('Date', '')} {row.get('Time', '')}".strip()
     device = row.get("gpu") or row.get("index") or row.get("pci.bus_id") or row.get("uuid") or ""
-    said = {
+    named = {
         Text.timestamp: time if TIME.fullmatch(time) else "",
         Text.device: device,
         Text.gpu_name: row.get("name", ""),
     }
-    yield Record(Kind.sample, line.number, values, {text: each for text, each in said.items() if each}, None, line.host)
+    yield Record(
+        Kind.sample, line.number, values, {text: each for text, each in named.items() if each}, None, line.host
+    )
 
 
 FORMAT = LineFormat(
     "nvidia-smi",
     "https://docs.nvidia.com/deploy/archive/R570/nvidia-smi/index.html",
     parse,
-    opens=("# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [", "power.draw [",
-           "clocks.sm [", "clocks.current.sm ["),
+    section_start=("# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [",
+                   "power.draw [", "clocks.sm [", "clocks.current.sm ["),
 )  # fmt: skip

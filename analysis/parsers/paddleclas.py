@@ -1,8 +1,8 @@
 """PaddleClas: `[Train][Epoch 1/120][Iter: 10/5005]lr: ..., loss: ..., batch_cost: ...s, ips: ... samples/s`.
 
-Static graphs, and all before 2.2, print `epoch:0  train step:10  loss: ...` instead. The rate is of one GPU; rate and
-times are means over the epoch so far without its first steps, up to where these end over the epoch before, too. Other
-than static graphs, dynamic ones also print the mean loss of the epoch so far.
+Static graphs, and all versions before 2.2, print `epoch:0  train step:10  loss: ...` instead. The rate refers to one
+GPU. Rate and times are means over the epoch so far without its first steps; during those, over the previous epoch too.
+Dynamic graphs, unlike static ones, also print the mean loss of the epoch so far.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DYNAMIC = re.compile(
 STATIC = re.compile(
     r"INFO: +(?:END )?(?:epoch:(?P<epoch>\d{1,9})[ ,]+)?(?P<mode>train|valid|eval) (?:step:(?P<iteration>\d{1,12}))?"
 )
-# A torn line ends in half a number: only that which something follows counts, or that has its five decimals.
+# A torn line ends within a number: accept numbers followed by a separator or with all five decimals.
 FIELD = re.compile(r"\b(\w+)(?:\(\w+\))?: *(\d{1,15}\.\d+)(?=s,|[ ,]|(?<=\.\d{5})\s*$)")
-# A warning, of any other number than the one that a configuration was made for.
+# Warning if the number of GPUs differs from the one that the configuration was made for.
 RANKS = re.compile(r"But the number of gpu is (\d{1,9}) in current training")
 TRAINING: dict[str, Metric] = {
     "loss": m.LOSS,
@@ -38,7 +38,7 @@ EVALUATION: dict[str, Metric] = {"loss": m.EVALUATION_LOSS, "top1": a.EVALUATION
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, epochs and whole evaluations, and how many ranks there are; of single batches of an evaluation nothing."""
+    """Return steps, epochs, whole evaluations and the number of ranks; skip single batches of an evaluation."""
     for line in lines:
         if ranks := RANKS.search(line.text):
             yield Record(Kind.setting, line.number, {a.RANKS: float(ranks[1])}, {}, line.rank, line.host)
@@ -52,8 +52,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         place = ((a.EPOCH, found["epoch"]), (a.ITERATION, iteration))
         values = {metric: float(at) for metric, at in place if at}
         names = TRAINING if training else EVALUATION
-        for name, said in FIELD.findall(line.text, found.end()):
-            value = printed_number(said)
+        for name, text in FIELD.findall(line.text, found.end()):
+            value = printed_number(text)
             if name in names and value is not None:
                 values[names[name]] = value
         stamp = STAMP.search(line.text)
@@ -64,5 +64,5 @@ FORMAT = LineFormat(
     "PaddleClas",
     "https://github.com/PaddlePaddle/PaddleClas/blob/v2.5.1/ppcls/engine/train/utils.py",
     parse,
-    needles=("batch_cost: ", "][Avg]", "But the number of gpu is "),
+    markers=("batch_cost: ", "][Avg]", "But the number of gpu is "),
 )

@@ -1,7 +1,7 @@
 """Triton's perf_analyzer, as NVIDIA's recipes run it against vLLM: a block for each concurrency, times in us.
 
-After a block the recipes print metrics of tokens, the percentiles under a heading of their own. Its option -f writes a
-CSV file, a row for each concurrency or rate, with times in us too.
+After a block the recipes print token metrics, with percentiles under their own heading. Option -f writes a CSV file
+with a row for each concurrency or rate, also in us.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
@@ -46,7 +45,7 @@ COLUMNS: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A summary for each concurrency, at the line that says it."""
+    """Return a summary for each concurrency, at the line that names it."""
     first: Line | None = None
     values: dict[Metric, float] = {}
     times: dict[str, Metric] = {}
@@ -55,12 +54,12 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield from summary(first, values)
             first, values = line, {}
         times = HEADINGS.get(line.text.strip(), times)
-        values |= said(line.text, times)
+        values |= row_values(line.text, times)
     yield from summary(first, values)
 
 
-def said(text: str, times: dict[str, Metric]) -> dict[Metric, float]:
-    """The number of a line, given what the last heading was of; one of 0 was not measured."""
+def row_values(text: str, times: dict[str, Metric]) -> dict[Metric, float]:
+    """Return the number of a line under the last heading (`times`); 0 was not measured."""
     if found := NUMBER.match(text):
         metric, unit = NUMBERS[found[1]], 1.0
     elif found := LATENCY.match(text):
@@ -74,13 +73,13 @@ def said(text: str, times: dict[str, Metric]) -> dict[Metric, float]:
 
 
 def summary(first: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
-    """What was measured at one concurrency; nothing where nothing was."""
+    """Return the summary of one concurrency; none if nothing was measured."""
     if first is not None and values.keys() - {a.CONCURRENCY}:
         yield Record(Kind.summary, first.number, values, {}, first.rank, first.host)
 
 
 def parse_report(lines: Iterable[Line]) -> Iterator[Record]:
-    """A summary for each row of the CSV file."""
+    """Return a summary for each row of the CSV file."""
     columns: list[str] = []
     for line in lines:
         if is_report(line.text):
@@ -90,7 +89,7 @@ def parse_report(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def is_report(header: str) -> bool:
-    """Whether a line is the header of the CSV file."""
+    """Return True if a line is the header of the CSV file."""
     return REPORT.match(header) is not None
 
 
@@ -98,9 +97,9 @@ FORMAT = LineFormat(
     "perf_analyzer",
     "https://github.com/triton-inference-server/perf_analyzer/blob/r25.01/src/inference_profiler.cc",
     parse,
-    needles=("Input Tokens/sec:", "Output Tokens/sec:", "Avg Input Seq Length:", "Avg Output Seq Length:"),
-    opens=(FIRST, FIRST_HEADING),
-    closes=("Inferences/Second vs. Client", "=" * 60),
+    markers=("Input Tokens/sec:", "Output Tokens/sec:", "Avg Input Seq Length:", "Avg Output Seq Length:"),
+    section_start=(FIRST, FIRST_HEADING),
+    section_end=("Inferences/Second vs. Client", "=" * 60),
 )
 REPORT_FORMAT = LineFormat(
     "perf_analyzer (CSV)",

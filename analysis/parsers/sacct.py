@@ -1,7 +1,7 @@
 """Slurm's sacct: `JobID|State|...` with -P or -p, or columns of fixed width under dashes, a row for each job and step.
 
-Any columns may have been asked for. In fixed width what is too long is cut and ends in `+`: a state or the kind of a
-step is known by its beginning, a name stays as it stands, and all else is absent.
+Any columns may be requested. In fixed width long values are cut and end in `+`: states and kinds of steps are
+completed from their beginning, names stay cut, and all other cut values are absent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RESOURCES = {"cpu": a.CPUS, "gres/gpu": a.GPUS, "node": a.NODES}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A job for each row of whichever tables there are."""
+    """Return a job record for each row of all tables."""
     names: list[str] = []
     spans: list[tuple[int, int]] = []
     above = ""
@@ -56,7 +56,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def divided(text: str, spans: list[tuple[int, int]]) -> list[str]:
-    """The cells of a row of fixed width, or else at its bars; none where columns run into each other."""
+    """Return the cells of a row, by fixed width or by bars; none if columns overlap."""
     if not spans:
         return text.split("|")
     if any(text[end : end + 1].strip() for _, end in spans):
@@ -65,7 +65,7 @@ def divided(text: str, spans: list[tuple[int, int]]) -> list[str]:
 
 
 def job(line: Line, row: dict[str, str]) -> Iterator[Record]:
-    """What a row says; nothing where its number or its state shows that it is none."""
+    """Return the record of a row; none if its job ID or state is not valid."""
     number = JOB_ID.fullmatch(row.get("jobid") or row.get("jobidraw") or "")
     state = STATE.fullmatch(row.get("state", "UNKNOWN"))
     if number is None or state is None:
@@ -86,35 +86,35 @@ def job(line: Line, row: dict[str, str]) -> Iterator[Record]:
 
 
 def only(known: tuple[str, ...], beginning: str) -> str | None:
-    """The one that begins so; None where several do, or none."""
+    """Return the only known word with this beginning; None if there are several or none."""
     found = [each for each in known if each.startswith(beginning)]
     return found[0] if len(found) == 1 else None
 
 
 def resources(allocated: str) -> dict[Metric, float]:
-    """Of `billing=2,cpu=2,gres/gpu=1,node=1` what is counted."""
+    """Return the resources in `billing=2,cpu=2,gres/gpu=1,node=1` that have a metric."""
     pairs = (each.partition("=") for each in allocated.split(","))
     return {
-        RESOURCES[name]: value for name, _, said in pairs if name in RESOURCES and (value := count(said)) is not None
+        RESOURCES[name]: value for name, _, text in pairs if name in RESOURCES and (value := count(text)) is not None
     }
 
 
-def count(said: str) -> float | None:
-    """A whole number."""
-    return float(said) if re.fullmatch(r"\d{1,15}", said) else None
+def count(text: str) -> float | None:
+    """Return a whole number; None for any other text."""
+    return float(text) if re.fullmatch(r"\d{1,15}", text) else None
 
 
-def duration(said: str) -> float | None:
-    """Seconds of [days-]hours:minutes:seconds."""
-    if (found := DURATION.fullmatch(said)) is None:
+def duration(text: str) -> float | None:
+    """Return the seconds of [days-]hours:minutes:seconds; None for any other text."""
+    if (found := DURATION.fullmatch(text)) is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def size(said: str) -> float | None:
-    """Bytes; 0 stands for what was never sampled."""
-    found = SIZE.fullmatch(said)
+def size(text: str) -> float | None:
+    """Return bytes; None for 0, which means not sampled, and any other text."""
+    found = SIZE.fullmatch(text)
     return float(found[1]) * 1024 ** ("KMGTP".index(found[2]) + 1) or None if found else None
 
 
@@ -137,5 +137,5 @@ FORMAT = LineFormat(
     "sacct",
     "https://github.com/SchedMD/slurm/blob/slurm-24-05-4-1/src/sacct/print.c",
     parse,
-    opens=("JobID|", "|JobID", "JobIDRaw|", "JobID  "),
+    section_start=("JobID|", "|JobID", "JobIDRaw|", "JobID  "),
 )

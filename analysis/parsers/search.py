@@ -1,7 +1,7 @@
-"""Lines of a log of any size: found by what they contain, freed of what launchers put in front of them.
+"""Find the relevant lines of a log of any size by their markers, and strip the prefixes of launchers.
 
-A log is mostly noise. Whole blocks of it are searched for a format's needles at once (Aho-Corasick), and only the
-lines that hold one become Python strings. Memory is a block or two, whatever the size of the file and of its lines.
+A log is mostly noise. Blocks are searched for all markers of a format at once (Aho-Corasick), and only lines with a
+marker become Python strings. Memory is a block or two, independent of the size of the file and of its lines.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import IO, Any
 import zstandard
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from analysis.parsers.base import Line, LocalRank, Whose
+from analysis.parsers.base import Line, LocalRank, RankLabel
 
 BLOCK_BYTES = 1 << 22
-# A longer line is cut: no format has one, a binary file does.
+# Longer lines are cut: no format has them, binary files do.
 LONGEST_LINE = 1 << 16
-# Nearly every line of a block with one needle in so many bytes has it.
+# With a marker in at least every 512 bytes of a block, nearly every line has it.
 DENSE_BYTES = 512
-# Bytes that no UTF-8 has. Given only few marks, the library jumps to the rarest byte of each, as it believes, and in a
-# log that is full of those stops at every one of them; with so many more it reads on at full speed.
+# Bytes that UTF-8 never contains. With few patterns the library jumps to what it believes the rarest byte of each, and
+# stops at every occurrence in a log full of them; with these additional patterns it scans at full speed instead.
 DECOYS = [b"\xf8", b"\xf9", b"\xfa", b"\xfb"]
 DECOMPRESS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
@@ -41,14 +41,14 @@ DECOMPRESS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x28\xb5\x2f\xfd": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
 }
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# Of a compressed file; bz2 says of a damaged one what the system says of one that cannot be read.
+# Errors of damaged compressed files; bz2 raises OSError, as the system does for unreadable files.
 TORN = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """A file's content, decompressed, as UTF-8 and in blocks that end where a line ends if any does.
+    """Return a file's content, decompressed, as UTF-8, in blocks that end at a line end if they contain one.
 
-    A compressed file that is torn ends where it is torn. Raises OSError where a file cannot be read.
+    A truncated compressed file is read as far as it goes. Raise OSError if a file cannot be read.
     """
     rest = b""
     for block in utf_8(read(path)):
@@ -66,7 +66,7 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def whole_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
-    """Each line with its number; one of more bytes than that is left out."""
+    """Return each line of at most `longest` bytes with its number."""
     pieces: list[bytes] = []
     number, size = 1, 0
     for block in blocks(path):
@@ -83,7 +83,7 @@ def whole_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
 
 
 def read(path: Path) -> Iterator[bytes]:
-    """A file's bytes, decompressed."""
+    """Return a file's bytes, decompressed."""
     with path.open("rb") as raw:
         first = raw.read(max(map(len, DECOMPRESS)))
         raw.seek(0)
@@ -96,11 +96,11 @@ def read(path: Path) -> Iterator[bytes]:
 
 
 def decompressed(file: Any) -> Iterator[bytes]:
-    """The content of a compressed file in blocks, as far as it is whole."""
+    """Return the content of a compressed file in blocks, as far as it is intact."""
     pieces: list[bytes] = []
     size = 0
     with suppress(*TORN):
-        # Of a whole block that is torn a plain read would give nothing.
+        # read() would discard a truncated final block; read1() returns what was decoded.
         while piece := file.read1(BLOCK_BYTES):
             pieces.append(piece)
             size += len(piece)
@@ -111,7 +111,7 @@ def decompressed(file: Any) -> Iterator[bytes]:
 
 
 def utf_8(given: Iterator[bytes]) -> Iterator[bytes]:
-    """Text as PowerShell and some Windows editors save it made UTF-8 without a mark; everything else as it is."""
+    """Convert UTF-16, as PowerShell and some Windows editors write it, to UTF-8; drop byte-order marks."""
     first = next(given, b"").removeprefix(codecs.BOM_UTF8)
     if not first.startswith(UTF_16):
         yield first
@@ -122,10 +122,9 @@ def utf_8(given: Iterator[bytes]) -> Iterator[bytes]:
         yield decoder.decode(block).encode()
 
 
-# Colours, and bytes that end a string elsewhere.
+# ANSI colours and NUL bytes.
 NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\0")
-# What stands before a colon and is no host, though it looks like node12: fp16, top5, step10, urllib3.MaxRetryError,
-# IOR-3.0.1.
+# Words before a colon that look like node12 and are not hosts: fp16, top5, step10, urllib3.MaxRetryError, IOR-3.0.1.
 NO_HOST = (
     r"(?:(?:(?:[bf]p|bf|u?int|float|top|tf|step|epoch|iter|layer|stage|head|fold|run|try|version|rank)[-_]?|[A-Z])\d+"
     r"|[\w.]*(?:Error|Exception|Warning)|[A-Za-z]+-\d+(?:\.\d+)+\w*)"
@@ -148,73 +147,77 @@ PREFIX = re.compile(
     re.VERBOSE,
 )
 
-# No prefix begins so, but most lines that are of interest do.
+# No prefix begins with these characters, but most relevant lines do.
 NO_PREFIX = {":", "{", "#", "|", ""}
 
 
 @dataclass(frozen=True)
 class Search:
-    """Which lines of a log matter."""
+    """Selection of the relevant lines of a log."""
 
-    needles: tuple[str, ...] = ()
-    """Those with one of these texts ..."""
-    opens: tuple[str, ...] = ()
-    """... and all from one with one of these on ..."""
-    closes: tuple[str, ...] = ()
-    """... up to one with one of these."""
+    markers: tuple[str, ...] = ()
+    """Lines with one of these texts are relevant."""
+    section_start: tuple[str, ...] = ()
+    """So are all lines from one with one of these texts ..."""
+    section_end: tuple[str, ...] = ()
+    """... up to one with one of these texts."""
     everything: bool = False
-    """All lines."""
-    alike: re.Pattern[str] | None = None
-    """Of lines in which this matches the same text only the first of a block, with their number."""
+    """All lines are relevant."""
+    dedup_key: re.Pattern[str] | None = None
+    """Lines with the same match are represented by the first one of a block, with their number."""
 
     @cached_property
-    def marks(self) -> tuple[str, ...]:
-        """All texts to look for."""
-        return self.needles + self.opens + self.closes
+    def all_markers(self) -> tuple[str, ...]:
+        """All texts to search for."""
+        return self.markers + self.section_start + self.section_end
 
     @cached_property
     def automaton(self) -> BytesAhoCorasick:
-        """Finds all of them in one pass."""
-        marks = [mark.encode() for mark in self.marks]
-        # Of the three the fastest by far, and the one that takes most memory: a few hundred kB for all formats.
-        return BytesAhoCorasick(marks + DECOYS if len(marks) > 1 else marks, implementation=Implementation.DFA)
+        """Automaton that finds all markers in one pass."""
+        patterns = [marker.encode() for marker in self.all_markers]
+        # By far the fastest of three implementations; it takes the most memory, a few hundred kB for all formats.
+        return BytesAhoCorasick(patterns + DECOYS if len(patterns) > 1 else patterns, implementation=Implementation.DFA)
 
     @cached_property
-    def alike_in_bytes(self) -> re.Pattern[bytes]:
-        """The first match of a line, with the rest of the line."""
-        return re.compile(b"(" + (self.alike.pattern if self.alike else "(?!)").encode() + rb")[^\r\n]*")
+    def dedup_key_in_bytes(self) -> re.Pattern[bytes]:
+        """Pattern for the first match in a line, followed by the rest of the line."""
+        return re.compile(b"(" + (self.dedup_key.pattern if self.dedup_key else "(?!)").encode() + rb")[^\r\n]*")
 
     def tally(self, block: bytes) -> tuple[Counter[str], list[tuple[int, int, int]]]:
-        """How many lines are alike, by the text that they share, and the first of each as a needle that was found."""
-        counts: Counter[bytes] = Counter(self.alike_in_bytes.findall(block))
+        """Count lines by `dedup_key`; return the counts, and the first line of each as a found marker."""
+        counts: Counter[bytes] = Counter(self.dedup_key_in_bytes.findall(block))
         firsts: dict[bytes, tuple[int, int, int]] = {}
-        for match in self.alike_in_bytes.finditer(block) if counts else ():
+        for match in self.dedup_key_in_bytes.finditer(block) if counts else ():
             firsts.setdefault(match[1], (0, *match.span(1)))
             if len(firsts) == len(counts):
                 break
         return Counter({text.decode(): count for text, count in counts.items()}), [*firsts.values()]
 
     def found(self, block: bytes) -> list[tuple[int, int, int]]:
-        """Which mark is where, also marks that overlap: those of another format may begin within one of this."""
-        decoy = len(self.marks)
+        """Return (marker, start, end) for each marker, overlapping ones included: one may begin within another."""
+        decoy = len(self.all_markers)
         matches = self.automaton.find_matches_as_indexes(block, overlapping=True)
         return [match for match in matches if match[0] < decoy]
 
     def is_dense(self, block: bytes) -> bool:
-        """Whether there is but one mark, and so often that to look into every line takes less time than to find it."""
-        if len(self.marks) != 1 or self.opens or block.count(self.marks[0].encode()) * DENSE_BYTES < len(block):
+        """Return True if there is only one marker, so frequent that testing every line is faster than searching."""
+        if (
+            len(self.all_markers) != 1
+            or self.section_start
+            or block.count(self.all_markers[0].encode()) * DENSE_BYTES < len(block)
+        ):
             return False
-        # Lines too long, of which a piece around the mark is given, are not among them.
+        # Not with lines too long to be kept whole, of which a piece around the marker is returned.
         half = LONGEST_LINE // 2
         return all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half))
 
     def lines(self, content: Iterable[bytes]) -> Iterator[Line]:
-        """The lines that matter, without prefixes, colours and NUL bytes; of a bar that redraws itself every state."""
+        """Return the relevant lines without prefixes, colours and NUL bytes; each state of a bar is one."""
         number = 1
-        inside, alike = self.everything, self.alike
+        inside, dedup_key = self.everything, self.dedup_key
         for block in content:
-            tally, firsts = self.tally(block) if alike is not None else (Counter[str](), [])
-            dense = alike is None and self.is_dense(block)
+            tally, firsts = self.tally(block) if dedup_key is not None else (Counter[str](), [])
+            dense = dedup_key is None and self.is_dense(block)
             spans, inside = ([(0, len(block))], False) if dense else self.spans(block, firsts, inside=inside)
             counted = 0
             for start, end in spans:
@@ -223,13 +226,13 @@ class Search:
                 if "\x1b" in text or "\0" in text:
                     text = NOT_TEXT.sub("", text)
                 for further, printed in enumerate(text.split("\n")):
-                    if dense and self.marks[0] not in printed:
+                    if dense and self.all_markers[0] not in printed:
                         continue
                     for state in printed.split("\r") if "\r" in printed else (printed,):
                         if state:
-                            said, at = state[:LONGEST_LINE], number + further
-                            line = Line(at, said) if said[0] in NO_PREFIX else cleaned(said, at)
-                            if alike is not None and (match := alike.search(line.text)):
+                            kept, at = state[:LONGEST_LINE], number + further
+                            line = Line(at, kept) if kept[0] in NO_PREFIX else cleaned(kept, at)
+                            if dedup_key is not None and (match := dedup_key.search(line.text)):
                                 line = line._replace(times=tally.pop(match[0], 0))
                             yield line
                 number += further
@@ -239,32 +242,32 @@ class Search:
     def spans(
         self, block: bytes, firsts: list[tuple[int, int, int]], *, inside: bool
     ) -> tuple[list[tuple[int, int]], bool]:
-        """From where to where a block matters, given whether a section was open before it and whether one still is."""
+        """Return the relevant (start, end) spans of a block, and `inside` (a section is open) for the next block."""
         if self.everything:
             return [(0, len(block))], True
-        first_open, first_close = len(self.needles), len(self.needles) + len(self.opens)
+        first_open, first_close = len(self.markers), len(self.markers) + len(self.section_start)
         found: list[tuple[int, int]] = []
         opened = 0 if inside else None
         start = end = 0
         matches = self.found(block)
-        for mark, at, _ in sorted([*matches, *firsts], key=itemgetter(2)) if firsts else matches:
+        for marker, at, _ in sorted([*matches, *firsts], key=itemgetter(2)) if firsts else matches:
             if at >= end:
-                # The line that it is in; of a very long one a piece.
+                # The line that contains the marker; a piece of a very long one.
                 start = max(block.rfind(b"\n", end, at) + 1, end, at - LONGEST_LINE)
                 end = block.find(b"\n", at, at + LONGEST_LINE)
                 if end < 0:
                     end = min(len(block), at + LONGEST_LINE)
-            if opened is None and mark < first_open:
+            if opened is None and marker < first_open:
                 if found and start == found[-1][1] + 1:
                     found[-1] = found[-1][0], end
                 elif not found or found[-1][1] < end:
                     found.append((start, end))
-            elif opened is None and mark < first_close:
+            elif opened is None and marker < first_close:
                 opened = start
                 if found and found[-1][1] == end:
-                    # The same line had a needle before: it is given with the section.
+                    # The line also has a marker: it is returned with the section.
                     found[-1] = found[-1][0], max(start - 1, found[-1][0])
-            elif opened is not None and mark >= first_close:
+            elif opened is not None and marker >= first_close:
                 found.append((opened, end))
                 opened = None
         if opened is not None:
@@ -273,8 +276,8 @@ class Search:
 
 
 def cleaned(text: str, number: int) -> Line:
-    """A line without its prefixes, and whose it is."""
-    rank: Whose = None
+    """Return a line without its prefixes, with the rank and host that they state."""
+    rank: RankLabel = None
     host: str | None = None
     while text[:1] not in NO_PREFIX and (prefix := PREFIX.match(text)):
         if prefix.lastgroup == "host":

@@ -1,8 +1,8 @@
 """torchtitan: `step: 10  loss: ...  memory: ...  tps: ...`, where tps (until 2024 wps) is of one device.
 
-Each rank that LOG_RANK names prints its own line, without a filter all do: they are the same step, and not to be added.
-Under pipeline parallelism a loss of -1 says that the rank holds not the last stage. Of a GPU that it does not know it
-takes an A100's peak, and says so once: its MFU is then none.
+Each rank in LOG_RANK prints its own line, without that filter all ranks do: their rates describe the same step and must
+not be added. With pipeline parallelism a loss of -1 means that the rank does not hold the last stage. For an unknown
+GPU it assumes the peak of an A100, with one warning: MFU is then absent.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from jobs.metrics import Metric
 
 STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d [\d:]{8},\d{3}) - ")
 STEP = re.compile(r"\b(validate )?step: *(\d{1,12})  (loss: .*  (?:[tw]ps|data): .*)")
-# A torn line ends in half a number: only that which something follows counts. So the tps that ends a
-# validation is left out.
+# A torn line ends within a number: accept numbers followed by a separator. This drops tps at the end of a validation.
 FIELD = re.compile(r"(\w+): *(-?[\d.,]+)(GiB\(|%|(?=  ))")
 VALUES: dict[tuple[str, str], tuple[Metric, float]] = {
     ("loss", ""): (m.LOSS, 1),
@@ -45,10 +44,10 @@ SETTINGS = {
 }
 GPU = re.compile(r"\b[A-Z]{2,4} capacity: (.+) with ([\d.]{1,12})GiB memory")
 MODEL = re.compile(r"\bModel (.+) size: ([\d,]{1,20}) total parameters")
-# Versions of 2024 tell the index of the GPU after its name.
+# Versions of 2024 print the index of the GPU after its name.
 INDEX = re.compile(r" \(\d+\)$")
 MESH = re.compile(r"\bBuilding \d-D device mesh with \[[\w', ]*\], \[([\d, ]{1,60})\]")
-# As 0.3 says it; expert parallelism takes its ranks from the other axes.
+# As 0.3 prints it; expert parallelism takes its ranks from the other axes.
 AXES = re.compile(
     r"\bBuilding device mesh with parallelism: "
     r"pp=(\d{1,9}), dp_replicate=(\d{1,9}), dp_shard=(\d{1,9}), cp=(\d{1,9}), tp=(\d{1,9}), "
@@ -59,7 +58,7 @@ SHAPE = {"dim": a.HIDDEN_SIZE, "n_layers": a.LAYERS, "n_heads": a.HEADS, "head_d
          "vocab_size": a.VOCABULARY_SIZE}  # fmt: skip
 UNCOVERED = ("moe_args", "moe_enabled", "q_lora_rank", "kv_lora_rank")
 PRECISION = re.compile(r"\bRunning with args: .*'mixed_precision_param': '(\w+)'")
-# Such as float8: which products are then computed how, the line does not say.
+# Such as float8: the line does not state which matrix products use it.
 CONVERTED = re.compile(r"'converters': \[[^\]]")
 STARTS = re.compile(r"\bTraining starts at step (\d{1,12})\b")
 UNKNOWN_PEAK = "Peak flops undefined for: "
@@ -67,7 +66,7 @@ PEAK = re.compile(r"\bPeak FLOPS used for computing MFU: ([\d.]+e\+\d\d)")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Steps, validations and what was run."""
+    """Return steps, validations and settings."""
     warned = guessed = False
     for line in lines:
         stamp = STAMP.search(line.text)
@@ -91,7 +90,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         else:
             values, texts = settings(line.text)
             if a.PEAK_FLOPS_PER_S in values:
-                # Of several runs in one file each says its peak, after the warning where there is one.
+                # Each run in a file prints its peak, after the warning if there is one.
                 guessed, warned = warned, False
                 values = {} if guessed else values
             if values or texts:
@@ -99,18 +98,18 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def fields(text: str) -> dict[Metric, float]:
-    """The numbers of a line by metric; what cannot be negative or 0 was not measured."""
+    """Return the numbers of a line by metric; 0 and less are placeholders for metrics that are always positive."""
     values = {}
-    for name, said, unit in FIELD.findall(text):
+    for name, digits, unit in FIELD.findall(text):
         metric, factor = VALUES.get((name, unit), (None, 1.0))
-        value = printed_number(said.replace(",", ""))
+        value = printed_number(digits.replace(",", ""))
         if metric is not None and value is not None and (value > 0 or (metric is m.GRADIENT_NORM and value == 0)):
             values[metric] = value * factor
     return values
 
 
 def settings(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
-    """What a line says of the run, its model or its GPUs."""
+    """Return the settings in a line: of the run, its model or its GPUs."""
     if found := GPU.search(text):
         size = printed_number(found[2])
         return {} if size is None else {a.DEVICE_MEMORY: size * 2**30}, {Text.gpu_name: INDEX.sub("", found[1])}
@@ -134,19 +133,19 @@ def settings(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
     if found := PEAK.search(text):
         peak = printed_number(found[1])
         return {} if peak is None else {a.PEAK_FLOPS_PER_S: peak}, {}
-    return {SETTINGS[name]: float(said) for name, said in SETTING.findall(text)}, {}
+    return {SETTINGS[name]: float(digits) for name, digits in SETTING.findall(text)}, {}
 
 
 def shape(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
-    """The model that its arguments describe; whether its feed-forward is gated none of them says: all models' are."""
-    said = dict(ARGUMENT.findall(text))
-    values = {metric: float(said[name]) for name, metric in SHAPE.items() if said.get(name, "").isdecimal()}
-    heads = said.get("n_kv_heads", "")
+    """Return the model that the arguments describe; all models have a gated feed-forward, which no argument states."""
+    arguments = dict(ARGUMENT.findall(text))
+    values = {metric: float(arguments[name]) for name, metric in SHAPE.items() if arguments.get(name, "").isdecimal()}
+    heads = arguments.get("n_kv_heads", "")
     if heads.isdecimal() or heads == "None":
         values |= {a.KV_HEADS: float(heads)} if heads.isdecimal() else {a.KV_HEADS: values.get(a.HEADS, 0.0)}
     values[a.GATED] = 1.0
-    values[a.TIED_EMBEDDINGS] = float(said.get("enable_weight_tying") == "True")
-    extra = [name for name in UNCOVERED if said.get(name, "None") not in {"None", "False", "0"}]
+    values[a.TIED_EMBEDDINGS] = float(arguments.get("enable_weight_tying") == "True")
+    extra = [name for name in UNCOVERED if arguments.get(name, "None") not in {"None", "False", "0"}]
     return values, {Text.uncovered: ", ".join(extra)} if extra else {}
 
 
@@ -154,8 +153,8 @@ FORMAT = LineFormat(
     "torchtitan",
     "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan/components/metrics.py",
     parse,
-    # Colours stand between the fields of a real terminal.
-    needles=(
+    # A terminal has colours between the fields.
+    markers=(
         "GiB(",
         "  data: ",
         "local batch size ",

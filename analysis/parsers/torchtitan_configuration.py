@@ -1,7 +1,7 @@
-"""torchtitan's configuration as JSON, printed where `print_config` is set: its precision and, since 0.3, its model.
+"""torchtitan's configuration as JSON, printed if `print_config` is set: precision and, since 0.3, the model.
 
-Every layer is a section of its own, and classes are not named. What is printed of batches, lengths and the mesh in any
-case, analysis.parsers.torchtitan reads.
+Every layer has its own section, and classes are not named. analysis.parsers.torchtitan reads batches, lengths and the
+mesh, which are always printed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
 OPENING = "Running with configs: {"
-# Said before it: what is quantized, the configuration of 0.3 leaves out.
+# Lines before the configuration that report quantization, which the configuration of 0.3 omits.
 QUANTIZED = (
     "Float8 training active with recipe ",
     "Converted Linear layers to MXFP8Linear",
@@ -24,8 +24,8 @@ QUANTIZED = (
     "Converted GroupedExperts to use dynamic ",
 )
 ENTRY = re.compile(r'^( +)"(\w+)": (.*?),?\s*$')
-Said = Mapping[str, Counter[str]]
-"""What stands at each place, as in `training.steps`, and how often: of layers as often as there are layers."""
+Entries = Mapping[str, Counter[str]]
+"""Values at each place, such as `training.steps`, with their counts: places in layers occur once per layer."""
 
 MODEL, LAYER = "model_spec.model.", "model_spec.model.layers."
 SHAPE = {
@@ -37,12 +37,12 @@ SHAPE = {
     f"{LAYER}feed_forward.w1.out_features": a.INTERMEDIATE_SIZE,
 }
 GATE, TIED = f"{LAYER}feed_forward.w3.out_features", f"{MODEL}enable_weight_tying"
-# Of 0.2: what is quantized.
+# In 0.2: quantization.
 CONVERTERS = "model.converters"
 PRECISION = "training.mixed_precision_param"
 LAYERS = f"{LAYER}attention"
 TOLD = {*SHAPE, GATE, TIED, CONVERTERS, PRECISION, LAYERS}
-# The sections of a model whose FLOPs the formula covers, by what they are in.
+# Sections of a model that the FLOPs formula covers, by their parent.
 COVERED = {
     MODEL: {"lm_head", "tok_embeddings", "norm", "layers"},
     LAYER: {"attention", "feed_forward", "attention_norm", "ffn_norm"},
@@ -51,63 +51,63 @@ COVERED = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A record of settings for each configuration."""
+    """Return a record of settings for each configuration."""
     begin: Line | None = None
     quantized = False
-    said: dict[str, Counter[str]] = defaultdict(Counter)
+    entries: dict[str, Counter[str]] = defaultdict(Counter)
     uncovered: dict[str, None] = {}
     above: list[tuple[int, str]] = []
     for line in lines:
         if OPENING in line.text:
-            yield from settings(begin, said, uncovered, quantized=quantized)
+            yield from settings(begin, entries, uncovered, quantized=quantized)
             quantized = quantized and begin is None
-            begin, said, uncovered, above = line, defaultdict(Counter), {}, []
+            begin, entries, uncovered, above = line, defaultdict(Counter), {}, []
         elif begin is not None and line.rank != begin.rank:
             continue
-        elif any(mark in line.text for mark in QUANTIZED):
-            yield from settings(begin, said, uncovered, quantized=quantized)
+        elif any(marker in line.text for marker in QUANTIZED):
+            yield from settings(begin, entries, uncovered, quantized=quantized)
             begin, quantized = None, True
         elif begin is not None and (found := ENTRY.match(line.text)):
             depth, name, value = len(found[1]), found[2], found[3]
             above = [section for section in above if section[0] < depth] + [(depth, name)]
             place = ".".join(each for _, each in above)
             if place in TOLD:
-                said[place][value.strip('"')] += 1
+                entries[place][value.strip('"')] += 1
             if extra := not_covered(place.removesuffix(name), name, value):
                 uncovered[extra] = None
-    yield from settings(begin, said, uncovered, quantized=quantized)
+    yield from settings(begin, entries, uncovered, quantized=quantized)
 
 
 def not_covered(section: str, name: str, value: str) -> str | None:
-    """What an entry of a section tells that the formula of FLOPs does not cover."""
+    """Return the feature in an entry that the FLOPs formula does not cover; None if it covers it."""
     if section.startswith(MODEL) and name == "rank":
         return "LoRA"
     return name if value in {"{", "["} and name not in COVERED.get(section, {name}) else None
 
 
-def settings(begin: Line | None, said: Said, uncovered: Iterable[str], *, quantized: bool) -> Iterator[Record]:
-    """What a configuration says for sure: of a place where layers differ nothing."""
-    # What follows the model is not there where a log ends within it.
-    if begin is None or PRECISION not in said:
+def settings(begin: Line | None, entries: Entries, uncovered: Iterable[str], *, quantized: bool) -> Iterator[Record]:
+    """Return the settings of a configuration; places at which layers differ are left out."""
+    # The section after the model is missing if the log ends within the model.
+    if begin is None or PRECISION not in entries:
         return
-    quantized = quantized or said.get(CONVERTERS, {"[]": 1}) != {"[]": 1}
-    layers = said[LAYERS].total() if LAYERS in said else 0
-    alike = {
+    quantized = quantized or entries.get(CONVERTERS, {"[]": 1}) != {"[]": 1}
+    layers = entries[LAYERS].total() if LAYERS in entries else 0
+    equal = {
         place: next(iter(values))
-        for place, values in said.items()
+        for place, values in entries.items()
         if len(values) == 1 and (values.total() == layers or not place.startswith(LAYER))
     }
-    numbers = {metric: printed_number(alike.get(place, "")) for place, metric in SHAPE.items()}
+    numbers = {metric: printed_number(equal.get(place, "")) for place, metric in SHAPE.items()}
     values: dict[Metric, float] = {metric: number for metric, number in numbers.items() if number is not None}
-    extra = [*uncovered, *(["layers of several kinds"] if len(alike) < len(said) else [])]
+    extra = [*uncovered, *(["layers of several kinds"] if len(equal) < len(entries) else [])]
     if layers:
         values[a.LAYERS] = float(layers)
-        if alike.get(f"{LAYER}attention.n_kv_heads") == "null" and a.HEADS in values:
+        if equal.get(f"{LAYER}attention.n_kv_heads") == "null" and a.HEADS in values:
             values[a.KV_HEADS] = values[a.HEADS]
         if a.INTERMEDIATE_SIZE in values:
-            values[a.GATED] = float(GATE in alike)
-        values[a.TIED_EMBEDDINGS] = float(alike.get(TIED) == "true")
-    texts = {} if quantized or PRECISION not in alike else {Text.precision: alike[PRECISION]}
+            values[a.GATED] = float(GATE in equal)
+        values[a.TIED_EMBEDDINGS] = float(equal.get(TIED) == "true")
+    texts = {} if quantized or PRECISION not in equal else {Text.precision: equal[PRECISION]}
     if extra:
         texts[Text.uncovered] = ", ".join(extra)
     if values or texts:
@@ -118,8 +118,8 @@ FORMAT = LineFormat(
     "torchtitan configuration",
     "https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/trainer.py",
     parse,
-    needles=QUANTIZED,
-    opens=(OPENING,),
-    # Nothing after it is of use here.
-    closes=('"parallelism": {',),
+    markers=QUANTIZED,
+    section_start=(OPENING,),
+    # Later sections are not used.
+    section_end=('"parallelism": {',),
 )

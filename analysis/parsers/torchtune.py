@@ -1,8 +1,8 @@
-"""torchtune: a bar a step, `1|26|Loss: 1.25:  26%|... | 26/101 [06:45<17:27, 13.96s/it]`, of rank 0, and its metrics.
+"""torchtune: one bar per step, `1|26|Loss: 1.25:  26%|... | 26/101 [06:45<17:27, 13.96s/it]`, of rank 0, and metrics.
 
-Each step's bar is drawn twice, last with the count of the next step; the first one counts. The metrics of a step are a
-line of the metric logger, `Step 26 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:812.5 `, in a file of its own or amid
-the bars. Its tokens are those that the loss is of: padding, and prompts that are masked, are not counted.
+The bar of each step is drawn twice, the second time with the count of the next step; the first is read. The metric
+logger writes a line per step, `Step 26 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:812.5 `, to its own file or
+between the bars. It counts tokens with a loss: no padding, and no masked prompts.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record
-from analysis.parsers.fields import Names, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 
@@ -32,7 +31,7 @@ NAMES: Names = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A record for each step."""
+    """Return a record for each step."""
     before = ("", "")
     for line in lines:
         found = BAR.search(line.text)
@@ -48,7 +47,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def parse_metrics(lines: Iterable[Line]) -> Iterator[Record]:
-    """A record for each step that was logged."""
+    """Return a record for each logged step."""
     for line in lines:
         if found := STEP.search(line.text):
             values = {m.STEP: float(found[1])} | numbers(FIELD.findall(found[2]), NAMES)
@@ -59,11 +58,11 @@ FORMAT = LineFormat(
     "torchtune",
     "https://github.com/meta-pytorch/torchtune/blob/v0.6.1/recipes/full_finetune_distributed.py",
     parse,
-    needles=("|Loss: ",),
+    markers=("|Loss: ",),
 )
 METRICS = LineFormat(
     "torchtune (metric logger)",
     "https://github.com/meta-pytorch/torchtune/blob/v0.6.1/torchtune/training/metric_logging.py",
     parse_metrics,
-    needles=(f"{SPEED}:",),
+    markers=(f"{SPEED}:",),
 )

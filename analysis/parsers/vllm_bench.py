@@ -1,9 +1,8 @@
 """vLLM's serving benchmark: a table under `==== Serving Benchmark Result ====`, and JSON, one document a file or line.
 
-SGLang, TensorRT-LLM and others print the same table with more or fewer rows. SGLang appends a line of JSON a run, as
-vLLM does with --append-result, both with the times of all requests where these are asked for. Rates are printed with
-two decimals: one of 0.05 requests per second has a single digit left, so that the count divided by the printed duration
-says more.
+SGLang, TensorRT-LLM and others print the same table with more or fewer rows. SGLang appends a line of JSON per run, as
+vLLM does with --append-result, both with the times of all requests if requested. Rates are printed with two decimals:
+0.05 requests per second has one digit, so the count divided by the printed duration is more precise.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from jobs.metrics import Metric
 TITLE = " Serving Benchmark Result "
 ROW = re.compile(r"\s*([A-Z][^:]*?):\s+([\d.]{1,20})\s*$")
 LATENCY = re.compile(r"(mean|median|max|p\d\d) (ttft|tpot|itl|e2el|e2e latency) \(ms\)")
-# By the label of a row in small letters, of which there were two spellings, and by the key of the document.
+# By the label of a row in lower case (two spellings exist), and by the key of the document.
 COUNTS = {
     "successful requests": a.REQUESTS_COMPLETED,
     "completed": a.REQUESTS_COMPLETED,
@@ -32,7 +31,7 @@ COUNTS = {
     "total generated tokens": a.OUTPUT_TOKENS,
     "total_output_tokens": a.OUTPUT_TOKENS,
 }
-# None of these is 0 but where nothing was measured.
+# A value of 0 means not measured.
 POSITIVE = {
     "maximum request concurrency": a.CONCURRENCY,
     "max request concurrency": a.CONCURRENCY,
@@ -74,7 +73,7 @@ ROUNDED = {
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """A summary for each table, at the line of its title."""
+    """Return a summary for each table, at the line of its title."""
     title: Line | None = None
     values: dict[Metric, float] = {}
     for line in lines:
@@ -82,12 +81,12 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield from summary(title, values)
             title, values = line, {}
         elif row := ROW.match(line.text):
-            values |= said(row[1].lower(), printed_number(row[2]))
+            values |= row_values(row[1].lower(), printed_number(row[2]))
     yield from summary(title, values)
 
 
-def said(label: str, value: float | None) -> dict[Metric, float]:
-    """What a row says; nothing where it is of no use here."""
+def row_values(label: str, value: float | None) -> dict[Metric, float]:
+    """Return the value of a row; none if it has no metric."""
     if value is None or value < 0:
         return {}
     if label in COUNTS:
@@ -95,17 +94,17 @@ def said(label: str, value: float | None) -> dict[Metric, float]:
     if label in POSITIVE and (value > 0 or POSITIVE[label] in ROUNDED):
         return {POSITIVE[label]: value}
     if value > 0 and (found := LATENCY.fullmatch(label)):
-        # The 50th percentile is printed, where it is asked for, beside the median.
+        # The 50th percentile is printed beside the median, if requested.
         metric = TIMES[found[2]].get("median" if found[1] == "p50" else found[1])
         return {} if metric is None else {metric: value * 1e-3}
     return {}
 
 
 def summary(title: Line | None, values: dict[Metric, float]) -> Iterator[Record]:
-    """What a table said, its rates with as many digits as it holds; nothing of an empty one."""
+    """Return the summary of a table, with rates in as many digits as counts and duration give; none if empty."""
     duration = values.get(a.DURATION)
     for rate, counts in ROUNDED.items():
-        # Both are printed with two decimals: the larger one has more digits, and 0.00 is a small rate.
+        # Duration and rate have two decimals: the larger one has more digits, and 0.00 is a small rate.
         if duration is not None and values.get(rate, duration) < duration and values.keys() >= set(counts):
             values[rate] = sum(values[each] for each in counts) / duration
         if not values.get(rate):
@@ -115,29 +114,31 @@ def summary(title: Line | None, values: dict[Metric, float]) -> Iterator[Record]
 
 
 def recognises(document: Any) -> bool:
-    """Whether a document is a result."""
+    """Return True if a document is a result."""
     return isinstance(document, Mapping) and {"duration", "completed", "request_throughput"} <= document.keys()
 
 
 def parse_document(document: Any) -> Iterator[Record]:
-    """The one summary of a result."""
+    """Return the single summary of a result."""
     values: dict[Metric, float] = {}
     for key, value in document.items():
         statistic, _, rest = str(key).partition("_")
         label = f"{statistic} {rest.removesuffix('_ms')} (ms)" if str(key).endswith("_ms") else str(key)
-        values |= said(label.replace("e2e_latency", "e2e latency"), as_number(value))
+        values |= row_values(label.replace("e2e_latency", "e2e latency"), as_number(value))
     server, errors = document.get("server_info"), document.get("errors")
     model = server.get("served_model_name") if isinstance(server, Mapping) else document.get("model_id")
     names = {Text.model: model, Text.timestamp: document.get("date")}
     if isinstance(errors, list):
-        # SGLang counts those that failed nowhere, and tells them only where the times of all requests are asked for.
+        # SGLang does not count failed requests; it lists errors only with the times of all requests.
         values.setdefault(a.REQUESTS_FAILED, sum(map(bool, errors)))
     if values:
         yield Record(Kind.summary, 0, values, {text: name for text, name in names.items() if isinstance(name, str)})
 
 
 UPSTREAM = "https://github.com/vllm-project/vllm/blob/v0.11.0/vllm/benchmarks/serve.py"
-FORMAT = LineFormat("vLLM and SGLang serving benchmark", UPSTREAM, parse, opens=(TITLE,), closes=("=" * 50,))
+FORMAT = LineFormat(
+    "vLLM and SGLang serving benchmark", UPSTREAM, parse, section_start=(TITLE,), section_end=("=" * 50,)
+)
 DOCUMENT = DocumentFormat(
     "vLLM and SGLang serving benchmark (JSON)", UPSTREAM, recognises, parse_document, in_lines='"request_throughput"'
 )

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.any_content import CONTENTS, NEEDLES, ODD, read_all
+from tests.support.any_content import CONTENTS, MARKERS, ODD, read_all
 
 MOST_CHANGES = 12
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -32,7 +32,7 @@ def changed(rng: random.Random) -> bytes:
         if change == 0:
             content[at:end] = rng.choice(ODD)
         elif change == 1:
-            content[at:end] = rng.choice(NEEDLES).encode()
+            content[at:end] = rng.choice(MARKERS).encode()
         elif change == 2:
             content[at:end] = rng.randbytes(rng.choice((1, 4, 64)))
         elif change == 3:

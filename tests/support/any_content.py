@@ -9,7 +9,9 @@ from pathlib import Path
 from analysis.parsers.detect import LINE_FORMATS, read_log
 from tests.analysis.parsers.reading import SAMPLES
 
-NEEDLES = sorted({needle for each in LINE_FORMATS for needle in (*each.needles, *each.opens, *each.closes)})
+MARKERS = sorted(
+    {marker for each in LINE_FORMATS for marker in (*each.markers, *each.section_start, *each.section_end)}
+)
 CONTENTS = [sample.read_bytes() for sample in sorted(SAMPLES.iterdir()) if sample.suffix != ".md"]
 ODD = [
     b"nan",

@@ -1,4 +1,4 @@
-"""Published figures: each is what its document prints, and a run stands beside those that it makes again."""
+"""Published figures: values agree with what is printed, and a run stands beside those that it makes again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.compare.published import METRICS, Document, Published, experiment_of, figures_for, published, table
+from analysis.compare.published import METRICS, Published, experiment_of, figures_for, published, table
 from analysis.load.discover import read_runs
 from analysis.report.report import report
 from analysis.report.sections.published import published_section
@@ -21,22 +21,13 @@ from jobs.rundir import RunDir
 from jobs.schema import Run
 from tests.support.composing import options
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
-from tests.support.paths import ROOT
 
-SEEDS = ROOT.parent / "shared" / "seeds"
-needs_seeds = pytest.mark.skipif(not SEEDS.is_dir(), reason=f"the documents are not at {SEEDS}")
 FACTORS = {"": 1, "s": 1, "min": 60, "%": 0.01, "G/node": 1e9, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "GB": 1e9,
            "TB": 1e12}  # fmt: skip
 EXPERIMENT = "experiment=llama2_7b_nemo"
 
 
 # --- the figures -----------------------------------------------------------------------------------------------
-
-
-def text_of(document: Document) -> str:
-    texts = [path.read_text(encoding="utf-8").replace("™", "") for path in sorted(SEEDS.glob("*.txt"))]
-    (found,) = [text for text in texts if document.title in text]
-    return found
 
 
 def in_si(figure: Published) -> float:
@@ -57,42 +48,15 @@ def test_every_value_is_the_printed_one_in_the_unit_of_its_metric() -> None:
         assert row["unit"] == METRICS[row["metric"]].unit
 
 
-@needs_seeds
-@pytest.mark.parametrize("figure", published(), ids=lambda figure: f"{figure.row}: {figure.printed}")
-def test_every_figure_stands_in_the_row_of_its_document(figure: Published) -> None:
-    text = text_of(figure.document)
-    rows = [re.split(r"\t| / ", line) for line in text.splitlines()]
-    named = [cells for cells in rows if all(cell in cells for cell in figure.row.split("|"))]
-    assert any(figure.printed in cells for cells in named)
-    for said in (figure.document.number, figure.gpu.removesuffix(" SXM"), figure.printed_unit.partition(":")[0]):
-        assert said in text
-
-
-@needs_seeds
-def test_no_cell_of_their_tables_is_left_out() -> None:
+def test_the_figures_of_one_row_of_a_table_share_its_settings() -> None:
+    measured = {"variant", "metric", "value", "unit", "printed", "printed_unit", "gpu", "hardware"}
+    settings: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in table("published.csv"):
+        place, own = (row["document"], row["table"], row["row"]), {k: v for k, v in row.items() if k not in measured}
+        assert settings.setdefault(place, own) == own
     for figure in published():
-        cells = {
-            part for other in published() if other.row == figure.row for part in (*other.row.split("|"), other.printed)
-        }
-        lines = [re.split(r"\t| / ", line) for line in text_of(figure.document).splitlines()]
-        (row, *_) = [line for line in lines if all(cell in line for cell in (*figure.row.split("|"), figure.printed))]
-        assert set(row) <= cells
-
-
-@needs_seeds
-def test_the_settings_are_those_of_the_documents() -> None:
-    table_3 = text_of(published()[0].document)
-    for figure in published():
-        if figure.tensor is not None:
-            size = figure.model.removeprefix("llama2_").upper()
-            assert (
-                f"Llama 2 {size}\tTensor Parallelism = {figure.tensor} Pipeline Parallelism = {figure.pipeline} "
-                f"Micro batch size = {figure.micro_batch_size} Global batch size = {figure.global_batch_size} "
-                f"Sequence length = {figure.sequence_length}"
-            ) in table_3
-    apac = next(text_of(each.document) for each in published() if each.document.document == "apac_2024")
-    assert "2 nodes 8 GPUs" in apac
-    assert "**Max Sequence Length:** 512" in apac
+        assert figure.gpus % figure.nodes == 0
+        assert figure.gpus % ((figure.tensor or 1) * (figure.pipeline or 1)) == 0
 
 
 def test_the_experiments_named_are_there_and_compose_to_the_published_settings() -> None:

@@ -10,7 +10,7 @@ from analysis.failures.runs import Ended
 from analysis.failures.sacct import accounted, ending_of_job, job_of, read_jobs, weighed
 from analysis.failures.signatures import Ending
 from analysis.failures.verdict import Verdict, ending_of
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus
+from tests.analysis.parsers.reading import SAMPLES
 
 HEADER = "JobID|JobName|State|ExitCode|NodeList"
 
@@ -153,14 +153,3 @@ def test_a_real_table_of_a_real_slurm_is_read() -> None:
     assert ending_of_job(jobs["31803"]).ending is Ending.time_limit
     assert ending_of_job(jobs["31808"]).ending is Ending.node_failure
     assert ending_of_job(jobs["31801"]).ending is Ending.cancelled
-
-
-@needs_corpus
-def test_the_tables_of_the_corpus_claim_no_cause_that_they_do_not_prove() -> None:
-    excerpts = CORPUS / "sacct" / "excerpts"
-    found = {
-        job: ending_of_job(rows).ending for file in excerpts.glob("*.txt") for job, rows in read_jobs(file).items()
-    }
-    assert found["4953690"] is Ending.unknown, "255:0 is no signal"
-    assert set(found.values()) == {Ending.unknown}
-    assert len(found) >= 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from analysis.failures.signatures import NEEDLES, SEARCH, Ending, evidence
 from analysis.failures.verdict import Verdict, ending_of, verdict
-from tests.analysis.parsers.reading import CORPUS, needs_corpus
 
 CANCELLED = "slurmstepd: error: *** STEP 17.0 ON node03 CANCELLED AT 2026-02-03T04:05:06"
 TIMEOUT = ("[rank{0}]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
@@ -138,55 +136,6 @@ def test_an_exception_that_training_went_on_after_is_no_end() -> None:
 def test_any_text_has_a_verdict(text: str) -> None:
     found = of(text)
     assert (found.proof is None) == (found.line is None)
-
-
-# What each failure case of the corpus is, by the first words of its source's class.
-CLASSES = {
-    "GPU OOM": Ending.out_of_gpu_memory,
-    "CUDA OOM": Ending.out_of_gpu_memory,
-    "host OOM": Ending.out_of_host_memory,
-    "time limit": Ending.time_limit,
-    "preemption": Ending.preempted,
-    "requeue": Ending.requeued,
-    "cancelled": Ending.cancelled,
-    "container/launch": Ending.launch_failure,
-    "NCCL timeout": Ending.collective_timeout,
-    "SIGKILL": Ending.killed,
-    "SIGABRT": Ending.aborted,
-    "application error": Ending.code_error,
-    "rendezvous/network": Ending.network,
-    "GPU memory fault": Ending.hardware,
-    "NVLink/GPU hardware": Ending.hardware,
-    "GPU fell off the bus": Ending.hardware,
-    "GPU/PCIe hardware": Ending.hardware,
-}
-
-
-@needs_corpus
-def test_the_failures_of_the_corpus_are_named_rightly() -> None:
-    directory = CORPUS / "failures" / "excerpts"
-    wrong = {}
-    checked = 0
-    for case in json.loads((directory / "meta.json").read_text())["files"]:
-        file, true = directory / case["file"], case.get("true", "").removeprefix("class=")
-        if file.exists() and true:
-            expected = next(ending for words, ending in CLASSES.items() if true.startswith(words))
-            found = ending_of(file).ending
-            checked += 1
-            if found is not expected:
-                wrong[file.name] = (found, expected)
-    assert not wrong
-    assert checked > 10
-
-
-@needs_corpus
-def test_complete_logs_of_the_corpus_show_no_failure() -> None:
-    for log in sorted((CORPUS / "litgpt").rglob("*.o8*")):
-        assert ending_of(log, finished=True).ending is Ending.succeeded, log
-    for log in sorted((CORPUS / "megatron" / "bigscience_gpt2_base_n4_to_n64").glob("*.out")):
-        found = ending_of(log)
-        assert found.ending is Ending.cancelled
-        assert found.host is not None
 
 
 def test_a_log_that_is_not_there_is_the_callers_to_tell(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from analysis.load.discover import read_runs
 from analysis.logs.gpu_names import device_name, names
 from analysis.metrics.mfu import known_gpus
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus
+from tests.analysis.parsers.reading import SAMPLES
 
 
 def test_every_name_stands_for_a_gpu_that_is_known_and_known_ones_stay() -> None:
@@ -31,14 +31,3 @@ def test_a_run_of_mlperf_names_its_gpu_as_torch_does(tmp_path: Path) -> None:
     (tmp_path / "result_0.txt").write_bytes((SAMPLES / "mllog.txt").read_bytes())
     (run,) = read_runs([tmp_path])
     assert run.started["device_name"] == "NVIDIA H100 80GB HBM3"
-
-
-@needs_corpus
-def test_all_but_the_gb200_of_the_corpus_are_known() -> None:
-    known = {gpu.get("device_name") for gpu in known_gpus()}
-    said = {
-        str(json.loads(file.read_text())["accelerator_model_name"])
-        for file in (CORPUS / "mlperf").rglob("*.json")
-        if "accelerator_model_name" in json.loads(file.read_text())
-    }
-    assert {name for name in said if device_name(name) not in known} == {"NVIDIA Blackwell GPU (GB200)"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from analysis.metrics.mfu import utilization
 from analysis.report.caveats import warnings
 from analysis.report.report import report
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus
+from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write
 
 # Llama-2 7B, for a Megatron-LM of core 0.12.
@@ -200,22 +199,6 @@ def test_a_nanotron_log_tells_its_model_and_its_ranks(tmp_path: Path) -> None:
     (run,) = read_runs([tmp_path])
     assert (run.ranks, run.plan["parameters"]) == (8, WEIGHTS)
     assert run.values[m.MFU] == pytest.approx(FLOPS * 8190 / 8 / 989e12)
-
-
-@needs_corpus
-def test_real_logs_have_the_weights_of_their_models_and_the_flops_that_they_claim(tmp_path: Path) -> None:
-    for path in sorted((CORPUS / "primus" / "hisohara_mi300x_8n").glob("*.log")):
-        shutil.copy(path, tmp_path)
-    write(tmp_path / "facts.yaml", "gpu_name: AMD Instinct MI300X\n")
-    runs = {run.name: run for run in read_runs([tmp_path])}
-    assert {name: run.plan["parameters"] for name, run in runs.items()} == {
-        "run-llama2-70B-2N.log": 68_976_648_192,
-        "run-llama2-7B-8N.log": WEIGHTS,
-        "run-mixtral-8x7B-8N.log": 46_702_792_704,
-    }
-    said = utilization(runs["run-mixtral-8x7B-8N.log"]).said
-    assert "the log itself says 438.4 TFLOP/s per rank, +0 % from this" in said
-    assert all(m.MFU not in run.values for name, run in runs.items() if "llama" in name), "they computed in fp8"
 
 
 def nemo_1(path: Path, old: str = "", new: str = "") -> RunResult:

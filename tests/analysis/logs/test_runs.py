@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,40 +21,9 @@ from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m
 from jobs.errors import ReportError
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus
+from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write
-
-
-def logged(key: str, value: object, time_s: float, **metadata: object) -> str:
-    """A line of an MLPerf log."""
-    entry = {"namespace": "", "time_ms": int(time_s * 1000), "event_type": "POINT_IN_TIME", "key": key}
-    return f":::MLLOG {json.dumps(entry | {'value': value, 'metadata': metadata})}\n"
-
-
-def result(minutes: float, *, batch: int = 8, rate: float = 10.0, status: str = "success") -> str:
-    """An MLPerf result of llama2_70b_lora that took so long."""
-    steps = [logged("tracked_stats", {"throughput": rate}, 60 + i, samples_count=8 * i) for i in range(1, 6)]
-    return "".join(
-        [
-            logged("submission_benchmark", "llama2_70b_lora", 0),
-            logged("submission_org", "Nobody", 0),
-            logged("global_batch_size", batch, 0),
-            logged("run_start", None, 60),
-            *steps,
-            logged("eval_start", None, 70, samples_count=40),
-            logged("eval_accuracy", 0.924, 75, samples_count=40),
-            logged("eval_stop", None, 76, samples_count=40),
-            logged("run_stop", None, 60 + 60 * minutes, status=status),
-        ]
-    )
-
-
-def system(path: Path, nodes: int, minutes: Sequence[float], *, batch: int = 8, rate: float = 10.0) -> None:
-    """The results of one MLPerf system, beside its description."""
-    said = {"system_name": "lies about its size", "number_of_nodes": str(nodes), "accelerators_per_node": "8"}
-    write(path / "system.json", json.dumps(said | {"accelerator_model_name": "H100", "framework": "torch"}))
-    for i, took in enumerate(minutes):
-        write(path / f"result_{i}.txt", result(took, batch=batch, rate=rate))
+from tests.support.mlperf_logs import result, system
 
 
 def one(path: Path) -> RunResult:
@@ -377,52 +345,11 @@ def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) 
     assert row["ended_by"] == "out_of_host_memory"
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    "case", sorted((CORPUS / "mlperf").glob("*/*/")), ids=lambda path: f"{path.parent.name}-{path.name}"
-)
-def test_every_mlperf_score_of_the_corpus_is_right(case: Path) -> None:
-    true = json.loads((case / "meta.json").read_text())
-    ((found,),) = systems_of(read_runs([case]))
-    score = true["true_figures"]["score_min = olympic_mean x scaling_factor"]
-    assert found.score_s is not None
-    # The figure has four decimals, and so has the mean that it was computed from.
-    assert found.score_s / 60 == pytest.approx(score, abs=2e-4)
-    assert found.ranks == true["gpus"]
-    assert found.results[0].setting("nodes") == int(true["nodes"])
-
-
-@needs_corpus
-def test_the_dell_series_scales_as_its_logs_say() -> None:
-    groups = scaling_groups(read_runs([CORPUS / "mlperf" / "v4.1_Dell_llama2_70b_lora"]))
-    line = max(groups, key=lambda group: len(group.points))
-    assert [(point.nodes, point.ranks, point.global_batch_size) for point in line.points] == [
-        (1, 8, 8),
-        (2, 16, 8),
-        (4, 32, 8),
-        (8, 64, 8),
-    ]
-    speedups = [spread.median for point in line.points if (spread := line.speedup(point))]
-    # 1.69 times in throughput, and 1.38 times in time (corpus/README.md, trap 3).
-    assert speedups == pytest.approx([1.0, 1.687, 3.431, 6.677], abs=0.002)
-    systems = next(
-        each for each in systems_of(read_runs([CORPUS / "mlperf" / "v4.1_Dell_llama2_70b_lora"])) if len(each) > 1
-    )
-    first, second = (system.score_s / system.convergence_factor for system in systems[:2] if system.score_s)
-    assert first / second == pytest.approx(1.385, abs=0.001)
-
-
 # What is no log: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
 NO_LOGS = ("README.md", ".ini", ".yaml", ".sh", ".slurm", "/stderr", "package_checker_params", "_storage_report.json",
            "per_epoch_stats.json", "slurm_source_strings.txt")  # fmt: skip
 # The excerpt ends before its first row or step.
 BEGINNINGS = {"dmon_pucm_columns.txt", "litgpt_pretrain_2023_measured_tflops.txt"}
-
-
-@needs_corpus
-def test_every_log_of_the_corpus_is_known() -> None:
-    unknown = [name for name in read([CORPUS]).unknown if not name.endswith(("meta.json", *NO_LOGS))]
-    assert {Path(name).name for name in unknown} == BEGINNINGS
 
 
 # --- jobs that died before their first step, and errors in a file of their own ----------------------------------

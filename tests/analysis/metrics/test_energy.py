@@ -6,7 +6,6 @@ import csv
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,17 +13,11 @@ from hypothesis import strategies as st
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
 from analysis.metrics.energy import LONGEST_GAP_S, energy_j
-from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind, Text
 from analysis.report.report import report
 from jobs import metrics as m
 from jobs.rundir import RunDir
-from tests.analysis.parsers.reading import CORPUS, column, needs_corpus, records
 from tests.support.fake_events import clock, compute, killed_once, meet
 from tests.support.fake_runs import a_run, ended, prepared
-
-DELL = CORPUS / "power" / "mlperf_v4.1_dell_8xXE9680_power"
-
 
 # --- the integral ----------------------------------------------------------------------------------------------
 
@@ -87,40 +80,6 @@ def test_too_few_readings_are_no_energy(samples: list[tuple[str, float, float]])
     assert (energy.energy_j, energy.covered, energy.devices) == (0, None, ())
 
 
-@needs_corpus
-def test_the_nodes_of_a_real_run_took_what_their_mean_power_says_and_the_switch_with_the_wrong_clock_is_named() -> None:
-    # MLPerf Training 4.1, Dell, Llama 2 70B LoRA on 8 XE9680: run_start and run_stop of result_0.txt.
-    begin_s, end_s = 1728509275.412, 1728509569.339
-    samples, means_w = [], []
-    for path in sorted(DELL.glob("power__*.txt")):
-        found = records(path, "MLPerf MLLOG")
-        (efficiency,) = column(found, Kind.setting, a.CONVERSION_EFFICIENCY)
-        readings = [(each.values[a.UNIX_TIME], each.values[a.POWER]) for each in found if Text.variant in each.texts]
-        samples += [(path.stem, time_s, efficiency * power_w) for time_s, power_w in readings]
-        means_w += (
-            [efficiency * np.mean(during)] if (during := [w for s, w in readings if begin_s <= s <= end_s]) else []
-        )
-    energy = energy_j(samples, begin_s, end_s, expected=8)
-    assert energy.left_out == ("power__result_0__sw_0",)
-    assert len(energy.devices) == len(means_w) == 8
-    assert energy.covered == pytest.approx(0.997, abs=1e-3)
-    assert energy.energy_j == pytest.approx(16.2e6, rel=1e-3)
-    assert energy.energy_j == pytest.approx(sum(means_w) * (end_s - begin_s), rel=5e-3)
-
-
-@needs_corpus
-def test_the_report_of_that_run_tells_its_energy_and_the_switch(tmp_path: Path) -> None:
-    (run,) = read_runs([DELL])
-    assert run.energy is not None
-    assert run.values[m.ENERGY] == pytest.approx(16.2e6, rel=1e-3)
-    assert m.ENERGY_PER_TOKEN not in run.values
-    report([DELL], tmp_path)
-    assert (
-        "power of 8 devices over 99.7 % of the time; left out, by whose clock nothing was read meanwhile: "
-        "power__result_0__sw_0"
-    ) in (tmp_path / "report.md").read_text().replace("\\", "")
-
-
 def mlperf(path: Path, *events: tuple[str, float, object]) -> None:
     """A log of MLPerf: keys, seconds and values."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,6 +100,22 @@ def test_each_result_of_mlperf_has_the_power_of_its_own_folder_times_the_convers
     runs = read_runs([tmp_path])
     assert [run.name for run in runs if run.energy] == ["result_0.txt", "result_1.txt"]
     assert [run.energy.energy_j for run in runs if run.energy] == pytest.approx([9000, 27000])
+
+
+def test_a_switch_whose_clock_is_hours_off_is_left_out_and_named(tmp_path: Path) -> None:
+    mlperf(tmp_path / "result_0.txt", ("submission_benchmark", 0, "bert"), ("run_start", 0, None),
+           ("tracked_stats", 5, {"throughput": 7.0}), ("tracked_stats", 6, {"throughput": 7.0}),
+           ("run_stop", 10, None))  # fmt: skip
+    for name, key, off_s in (("node_0", "power_reading", 0), ("sw_0", "interconnect_power_est", -18_001)):
+        readings = [(key, second + off_s, 1000.0) for second in range(-1, 13)]
+        mlperf(tmp_path / "power" / "result_0" / f"{name}.txt", ("conversion_eff", off_s, 0.96), *readings)
+    (run,) = read_runs([tmp_path])
+    assert run.values[m.ENERGY] == pytest.approx(9600)
+    assert m.ENERGY_PER_TOKEN not in run.values
+    report([tmp_path], tmp_path / "out")
+    assert ("power of 1 device over 100 % of the time; left out, by whose clock nothing was read meanwhile: sw_0") in (
+        tmp_path / "out" / "report.md"
+    ).read_text().replace("\\", "")
 
 
 # --- of our own runs -------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from analysis.parsers import apache_bench
 from analysis.parsers import metrics as a
-from analysis.parsers.base import Kind
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
+from analysis.parsers.base import Kind, Line
+from tests.analysis.parsers.reading import SAMPLES, records
 
 NAME = "ApacheBench"
 
@@ -35,13 +36,10 @@ def test_without_medians_and_percentiles_there_are_none() -> None:
     assert a.REQUEST_LATENCY["median"] not in one.values
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "done", "per_s", "numbers"),
-    [("ab_gke_prime", 7019, 7019 / 60.001, 15), ("ab_post_slow_llmlike", 50, 0.9025, 9)],
-)
-def test_real_blocks_have_their_true_rates(file: str, done: float, per_s: float, numbers: int) -> None:
-    (found,) = records(CORPUS / "ab" / "excerpts" / f"{file}.txt", NAME)
-    assert found.values[a.REQUESTS_COMPLETED] == done
-    assert found.values[a.REQUESTS_PER_S] == pytest.approx(per_s, rel=5e-5)
-    assert len(found.values) == numbers
+def test_a_slow_rate_is_computed_from_count_and_time_and_a_torn_block_has_no_percentiles() -> None:
+    block = ("Concurrency Level:      2", "Time taken for tests:   62.750 seconds", "Complete requests:      50",
+             "Requests per second:    0.80 [#/sec] (mean)", "Percentage of the requests serv")  # fmt: skip
+    (found,) = apache_bench.parse(Line(number, text) for number, text in enumerate(block, 1))
+    assert found.values == {
+        a.CONCURRENCY: 2, a.DURATION: 62.75, a.REQUESTS_COMPLETED: 50, a.REQUESTS_PER_S: pytest.approx(50 / 62.75),
+    }  # fmt: skip

@@ -6,9 +6,8 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
-from analysis.parsers.detect import read_log
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "DeepSpeed"
 SAMPLE = SAMPLES / "deepspeed.txt"
@@ -25,7 +24,7 @@ def test_progress_and_throughput_of_a_step_are_two_records() -> None:
     })  # fmt: skip
 
 
-def test_the_pipeline_engine_says_loss_time_and_samples_of_the_whole_step() -> None:
+def test_the_pipeline_engine_prints_loss_time_and_samples_of_the_whole_step() -> None:
     first, second = (each.values for each in records(SAMPLE, NAME) if m.STEP_TIME in each.values)
     assert first == {m.STEP: 20, m.LOSS: 9.8765, m.STEP_TIME: 1.25, a.SAMPLES_PER_S: 25.6}
     assert second == {m.STEP: 30, m.STEP_TIME: 1.375, a.SAMPLES_PER_S: 23.273}, "a loss of nan is absent"
@@ -74,8 +73,8 @@ def test_what_deepspeed_really_prints_is_read() -> None:
 
 def test_what_deepspeed_0_12_really_prints_is_read() -> None:
     found = records(SAMPLES / "deepspeed_0_12.txt", NAME)
-    told = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
-    assert told == {a.GLOBAL_BATCH_SIZE: 8, a.MICRO_BATCH_SIZE: 4, a.ACCUMULATION: 2, a.DATA_PARALLEL_SIZE: 1}
+    settings = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
+    assert settings == {a.GLOBAL_BATCH_SIZE: 8, a.MICRO_BATCH_SIZE: 4, a.ACCUMULATION: 2, a.DATA_PARALLEL_SIZE: 1}
     assert texts(found, Text.precision) == [], "neither fp16 nor bfloat16"
     assert column(found, Kind.step, m.STEP) == [2, 4, 4, 2, 2, 4, 4], "that of a new engine, 0, is none"
     assert column(found, Kind.step, a.SAMPLES_PER_S_TIMED) == [409.5650029904671]
@@ -88,45 +87,18 @@ def test_what_deepspeed_0_12_really_prints_is_read() -> None:
     })  # fmt: skip
 
 
-def test_newer_versions_tell_the_precision_as_a_section_and_ranks_as_a_quotient() -> None:
+def test_newer_versions_print_the_precision_as_a_section_and_ranks_as_a_quotient() -> None:
     found = [each for each in records(SAMPLE, NAME) if each.kind is Kind.setting]
     assert texts(found, Text.precision) == ["bfloat16"]
     assert column(found, Kind.setting, a.DATA_PARALLEL_SIZE) == [4]
 
 
-@needs_corpus
-def test_a_real_log_of_several_nodes_tells_its_batches_and_its_precision() -> None:
-    path = CORPUS / "megatron_deepspeed/superbench_fixture/megatron_deepspeed.log"
-    found = [each for form, said in read_log(path) if form.name == NAME for each in said if each.kind is Kind.setting]
-    told = {metric: value for each in found for metric, value in each.values.items()}
-    assert told == {a.GLOBAL_BATCH_SIZE: 2048, a.MICRO_BATCH_SIZE: 2, a.ACCUMULATION: 64, a.DATA_PARALLEL_SIZE: 16}
+def test_the_timer_may_claim_twelve_times_what_megatron_reports_of_the_same_step() -> None:
+    path = SAMPLES / "megatron_deepspeed.txt"
+    found = records(path, NAME, beside=("Megatron-LM",))
+    assert column(found, Kind.step, a.SAMPLES_PER_S_TIMED) == [510.25]
+    assert column(records(path, "Megatron-LM", beside=(NAME,)), Kind.step, a.SAMPLES_PER_S) == [40.96]
+    assert {each.host for each in found} == {"vm-02"}, "the launcher's prefix names the host"
+    settings = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
+    assert settings == {a.GLOBAL_BATCH_SIZE: 256, a.MICRO_BATCH_SIZE: 2, a.ACCUMULATION: 16, a.DATA_PARALLEL_SIZE: 8}
     assert texts(found, Text.precision) == ["float16"]
-
-
-@needs_corpus
-def test_a_real_log_gives_a_throughput_each_ten_steps_and_every_overflow() -> None:
-    path = CORPUS / "deepspeed/deepspeed_chat_logs/step1_supervised_finetuning__opt-1.3b-globalBatchSize128.log"
-    found, text = records(path, NAME), path.read_text()
-    rates = column(found, Kind.step, a.SAMPLES_PER_S_TIMED)
-    assert len(rates) == text.count("CurrSamplesPerSec=") == 736
-    assert len(column(found, Kind.step, m.LEARNING_RATE)) == text.count("[Rank 0] step=") - text.count(
-        "[Rank 0] step=0,"
-    )
-    assert len(texts(found, Text.event)) == text.count("OVERFLOW! Rank 0 Skipping step.")
-    assert rates[-1] == pytest.approx(171.46295365969803)
-    assert column(found, Kind.step, m.MEMORY_PEAK)[-1] == 22.95 * 2**30
-
-
-@needs_corpus
-def test_the_timer_may_claim_twelve_times_what_megatron_says_of_the_same_step() -> None:
-    path = CORPUS / "megatron_deepspeed/superbench_fixture/megatron_deepspeed.log"
-    said = {each.name: list(found) for each, found in read_log(path)}
-    assert column(said[NAME], Kind.step, a.SAMPLES_PER_S_TIMED)[-1] == pytest.approx(329.45, abs=0.01)
-    assert column(said["Megatron-LM"], Kind.step, a.SAMPLES_PER_S)[-1] == pytest.approx(27.492)
-    assert {each.host for each in said[NAME]} == {"vm-07-05"}
-
-
-@needs_corpus
-def test_the_share_of_the_all_reduce_can_be_read() -> None:
-    found = records(CORPUS / "deepspeed/excerpts/gptneox_rank0_time_ms.txt", NAME)
-    assert column(found, Kind.sample, a.GRADIENT_REDUCTION_TIME) == pytest.approx([0.35595, 0.48668, 0.41893])

@@ -69,7 +69,7 @@ def test_thousands_are_set_apart_and_what_is_not_a_number_is_absent() -> None:
     assert found.values[a.OUTPUT_LENGTH] == 99.5
 
 
-def test_a_document_also_says_model_and_concurrency() -> None:
+def test_a_document_also_has_model_and_concurrency() -> None:
     (found,) = records(SAMPLES / "genai_perf.json", NAME + " (JSON)")
     assert found.texts == {Text.model: "toy"}
     assert found.values[a.CONCURRENCY] == 2
@@ -84,7 +84,7 @@ def test_a_document_also_says_model_and_concurrency() -> None:
     })  # fmt: skip
 
 
-def test_a_document_of_aiperf_says_how_long_it_took_and_how_many_requests_failed() -> None:
+def test_a_document_of_aiperf_has_its_duration_and_its_failed_requests() -> None:
     (found,) = records(SAMPLES / "aiperf.json", NAME + " (JSON)")
     assert found.texts == {Text.model: "toy"}
     assert found.values[a.DURATION] == pytest.approx(0.70454016)

@@ -1,22 +1,22 @@
-"""What Trainer of transformers prints and keeps, in its several versions, and the figures of real runs."""
+"""The lines and the state file of the Trainer of transformers, in its several versions."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "Hugging Face Trainer"
 STATE_NAME = "Hugging Face trainer_state.json"
 VERSIONS = SAMPLES / "hf_trainer_versions.txt"
 
 
-def test_a_run_is_read_alike_from_its_log_and_from_its_state() -> None:
+def test_the_log_and_the_state_of_a_run_have_the_same_numbers() -> None:
     log, state = records(SAMPLES / "hf_trainer.txt", NAME), records(SAMPLES / "trainer_state.json", STATE_NAME)
     for metric in (m.LOSS, m.GRADIENT_NORM, m.LEARNING_RATE):
         assert column(log, Kind.step, metric) == column(state, Kind.step, metric)
@@ -45,7 +45,7 @@ def test_version_5_quotes_its_numbers_and_a_step_that_counts_tokens_is_not_the_e
     assert column(log, Kind.summary, a.TRAINING_TIME) == [0.1008, 0.1]
 
 
-def test_version_5_says_otherwise_that_it_resumes() -> None:
+def test_version_5_prints_another_line_when_it_resumes() -> None:
     found = records(SAMPLES / "hf_trainer_5_resumed.txt", NAME)
     assert [each.values for each in found if each.kind is Kind.event] == [{m.STEP: 2}]
     assert column(found, Kind.step, m.LOSS) == [3.672, 3.679]
@@ -55,7 +55,7 @@ def test_version_5_says_otherwise_that_it_resumes() -> None:
     ]
 
 
-def test_settings_are_said_once_though_every_rank_prints_them() -> None:
+def test_settings_are_one_record_though_every_rank_prints_them() -> None:
     (setting,) = (each for each in records(VERSIONS, NAME) if each.kind is Kind.setting)
     assert setting.values == {
         a.MICRO_BATCH_SIZE: 8, a.GLOBAL_BATCH_SIZE: 1024, a.ACCUMULATION: 2, a.PLANNED_STEPS: 1640
@@ -98,8 +98,7 @@ def test_rates_at_the_end_are_believed_only_of_a_training_that_began_at_its_firs
     ]  # fmt: skip
 
 
-@needs_corpus
-def test_the_state_of_a_resumed_training_shows_by_its_mean_loss_that_its_rates_are_none() -> None:
+def test_the_mean_loss_of_a_resumed_training_shows_that_its_rates_are_wrong() -> None:
     state = records(SAMPLES / "trainer_state_resumed.json", STATE_NAME)
     assert column(state, Kind.step, m.STEP) == [2, 4, 6, 8, 10]
     (end,) = (each.values for each in state if each.kind is Kind.summary)
@@ -107,37 +106,12 @@ def test_the_state_of_a_resumed_training_shows_by_its_mean_loss_that_its_rates_a
     assert end == {m.STEP: 10, a.EPOCH: 1.25, a.TRAINING_TIME: 0.0818}
 
 
-def test_a_real_run_on_four_nodes_gives_the_throughput_of_its_source() -> None:
-    case = CORPUS / "hf_trainer" / "bigscience_hf_ds_gpt2_n4_n8_n16"
-    found = records(case / "hf_ds_gpt2_base_n4-1832555.out", NAME, beside=("DeepSpeed",))
-    # One dictionary a node and the block of rank 0.
-    assert column(found, Kind.summary, a.SAMPLES_PER_S) == [1.088] * 5
-    assert column(found, Kind.summary, a.STEPS_PER_S) == [0.017] * 5
-    assert column(found, Kind.summary, a.TRAINING_TIME) == [919.097, 919.094, 919.03, 919.0933, 919.02]
-    (setting,) = (each.values for each in found if each.kind is Kind.setting)
-    gpus = json.loads((case / "meta.json").read_text())["gpus"][0]
-    assert setting[a.GLOBAL_BATCH_SIZE] == setting[a.MICRO_BATCH_SIZE] * gpus == 64
-    assert setting[a.PLANNED_STEPS] == 16
-
-
-@needs_corpus
-def test_quoted_pieces_are_read() -> None:
-    excerpts = CORPUS / "hf_trainer" / "excerpts"
-    found = records(excerpts / "hf_loss_dicts.txt", NAME)
-    assert column(found, Kind.step, m.LOSS) == [0.3288, 0.3381, 0.28]
-    assert column(found, Kind.evaluation, a.EVALUATION_TIME) == [5.187]
-    assert column(found, Kind.summary, a.SAMPLES_PER_S) == [25.132]
-    (summary,) = records(excerpts / "hf_summary_alpaca_lora.txt", NAME)
-    assert summary.values[a.TRAINING_TIME] == 128586.2054
-
-
-@needs_corpus
-def test_the_state_of_a_real_run_is_read_whole() -> None:
-    path = CORPUS / "hf_trainer" / "trainer_state_json" / "trainer_state.json"
-    found = records(path, STATE_NAME)
-    history = json.loads(path.read_text())["log_history"]
-    assert len(found) == len(history) + 1
-    assert column(found, Kind.step, m.LOSS) == [entry["loss"] for entry in history if "loss" in entry]
-    assert column(found, Kind.setting, a.PLANNED_STEPS) == column(found, Kind.step, m.STEP)[-1:] == [12030]
-    assert sorted(set(texts(found, Text.benchmark))) == ["g0", "g1", "g2", "g3", "g4", "g5"]
-    assert len(column(found, Kind.evaluation, m.EVALUATION_LOSS)) == 186
+def test_each_node_prints_its_own_end_and_rank_0_a_block_of_it(tmp_path: Path) -> None:
+    log = tmp_path / "slurm.out"
+    ends = [f"{{'train_runtime': {time}, 'train_samples_per_second': 2.5, 'train_steps_per_second': 0.039, "
+            "'train_loss': 6.5, 'epoch': 1.0}\n" for time in (400.5, 400.25)]  # fmt: skip
+    rows = ("train_runtime = 0:06:40.25", "train_samples_per_second = 2.5", "train_steps_per_second = 0.039")
+    log.write_text("".join([*ends, "***** train metrics *****\n", *(f"  {row}\n" for row in rows)]))
+    found = records(log, NAME)
+    assert column(found, Kind.summary, a.TRAINING_TIME) == [400.5, 400.25, 400.25]
+    assert column(found, Kind.summary, a.SAMPLES_PER_S) == [2.5] * 3

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "IOR"
 MIB = 1 << 20
@@ -28,7 +28,7 @@ def test_each_row_is_a_measurement() -> None:
     assert column(rows, Kind.measurement, a.TRANSFER_SIZE) == [MIB] * 4 + [256 << 10] * 4 + [4 << 10]
 
 
-def test_what_was_set_up_is_said_with_the_version() -> None:
+def test_the_setting_has_the_version() -> None:
     found = [each for each in records(SAMPLES / "ior_4_0.txt", NAME) if each.kind is Kind.setting]
     assert [each.texts for each in found] == [{Text.software: "IOR-4.0.0rc1+dev"}] * 3
     assert [each.values for each in found] == [
@@ -38,7 +38,7 @@ def test_what_was_set_up_is_said_with_the_version() -> None:
     ]
 
 
-def test_the_best_bandwidths_which_are_said_with_v_are_summaries() -> None:
+def test_the_best_bandwidths_which_v_prints_are_summaries() -> None:
     found = [each for each in records(SAMPLES / "ior_4_0.txt", NAME) if each.kind is Kind.summary]
     assert texts(found, Text.benchmark) == ["most, write", "most, read", "most, write"]
     assert column(found, Kind.summary, a.IO_BANDWIDTH) == [970.69 * MIB, 15520.09 * MIB, 121.31 * MIB]
@@ -95,24 +95,3 @@ def test_a_document_of_version_3_has_a_list_for_each_repetition() -> None:
     }  # fmt: skip
     assert read.values == {a.IO_BANDWIDTH: 4096 * MIB, a.BLOCK_SIZE: 1 << 30, a.TRANSFER_SIZE: MIB}
     assert [write.texts[Text.benchmark], read.texts[Text.benchmark]] == ["write", "read"]
-
-
-@needs_corpus
-@pytest.mark.parametrize(
-    ("phase", "mib_per_s", "seconds"),
-    [
-        ("easy-write", 17922, 351.05),
-        ("easy-read", 21134, 297.70),
-        ("hard-write", 0.113342 * 1024, None),
-        ("hard-read", 261.62, 164.50),
-    ],
-)
-def test_real_tables_have_their_one_row(phase: str, mib_per_s: float, seconds: float | None) -> None:
-    found = records(CORPUS / "ior" / "io500_aion_2021" / f"ior-{phase}.txt", NAME)
-    assert [each.kind for each in found] == [Kind.setting, Kind.measurement]
-    assert found[0].values[a.NODES] == 64
-    assert found[0].values[a.RANKS] == 128
-    assert found[1].texts[Text.benchmark] == phase.partition("-")[2]
-    assert found[1].values[a.IO_BANDWIDTH] == pytest.approx(mib_per_s * MIB, rel=1e-3)
-    if seconds is not None:
-        assert found[1].values[a.DURATION] == seconds

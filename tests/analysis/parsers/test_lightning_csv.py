@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind
 from analysis.parsers.lightning_csv import is_header
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+from tests.analysis.parsers.reading import SAMPLES, column, records
 
 NAME = "Lightning CSV"
 
@@ -55,19 +54,3 @@ def test_what_is_no_number_is_absent_and_a_torn_row_too(tmp_path: Path) -> None:
 )
 def test_other_first_lines_are_no_header(header: str) -> None:
     assert not is_header(header)
-
-
-@needs_corpus
-@pytest.mark.parametrize(("version", "last_step"), [(0, 140740), (7, 11000)])
-def test_real_tables_are_read_whole(version: int, last_step: int) -> None:
-    path = CORPUS / "lightning_csv" / "slm_training" / f"version_{version}" / "metrics.csv"
-    found = records(path, NAME)
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    for kind, metric, name in (
-        (Kind.step, m.LOSS, "train_loss_step"),
-        (Kind.summary, a.MEAN_LOSS, "train_loss_epoch"),
-        (Kind.evaluation, m.EVALUATION_LOSS, "val_loss"),
-    ):
-        assert column(found, kind, metric) == [float(row[name]) for row in rows if row.get(name)]
-    # Numbered from 0, every fiftieth and the last of each epoch.
-    assert max(each.values[m.STEP] for each in found) == last_step

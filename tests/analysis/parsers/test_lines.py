@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.parsers.base import Line, LocalRank, Whose
+from analysis.parsers.base import Line, LocalRank, RankLabel
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import BLOCK_BYTES, Search, blocks, whole_lines
 from tests.analysis.parsers.reading import SAMPLES
@@ -42,8 +42,8 @@ from tests.analysis.parsers.reading import SAMPLES
         (b"step \xff", "step \N{REPLACEMENT CHARACTER}", None, None),
     ],
 )
-def test_prefixes_are_taken_off_and_say_whose_line_it_is(
-    printed: bytes, text: str, rank: Whose, host: str | None
+def test_prefixes_are_removed_and_name_rank_or_host(
+    printed: bytes, text: str, rank: RankLabel, host: str | None
 ) -> None:
     assert list(Search(everything=True).lines([printed])) == [Line(1, text, rank, host)]
 
@@ -67,14 +67,16 @@ def test_what_only_looks_like_a_prefix_stays(printed: str) -> None:
     assert list(Search(everything=True).lines([printed.encode()])) == [Line(1, printed)]
 
 
-def test_marks_that_overlap_or_hold_each_other_are_all_seen() -> None:
-    search = Search(needles=(" iteration ", "epoch 0, iteration"), opens=("iteration 5", "n 5/"))
-    assert {search.marks[mark] for mark, _, _ in search.found(b"epoch 0, iteration 5/99")} == set(search.marks)
+def test_markers_that_overlap_or_contain_each_other_are_all_found() -> None:
+    search = Search(markers=(" iteration ", "epoch 0, iteration"), section_start=("iteration 5", "n 5/"))
+    assert {search.all_markers[mark] for mark, _, _ in search.found(b"epoch 0, iteration 5/99")} == set(
+        search.all_markers
+    )
 
 
 def test_lines_with_a_needle_and_whole_sections_are_found_whatever_the_blocks() -> None:
     text = b"a\nneedle 1\nb open\nc\nd\rdd\nclose x\nneedle 2\nz\nneedle open\nq\nr\nclose\nz\nneedle"
-    search = Search(needles=("needle",), opens=("open",), closes=("close",))
+    search = Search(markers=("needle",), section_start=("open",), section_end=("close",))
     expected = [(2, "needle 1"), (3, "b open"), (4, "c"), (5, "d"), (5, "dd"), (6, "close x"), (7, "needle 2"),
                 (9, "needle open"), (10, "q"), (11, "r"), (12, "close"), (14, "needle")]  # fmt: skip
     feeds = [at + 1 for at, byte in enumerate(text) if byte == ord("\n")]
@@ -89,8 +91,8 @@ PRINTED = [b"needle", b"x needle y", b"3: needle", b"a", b"", b"a\rneedle\rb", b
 @given(st.lists(st.sampled_from(PRINTED)), st.integers(0, 40))
 def test_lines_with_the_needle_are_the_same_where_nearly_all_have_it(printed: list[bytes], full: int) -> None:
     content = b"\n".join([*printed, *[b"needle"] * full])
-    many = Search(needles=("needle", "never there"))  # of two no block is full of one
-    assert list(Search(needles=("needle",)).lines([content])) == list(many.lines([content]))
+    many = Search(markers=("needle", "never there"))  # of two no block is full of one
+    assert list(Search(markers=("needle",)).lines([content])) == list(many.lines([content]))
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress])
@@ -157,8 +159,8 @@ def test_a_log_that_only_begins_like_json_is_read_line_by_line(begins: str, tmp_
     assert {each.name: len(list(found)) for each, found in read_log(file)}["Megatron-LM"] >= 5
 
 
-def test_of_lines_that_are_alike_the_first_of_a_block_stands_for_all_of_them() -> None:
-    search = Search(needles=("WARN",), alike=re.compile(r"via [AB]"))
+def test_the_first_line_of_a_block_represents_all_with_the_same_key() -> None:
+    search = Search(markers=("WARN",), dedup_key=re.compile(r"via [AB]"))
     block = b"x via A\ny via A WARN\nz via B\rz via B\nWARN\nother\nv via A, via B\nw via C\n"
     found = [(line.number, line.text, line.times) for line in search.lines([block, b"via B"])]
     assert found == [

@@ -1,8 +1,6 @@
-"""LitGPT's lines of three generations: what is a step's time, what a micro-batch's, and the figures of real runs."""
+"""LitGPT's lines of three generations: which time is that of a step and which that of a micro-batch."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
@@ -10,11 +8,9 @@ from analysis.parsers import litgpt
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Line, Text
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records
 
 NAME = "LitGPT"
-ASPIRE = CORPUS / "litgpt" / "apac2024_jiraphatl_aspire2"
-REFERENCE = CORPUS / "litgpt" / "apac2024_reference_aspire2"
 
 
 def test_a_run_gives_its_settings_micro_batches_evaluations_and_end() -> None:
@@ -79,63 +75,14 @@ def test_the_end_of_a_stranger_s_log_is_not_litgpt_s() -> None:
     assert list(litgpt.parse(lines)) == []
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "batches", "seconds", "gigabytes"),
-    [
-        ("full__full-1-gb.nodes2.GBS256.MBS32.o8560268", (256, 32), [28.66, 29.42], [31.21, 31.21]),
-        ("full__full-1.nodes2.GBS128.MBS32.o8559329", (128, 32), [33.62, 35.00], [17.73, 17.73]),
-        ("full__full-1.nodes2.GBS256.MBS64.o8559333", (256, 64), [35.86, 40.89], [28.71, 28.81]),
-        ("full__full-1.nodes2.GBS64.MBS16.o8559338", (64, 16), [42.88, 42.48], [12.24, 12.24]),
-        ("full__full-3.nodes2.GBS128.MBS32.o8563945", (128, 32), [35.93, 35.93], [17.73, 17.73]),
-        ("full__full-3.nodes2.GBS256.MBS64.o8563955", (256, 64), [39.25, 39.26], [28.71, 28.81]),
-        ("full__full-3.nodes2.GBS64.MBS16.o8564004", (64, 16), [34.65, 34.59], [12.24, 12.24]),
-        ("lora__lora-1.nodes2.GBS128.MBS32.o8559702", (128, 32), [42.55, 47.21], [14.58, 14.59]),
-        ("lora__lora-1.nodes2.GBS256.MBS64.o8559611", (256, 64), [40.53, 40.55], [26.02, 26.04]),
-        ("lora__lora-1.nodes2.GBS64.MBS16.o8559704", (64, 16), [49.73, 49.63], [8.85, 8.87]),
-    ],
-)
-def test_real_runs_on_two_nodes_give_both_nodes_ends(
-    file: str, batches: tuple[float, float], seconds: list[float], gigabytes: list[float]
-) -> None:
-    true = json.loads((ASPIRE / "meta.json").read_text())
-    path = ASPIRE / f"ASPIRE-2__result__{file}"
-    found = records(path, NAME)
-    assert len(column(found, Kind.step, m.LOSS)) == path.read_bytes().count(b"iter time: ")
-    assert column(found, Kind.summary, a.TRAINING_TIME) == seconds
-    assert column(found, Kind.summary, m.MEMORY_PEAK) == pytest.approx([size * 1e9 for size in gigabytes])
+def test_of_two_nodes_each_prints_its_own_times_and_end_and_both_the_same_settings() -> None:
+    found = records(SAMPLES / "litgpt_two_nodes.txt", NAME)
     (setting,) = (each for each in found if each.kind is Kind.setting)
-    assert (setting.values[a.GLOBAL_BATCH_SIZE], setting.values[a.MICRO_BATCH_SIZE]) == batches
-    assert setting.values[a.NODES] == true["nodes"]
-    assert setting.values[a.NODES] * setting.values[a.RANKS_PER_NODE] == true["gpus"]
+    assert setting.values == {
+        a.NODES: 2, a.RANKS_PER_NODE: 4, a.GLOBAL_BATCH_SIZE: 96, a.MICRO_BATCH_SIZE: 12, a.SEQUENCE_LENGTH: 512,
+    }  # fmt: skip
     assert setting.texts == {Text.precision: "bf16-true"}
-
-
-@needs_corpus
-def test_of_a_real_job_each_node_s_own_file_holds_its_half() -> None:
-    both = records(REFERENCE / "llama.nodes2.GBS128.MBS32.o8335473", NAME)
-    files = sorted(REFERENCE.glob("*/1/rank.*/stdout"))
-    assert len(files) == 8
-    each = [records(file, NAME) for file in files]
-    times_s = [column(found, Kind.step, m.STEP_TIME) for found in each]
-    assert [len(times) for times in times_s] == [5, 0, 0, 0, 5, 0, 0, 0]
-    assert sorted(column(both, Kind.step, m.STEP_TIME)) == sorted(times_s[0] + times_s[4])
-    assert column(each[0] + each[4], Kind.summary, a.TRAINING_TIME) == [41.42, 41.51]
-    assert len(texts(both, Text.precision)) == 1
-
-
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "micro_batch_s", "step_s"),
-    [
-        ("2023_iter_step_colon", [0.18797, 0.10878, 0.19697, 0.10874], []),
-        ("2024_03_proposed_ep", [0.29827, 0.18134], []),
-        ("2024_epoch_val", [], [0.52946, 0.50353, 0.5221, 0.11527, 0.74331]),
-    ],
-)
-def test_quoted_pieces_give_step_times_only_without_accumulation(
-    file: str, micro_batch_s: list[float], step_s: list[float]
-) -> None:
-    found = records(CORPUS / "litgpt" / "excerpts" / f"litgpt_{file}.txt", NAME)
-    assert column(found, Kind.step, a.MICRO_BATCH_TIME) == pytest.approx(micro_batch_s)
-    assert column(found, Kind.step, m.STEP_TIME) == pytest.approx(step_s)
+    assert column(found, Kind.step, m.STEP) == [1, 1, 2, 2, 3, 3]
+    assert column(found, Kind.step, m.STEP_TIME) == pytest.approx([4.2105, 4.21525, 1.51025, 1.5085, 0.3, 0.30275])
+    assert column(found, Kind.summary, a.TRAINING_TIME) == [31.25, 32.5]
+    assert column(found, Kind.summary, m.MEMORY_PEAK) == pytest.approx([21.5e9, 21.75e9])

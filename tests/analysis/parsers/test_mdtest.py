@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-import pytest
-
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "mdtest"
-CASE = CORPUS / "ior" / "io500_aion_2021"
 LAUNCHES = [3, 29, 59, 79]
 """The lines of `mdtest_4_0.txt` that begin a run."""
 OPERATIONS = {"write": "file creation", "stat": "file stat", "read": "file read", "delete": "file removal"}
@@ -34,7 +29,7 @@ def test_operations_that_were_run_have_their_mean_rate() -> None:
     }
 
 
-def test_each_launch_says_its_version_ranks_and_nodes() -> None:
+def test_each_launch_prints_its_version_ranks_and_nodes() -> None:
     found = [each for each in records(SAMPLES / "mdtest_4_0.txt", NAME) if each.kind is Kind.setting]
     assert [each.line for each in found] == LAUNCHES
     assert texts(found, Text.software) == ["mdtest-4.0.0rc1+dev"] * 4
@@ -67,15 +62,3 @@ def test_older_tables_are_read_and_a_torn_row_is_not() -> None:
     assert column(found, Kind.setting, a.NODES) == [2, 1]
     assert texts(found, Text.benchmark) == ["directory creation", "file stat"]
     assert column(found, Kind.measurement, a.IO_OPERATIONS_PER_S) == [2000, 3000]
-
-
-@needs_corpus
-def test_real_tables_say_what_io500_says_of_them() -> None:
-    said = re.findall(r"\[RESULT\] +mdtest-(\S+)-(\S+) +([\d.]+) kIOPS", (CASE / "result_summary.txt").read_text())
-    assert len(said) == 7
-    for size, phase, thousands in said:
-        found = records(CASE / f"mdtest-{size}-{phase}.txt", NAME)
-        rates = {each.texts[Text.benchmark]: each.values for each in found if each.kind is Kind.measurement}
-        # In the delete phase the tree is removed too, in the write phase it is made.
-        assert rates[OPERATIONS[phase]][a.IO_OPERATIONS_PER_S] == pytest.approx(float(thousands) * 1000)
-        assert column(found, Kind.setting, a.RANKS) == [128]

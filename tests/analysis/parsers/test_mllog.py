@@ -1,20 +1,16 @@
-"""MLPerf's log lines: the time to train by its rule, and the figures of real submissions."""
+"""MLPerf's log lines: the time to train by its rule, power, and the keys of older rounds."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "MLPerf MLLOG"
-CASES = sorted((CORPUS / "mlperf").rglob("meta.json"))
 
 
 def test_a_result_has_its_settings_progress_and_time_to_train() -> None:
@@ -52,38 +48,26 @@ def test_power_is_a_sample_of_a_host_with_the_efficiency_of_its_supply() -> None
     assert column(found, Kind.event, a.UNIX_TIME) == [1773302401, 1773302403]
 
 
-def test_a_switch_is_told_from_a_node_and_a_reading_without_a_value_is_absent() -> None:
+def test_a_switch_is_distinguished_from_a_node_and_a_reading_without_a_value_is_absent() -> None:
     (switch,) = records(SAMPLES / "mllog_power_switch.txt", NAME)
     assert switch.values == {a.UNIX_TIME: 1772366403, a.POWER: 1200}
     assert switch.texts == {Text.device: "sw_0", Text.variant: "interconnect_power_est"}
 
 
-@needs_corpus
-def test_real_power_is_read_whole_and_the_clock_of_the_switch_is_left_as_it_is() -> None:
-    case = CORPUS / "power" / "mlperf_v4.1_dell_8xXE9680_power"
-    found = {part: records(case / f"power__result_0__{part}.txt", NAME) for part in ("node_0", "node_7", "sw_0")}
-    assert {part: len(column(each, Kind.sample, a.POWER)) for part, each in found.items()} == {
-        "node_0": 286, "node_7": 281, "sw_0": 310,
+def test_gpt3_of_round_3_counts_tokens_and_has_step_times_instead_of_throughputs(tmp_path: Path) -> None:
+    entries = [
+        ("submission_benchmark", "gpt3", {}),
+        ("global_batch_size", 1536, {}),
+        ("tracked_stats", {"train_step_timing": 6.25, "reduced_train_loss": 2.75}, {"samples_count": 1_207_959_552}),
+        ("tracked_stats", {"throughput": 450_000.5}, {"step": 12}),
+    ]
+    lines = [
+        ":::MLLOG " + json.dumps({"time_ms": 1_700_000_000_000, "key": key, "value": value, "metadata": metadata})
+        for key, value, metadata in entries
+    ]
+    (tmp_path / "result_0.txt").write_bytes("\r\n".join(lines).encode())
+    timed, rated = (each for each in records(tmp_path / "result_0.txt", NAME) if each.kind is Kind.step)
+    assert timed.values == {
+        a.UNIX_TIME: 1.7e9, a.TOKENS_DONE: 1_207_959_552, m.STEP_TIME: 6.25, m.LOSS: 2.75, a.GLOBAL_BATCH_SIZE: 1536,
     }  # fmt: skip
-    assert all(column(each, Kind.setting, a.CONVERSION_EFFICIENCY) == [0.96] for each in found.values())
-    starts = {part: column(each, Kind.event, a.UNIX_TIME)[0] for part, each in found.items()}
-    assert starts["sw_0"] - starts["node_0"] == -18001
-
-
-@needs_corpus
-@pytest.mark.parametrize("case", CASES, ids=[f"{case.parents[1].name}-{case.parent.name}" for case in CASES])
-def test_every_result_of_the_corpus_gives_its_true_figures(case: Path) -> None:
-    results: dict[str, dict[str, Any]] = json.loads(case.read_text())["per_run"]
-    for name, true in results.items():
-        file = next(path for path in (case.with_name(name), case.with_name(f"{name}.gz")) if path.exists())
-        found = records(file, NAME, beside=("MXNet Speedometer", "NeMo configuration"))
-        times_s = column(found, Kind.summary, a.TIME_TO_TRAIN)
-        times_min = [time_s / 60 for time_s in times_s]
-        assert times_min == pytest.approx([true["ttt_min"]] if true["ttt_min"] else [], abs=1e-4)
-        assert texts([each for each in found if each.kind is Kind.summary], Text.state)[:1] == (
-            [true["status"]] if times_s else []
-        )
-        assert set(column(found, Kind.setting, a.GLOBAL_BATCH_SIZE)) == {true["global_batch_size"]}
-        rates = sorted(column(found, Kind.step, a.SAMPLES_PER_S) or column(found, Kind.step, m.TOKENS_PER_S))
-        if true["throughput_median_raw"] is not None:
-            assert rates[len(rates) // 2] == true["throughput_median_raw"]
+    assert rated.values == {a.UNIX_TIME: 1.7e9, a.SAMPLES_DONE: 12, m.TOKENS_PER_S: 450_000.5}

@@ -1,4 +1,4 @@
-"""Lines of llm.c, modded-nanogpt and nanoGPT; no real log of theirs is in the corpus."""
+"""Lines of llm.c, modded-nanogpt and nanoGPT."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from analysis.parsers import metrics as a
 from analysis.parsers import nccl_info
 from analysis.parsers.base import Kind, Line, Record, Text
 from analysis.parsers.detect import read_log
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, records, texts
 
 NAME = "NCCL INFO"
 SAMPLE = SAMPLES / "nccl_info.txt"
@@ -20,7 +20,7 @@ def channels(found: list[Record]) -> dict[str, float]:
     return {each.texts[Text.transport]: each.values[a.LINES] for each in found if each.kind is Kind.summary}
 
 
-def said(*lines: str) -> list[Record]:
+def parsed(*lines: str) -> list[Record]:
     return list(nccl_info.parse(Line(number, text) for number, text in enumerate(lines, 1)))
 
 
@@ -42,7 +42,7 @@ def test_networks_are_named_without_addresses() -> None:
     ]
 
 
-def test_versions_and_variables_are_said_once() -> None:
+def test_versions_and_variables_are_one_record_each() -> None:
     found = records(SAMPLE, NAME)
     assert texts(found, Text.library) == [
         "NCCL 2.26.2+cuda12.8", "aws-ofi-nccl 1.13.2-aws", "RCCL 2.22.3-develop:0123abc",
@@ -84,12 +84,12 @@ def test_warnings_keep_their_host_and_their_words() -> None:
         "node1:700:731 [0] NCCL INFO NET/IB : No device found.",
     ],
 )
-def test_of_what_is_torn_or_not_there_nothing_is_said(torn: str) -> None:
-    assert said(torn) == []
+def test_a_torn_line_or_an_absent_value_gives_no_record(torn: str) -> None:
+    assert parsed(torn) == []
 
 
 def test_a_channel_through_another_gpu_and_a_warning_of_a_plugin_are_read() -> None:
-    (channel, warning) = said(
+    (channel, warning) = parsed(
         "node1:700:731 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0(1)/GDRDMA",
         "node1:700:731 [0] int create(plugin_t **):352 NCCL WARN NET/OFI initialization failed",
     )
@@ -99,46 +99,24 @@ def test_a_channel_through_another_gpu_and_a_warning_of_a_plugin_are_read() -> N
 
 def test_ever_different_warnings_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_info, "MOST_KEPT", 2)
-    found = said(*(f"n1:1:2 [0] NCCL WARN peer {peer}" for peer in (1, 1, 2, 3, 3, 3)))
+    found = parsed(*(f"n1:1:2 [0] NCCL WARN peer {peer}" for peer in (1, 1, 2, 3, 3, 3)))
     assert [each.values[a.LINES] for each in found] == [2, 1, 3]
-
-
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "version", "by_transport", "joined", "nodes"),
-    [
-        ("all_reduce_bench-32gb-n4.txt", "NCCL 2.10.3+cuda11.3", {"P2P/IPC": 104, "NET/IB": 80}, {16: 16}, set()),
-        ("all_reduce_bench-a100-n4.txt", "NCCL 2.10.3+cuda11.3", {"P2P/IPC": 112, "NET/IB": 40}, {32: 32}, set()),
-        ("n16_32gb_all_reduce_bench.txt", "NCCL 2.7.8+cuda10.2", {"P2P/IPC": 416, "NET/IB": 368}, {64: 64}, set()),
-        ("n1_16gb_all_reduce_bench.txt", "NCCL 2.7.8+cuda10.2", {"P2P/IPC": 100}, {4: 4}, set()),
-        ("n1_32gb_all_reduce_bench.txt", "NCCL 2.7.8+cuda10.2", {"P2P/IPC": 100}, {4: 4}, set()),
-        (
-            "llama.nodes2.GBS128.MBS32.o8335473",
-            "NCCL 2.20.5+cuda12.4",
-            {"P2P/CUMEM": 60, "NET/Socket": 32},
-            {8: 8},
-            {2},
-        ),
-    ],
-)
-def test_real_programs_say_over_what_they_talked(
-    file: str, version: str, by_transport: dict[str, float], joined: dict[float, float], nodes: set[float]
-) -> None:
-    (path,) = CORPUS.glob(f"*/*/{file}")
-    found = beside(path)
-    assert texts(found, Text.library) == [version]
-    assert channels(found) == by_transport
-    assert {each.values[a.COMMUNICATOR_RANKS]: each.values[a.LINES] for each in found
-            if Text.event in each.texts} == joined  # fmt: skip
-    assert {each.values[a.COMMUNICATOR_NODES] for each in found if a.COMMUNICATOR_NODES in each.values} == nodes
-
-
-@needs_corpus
-def test_of_a_real_run_no_warning_is_lost() -> None:
-    found = beside(CORPUS / "mlperf" / "v4.1_Oracle_llama2_70b_lora" / "64xBM.GPU.H100.8" / "result_9.txt")
-    assert sum(each.values[a.LINES] for each in found if Text.message in each.texts) == 740
-    assert len({each.host for each in found if Text.message in each.texts}) == 8
 
 
 def beside(path: Path) -> list[Record]:
     return next(list(found) for each, found in read_log(path) if each.name == NAME)
+
+
+def test_one_version_and_one_network_are_reported_of_many_ranks() -> None:
+    lines = [f"n{rank // 4}:{rank}:{rank} [{rank % 4}] NCCL INFO " for rank in range(8)]
+    found = parsed(
+        *(f"{line}NCCL version 2.10.3+cuda11.3" for line in lines[:1]),
+        *(f"{line}Channel 00 : {rank}[0] -> {(rank + 1) % 8}[0] via P2P/IPC" for rank, line in enumerate(lines)),
+        *(
+            f"{line}comm 0x55 rank {rank} nranks 8 cudaDev 0 busId 1000 - Init COMPLETE"
+            for rank, line in enumerate(lines)
+        ),
+    )
+    assert texts(found, Text.library) == ["NCCL 2.10.3+cuda11.3"]
+    assert channels(found) == {"P2P/IPC": 8}
+    assert [each.values for each in found if Text.event in each.texts] == [{a.COMMUNICATOR_RANKS: 8, a.LINES: 8}]

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "nccl-tests"
 
@@ -28,7 +28,7 @@ def test_each_row_is_two_measurements_in_base_units() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["9" * 400, "²", "1e-07"])
-def test_what_is_no_number_of_wrong_values_is_none(wrong: str, tmp_path: Path) -> None:
+def test_anything_but_a_count_of_wrong_values_is_absent(wrong: str, tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_text(
         f"{1 << 20:12} 262144 float     sum      -1    41.30   25.39   25.39      0 40.11 26.14 26.14 {wrong}\n"
@@ -44,23 +44,19 @@ def test_the_devices_name_host_and_gpu_of_each_rank() -> None:
     assert texts(devices, Text.gpu_name) == ["NVIDIA H100 80GB HBM3"] * 2
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "rows", "largest_gb_per_s", "average_gb_per_s"),
-    [
-        ("gcp_a3mega_2nodes/ztan-NCCL-test-result.markdown", 62, None, None),
-        ("excerpts/all_reduce_old_error_column.txt", 8, 105.51, 29.0317),
-        ("excerpts/rccl_glitch_first_run.txt", 6, 367.51, 111.827),
-        ("excerpts/all_gather_srun_label_a3mega_2n.txt", 22, None, None),
-    ],
-)
-def test_real_tables_are_read_whole(
-    file: str, rows: int, largest_gb_per_s: float | None, average_gb_per_s: float | None
-) -> None:
-    found = records(CORPUS / "nccl_tests" / file, NAME)
-    bandwidths = column(found, Kind.measurement, a.BUS_BANDWIDTH)
-    # 0.00 GB/s of a few bytes is rounded, and no bandwidth.
-    assert len(column(found, Kind.measurement, a.COLLECTIVE_TIME)) == rows
-    if largest_gb_per_s is not None and average_gb_per_s is not None:
-        assert max(bandwidths) == pytest.approx(largest_gb_per_s * 1e9)
-        assert column(found, Kind.summary, a.BUS_BANDWIDTH) == [pytest.approx(average_gb_per_s * 1e9)]
+def test_tables_of_before_2_13_have_neither_a_root_nor_a_count_of_wrong_values() -> None:
+    found = records(SAMPLES / "nccl_tests_versions.txt", NAME)
+    old = [each for each in found if each.kind is Kind.measurement and each.rank == 0]
+    assert column(old, Kind.measurement, a.MESSAGE_SIZE) == [1 << 10, 1 << 10, 1 << 20, 1 << 20, 1 << 30, 1 << 30]
+    assert column(old, Kind.measurement, a.WRONG_VALUES) == [], "5e-07 is an error and no count"
+    assert max(column(old, Kind.measurement, a.BUS_BANDWIDTH)) == pytest.approx(203.97e9)
+    assert column(found, Kind.summary, a.BUS_BANDWIDTH) == [pytest.approx(69.5933e9)], (
+        "no version prints GB/s behind it"
+    )
+
+
+def test_a_bandwidth_rounded_to_0_is_absent_and_its_time_is_not() -> None:
+    new = [each for each in records(SAMPLES / "nccl_tests_versions.txt", NAME) if each.rank is None]
+    assert column(new, Kind.measurement, a.COLLECTIVE_TIME) == pytest.approx([30.25e-6, 29.75e-6])
+    assert column(new, Kind.measurement, a.BUS_BANDWIDTH) == []
+    assert texts(new, Text.benchmark) == ["all_gather"] * 2

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+from tests.analysis.parsers.reading import SAMPLES, column, records
 
 NAME = "NeMo"
-EXCERPTS = CORPUS / "nemo" / "excerpts"
 
 
 def test_a_bar_gives_each_step_once_and_no_rounded_step() -> None:
@@ -57,30 +58,10 @@ def test_the_list_at_the_end_of_nemo_1_gives_times_and_the_speed() -> None:
     assert column(found, Kind.summary, a.FLOPS_PER_S_PER_RANK) == [412.5e12]
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "count", "first", "last", "time_s"),
-    [
-        ("nemo1x_progress_bar_old", 1, 795, 795, 41.36),
-        ("nemo2x_iteration_lines_bionemo", 6, 121, 126, 0.03147),
-        ("nemo2x_nemorun_prefix", 2, 1, 2, 2.008),
-        ("nemo2x_no_timing", 9, 1, 9, None),
-        ("nemo2x_peak_memory_fields", 1, 50, 50, 12.39),
-    ],
-)
-def test_quoted_pieces_give_their_steps_and_times(
-    file: str, count: int, first: int, last: int, time_s: float | None
-) -> None:
-    found = records(EXCERPTS / f"{file}.txt", NAME)
-    steps = column(found, Kind.step, m.STEP)
-    assert (len(steps), steps[0], steps[-1]) == (count, first, last)
-    assert column(found, Kind.step, m.STEP_TIME)[-1:] == ([] if time_s is None else [time_s])
-
-
-@needs_corpus
-def test_a_quoted_list_has_all_fifty_times_and_a_quoted_readme_its_true_throughput() -> None:
-    times_s = column(records(EXCERPTS / "nemo1x_perf_metrics_list.txt", NAME), Kind.step, m.STEP_TIME)
-    assert (len(times_s), times_s[0], times_s[-1]) == (50, 11.85, 2.13)
-    (line,) = records(EXCERPTS / "nemo2x_peak_memory_fields.txt", NAME)
-    # Its README says 84631 tokens/s at a sequence length of 8192.
-    assert line.values[a.GLOBAL_BATCH_SIZE] * 8192 / line.values[m.STEP_TIME] == pytest.approx(84631, abs=1)
+@pytest.mark.parametrize("prefix", ["", "3: ", "pretraining/0 ", "[default0]:", "[2026-03-04T05:06:07+00:00] "])
+def test_iterations_are_read_behind_the_prefix_of_any_launcher(prefix: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    line = "Training epoch 0, iteration 49/99 | lr: 1e-05 | global_batch_size: 128 | reduced_train_loss: 5.5"
+    log.write_text(f"{prefix}{line} | train_step_timing in s: 12.5 | consumed_samples: 6400\n")
+    (step,) = records(log, NAME)
+    assert (step.values[m.STEP], step.values[m.STEP_TIME], step.values[a.GLOBAL_BATCH_SIZE]) == (50, 12.5, 128)

@@ -1,4 +1,4 @@
-"""NeMo's configurations: the model and the run as far as they are told for sure."""
+"""NeMo's configurations: the model and the run as far as they are stated reliably."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus, records
+from tests.analysis.parsers.reading import SAMPLES, records
 
 NAME = "NeMo configuration"
 
@@ -32,7 +32,7 @@ def test_what_nemo_1_prints_of_its_experiment_is_its_model_its_layout_and_its_da
     assert found.texts == {Text.precision: "bf16"}
 
 
-def test_the_model_of_a_checkpoint_of_nemo_2_tells_neither_precision_nor_layout() -> None:
+def test_the_model_of_a_checkpoint_of_nemo_2_has_neither_precision_nor_layout() -> None:
     (found,) = records(SAMPLES / "nemo_model.yaml", NAME)
     assert found.values == {
         a.LAYERS: 2, a.HIDDEN_SIZE: 16, a.HEADS: 4, a.KV_HEADS: 2, a.INTERMEDIATE_SIZE: 32, a.GATED: 1,
@@ -48,7 +48,7 @@ def test_an_expression_is_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "text", "said"),
+    ("old", "new", "text", "expected"),
     [
         ("fp8: false", "fp8: true", Text.precision, "fp8"),
         ("precision: bf16", "precision: '16'", Text.precision, "fp16"),
@@ -56,21 +56,21 @@ def test_an_expression_is_no_number(tmp_path: Path) -> None:
         ("seed: 1234", "multi_latent_attention: true", Text.uncovered, "multi_latent_attention true"),
     ],
 )
-def test_what_decides_about_the_formula_and_the_peak_is_told(
-    old: str, new: str, text: Text, said: str, tmp_path: Path
+def test_settings_that_decide_about_the_formula_and_the_peak_are_texts(
+    old: str, new: str, text: Text, expected: str, tmp_path: Path
 ) -> None:
     (found,) = records(changed(tmp_path, old, new), NAME, beside=("NeMo",))
-    assert found.texts[text] == said
+    assert found.texts[text] == expected
 
 
-@needs_corpus
-def test_a_fine_tuning_of_the_corpus_tells_its_layout_and_adapters_but_not_the_model_that_it_loads() -> None:
-    file = CORPUS / "mlperf" / "v4.1_Oracle_llama2_70b_lora" / "64xBM.GPU.H100.8" / "result_0.txt"
-    (found,) = records(file, NAME, beside=("MLPerf MLLOG",))
-    # 64 is the number of its GPUs, and not of its nodes (corpus/README.md, trap 1).
+def test_a_fine_tuning_prints_its_layout_and_adapters_but_not_the_model_that_it_loads(tmp_path: Path) -> None:
+    text = (SAMPLES / "nemo_configuration.txt").read_text()
+    head, tail = text.split("      num_layers: 32\n")[0], text.split("      seed: 1234\n")[1]
+    adapters = "      peft:\n        peft_scheme: lora\n        lora_tuning:\n          adapter_dim: 16\n"
+    (tmp_path / "job.out").write_text(f"{head}{adapters}      seed: 77\n{tail.replace('mmap', 'jsonl')}")
+    (found,) = records(tmp_path / "job.out", NAME, beside=("NeMo",))
     assert found.values == {
-        a.NODES: 8, a.RANKS_PER_NODE: 8, a.RANKS: 64, a.PLANNED_STEPS: 1024, a.MICRO_BATCH_SIZE: 1,
-        a.GLOBAL_BATCH_SIZE: 8, a.TENSOR_PARALLEL_SIZE: 4, a.PIPELINE_PARALLEL_SIZE: 1, a.CONTEXT_PARALLEL_SIZE: 2,
-        a.SEQUENCE_LENGTH: 8192, a.SEED: 11257, a.LORA_RANK: 16,
+        a.NODES: 2, a.RANKS_PER_NODE: 8, a.RANKS: 16, a.PLANNED_STEPS: 100, a.MICRO_BATCH_SIZE: 1,
+        a.GLOBAL_BATCH_SIZE: 16, a.TENSOR_PARALLEL_SIZE: 2, a.PIPELINE_PARALLEL_SIZE: 1, a.SEQUENCE_LENGTH: 4096,
+        a.SEED: 77, a.LORA_RANK: 16,
     }  # fmt: skip
-    assert found.texts == {Text.precision: "fp8"}

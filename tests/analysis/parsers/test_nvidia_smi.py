@@ -7,15 +7,14 @@ import pytest
 from analysis.parsers import metrics as a
 from analysis.parsers import nvidia_smi
 from analysis.parsers.base import Kind, Line, Record, Text
-from analysis.parsers.detect import read_log
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "nvidia-smi"
 SAMPLE = SAMPLES / "nvidia_smi.txt"
 MIB = 1 << 20
 
 
-def said(*lines: str) -> list[Record]:
+def parsed(*lines: str) -> list[Record]:
     return list(nvidia_smi.parse(Line(number, text) for number, text in enumerate(lines, 1)))
 
 
@@ -33,7 +32,7 @@ def test_a_row_of_a_query_is_a_sample_in_base_units() -> None:
     assert a.GPU_CLOCK not in third.values, "a number without its unit is torn"
 
 
-def test_a_row_of_dmon_is_a_sample_and_a_repeated_header_is_none() -> None:
+def test_a_row_of_dmon_is_a_sample_and_a_repeated_header_is_not() -> None:
     rows = records(SAMPLE, NAME)[3:]
     assert [each.texts for each in rows] == [
         {Text.timestamp: time, Text.device: gpu}
@@ -47,7 +46,7 @@ def test_a_row_of_dmon_is_a_sample_and_a_repeated_header_is_none() -> None:
 
 
 def test_a_query_without_units_and_with_one_column_is_read() -> None:
-    found = said("index, power.draw [W]", "0, 300.5", "power.draw [W]", "12.00 W", "no row")
+    found = parsed("index, power.draw [W]", "0, 300.5", "power.draw [W]", "12.00 W", "no row")
     assert column(found, Kind.sample, a.POWER) == [300.5, 12]
 
 
@@ -61,20 +60,18 @@ def test_a_query_without_units_and_with_one_column_is_read() -> None:
         ("0, 300.5 W",),
     ],
 )
-def test_of_what_is_torn_or_not_there_nothing_is_said(lines: tuple[str, ...]) -> None:
-    assert said(*lines) == []
+def test_a_torn_line_or_an_absent_value_gives_no_record(lines: tuple[str, ...]) -> None:
+    assert parsed(*lines) == []
 
 
-@needs_corpus
-def test_real_tables_are_read_past_what_is_typed_between() -> None:
-    excerpts = CORPUS / "gpu_monitor" / "excerpts"
-    found = records(excerpts / "dmon_3gpu_shell_mixed.txt", NAME)
-    assert column(found, Kind.sample, a.POWER) == [119, 159, 219]
-    assert column(found, Kind.sample, a.GPU_MEMORY_TEMPERATURE) == []
-    assert texts(found, Text.device) == ["0", "1", "2"]
-    found = records(excerpts / "nvidia_smi_csv_first_char_lost.txt", NAME)
-    assert column(found, Kind.sample, a.POWER) == [38.63, 36.19, 38.41]
-    assert column(found, Kind.sample, a.GPU_MEMORY) == [24576 * MIB] * 3
-    assert len(texts(found, Text.timestamp)) == 2, "the first has lost a digit"
-    header_only = read_log(excerpts / "dmon_pucm_columns.txt")
-    assert [record for _, said in header_only for record in said] == []
+def test_tables_are_read_past_what_is_typed_between_and_a_lost_first_character() -> None:
+    dmon = parsed("$ nvidia-smi dmon -c 1", "# gpu    pwr  mtemp", "# Idx      W      C", "    0    119      -", "^C")
+    assert column(dmon, Kind.sample, a.POWER) == [119]
+    assert column(dmon, Kind.sample, a.GPU_MEMORY_TEMPERATURE) == []
+    table = parsed(
+        "timestamp, index, power.draw [W], memory.total [MiB]",
+        "026/03/01 12:00:00.123, 0, 38.50 W, 24576 MiB",
+        "2026/03/01 12:00:01.123, 0, 36.25 W, 24576 MiB",
+    )
+    assert column(table, Kind.sample, a.POWER) == [38.5, 36.25]
+    assert texts(table, Text.timestamp) == ["2026/03/01 12:00:01.123"]

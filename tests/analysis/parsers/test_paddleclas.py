@@ -21,7 +21,7 @@ def test_a_step_has_its_time_and_the_rate_of_one_gpu() -> None:
     assert m.LOSS not in second.values, "a loss of nan is absent"
 
 
-def test_static_graphs_and_old_versions_say_the_same_otherwise() -> None:
+def test_static_graphs_and_old_versions_print_the_same_in_another_form() -> None:
     static, old = [each for each in records(SAMPLE, NAME) if each.kind is Kind.step][2:]
     assert static.values == {
         a.EPOCH: 0, a.ITERATION: 20, m.LOSS: 6.875, m.LEARNING_RATE: 0.256, m.STEP_TIME: 0.125, a.DATA_TIME: 0.00125,

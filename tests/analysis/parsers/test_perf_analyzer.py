@@ -6,7 +6,7 @@ import pytest
 
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+from tests.analysis.parsers.reading import SAMPLES, records
 
 NAME = "perf_analyzer"
 
@@ -44,13 +44,3 @@ def test_a_row_of_the_csv_file_is_one_summary() -> None:
         a.REQUEST_LATENCY["p90"]: 0.101523, a.REQUEST_LATENCY["p95"]: 0.104927, a.REQUEST_LATENCY["p99"]: 0.105229,
     })  # fmt: skip
     assert (four.line, four.values[a.CONCURRENCY], four.values[a.REQUESTS_PER_S]) == (3, 4, 37.4851)
-
-
-@needs_corpus
-def test_a_real_log_has_eight_runs_with_all_their_numbers() -> None:
-    found = records(CORPUS / "vllm" / "dgxc_example_output" / "example-vllm-benchmark_output.txt", NAME)
-    assert column(found, Kind.summary, a.CONCURRENCY) == [1, 1, 25, 25, 50, 50, 100, 100]
-    assert column(found, Kind.summary, a.REQUESTS_COMPLETED) == [200, 200, 200, 200, 250, 250, 500, 500]
-    assert column(found, Kind.summary, a.OUTPUT_TOKENS_PER_S)[-1] == 6473.77
-    assert column(found, Kind.summary, a.TIME_TO_FIRST_TOKEN["p99"])[-1] == pytest.approx(3.79383)
-    assert {len(each.values) for each in found} == {20}

@@ -7,13 +7,13 @@ import pytest
 from analysis.parsers import metrics as a
 from analysis.parsers import sacct
 from analysis.parsers.base import Kind, Line, Record, Text
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, records
 
 NAME = "sacct"
 SAMPLE = SAMPLES / "sacct.txt"
 
 
-def said(*lines: str) -> list[Record]:
+def parsed(*lines: str) -> list[Record]:
     return list(sacct.parse(Line(number, text) for number, text in enumerate(lines, 1)))
 
 
@@ -71,7 +71,7 @@ def test_what_was_cut_is_else_absent() -> None:
 
 
 def test_bars_at_the_end_and_raw_columns_are_read() -> None:
-    (found,) = said("JobIDRaw|State|ElapsedRaw|Reserved|Restarts|", "17.extern|FAILED|93784|1-00:00:07|2|")
+    (found,) = parsed("JobIDRaw|State|ElapsedRaw|Reserved|Restarts|", "17.extern|FAILED|93784|1-00:00:07|2|")
     assert found.values == {a.JOB_TIME: 93784, a.WAITING_TIME: 86407, a.RESTARTS: 2}
     assert found.texts == {Text.job_id: "17.extern", Text.state: "FAILED"}
 
@@ -86,12 +86,12 @@ def test_bars_at_the_end_and_raw_columns_are_read() -> None:
         "| grep | 1:0 | 2 | node1",
     ],
 )
-def test_a_torn_or_foreign_row_is_none(row: str) -> None:
-    assert said("JobID|State|ExitCode|Elapsed|NodeList", row) == []
+def test_a_torn_or_foreign_row_gives_no_record(row: str) -> None:
+    assert parsed("JobID|State|ExitCode|Elapsed|NodeList", row) == []
 
 
 def test_placeholders_are_absent() -> None:
-    (found,) = said(
+    (found,) = parsed(
         "JobID|State|ExitCode|Elapsed|Timelimit|MaxRSS|NNodes|Start|NodeList",
         "12_[3-9%2]|PENDING|0:0|INVALID|UNLIMITED|0||Unknown|None assigned",
     )
@@ -100,25 +100,10 @@ def test_placeholders_are_absent() -> None:
     )  # fmt: skip
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "count", "first"),
-    [
-        ("sacct_P_frontier_failed_255.txt", 3, {a.NODES: 2, a.JOB_TIME: 26}),
-        ("sacct_P_frontier_ok.txt", 2, {a.NODES: 1, a.JOB_TIME: 321}),
-        ("sacct_P_gpu_alloctres.txt", 2, {a.NODES: 1, a.CPUS: 2, a.GPUS: 1, a.JOB_TIME: 33}),
-        ("sacct_default_columns_truncated.txt", 5, {a.CPUS: 256}),
-        ("sacct_gpu16_mi300x.txt", 1, {a.NODES: 2, a.CPUS: 448, a.GPUS: 16}),
-    ],
-)
-def test_real_tables_are_read_whole(file: str, count: int, first: dict[object, float]) -> None:
-    found = records(CORPUS / "sacct" / "excerpts" / file, NAME)
-    assert len(found) == len(texts(found, Text.job_id)) == len(texts(found, Text.state)) == count
-    assert found[0].values == first
-
-
-@needs_corpus
-def test_a_host_list_of_addresses_or_with_commas_is_one_text() -> None:
-    excerpts = CORPUS / "sacct" / "excerpts"
-    assert texts(records(excerpts / "sacct_gpu16_mi300x.txt", NAME), Text.nodes)[0].count(",") == 1
-    assert texts(records(excerpts / "sacct_P_frontier_failed_255.txt", NAME), Text.nodes)[0] == "frontier[01515,01517]"
+@pytest.mark.parametrize("nodes", ["10.1.2.3,10.1.2.4", "gpu[01515,01517-01519]"])
+def test_a_host_list_of_addresses_or_with_commas_is_one_text(nodes: str) -> None:
+    (found,) = parsed("JobID|JobName|State|ExitCode|NNodes|AllocTRES|NodeList",
+                    f"77|lr=1e-4,wd=0|FAILED|255:0|2|billing=4,cpu=448,gres/gpu=16,node=2|{nodes}")  # fmt: skip
+    assert found.texts[Text.nodes] == nodes
+    assert found.texts[Text.job_name] == "lr=1e-4,wd=0"
+    assert found.values == {a.NODES: 2, a.CPUS: 448, a.GPUS: 16}

@@ -9,7 +9,7 @@ import pytest
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records, texts
+from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 
 NAME = "torchtitan"
 SAMPLE = SAMPLES / "torchtitan.txt"
@@ -47,12 +47,12 @@ def test_a_validation_is_an_evaluation() -> None:
     assert column(records(SAMPLE, NAME), Kind.evaluation, m.EVALUATION_LOSS) == [7.75]
 
 
-def test_what_was_run_is_told_before_the_first_step() -> None:
+def test_settings_are_read_before_the_first_step() -> None:
     found = records(SAMPLE, NAME)
     assert texts(found, Text.gpu_name) == ["NVIDIA H100 80GB HBM3"]
     assert texts(found, Text.model) == ["llama3 debugmodel"]
-    told = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
-    assert told == pytest.approx({
+    settings = {metric: value for each in found if each.kind is Kind.setting for metric, value in each.values.items()}
+    assert settings == pytest.approx({
         a.DEVICE_MEMORY: 79.25 * 2**30, a.PARAMETERS: 6163712, a.PEAK_FLOPS_PER_S: 9.89e14, a.MICRO_BATCH_SIZE: 8,
         a.GLOBAL_BATCH_SIZE: 64, a.ACCUMULATION: 2, a.SEQUENCE_LENGTH: 2048, a.PLANNED_STEPS: 10,
     })  # fmt: skip
@@ -82,18 +82,10 @@ def test_the_peak_of_a_gpu_that_is_known_counts_again_after_a_run_on_one_that_is
     assert [each.values.get(a.MODEL_FLOPS_UTILIZATION) for each in found if each.kind is Kind.step] == [None, 0.05]
 
 
-@needs_corpus
-@pytest.mark.parametrize(
-    ("file", "steps", "tokens_per_s", "rank"),
-    [
-        ("titan_2025_03.txt", [22, 23, 24], 209645, 0),
-        ("titan_2026_05_grad_norm.txt", [14, 15], 7334, 0),
-        ("titan_no_rank_filter_duplicates.txt", [4] * 7 + [5], 10007, None),
-    ],
-)
-def test_real_lines_give_a_step_each(file: str, steps: list[int], tokens_per_s: float, rank: int | None) -> None:
-    found = records(CORPUS / "torchtitan/excerpts" / file, NAME)
-    assert column(found, Kind.step, m.STEP) == steps
-    assert column(found, Kind.step, m.TOKENS_PER_S_PER_RANK)[-1] == tokens_per_s
-    assert {each.rank for each in found} == {rank}
-    assert {len(each.values) for each in found} == {6 if steps[0] == 22 else 7}
+def test_a_line_that_every_rank_prints_without_its_rank_is_read_each_time(tmp_path: Path) -> None:
+    log = tmp_path / "slurm.out"
+    line = "[titan] 2026-03-04 05:06:10,505 - root - INFO - step:  4  loss:  8.5  memory: 12.5GiB(15.75%)  tps: 10,007"
+    log.write_text(f"{line}  mfu: 4.5%\n" * 3)
+    found = records(log, NAME)
+    assert column(found, Kind.step, m.STEP) == [4, 4, 4]
+    assert {each.rank for each in found} == {None}

@@ -1,4 +1,4 @@
-"""torchtitan's configurations: the model and its precision as far as they are told for sure."""
+"""torchtitan's configurations: the model and its precision as far as they are stated reliably."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def changed(path: Path, old: str, new: str, *, times: int = -1) -> Record:
     return records(path / "job.out", NAME)[0]
 
 
-def test_a_configuration_tells_its_model_and_its_precision() -> None:
+def test_a_configuration_has_its_model_and_its_precision() -> None:
     plain, _ = records(SAMPLE, NAME)
     assert (plain.line, plain.values) == (1, MODEL)
     assert plain.texts == {Text.precision: "bfloat16"}
 
 
-def test_what_is_quantized_only_a_line_before_it_tells() -> None:
+def test_only_a_line_before_the_configuration_reports_quantization() -> None:
     _, quantized = records(SAMPLE, NAME)
     assert quantized.values == MODEL | {a.LAYERS: 1}
     assert quantized.texts == {Text.uncovered: "LoRA"}, "and no precision"
 
 
-def test_until_0_2_a_configuration_tells_no_shape_but_what_is_quantized() -> None:
+def test_until_0_2_a_configuration_has_quantization_and_no_shape() -> None:
     plain, *quantized = records(SAMPLES / "torchtitan_configuration_0_2.txt", NAME)
     assert (plain.values, plain.texts) == ({}, {Text.precision: "bfloat16"})
     assert quantized == []
@@ -62,16 +62,16 @@ def test_queries_may_share_keys_and_embeddings_may_be_tied(tmp_path: Path) -> No
         ('            "n_heads": 16', '            "n_heads": 32', "layers of several kinds"),
     ],
 )
-def test_what_the_formula_does_not_cover_is_told(old: str, new: str, uncovered: str, tmp_path: Path) -> None:
+def test_parts_that_the_formula_does_not_cover_are_texts(old: str, new: str, uncovered: str, tmp_path: Path) -> None:
     assert changed(tmp_path, old, new, times=1).texts[Text.uncovered] == uncovered
 
 
-def test_a_shape_in_which_layers_differ_is_not_told(tmp_path: Path) -> None:
+def test_a_shape_in_which_layers_differ_is_absent(tmp_path: Path) -> None:
     found = changed(tmp_path, '            "n_heads": 16', '            "n_heads": 32', times=1)
     assert not {a.HEADS, a.KV_HEADS} & found.values.keys()
 
 
-def test_of_a_log_that_ends_within_the_model_nothing_is_told(tmp_path: Path) -> None:
+def test_a_log_that_ends_within_the_model_gives_no_record(tmp_path: Path) -> None:
     text = SAMPLE.read_text()
     (tmp_path / "job.out").write_text(text[: text.index('"training"')])
     assert [record for _, found in read_log(tmp_path / "job.out") for record in found] == []

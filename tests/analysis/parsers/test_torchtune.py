@@ -7,7 +7,7 @@ import pytest
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind
 from jobs import metrics as m
-from tests.analysis.parsers.reading import CORPUS, SAMPLES, column, needs_corpus, records
+from tests.analysis.parsers.reading import SAMPLES, column, records
 
 NAME = "torchtune"
 METRICS = "torchtune (metric logger)"
@@ -51,23 +51,14 @@ def test_the_file_of_the_metric_logger_has_speed_and_gradient_norm_of_each_step(
 def test_metrics_that_are_printed_amid_the_bars_are_of_the_same_steps() -> None:
     path = SAMPLES / "torchtune_stdout.txt"
     bars, metrics = records(path, NAME, beside=(METRICS,)), records(path, METRICS, beside=(NAME,))
-    for said in (bars, metrics):
-        assert column(said, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6]
-        assert column(said, Kind.step, m.LOSS)[-1] == 9.35390853881836
+    for found in (bars, metrics):
+        assert column(found, Kind.step, m.STEP) == [1, 2, 3, 4, 5, 6]
+        assert column(found, Kind.step, m.LOSS)[-1] == 9.35390853881836
     assert column(metrics, Kind.step, m.TOKENS_PER_S_PER_RANK)[0] == 1905.2061767578125
 
 
-def test_memory_is_told_in_gib_and_a_speed_of_nothing_is_absent() -> None:
+def test_memory_is_printed_in_gib_and_a_speed_of_nothing_is_absent() -> None:
     (found,) = records(SAMPLES / "torchtune_versions.txt", METRICS, beside=(NAME,))
     assert found.values == {
         m.STEP: 4, m.LOSS: 2.125, m.LEARNING_RATE: 2e-5, m.MEMORY_PEAK: 2.5 * 2**30, a.MEMORY_RESERVED_PEAK: 4 * 2**30,
     }  # fmt: skip
-
-
-@needs_corpus
-def test_real_bars_of_two_nodes_give_each_step_once() -> None:
-    found = records(CORPUS / "torchtune/excerpts/torchtune_multinode_bar.txt", NAME)
-    assert column(found, Kind.step, m.STEP) == [25, 26, 27]
-    assert column(found, Kind.step, m.LOSS) == pytest.approx([1.2621808, 1.2436444, 1.1958777])
-    assert column(found, Kind.step, a.STEP_TIME_SMOOTHED) == [13.96, 13.96, 14.21]
-    assert {each.rank for each in found} == {0}
