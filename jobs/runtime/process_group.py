@@ -15,7 +15,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from jobs.causes import STOPS
+from jobs.failures import STOPS
 from jobs.ranks import Rank, node_name
 from jobs.runtime.transport import gloo_ways, heard_of_nccl
 from jobs.schema import Run

@@ -19,8 +19,8 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jobs import metrics as m
-from jobs.causes import STOPS
 from jobs.data.batches import StepBatch
+from jobs.failures import STOPS
 from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_events

@@ -23,7 +23,7 @@ from types import FrameType
 import torch
 from torch._C import _distributed_c10d
 
-from jobs.causes import Cause, record_failure
+from jobs.failures import FailureCause, record_failure
 from jobs.ranks import Rank, node_name, restart_count
 from jobs.rundir import RunDir
 
@@ -125,7 +125,7 @@ class Watchdog:
         if self.rank.rank == min((beat.rank for beat in awake), default=self.rank.rank):
             lagging, words = who_lags(found, awake)
             error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}"
-            record_failure(self.directory, Cause.hung, rank=lagging.rank, node=lagging.node, error=error)
+            record_failure(self.directory, FailureCause.hung, rank=lagging.rank, node=lagging.node, error=error)
         else:
             time.sleep(2 * self.beat_s)
 

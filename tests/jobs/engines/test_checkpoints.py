@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.causes import end_of, latest_attempt
+from jobs.failures import end_of, latest_attempt
 from jobs.rundir import RunDir, read_records
 from tests.support.real_run import events, losses, make_run, train
 from tests.support.training import checkpoint_size_bytes, small_disk
