@@ -140,7 +140,7 @@ def second_node(run: RunDir) -> str:
     ("fault", "overrides", "requeued"),
     [
         (kill_a_rank, [], [("killed", "rank 1 ended without a word of its own; srun says: Killed")]),
-        (stop_a_rank, ["engine.hang_timeout_s=8"], [("hung", "gave no sign of life for")]),
+        (stop_a_rank, ["engine.hang_timeout_s=8"], [("hung", "wrote no heartbeat for")]),
         (warn_of_the_limit, [], [("time_limit", None)]),
         (preempt, ["cluster.partition=spare"], [("preempted", None)]),
         # Slurm itself starts these again.

@@ -58,7 +58,7 @@ def test_where_no_checkpoint_can_be_read_nothing_is_trained_and_a_person_decides
         path.unlink()
     assert 0 not in train(run)
     said = str(events(run, "failed")[0]["error"])
-    assert f"No older one can be read; remove {run.checkpoints} to start over." in said
+    assert f"No older checkpoint is readable; remove {run.checkpoints} to start over." in said
     assert events(run, "failed")[0]["cause"] == "refused"
     assert "step-00000002" in checkpoints(run), "what may be of use to somebody stays"
 

@@ -214,7 +214,7 @@ def test_a_stopped_rank_is_named_and_stacks_and_collectives_are_kept(tmp_path: P
     (event,) = events(run, "failed")
     assert (event["cause"], event["rank"]) == ("hung", 1)
     assert "no progress for 3 s (engine.hang_timeout_s): rank 1 on" in str(event["error"])
-    assert "gave no sign of life for" in str(event["error"])
+    assert "wrote no heartbeat for" in str(event["error"])
     assert "jobs/workloads/train.py" in (run.hangs / "restart-0/rank-00000.txt").read_text()
     assert "all_reduce" in (run.hangs / "restart-0/rank-00000.collectives.json").read_text()
 
