@@ -10,10 +10,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-import torch
 
-from jobs.errors import CheckpointError, ConfigError
-from jobs.failures import FailureCause, cause_of
+from jobs.failures import FailureCause
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.submit.requeue import Again, again, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
@@ -56,11 +54,6 @@ def test_a_run_goes_on_after_a_retryable_failure(cause: FailureCause, tmp_path: 
     failed(run, cause)
     # A run without a checkpoint would reach its time limit again.
     assert (decided(run) is not None) == (cause.retryable and cause is not FailureCause.time_limit)
-
-
-def test_a_failure_of_the_program_or_its_configuration_is_not_retryable() -> None:
-    assert not any(FailureCause[name].retryable for name in ("out_of_memory", "refused", "code"))
-    assert all(FailureCause[name].retryable for name in ("time_limit", "preempted", "lost_peer", "killed", "hung"))
 
 
 def test_the_pause_doubles_and_the_tries_are_counted(tmp_path: Path) -> None:
@@ -165,31 +158,6 @@ def test_the_failure_of_a_rank_that_outlived_its_attempt_does_not_end_the_next_o
     started(run, 1)
     failed(run, FailureCause.lost_peer, restart=0)
     assert own_end(run, submission(run)) is None
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
-        (ConfigError("x"), FailureCause.refused),
-        (CheckpointError("x"), FailureCause.refused),
-        (torch.OutOfMemoryError("CUDA out of memory"), FailureCause.out_of_gpu_memory),
-        (MemoryError(), FailureCause.out_of_host_memory),
-        (
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
-            FailureCause.out_of_host_memory,
-        ),
-        (torch.distributed.DistBackendError("NCCL error"), FailureCause.lost_peer),
-        (
-            RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"),
-            FailureCause.lost_peer,
-        ),
-        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), FailureCause.hardware),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), FailureCause.code),
-        (KeyError("x"), FailureCause.code),
-    ],
-)
-def test_an_exception_has_a_cause(error: BaseException, cause: FailureCause) -> None:
-    assert cause_of(error) is cause
 
 
 # --- real processes ------------------------------------------------------------------------------------------
