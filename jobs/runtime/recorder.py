@@ -121,10 +121,10 @@ class Recorder:
         if self.writes and ways:
             self.event("transport", attempt=self.attempt, step=step, ways=ways)
 
-    def pace(self, step: int, told: dict[str, Any] | None) -> None:
+    def pace(self, step: int, summary: dict[str, Any] | None) -> None:
         """Record the summary of the ranks' own times; None where no window has ended."""
-        if self.writes and told is not None:
-            self.event("pace", attempt=self.attempt, step=step, **told)
+        if self.writes and summary is not None:
+            self.event("pace", attempt=self.attempt, step=step, **summary)
 
     def layout(self, step: int, parameters: int, collectives: list[dict[str, object]] | None) -> None:
         """Record the parameters that a rank holds, and its collectives per step; None where they are not known."""
