@@ -8,16 +8,16 @@ TORCH := torch==2.13.0
 # The command, for a machine that has everything but .venv: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
 SLURMSCALE ?= $(BIN)/slurmscale
 
-.PHONY: help demo test test-faults test-fast test-layouts check benchmark gpu-benchmark batching-benchmark figure fault-table gpu-table slurm browser clean
+.PHONY: help demo test test-all test-fast corpus check benchmark gpu-benchmark batching-benchmark figure fault-table gpu-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
 help:
 	echo "make demo       run a small scaling sweep on this machine and write runs/demo/report.html"
-	echo "make test       the whole test suite, with a real Slurm where it can be installed"
-	echo "make test-faults  make every fault on a real Slurm: killed ranks, crashed nodes, preemption, ..."
-	echo "make test-fast  the tests that take four minutes together"
-	echo "make test-layouts  every legal product of parallelisms up to 8 ranks"
+	echo "make test       what CI runs, with a real Slurm where it can be installed: under half an hour"
+	echo "make test-all   everything: every legal product of parallelisms, every fault on a real Slurm, real time limits"
+	echo "make test-fast  the tests that need neither Slurm nor many ranks"
+	echo "make corpus     compare a corpus of real logs with its true figures: CORPUS=DIRECTORY"
 	echo "make check      ruff, mypy --strict, shellcheck"
 	echo "make benchmark  time what the README's numbers table quotes"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  stock LitGPT beside ours, padded, bucketed, packed"
@@ -52,21 +52,20 @@ demo: $(VENV)/train.done
 slurm browser:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
-# Tests of Slurm run by themselves, for its jobs need the cores. Each worker has a Slurm of its own, so a file's tests,
-# which share one queue, stay together.
+# Each of the two workers has a Slurm of its own; the tests of Slurm come last, for its jobs need the cores.
 test: $(VENV)/nemo.done slurm browser
-	$(BIN)/python -m pytest -n 2 -m 'not slurm'
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'slurm and not faults'
+	$(BIN)/python -m tests.run -n 2 -m 'not long'
 
-# Apart, because most of their time is waiting: for Slurm to find a node dead, for a rank to be silent long enough.
-test-faults: $(VENV)/dev.done slurm
-	$(BIN)/python -m pytest -m faults
+test-all: $(VENV)/nemo.done slurm browser
+	$(BIN)/python -m tests.run -n 2
 
 test-fast: $(VENV)/dev.done
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not slurm'
+	$(BIN)/python -m tests.run -n 2 -m 'not slow and not slurm'
 
-test-layouts: $(VENV)/dev.done
-	$(BIN)/python -m pytest -n 2 tests/jobs/engines/test_layouts.py
+# Real logs with figures that are known to be true; they are not ours to copy, so they lie outside the repository.
+CORPUS ?= ../shared/corpus
+corpus: $(VENV)/dev.done
+	$(BIN)/python -m tests.benchmarks.corpus '$(CORPUS)'
 
 check: $(VENV)/dev.done
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.slurm.fixture import empty_queue, slurm
+from tests.support.waiting import calibrate
 
 __all__ = ["empty_queue", "slurm"]
 
@@ -17,6 +18,16 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 # for others.
 settings.register_profile("any machine", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("any machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Calibrate the limits of this session once; xdist's workers inherit the factor."""
+    calibrate()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of Slurm last: its jobs need the cores, and its variables stay in the environment."""
+    items.sort(key=lambda item: item.get_closest_marker("slurm") is not None)
 
 
 @pytest.fixture(autouse=True)

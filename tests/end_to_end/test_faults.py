@@ -24,6 +24,7 @@ from jobs.submit.states import State, states
 from tests.support.processes import job_id, ours, process_of
 from tests.support.real_run import SMALL, events, losses, make_run, train
 from tests.support.slurm.cluster import SlurmCluster
+from tests.support.training import long
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -73,7 +74,7 @@ def detail(run: RunDir) -> str:
 
 
 def finished(run: RunDir) -> None:
-    wait_until(lambda: state(run) is State.finished, 150)
+    wait_until(lambda: state(run) is State.finished)
 
 
 # --- it goes on ----------------------------------------------------------------------------------------------
@@ -140,12 +141,12 @@ def second_node(run: RunDir) -> str:
     ("fault", "overrides", "requeued"),
     [
         (kill_a_rank, [], [("killed", "rank 1 ended without a word of its own; srun says: Killed")]),
-        (stop_a_rank, ["engine.hang_timeout_s=8"], [("hung", "wrote no heartbeat for")]),
-        (warn_of_the_limit, [], [("time_limit", None)]),
+        long(stop_a_rank, ["engine.hang_timeout_s=20"], [("hung", "wrote no heartbeat for")]),
+        long(warn_of_the_limit, [], [("time_limit", None)]),
         (preempt, ["cluster.partition=spare"], [("preempted", None)]),
         # Slurm itself starts these again.
-        (requeue_by_hand, [], []),
-        (crash_a_node, [], []),
+        long(requeue_by_hand, [], []),
+        long(crash_a_node, [], []),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -168,6 +169,7 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
     little_is_lost_and_nothing_left(fault.__name__, run, made)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_whose_node_was_cut_off_the_network(
     undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -195,7 +197,7 @@ def little_is_lost_and_nothing_left(fault: str, run: RunDir, made: datetime) -> 
         with Path(TABLE).open("a") as table:
             table.write(f"{fault},{back_s:.1f},{lost_steps},{EVERY}\n")
     assert not list(run.checkpoints.glob(".*"))
-    wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()), 30)
+    wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()))
 
 
 def every_second_of(run: RunDir) -> RunResult:
@@ -215,9 +217,10 @@ def why(run: RunDir) -> Failure:
     return failures(read_runs([run.path]))[run.path]
 
 
+@pytest.mark.long
 def test_a_run_that_reaches_its_time_limit_has_saved_and_goes_on_from_there(tmp_path: Path) -> None:
     run = under_way(tmp_path, "wall_time_min=1", "job.steps=1000000")
-    wait_until(lambda: len(events(run, "started")) == 2, 120)
+    wait_until(lambda: len(events(run, "started")) == 2)
     (stopped,) = events(run, "stopped")
     assert [event["cause"] for event in events(run, "requeued")] == ["time_limit"]
     assert events(run, "started")[1]["from_step"] == stopped["step"], "no step is lost"
@@ -225,6 +228,7 @@ def test_a_run_that_reaches_its_time_limit_has_saved_and_goes_on_from_there(tmp_
     wait_until(lambda: state(run) is State.cancelled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd"])
 def test_a_run_does_not_notice_that_a_daemon_of_slurm_was_away(
     daemon: str, undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
@@ -256,10 +260,11 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
     assert why(run) == Failure(FailureCause.refused, "status.jsonl: failed, cause refused")
 
 
+@pytest.mark.long
 def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     run = under_way(tmp_path, "launcher.requeues=0")
     process_of(run, 1).kill()
-    wait_until(lambda: state(run) is State.failed, 60)
+    wait_until(lambda: state(run) is State.failed)
     assert detail(run).startswith("rank 1 on node")
     assert "srun says: Killed" in detail(run)
     assert not shell("squeue", "-h", "-r")
@@ -277,6 +282,7 @@ def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path
     )
 
 
+@pytest.mark.long
 def test_a_bad_node_that_a_run_cannot_do_without_is_not_avoided(tmp_path: Path) -> None:
     run = under_way(tmp_path, "nodes=4", "scaling.global_batch_size=8")
     for _ in range(2):

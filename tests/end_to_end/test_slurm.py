@@ -24,7 +24,7 @@ from tests.support.nemo.real_nemo import shimmed_python
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, losses
 from tests.support.training import DEEP
-from tests.support.waiting import wait_until
+from tests.support.waiting import limit_s, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
@@ -53,7 +53,7 @@ def accounting(job_id: str, fields: str) -> list[list[str]]:
         rows[:] = [line.split("|") for line in text.splitlines()]
         return bool(rows) and all(row[-1] not in {"PENDING", "RUNNING"} for row in rows)
 
-    wait_until(complete, 30)
+    wait_until(complete)
     return rows
 
 
@@ -97,6 +97,7 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,7 +317,7 @@ def test_a_refusal_in_the_middle_takes_back_what_was_submitted_before(
     shown = told(capsys)
     assert "site says no" in shown
     assert "Nothing of this submission is left in the queue." in shown
-    wait_until(lambda: not queue(), 20)
+    wait_until(lambda: not queue())
 
 
 def test_what_slurm_does_not_take_back_stays_on_record(
@@ -337,7 +338,7 @@ def test_what_slurm_does_not_take_back_stays_on_record(
     assert "could not be cancelled (controller is down). It is on record" in told(capsys)
     assert len(queue()) == 1
     assert main(["cancel", str(tmp_path / "s")]) == 0
-    wait_until(lambda: not queue(), 20)
+    wait_until(lambda: not queue())
 
 
 def test_ctrl_c_in_the_middle_of_submitting_leaves_every_submitted_job_on_record(tmp_path: Path) -> None:
@@ -352,10 +353,10 @@ def test_ctrl_c_in_the_middle_of_submitting_leaves_every_submitted_job_on_record
         cwd=ROOT, env=os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}, start_new_session=True,
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    wait_until(lambda: len(queue()) == 1, 30)
+    wait_until(lambda: len(queue()) == 1)
     # As a terminal does it: to the whole foreground group, sbatch included.
     os.killpg(submitting.pid, signal.SIGINT)
-    output, _ = submitting.communicate(timeout=30)
+    output, _ = submitting.communicate(timeout=limit_s(180))
     assert submitting.returncode == 130
     sweep = SweepDir(tmp_path / "s")
     recorded = job_ids(sweep)

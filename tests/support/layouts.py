@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -81,17 +81,36 @@ def scheduled() -> Iterator[Case]:
             }
 
 
+@dataclass(frozen=True)
+class Product:
+    """A legal product of parallelisms."""
+
+    overrides: list[str]
+    ranks: int
+    techniques: object
+    """The axes of more than one rank, and the schedule: what other code than another product's runs."""
+
+
 @cache
-def matrix() -> dict[str, list[str]]:
-    """Overrides of every legal case by its name; a layout that other words name too is there once."""
+def matrix() -> dict[str, Product]:
+    """Return every legal product by its name; a layout that other words name too is there once."""
     bases = {name: unchecked(*TINY, f"parallelism={name}", "job.micro_batch_size=1") for name in options("parallelism")}
-    found: dict[object, list[str]] = {}
+    found: dict[object, Product] = {}
     for case in (*named(), *sharded(), *scheduled()):
         run = applied(bases[str(case["parallelism"])], case)
         if not problems(run):
             overrides = [f"{key}={getattr(value, 'name', value)}" for key, value in case.items()]
-            found.setdefault(arithmetic(run), [*overrides, f"job.micro_batch_size={run.job.micro_batch_size}"])
-    return {name_of(overrides): overrides for overrides in found.values()}
+            overrides.append(f"job.micro_batch_size={run.job.micro_batch_size}")
+            found.setdefault(arithmetic(run), Product(overrides, run.ranks, techniques(run)))
+    return {name_of(product.overrides): product for product in found.values()}
+
+
+def quick(most_ranks: int = 4) -> set[str]:
+    """Return the names of all products of few ranks, and one larger product for each technique that these leave out."""
+    few = {name: each for name, each in matrix().items() if each.ranks <= most_ranks}
+    covered = {each.techniques for each in few.values()}
+    larger = {each.techniques: name for name, each in matrix().items() if each.techniques not in covered}
+    return few.keys() | set(larger.values())
 
 
 def unchecked(*overrides: str) -> Run:
@@ -129,13 +148,13 @@ def arithmetic(run: Run) -> object:
     return layout.shape, p.strategy if math.prod(layout.shape) > 1 else Strategy.single, freed, pipeline
 
 
+def techniques(run: Run) -> object:
+    """Return the axes of more than one rank, and the schedule of a pipeline."""
+    pipelined = run.parallelism.pipeline > 1
+    return tuple(degree > 1 for degree in layout_of(run).shape), run.parallelism.schedule if pipelined else None
+
+
 def name_of(overrides: list[str]) -> str:
     """A test's name: every value that is not one."""
     pairs = (override.rsplit(".", 1)[-1].split("=") for override in overrides)
     return "-".join(f"{key}={value}" for key, value in pairs if value != "1")
-
-
-def ranks(overrides: list[str]) -> int:
-    """World size of a case."""
-    values = dict(override.split("=") for override in overrides)
-    return int(values.get("nodes", 1)) * int(values["ranks_per_node"])

@@ -23,6 +23,7 @@ from jobs.ranks import free_port
 from jobs.run import main
 from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
 from jobs.stages import evaluate as evaluation
+from tests.support.waiting import limit_s
 
 # A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.
 SMALL = (
@@ -90,7 +91,7 @@ def evaluate(directory: RunDir) -> int | None:
 
 def _ended(process: BaseProcess, log: Path, timeout_s: float) -> int | None:
     """The exit code of a process; one that does not end is killed, and its log says so."""
-    process.join(timeout_s)
+    process.join(limit_s(timeout_s))
     if process.is_alive():
         process.kill()
         with log.open("a") as file:

@@ -27,9 +27,9 @@ def refusal(*overrides: str) -> str:
     return str(caught.value)
 
 
-def slow(*values: object) -> ParameterSet:
-    """One more case of the same, left to the whole suite."""
-    return pytest.param(*values, marks=pytest.mark.slow)
+def long(*values: object) -> ParameterSet:
+    """Return one more case of the same, left to `make test-all`."""
+    return pytest.param(*values, marks=(pytest.mark.slow, pytest.mark.long))
 
 
 @pytest.fixture(scope="module")

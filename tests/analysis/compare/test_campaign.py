@@ -622,6 +622,7 @@ def test_changed_code_is_told_of_and_refused_where_it_measures_nothing(campaign:
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
+@pytest.mark.long
 def test_in_a_pilot_a_whole_campaign_shares_one_allocation_and_its_nodes(tmp_path: Path) -> None:
     file, path = tmp_path / "attempts.yaml", tmp_path / "campaign"
     size = ["launcher.pilot_nodes=2", "launcher.pilot_wall_time_min=20"]

@@ -64,7 +64,8 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("filler", [" ", "1", "a", "- ", " 1 | "])
 def test_no_line_takes_a_parser_seconds(filler: str) -> None:
     for each in LINE_FORMATS:

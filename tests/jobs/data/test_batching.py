@@ -31,7 +31,7 @@ from jobs.schema import ActivationCheckpointing, Batching, Loss
 from tests.support.composing import one
 from tests.support.real_run import SMALL, events, make_run, printed, steps, train
 from tests.support.stored_samples import stored
-from tests.support.training import rewind
+from tests.support.training import long, rewind
 
 # Some of equal length, two of them as long as can be; every fourth without labels on its first half, four without any.
 LENGTHS = [32, 3, 17, 9, 9, 30, 1, 12, 5, 21, 9, 2, 28, 4, 14, 7] * 2
@@ -139,7 +139,7 @@ def test_a_resumed_run_goes_on_with_the_batches_of_an_unbroken_one(
         ("parallelism=fsdp_grad_op", "job.precision=bfloat16", "engine.loss=chunked"),
         ("parallelism=ddp", "job.precision=bfloat16", "engine.loss=chunked"),
         ("parallelism=fsdp_hybrid", "engine.activation_checkpointing=selective"),
-        ("parallelism=single", "ranks_per_node=1", "engine.compile=true"),
+        long(("parallelism=single", "ranks_per_node=1", "engine.compile=true")),
         ("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "model.layers=4", "engine.loss=chunked"),
         ("parallelism=pp", "parallelism.schedule=Interleaved1F1B", "model.layers=4", "engine.loss=chunked"),
         ("parallelism=tp", "parallelism.sequence_parallel=false", "parallelism.loss_parallel=false",

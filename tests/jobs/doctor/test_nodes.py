@@ -20,7 +20,7 @@ from jobs.doctor.report import Finding, exit_code
 from jobs.rundir import SweepDir
 from tests.support.doctoring import GPU, a_run, report, told, troubles
 from tests.support.paths import ROOT
-from tests.support.waiting import wait_until
+from tests.support.waiting import limit_s, wait_until
 
 
 def look_around(directory: Path, node_list: str, ranks: list[int], *, patience_s: float) -> NodeJob:
@@ -174,9 +174,9 @@ def test_ctrl_c_takes_a_job_that_waits_back(tmp_path: Path) -> None:
         if line.startswith("waits: BeginTime, expected to start 20"):
             break
     waiting.send_signal(signal.SIGINT)
-    waiting.communicate(timeout=30)
+    waiting.communicate(timeout=limit_s(180))
     assert waiting.returncode == 130
-    wait_until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout, 20)
+    wait_until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)
 
 
 @pytest.mark.slurm

@@ -11,7 +11,7 @@ import pytest
 from jobs.failures import end_of, latest_attempt
 from jobs.rundir import RunDir, read_records
 from tests.support.real_run import events, losses, make_run, train
-from tests.support.training import checkpoint_size_bytes, small_disk
+from tests.support.training import checkpoint_size_bytes, long, small_disk
 
 EVERY_TWO = ("ranks_per_node=2", "parallelism=fsdp_full", "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
 
@@ -69,7 +69,7 @@ FULL = "OSError: [Errno 28] No space left on device"
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 @pytest.mark.parametrize("background", ["true", "false"])
 # The disk is full in the first part of a file, at its end, and in the midst of a tensor: torch raises differently.
-@pytest.mark.parametrize("room", [1.05, 1.2, 1.6, 1.9])
+@pytest.mark.parametrize("room", [1.05, long(1.2), long(1.6), 1.9])
 def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
     room: float, background: str, whole: RunDir, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_run_whose_weights_find_no_room_at_its_end_says_that_the_disk_is_full(
         assert not run.export.exists()
 
 
-@pytest.mark.parametrize("layout", [("single", 1), ("tp_pp", 4), ("fsdp_full", 2)])
+@pytest.mark.parametrize("layout", [long(("single", 1)), long(("tp_pp", 4)), ("fsdp_full", 2)])
 def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(
     layout: tuple[str, int], tmp_path: Path
 ) -> None:

@@ -8,16 +8,18 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from jobs.schema import Schedule
-from tests.support.layouts import TINY, matrix, ranks
+from tests.support.layouts import TINY, matrix, quick
 from tests.support.real_run import make_run, printed, steps, train
 from tests.support.training import assert_equal
 
 CASES = matrix()
+QUICK = quick()
 
 
 def marked(name: str) -> ParameterSet:
-    """Two ranks are quick; more are left to the whole suite."""
-    return pytest.param(name, marks=() if ranks(CASES[name]) <= 2 else pytest.mark.slow)
+    """Mark products of more than two ranks as slow, and those that run no code of their own as long."""
+    marks = [pytest.mark.slow] if CASES[name].ranks > 2 else []
+    return pytest.param(name, marks=marks if name in QUICK else [*marks, pytest.mark.long])
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +40,14 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, floa
 def test_every_legal_product_computes_what_one_process_computes(
     name: str, one_process: list[dict[str, float]], tmp_path: Path
 ) -> None:
-    run = make_run(tmp_path, *TINY, *CASES[name], "name=case", small=False)
-    assert train(run) == [0] * ranks(CASES[name]), printed(run)
+    run = make_run(tmp_path, *TINY, *CASES[name].overrides, "name=case", small=False)
+    assert train(run) == [0] * CASES[name].ranks, printed(run)
     assert_equal(steps(run), one_process)
 
 
 def test_the_matrix_holds_every_axis_and_schedule_that_a_cpu_can_run() -> None:
-    chosen = {override for case in CASES.values() for override in case}
+    chosen = {override for case in CASES.values() for override in case.overrides}
     assert {f"parallelism.schedule={schedule.name}" for schedule in Schedule} <= chosen
     for axis in ("tensor", "pipeline", "data_replicate", "data_shard"):
         assert {f"parallelism.{axis}={degree}" for degree in (2, 4)} <= chosen, axis
-    assert {ranks(case) for case in CASES.values()} == {1, 2, 3, 4, 6, 8}
+    assert {case.ranks for case in CASES.values()} == {1, 2, 3, 4, 6, 8}

@@ -34,6 +34,7 @@ from jobs.runtime.transport import gloo_ways
 from jobs.submit.prepare import prepare_samples
 from tests.support.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json
+from tests.support.waiting import limit_s
 
 LITGPT = ("engine=litgpt", "parallelism=single", "ranks_per_node=1", "job.export=true")
 SHARDED = ("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=full")
@@ -140,6 +141,7 @@ def test_random_weights_are_written_in_the_type_that_they_train_in_and_are_the_n
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
+@pytest.mark.long
 def test_as_a_job_of_slurm_it_has_the_losses_that_it_has_here(
     full: RunDir, instructions: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -267,7 +269,7 @@ def test_a_signal_to_all_processes_ends_it_at_a_step_as_stopped(
     for each in psutil.Process(process.pid).children(recursive=True):
         with suppress(ProcessLookupError):
             os.kill(each.pid, signal.SIGTERM)
-    process.join(100)
+    process.join(limit_s(180))
     (end,) = events(run, "stopped")
     assert end["step"] == steps(run)[-1]["step"]
     assert not events(run, "failed")

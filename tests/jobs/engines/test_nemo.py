@@ -32,7 +32,7 @@ from tests.support.nemo.real_nemo import Nemo, shimmed_python
 from tests.support.paths import ROOT
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
-from tests.support.training import checkpoint_size_bytes, mean_loss, small_disk
+from tests.support.training import checkpoint_size_bytes, long, mean_loss, small_disk
 
 NEMO = ("engine=nemo", "engine.distributed_optimizer=false", "model.layers=4", "job.micro_batch_size=2")
 ONE = ("parallelism=single", "ranks_per_node=1")
@@ -103,12 +103,12 @@ def assert_equal(run: RunDir, reference: list[dict[str, float]]) -> None:
         PP,
         INTERLEAVED,
         TP_PP,
-        DP,
         (*DP, CUT_OPTIMIZER),
-        ("parallelism=tp", "nodes=2", "ranks_per_node=2", CUT_OPTIMIZER),
-        (*DP, "job.micro_batch_size=1"),
-        (*TP, "engine.activation_checkpointing=full"),
-        (*PP, "engine.activation_checkpointing=selective"),
+        long(DP),
+        long(("parallelism=tp", "nodes=2", "ranks_per_node=2", CUT_OPTIMIZER)),
+        long((*DP, "job.micro_batch_size=1")),
+        long((*TP, "engine.activation_checkpointing=full")),
+        long((*PP, "engine.activation_checkpointing=selective")),
     ],
     ids=" ".join,
 )
@@ -178,7 +178,7 @@ def test_a_run_without_clipping_still_records_its_norms(nemo: Nemo, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"),
-    [(TP_PP, INTERLEAVED), (INTERLEAVED, TP_PP), ((*DP, CUT_OPTIMIZER), (*TP_PP, CUT_OPTIMIZER))],
+    [(TP_PP, INTERLEAVED), long(INTERLEAVED, TP_PP), long((*DP, CUT_OPTIMIZER), (*TP_PP, CUT_OPTIMIZER))],
     ids=["tp_pp to interleaved", "interleaved to tp_pp", "optimizer cut over dp 2 to one of tp_pp"],
 )
 def test_resuming_continues_the_same_losses_on_any_layout(
@@ -195,6 +195,7 @@ def test_resuming_continues_the_same_losses_on_any_layout(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_was_killed_after_its_last_checkpoint_only_ends(nemo: Nemo, tmp_path: Path) -> None:
     run = done(nemo, tmp_path, *TP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=1", "job.export=true")
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000006"]
@@ -230,7 +231,7 @@ def test_a_torn_checkpoint_is_refused_by_name(nemo: Nemo, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata", "metadata.json"])
+@pytest.mark.parametrize("file", [".metadata", long("__0_0.distcp"), long("metadata.json")])
 def test_a_checkpoint_cut_short_is_refused_with_what_to_do(file: str, nemo: Nemo, tmp_path: Path) -> None:
     run = done(nemo, tmp_path, *DP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
     shutil.rmtree(run.checkpoints / "step-00000006")
@@ -249,6 +250,7 @@ def test_a_checkpoint_cut_short_is_refused_with_what_to_do(file: str, nemo: Nemo
 # --- adapters ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(nemo: Nemo, tmp_path: Path) -> None:
     made = make_run(tmp_path, *NEMO, *DP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
@@ -286,7 +288,7 @@ def adapting(start: RunDir, *overrides: str) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
-    [TP, TP_PP, (*INTERLEAVED, "engine.activation_checkpointing=full"), (*DP, CUT_OPTIMIZER)],
+    [TP_PP, long(TP), long((*INTERLEAVED, "engine.activation_checkpointing=full")), long((*DP, CUT_OPTIMIZER))],
     ids=" ".join,
 )
 def test_adapters_train_alike_on_every_layout(
@@ -339,7 +341,7 @@ def weights(run: RunDir) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [TP_PP, INTERLEAVED], ids=["tp_pp", "interleaved"])
+@pytest.mark.parametrize("layout", [TP_PP, long(INTERLEAVED)], ids=["tp_pp", "interleaved"])
 def test_the_exported_directory_loads_in_stock_litgpt_and_as_init_from(
     layout: tuple[str, ...], nemo: Nemo, tmp_path: Path
 ) -> None:

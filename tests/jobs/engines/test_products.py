@@ -22,7 +22,7 @@ from jobs.schema import ActivationCheckpointing, Precision, Schedule, StageSplit
 from tests.support import ring_on_cpu
 from tests.support.real_run import SMALL, events, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, write_json
-from tests.support.training import DEEP, assert_equal, interrupted, slow
+from tests.support.training import DEEP, assert_equal, interrupted, long
 
 ONE = ("parallelism=single", "ranks_per_node=1")
 TP_PP = ("parallelism=tp_pp", "ranks_per_node=4")
@@ -56,9 +56,9 @@ def stock(export: Path) -> GPT:
     "product",
     [
         TP_PP,
-        slow(ALL),
-        slow((*TP_PP, "parallelism.schedule=ZBVZeroBubble")),
-        slow(("parallelism=tp", "parallelism.tensor=4", "ranks_per_node=4")),
+        long(ALL),
+        long((*TP_PP, "parallelism.schedule=ZBVZeroBubble")),
+        long(("parallelism=tp", "parallelism.tensor=4", "ranks_per_node=4")),
     ],
 )
 def test_an_export_gives_the_same_logits_in_stock_litgpt(
@@ -82,12 +82,12 @@ def test_training_starts_from_a_checkpoint_directory_under_every_kind_of_cut(ref
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        slow(("tp_pp", 4), ("fsdp_full", 2)),
-        slow(("single", 1), ("tp_pp_fsdp", 8)),
-        slow(("tp_pp_fsdp", 8), ("tp", 2)),
-        slow(("fsdp_full", 2), ("pp", 4, "parallelism.schedule=ZBVZeroBubble")),
-        slow(("tp", 4, "parallelism.tensor=4"), ("tp_fsdp", 4)),
-        slow(("pp", 2, "parallelism.schedule=Interleaved1F1B"), ("single", 1)),
+        (("tp_pp", 4), ("fsdp_full", 2)),
+        long(("single", 1), ("tp_pp_fsdp", 8)),
+        long(("tp_pp_fsdp", 8), ("tp", 2)),
+        long(("fsdp_full", 2), ("pp", 4, "parallelism.schedule=ZBVZeroBubble")),
+        long(("tp", 4, "parallelism.tensor=4"), ("tp_fsdp", 4)),
+        (("pp", 2, "parallelism.schedule=Interleaved1F1B"), ("single", 1)),
     ],
 )
 def test_resuming_continues_the_same_losses_under_another_product(
@@ -115,10 +115,11 @@ MODELS = {
     "mixtral_8x7b, shrunk": ("model=mixtral_8x7b", "model.experts=4"),
     "llama31_8b, shrunk": ("model=llama31_8b", "model.intermediate_size=96"),
 }
+FEW_MODELS = {"tied embeddings", "mixture of experts"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [name if name in FEW_MODELS else long(name) for name in MODELS])
 def test_every_kind_of_model_trains_the_same_under_all_parallelisms(model: str, tmp_path: Path) -> None:
     overrides = MODELS[model]
     expected = steps(done(tmp_path / "one", *ONE, *overrides))
@@ -130,6 +131,7 @@ def test_every_kind_of_model_trains_the_same_under_all_parallelisms(model: str, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_the_same(tmp_path: Path) -> None:
     path = write_json(tmp_path / "train.json", ALPACA * 6)
     data = ("data=alpaca", f"data.path={path}", "data.bpe_vocab_size=300", "job.sequence_length=64",
@@ -147,12 +149,12 @@ def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_t
 @pytest.mark.parametrize(
     "settings",
     [
-        ("engine.activation_checkpointing=full",),
+        long(("engine.activation_checkpointing=full",)),
         ("engine.activation_checkpointing=selective",),
         ("parallelism.sequence_parallel=false",),
         ("parallelism.loss_parallel=false",),
         ("parallelism.stage_layers=[1,3]",),
-        ("parallelism.stage_layers=[1,1,1,1]", "parallelism.schedule=Interleaved1F1B"),
+        long(("parallelism.stage_layers=[1,1,1,1]", "parallelism.schedule=Interleaved1F1B")),
         ("engine.compile=true",),
     ],
     ids=lambda settings: settings[0],
@@ -166,7 +168,7 @@ def test_a_setting_that_only_changes_how_leaves_the_losses(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("product", [("parallelism=tp", "ranks_per_node=2"), ALL])
+@pytest.mark.parametrize("product", [("parallelism=tp", "ranks_per_node=2"), long(ALL)])
 def test_bfloat16_trains_close_to_float32_under_a_product_too(
     product: tuple[str, ...], reference: RunDir, tmp_path: Path
 ) -> None:
@@ -287,6 +289,7 @@ def on_one_rank(choices: tuple[str, ...]) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @settings(max_examples=4, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(overrides=CHOICES.filter(lambda overrides: refusal(overrides) is None))
@@ -317,8 +320,8 @@ GPUS = ("cluster.gpus=true", "cluster.ranks_per_node=8")
         ("ranks_per_node=2",),
         ("ranks_per_node=4", "parallelism.sharding=HYBRID_SHARD", "parallelism.data_replicate=2"),
         ("ranks_per_node=4", "parallelism.tensor=2"),
-        ("ranks_per_node=4", "parallelism.pipeline=2"),
-        ("ranks_per_node=4", "parallelism.context=4"),
+        long(("ranks_per_node=4", "parallelism.pipeline=2")),
+        long(("ranks_per_node=4", "parallelism.context=4")),
     ],
     ids="-".join,
 )

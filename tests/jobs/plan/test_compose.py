@@ -68,7 +68,7 @@ def test_every_experiment_composes_with_the_sweep_it_declares(option: str) -> No
 
 
 @pytest.mark.parametrize("model", options("model"))
-@pytest.mark.parametrize(("cluster", "ranks"), [("local", 4), ("xe9680_h100", 16)])
+@pytest.mark.parametrize(("cluster", "ranks"), [pytest.param("local", 4, marks=pytest.mark.long), ("xe9680_h100", 16)])
 def test_every_model_composes_with_every_parallelism_on_cpu_and_gpu_clusters(
     model: str, cluster: str, ranks: int
 ) -> None:

@@ -179,6 +179,7 @@ def queue() -> str:
 class TestOnSlurm:
     pytestmark = on_slurm
 
+    @pytest.mark.long
     def test_evaluation_waits_for_the_end_of_a_run_that_went_on_by_itself_and_the_report_for_all(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -216,8 +217,9 @@ class TestOnSlurm:
         again = submitted(sweep)[before:]
         assert again == [("train", bad.name), ("evaluate", bad.name), ("evaluate", good.name), ("report", None)]
         wait_until(lambda: events(good, "evaluated"))
-        wait_until(lambda: not queue(), 120)
+        wait_until(lambda: not queue())
 
+    @pytest.mark.long
     def test_data_that_cannot_be_prepared_ends_the_whole_chain_and_resume_begins_it_again(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -228,7 +230,7 @@ class TestOnSlurm:
         assert main(["submit", *chained(tmp_path, *more)]) == 0
         sweep = SweepDir(tmp_path / "s")
         (run,) = sweep.runs()
-        wait_until(lambda: stage_event(sweep, "reported") and not queue(), 60)
+        wait_until(lambda: stage_event(sweep, "reported") and not queue())
         (found,) = states(sweep)
         assert found.state is State.failed
         assert found.detail.startswith("its data could not be prepared: ")
@@ -259,7 +261,7 @@ class TestOnSlurm:
             patch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
             assert main(["submit", *chained(tmp_path, *later)]) == 2
         assert "sbatch refused stages.report: site says no. Nothing of this submission is left" in told(capsys)
-        wait_until(lambda: not queue(), 20)
+        wait_until(lambda: not queue())
         assert not (tmp_path / "s").exists()
 
         assert main(["submit", *chained(tmp_path, *later, "stages.report.wall_time_min=100000")]) == 2
@@ -273,7 +275,7 @@ class TestOnSlurm:
         assert "report: queued" in shown
         assert main(["cancel", str(tmp_path / "s")]) == 0
         assert "cancelled 2 runs and 4 stages" in told(capsys)
-        wait_until(lambda: not queue(), 30)
+        wait_until(lambda: not queue())
         found = [line.partition(" (")[0] for line in stage_lines(stage_states(SweepDir(tmp_path / "s")))]
         assert found == ["prepare: cancelled", "evaluate: 2 cancelled", "report: cancelled"]
         assert {item.state for item in states(SweepDir(tmp_path / "s"))} == {State.cancelled}
@@ -282,6 +284,6 @@ class TestOnSlurm:
         assert main(["submit", *(o for o in chained(tmp_path, *later, "sweep=t") if o != "sweep=s")]) == 0
         other = SweepDir(tmp_path / "t")
         subprocess.run(["scancel", job_of(other, "prepare")], check=True)
-        wait_until(lambda: states(other)[0].state is State.failed, 60)
+        wait_until(lambda: states(other)[0].state is State.failed)
         detail = f"its data could not be prepared: job {job_of(other, 'prepare')} ended without a word"
         assert states(other)[0].detail == detail

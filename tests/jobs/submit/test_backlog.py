@@ -97,6 +97,7 @@ def test_what_slurm_does_not_take_waits_and_each_look_moves_it_on(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("at_most")
+@pytest.mark.long
 def test_jobs_that_end_send_what_waits_though_nobody_looks(tmp_path: Path) -> None:
     sweep = SweepDir(tmp_path / "s")
     assert main(sweep_of(5, tmp_path)) == 0

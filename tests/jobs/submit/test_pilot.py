@@ -174,7 +174,7 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
     assert main(["logs", "--rank", "1", str(sweep.run("tiny-ddp-n2x1").path)]) == 0
     assert main(["logs", str(sweep.run("tiny-ddp-n2x1").path)]) == 0
     assert "tiny-ddp-n2x1: finished at step 6 of 6" in told(capsys)
-    wait_until(lambda: not queue(), 20)
+    wait_until(lambda: not queue())
     for (start, end, nodes), (other_start, other_end, others) in combinations(stays(sweep), 2):
         assert not nodes & others or end <= other_start or other_end <= start
     launched = [record["run"] for record in read_records(sweep.submissions) if record["event"] == "launched"]
@@ -184,6 +184,7 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
+@pytest.mark.long
 def test_a_killed_point_goes_on_elsewhere_a_requeued_pilot_goes_on_and_what_a_pilot_leaves_goes_to_the_next_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

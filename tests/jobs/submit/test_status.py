@@ -311,6 +311,7 @@ def test_a_look_at_any_number_of_runs_asks_slurm_twice_at_most(
 @in_slurm
 @pytest.mark.slurm
 @pytest.mark.slow
+@pytest.mark.long  # It counts the calls of 25 seconds.
 def test_a_watcher_keeps_to_the_number_of_calls_a_minute_that_the_readme_states(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -20,7 +20,8 @@ from litgpt.utils import check_valid_checkpoint_dir
 from jobs.metrics import ATTEMPT_METRICS, REGISTRY, STEP_METRICS
 from jobs.runtime.process_group import process_start
 from tests.support.real_run import events, losses, make_run, printed, steps, train
-from tests.support.training import assert_equal, interrupted, mean_loss, slow
+from tests.support.training import assert_equal, interrupted, long, mean_loss
+from tests.support.waiting import limit_s
 
 PARALLEL = ("ddp", "fsdp_full", "fsdp_grad_op", "fsdp_no_shard", "fsdp_hybrid")
 
@@ -35,7 +36,7 @@ def test_training_changes_the_loss(reference: list[dict[str, float]]) -> None:
     assert reference[-1]["loss"] < reference[0]["loss"]
 
 
-@pytest.mark.parametrize("ranks", [slow(1), 2, slow(4)])
+@pytest.mark.parametrize("ranks", [long(1), 2, long(4)])
 @pytest.mark.parametrize("parallelism", PARALLEL)
 def test_losses_equal_one_process(
     parallelism: str, ranks: int, reference: list[dict[str, float]], tmp_path: Path
@@ -45,7 +46,7 @@ def test_losses_equal_one_process(
     assert_equal(steps(run), reference)
 
 
-@pytest.mark.parametrize("parallelism", ["single", "ddp", *map(slow, PARALLEL[1:])])
+@pytest.mark.parametrize("parallelism", ["single", "ddp", *map(long, PARALLEL[1:])])
 def test_accumulation_and_micro_batch_size_do_not_change_the_losses(
     parallelism: str, reference: list[dict[str, float]], tmp_path: Path
 ) -> None:
@@ -55,7 +56,7 @@ def test_accumulation_and_micro_batch_size_do_not_change_the_losses(
     assert_equal(steps(run), reference)
 
 
-@pytest.mark.parametrize("parallelism", ["single", slow("ddp"), "fsdp_full", slow("fsdp_hybrid")])
+@pytest.mark.parametrize("parallelism", ["single", long("ddp"), "fsdp_full", long("fsdp_hybrid")])
 def test_bfloat16_trains_close_to_float32_but_not_equal(
     parallelism: str, reference: list[dict[str, float]], tmp_path: Path
 ) -> None:
@@ -90,12 +91,12 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("first", "ranks", "then", "ranks_then"),
     [
-        slow("fsdp_full", 2, "fsdp_full", 2),
+        long("fsdp_full", 2, "fsdp_full", 2),
         ("fsdp_full", 4, "fsdp_full", 2),
-        slow("fsdp_full", 2, "single", 1),
-        slow("single", 1, "fsdp_hybrid", 4),
-        slow("ddp", 2, "fsdp_full", 4),
-        slow("fsdp_grad_op", 2, "ddp", 2),
+        long("fsdp_full", 2, "single", 1),
+        long("single", 1, "fsdp_hybrid", 4),
+        long("ddp", 2, "fsdp_full", 4),
+        long("fsdp_grad_op", 2, "ddp", 2),
     ],
 )
 def test_resuming_continues_the_same_losses_on_any_layout(
@@ -136,7 +137,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(tmp_path: 
         time.sleep(0.05)
     (second,) = [pid for pid, rank in rank_processes(process.pid or 0).items() if rank == 1]
     os.kill(second, signal.SIGTERM)
-    process.join(60)
+    process.join(limit_s(180))
     (end,) = events(run, "stopped")
     assert end["step"] == steps(run)[-1]["step"]
     assert (run.checkpoints / f"step-{end['step']:08d}").is_dir()

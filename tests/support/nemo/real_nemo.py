@@ -18,8 +18,9 @@ from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run
 from tests.support.nemo import cpu_shim
 from tests.support.paths import ROOT
+from tests.support.waiting import limit_s
 
-RUN_TIMEOUT_S = 120
+RUN_TIMEOUT_S = 400
 
 WRAPPER = """\
 #!/bin/sh
@@ -88,7 +89,7 @@ def serve() -> None:
             process.start()
         print(json.dumps([process.pid for process in ranks]), file=answers, flush=True)
         for process in ranks:
-            process.join(RUN_TIMEOUT_S)
+            process.join(limit_s(RUN_TIMEOUT_S))
             process.kill()
             process.join()
         print(json.dumps([process.exitcode for process in ranks]), file=answers, flush=True)

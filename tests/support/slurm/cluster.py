@@ -26,7 +26,7 @@ from tests.support.slurm import host
 from tests.support.slurm.config import write_configs
 
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "mariadb-install-db")
-WAIT_S = 60.0
+WAIT_S = 180.0
 POLL_S = 0.03
 # Unix socket paths end at 107 bytes, and slurmstepd puts "/spool/node01/node01_12345.4294967291" below the root.
 ROOT_PATH_MAX = 60

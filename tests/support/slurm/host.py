@@ -26,7 +26,7 @@ DAEMON_MARK = "SLURMSCALE_SLURM_ROOT"
 # What a job inherits from Slurm and the options its commands read: of an outer Slurm, they would mislead this one.
 SLURM_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_")
 STATE_FILE = "slurmscale-slurm.json"
-STOP_WAIT_S = 60.0
+STOP_WAIT_S = 180.0
 # Below the ephemeral ports (32768 on), which any outgoing connection may take at any time.
 PORT_BLOCKS = range(20000, 32000, 100)
 
