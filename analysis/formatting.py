@@ -11,38 +11,12 @@ import math
 import re
 from collections.abc import Iterable
 
-from analysis.parsers import metrics as a
 from analysis.scaling.groups import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
-from jobs import metrics as m
 from jobs.metrics import Metric
 
 ABSENT = "—"
-ACRONYMS = {metric.name: metric.name.upper() for metric in (m.MFU, m.HFU)}
 COUNT_DIGITS = 9
 FORMULA = re.compile(r"\s*[=+\-@\t\r]")
-# Where a person reads another unit than the SI one on disk: its name, and how many base units it is.
-SHOWN_IN: dict[Metric, tuple[str, float]] = {
-    m.MEMORY_PEAK: ("GiB", 2.0**30),
-    m.COLLECTIVE_BYTES: ("MiB", 2.0**20),
-    m.EFFICIENCY: ("%", 0.01),
-    m.SLOW_STEPS_SHARE: ("%", 0.01),
-    m.STRAGGLER_SHARE: ("%", 0.01),
-    m.STEP_TIME_DRIFT: ("%", 0.01),
-    m.GOODPUT: ("%", 0.01),
-    m.MFU: ("%", 0.01),
-    m.HFU: ("%", 0.01),
-    m.TOKENS_TRAINED: ("million", 1e6),
-    m.NODE_TIME: ("h", 3600.0),
-    m.RANK_TIME: ("h", 3600.0),
-    m.RANK_TIME_PER_TOKEN: ("h per 1e9 tokens", 3600.0 / 1e9),
-    m.ENERGY: ("kWh", 3.6e6),
-    m.ENERGY_COVERED: ("%", 0.01),
-    m.CHECKPOINT_SIZE: ("MiB", 2.0**20),
-    m.CHECKPOINT_STALL_SHARE: ("%", 0.01),
-    m.CHECKPOINT_BANDWIDTH: ("GB/s", 1e9),
-    a.STORAGE_READ_PEAK: ("MB/s", 1e6),
-    a.STORAGE_WRITE_PEAK: ("MB/s", 1e6),
-}
 
 
 def significant(value: float, digits: int) -> str:
@@ -62,7 +36,7 @@ def shown(metric: Metric, value: float | None) -> str:
     """A metric's value in its shown unit and digits, without the unit; a dash when absent."""
     if value is None:
         return ABSENT
-    value /= SHOWN_IN.get(metric, ("", 1.0))[1]
+    value /= metric.display.size
     # A count is written as one, however many digits it may have.
     return (
         f"{value:,.0f}"
@@ -110,7 +84,7 @@ def interval_words(groups: Iterable[Group]) -> str:
 
 def unit(metric: Metric) -> str:
     """The unit a person is shown; empty for a bare number."""
-    name, _ = SHOWN_IN.get(metric, (metric.unit, 1.0))
+    name = metric.display.name
     return "" if name in {"1", "1/s"} else name
 
 
@@ -122,7 +96,8 @@ def title(metric: Metric) -> str:
     if metric.unit == "J" or (metric.unit in {"s", "B", "B/s"} and "_" in bare):
         name = bare
     words = name.replace("_per_", "/").replace("_", " ")
-    return ACRONYMS.get(words, f"{words[0].upper()}{words[1:]}") + (f" ({unit(metric)})" if unit(metric) else "")
+    heading = metric.heading or f"{words[0].upper()}{words[1:]}"
+    return f"{heading} ({unit(metric)})" if unit(metric) else heading
 
 
 def per_second(rate: Metric) -> str:

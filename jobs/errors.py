@@ -1,26 +1,26 @@
-"""Every way in which slurmscale refuses, as one tree.
+"""The exception tree of slurmscale.
 
     SuiteError                 caught by the command line: printed without a traceback, exit code 2
-    |-- ConfigError            a composition or a choice that cannot run
+    |-- ConfigError            a composition or a setting that cannot run
     |-- DataError              a data file, record or tokenizer that cannot be used
     |-- RunDirError            a run or sweep directory that is missing, taken or unwritable
     |-- SubmitError            sbatch, squeue or the local launcher refused
     |-- CheckpointError        a checkpoint that cannot be read or written
     `-- ReportError            nothing to report on
 
-A message says what is wrong, where, what is allowed and what to type. Anything else that escapes is a
-bug of ours and keeps its traceback.
+A message contains the problem, its place, the allowed values and the setting to change. Any other exception is a bug
+of slurmscale and keeps its traceback.
 """
 
 from __future__ import annotations
 
 
 class SuiteError(Exception):
-    """A refusal that the user can act on; its text is the whole message."""
+    """An error that the user can correct; its text is the whole message."""
 
 
 class ConfigError(SuiteError):
-    """A composition, or a combination of choices, that cannot run."""
+    """A composition, or a combination of settings, that cannot run."""
 
 
 class DataError(SuiteError):
@@ -32,7 +32,7 @@ class RunDirError(SuiteError):
 
 
 class SubmitError(SuiteError):
-    """The launcher refused: what it said is quoted."""
+    """The launcher refused; the text quotes its message."""
 
 
 class CheckpointError(SuiteError):
@@ -44,10 +44,10 @@ class ReportError(SuiteError):
 
 
 def before_torch_archive(error: BaseException) -> BaseException:
-    """The OSError behind an error of torch's archive writer, else the error itself.
+    """Return the OSError behind an error of torch's archive writer, else the error itself.
 
-    Where a file system refuses bytes in the midst of a tensor, torch.save closes the archive that it was writing, and
-    raises "unexpected pos 704 vs 598" for it.
+    Where a file system refuses bytes in the middle of a tensor, torch.save closes its archive and raises "unexpected
+    pos 704 vs 598".
     """
     refusal = error.__context__
     return refusal if isinstance(refusal, OSError) and "inline_container.cc" in str(error) else error

@@ -1,7 +1,7 @@
-"""Which rank this process is, from the environment that its launcher set; no torch.
+"""The rank of this process, from the environment of its launcher; no torch.
 
-Knows srun (by hand or through submitit), submitit's local processes and torchrun. Ranks of a local run may be
-told to pretend several nodes: `ranks_per_node` of the Run decides where a node ends.
+The launchers are srun (by hand or through submitit), submitit's local processes and torchrun. A local run may emulate
+several nodes: `ranks_per_node` of the Run defines a node.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from jobs.errors import SubmitError
 
-# Below Linux' ephemeral ports (32768), so that an outgoing connection cannot take the port first.
+# Below Linux' ephemeral ports (32768), so that no outgoing connection occupies the port first.
 RENDEZVOUS_PORTS = range(10000, 30000)
-# Steps of one job meet as far apart as makes no two of 20,000 equal; the first step, at the job's own port.
+# Distance of the ports of a job's steps, at which 20,000 steps have different ports; step 0 uses the job's own port.
 PORTS_BETWEEN_STEPS = 1009
-# Slurm's SLURM_RESTART_COUNT, where not Slurm but the local queue or a pilot starts a run again.
+# The counterpart of SLURM_RESTART_COUNT where the local queue or a pilot starts a run again.
 LOCAL_RESTART_COUNT = "SLURMSCALE_RESTART_COUNT"
 
 
@@ -33,13 +33,13 @@ class Rank:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks for all: writes records and prints."""
+        """Whether this rank writes the records and prints."""
         return self.rank == 0
 
 
 def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) -> Rank:
-    """Read this process's place in the run; raises SubmitError outside any launcher."""
-    # In this order: a local run or torchrun may itself be inside a Slurm job, whose variables it then inherits.
+    """Return the rank of this process; raise SubmitError outside any launcher."""
+    # In this order: a local run or torchrun inside a Slurm job inherits its variables.
     if "SUBMITIT_LOCAL_GLOBALID" in environment:
         rank, world_size = int(environment["SUBMITIT_LOCAL_GLOBALID"]), int(environment["SUBMITIT_LOCAL_NTASKS"])
         local_rank, address, port = rank % ranks_per_node, "127.0.0.1", int(environment["MASTER_PORT"])
@@ -50,7 +50,7 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
     elif "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
         rank, world_size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
         local_rank = int(environment["SLURM_LOCALID"])
-        # Array tasks have job ids of their own, so jobs that share a node meet at different ports.
+        # Array tasks have their own job ids, so jobs on the same node use different ports.
         number = int(environment["SLURM_JOB_ID"]) + PORTS_BETWEEN_STEPS * int(environment["SLURM_STEP_ID"])
         port = RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
         address = hosts(environment["SLURM_STEP_NODELIST"])[0]
@@ -63,7 +63,7 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
 
 
 def torchrun_environment(rank: Rank, ranks_per_node: int) -> dict[str, str]:
-    """A process's place in torchrun's words, whoever started it: what Lightning and NeMo read."""
+    """Return torchrun's environment variables for a rank of any launcher; Lightning and NeMo read them."""
     return {
         "RANK": str(rank.rank),
         "WORLD_SIZE": str(rank.world_size),
@@ -75,32 +75,32 @@ def torchrun_environment(rank: Rank, ranks_per_node: int) -> dict[str, str]:
 
 
 def hosts(node_list: str) -> list[str]:
-    """The nodes of Slurm's compressed list, such as node[01-04,07]; scontrol would need Slurm inside containers."""
+    """Return the nodes of Slurm's compressed list, such as node[01-04,07], without scontrol: containers lack Slurm."""
     from submitit.slurm.slurm import _parse_node_list
 
     return [str(node) for node in _parse_node_list(node_list)]
 
 
 def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The id by which squeue and sacct list this job (array tasks as 12_3); None outside Slurm."""
+    """Return the job id that squeue and sacct list (12_3 for an array task); None outside Slurm."""
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
     return environment.get("SLURM_JOB_ID")
 
 
 def restart_count(environment: Mapping[str, str] = os.environ) -> int:
-    """How often Slurm, the local queue or a pilot has started this run again."""
-    # A queue of ours may itself be inside a Slurm job that was started again.
+    """Return how often Slurm, the local queue or a pilot has started this run again."""
+    # A local queue may run inside a Slurm job that was itself started again.
     return int(environment.get(LOCAL_RESTART_COUNT, environment.get("SLURM_RESTART_COUNT", "0")))
 
 
 def node_name(environment: Mapping[str, str] = os.environ) -> str:
-    """What the scheduler calls this node; outside one, the host's name."""
+    """Return the scheduler's name of this node; outside a scheduler the host name."""
     return environment.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """Return a port of this machine without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

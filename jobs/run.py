@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jobs
-from jobs.causes import cause_of, record_failure
 from jobs.errors import RunDirError, before_torch_archive
+from jobs.failures import cause_of, record_failure
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.transport import listen_to_nccl

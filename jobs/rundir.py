@@ -1,30 +1,30 @@
-"""The run directory and the sweep directory: every file name in one place, and how a record is written.
+"""The run directory and the sweep directory: all file names, and the format of records.
 
     runs/demo/                          a sweep
-        submissions.jsonl               which run or stage went where, one line a submission or cancellation
-        stages.jsonl                    events of the stages that are no run's: prepare_started, prepared, reported, ...
-        code-3f9c.../                   the code as it was when submitted, shared by runs of the same code
-        logs/                           what the launcher and the ranks printed, and submitit's files
-                                        (flat: Slurm does not make a directory for a job's output)
-        report.html report.md runs.csv  made by `slurmscale report`
+        submissions.jsonl               one line per submission or cancellation of a run or stage
+        stages.jsonl                    events of stages outside runs: prepare_started, prepared, reported, ...
+        code-3f9c.../                   snapshot of the submitted code, shared by runs of the same code
+        logs/                           output of the launcher and the ranks, and submitit's files
+                                        (flat: Slurm does not create a directory for a job's output)
+        report.html report.md runs.csv  written by `slurmscale report`
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
-            provenance.json             git state, versions, host, command; of a campaign's run its attempt
+            provenance.json             git state, versions, host, command; the attempt of a campaign's run
             code -> ../code-3f9c...
             status.jsonl                events: prepared, started, transport, layout, pace, checkpoint, finished,
                                         stopped, failed, evaluated, ...
-            metrics.jsonl               a header line, then one line a step
-            power-NODE.csv              what nvidia-smi read there, where you let it; the report makes energy of it
-            nccl-RANK.log               how NCCL connects the ranks; `transport` is read of it after the first step,
-                                        and it goes
-            heartbeats/                 what each rank is doing, while it does
+            metrics.jsonl               a header line, then one line per step
+            power-NODE.csv              optional readings of nvidia-smi, from which the report derives energy
+            nccl-RANK.log               NCCL's connections; after the first step the `transport` event is read from
+                                        it, and the file is removed
+            heartbeats/                 the current work of each rank
             hangs/                      stacks and collectives of ranks that hung
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
             export/                     a LitGPT checkpoint directory
 
-A record is a line of JSON appended in one write. A reader takes what is whole: the last line of a job that
-was killed may be torn, and the file of a running job grows.
+A record is a line of JSON appended in one write. A reader skips incomplete lines: the last line of a killed job may be
+truncated, and the file of a running job grows.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from jobs.schema import Run
 from jobs.secrets import redacted
 
 SCHEMA_VERSION = 1
-# What the first line of each start of a batch script begins with, in the log of its job.
+# Prefix of the first line of each start of a batch script in the log of its job.
 BATCH_STARTED = "slurmscale: started"
-# What `slurmscale report` writes, perhaps into a sweep directory or beside logs.
+# Files of `slurmscale report`, which it may write into a sweep directory or beside logs.
 WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
 FIGURES = "figures"
-# What lies in a sweep directory beside its runs.
+# Files of a sweep directory that are not runs.
 RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
-# What readers of an event rely on beside its name, in the records of runs, stages and sweep; more may be absent.
+# Fields that readers of an event require, in the records of runs, stages and sweep; other fields may be absent.
 EVENT_FIELDS: dict[str, dict[str, type]] = {
     "stopped": {"reason": str},
     "failed": {"error": str},
@@ -74,12 +74,12 @@ EVENT_FIELDS: dict[str, dict[str, type]] = {
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a run of this name would take the place of another file of its sweep directory."""
+    """Whether a run of this name would replace another file of its sweep directory."""
     return name in RESERVED or name.startswith(RESERVED_BEGINNINGS)
 
 
 def is_power_log(name: str) -> bool:
-    """Whether a file of a run directory has power readings of a node, by its name."""
+    """Whether a file of a run directory contains power readings of a node, by its name."""
     return name.startswith("power") and name.endswith(".csv")
 
 
@@ -131,21 +131,21 @@ class RunDir:
 
     @property
     def power_logs(self) -> list[Path]:
-        """Power readings of its nodes, which nothing here writes."""
+        """Power readings of its nodes, which slurmscale does not write."""
         try:
-            names = os.listdir(self.path)  # noqa: PTH208 (pathlib takes several times as long, of 10,000 runs a second)
+            names = os.listdir(self.path)  # noqa: PTH208 (pathlib is several times slower: a second for 10,000 runs)
         except OSError:
             return []
         found = [self.path / name for name in sorted(names) if is_power_log(name)]
         return [path for path in found if path.is_file()]
 
     def nccl_log(self, rank: int) -> Path:
-        """What NCCL tells of this rank, until its first step is done."""
+        """NCCL's log of this rank, until its first step is done."""
         return self.path / f"nccl-{rank}.log"
 
     @property
     def heartbeats(self) -> Path:
-        """What each rank last said of itself."""
+        """The last heartbeat of each rank."""
         return self.path / "heartbeats"
 
     @property
@@ -165,12 +165,12 @@ class RunDir:
 
     @property
     def batch_script(self) -> Path:
-        """What launcher=script leaves for `sbatch`."""
+        """The script that launcher=script writes for `sbatch`."""
         return self.path / "job.sbatch"
 
     @property
     def pbs_script(self) -> Path:
-        """What launcher=pbs_script leaves for `qsub`."""
+        """The script that launcher=pbs_script writes for `qsub`."""
         return self.path / "job.pbs"
 
 
@@ -182,17 +182,17 @@ class SweepDir:
 
     @property
     def quoted(self) -> str:
-        """Its path as a person types it to a shell."""
+        """Its path, quoted for a shell."""
         return shlex.quote(str(self.path))
 
     @property
     def submissions(self) -> Path:
-        """Ledger of what was submitted and cancelled."""
+        """Ledger of submissions and cancellations."""
         return self.path / "submissions.jsonl"
 
     @property
     def lock(self) -> Path:
-        """Held by the shell or job that submits, so that of two at once the second sees what the first has done."""
+        """Lock of the shell or job that submits, so that a concurrent one waits for the first one's records."""
         return self.path / ".lock"
 
     @property
@@ -202,7 +202,7 @@ class SweepDir:
 
     @property
     def logs(self) -> Path:
-        """What ranks and launcher printed."""
+        """Output of ranks and launcher."""
         return self.path / "logs"
 
     def code(self, digest: str) -> Path:
@@ -215,20 +215,20 @@ class SweepDir:
 
     def runs(self) -> list[RunDir]:
         """All runs, by name."""
-        # glob("*/config.yaml") would end at the first directory that may not be read, without a word.
+        # glob("*/config.yaml") would silently end at the first unreadable directory.
         found = [RunDir(path) for path in sorted(self.path.glob("*"))]
         return [run for run in found if run.config.exists()]
 
 
 def now() -> str:
-    """The time of day as records carry it: UTC, ISO 8601, to the millisecond."""
+    """Return the current time as records contain it: UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def append_record(path: Path, record: dict[str, Any]) -> None:
     """Append one JSON line in a single write, so that ranks and shells may write the same file.
 
-    A torn line left by a killed writer is closed first, so that it costs only itself.
+    An incomplete line of a killed writer is terminated first, so that only that line is lost.
     """
     line = json.dumps(redacted(record), allow_nan=False, separators=(",", ":")) + "\n"
     with path.open("ab+", buffering=0) as file:
@@ -241,7 +241,7 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole JSON objects of a record file, in order; a missing file has none, torn lines are passed over."""
+    """Yield the JSON objects of a record file in order; skip incomplete lines; none where the file is missing."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The whole JSON objects among the lines of a record file."""
+    """Yield the JSON objects among the lines of a record file."""
     for line in lines:
         try:
             record = json.loads(line.decode(errors="replace"))
@@ -262,7 +262,7 @@ def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a record file, in order; records that are none, or lack what theirs has, are passed over."""
+    """Yield the events of a record file in order; skip other records, and events without their required fields."""
     for record in read_records(path):
         name = record.get("event")
         if isinstance(name, str) and all(
@@ -272,7 +272,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_plan(run: RunDir) -> dict[str, Any]:
-    """What plan.json holds; nothing where it is missing, torn or no JSON."""
+    """Return plan.json; empty where it is missing, incomplete or not JSON."""
     try:
         plan = json.loads(run.plan.read_text())
     except (FileNotFoundError, ValueError):
@@ -281,14 +281,14 @@ def read_plan(run: RunDir) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write JSON for people and programs; who reads meanwhile finds the old text or the new."""
+    """Write JSON atomically: a concurrent reader sees the old text or the new."""
     writing = path.with_name(f".{path.name}.writing")
     writing.write_text(json.dumps(redacted(value), indent=1) + "\n")
     writing.rename(path)
 
 
 def event_record(event: str, **fields: Any) -> dict[str, Any]:
-    """An event with the time of day; fields that are None are left out."""
+    """Return an event with the current time; fields that are None are omitted."""
     return {"time": now(), "event": event, **{key: value for key, value in fields.items() if value is not None}}
 
 
@@ -298,9 +298,9 @@ def append_event(run: RunDir, event: str, **fields: Any) -> None:
 
 
 def load_run(path: Path) -> Run:
-    """The frozen Run of a config.yaml.
+    """Return the frozen Run of a config.yaml.
 
-    Raises RunDirError when the file is missing, damaged or cut short, and ConfigError when it is not a run of this
+    Raise RunDirError where the file is missing, damaged or truncated, and ConfigError where it is not a run of this
     version.
     """
     if not path.is_file():
@@ -314,7 +314,7 @@ def load_run(path: Path) -> Run:
         if isinstance(error, PermissionError):
             raise
         raise damaged(path, " ".join(str(error).split())) from error
-    # Keys that came with a later version may lack; where the others make no run, the file was cut.
+    # Keys of a later version may be missing; where the remaining keys form no run, the file was truncated.
     missing = [field.name for field in fields(Run) if field.name not in written]
     try:
         return cast(Run, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Run), written)))
@@ -325,19 +325,19 @@ def load_run(path: Path) -> Run:
 
 
 def damaged(path: Path, how: str) -> RunDirError:
-    """What to say of a config.yaml that is not as it was written."""
+    """Return the error for a config.yaml that is not as it was written."""
     return RunDirError(
-        f"{path} is damaged or cut short: {how}. Put it back from a copy, or move {path.parent} away and type "
+        f"{path} is damaged or truncated: {how}. Restore it from a copy, or move {path.parent} away and run "
         "slurmscale submit with the overrides in its provenance.json."
     )
 
 
 def dump_run(run: Run) -> str:
-    """The frozen Run as YAML, enums by name."""
+    """Return the frozen Run as YAML, enums by name."""
 
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value.name if isinstance(value, Enum) else value for key, value in items}
 
-    # libyaml, where PyYAML was built with it, is ten times as fast: a sweep has hundreds.
+    # libyaml, where PyYAML was built with it, is ten times as fast: a sweep has hundreds of runs.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return yaml.dump(asdict(run, dict_factory=plain), Dumper=dumper, sort_keys=False, allow_unicode=True)

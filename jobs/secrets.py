@@ -1,7 +1,7 @@
-"""What a password, token or key looks like, and how it is kept out of everything that we write.
+"""Detect passwords, tokens and keys, and keep them out of every file and message.
 
-Configuration that holds one is refused, because it would stand in config.yaml and in the batch script. What comes
-from elsewhere (command lines, error texts) is written with REDACTED in its place.
+A configuration that contains one is refused, because config.yaml and the batch script would contain it too. In text
+from other sources (command lines, error messages) REDACTED replaces it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from jobs.schema import Run
 
 REDACTED = "[redacted]"
-# HF_TOKEN and hf.token, but not tokenizer; API_KEY, but not sort_key; HF_TOKEN_PATH says where one is, and is none.
+# HF_TOKEN and hf.token, but not tokenizer; API_KEY, but not sort_key; HF_TOKEN_PATH is a path and not a secret.
 NAME = (
     r"[\w.-]*(?i:token|secret|passwo?r?d|passphrase|credentials?"
     r"|(?:api|access|auth|private|secret|account|signing|encryption)[_-]?key|(?-i:_KEY))"
     r"(?![A-Za-z]|[\w-]*(?i:path|file|dir)\b)[\w-]*"
 )
 SECRET_NAME = re.compile(NAME)
-# What a shell computes ($TOKEN, $(cat file)) stays; so does a path to credentials.
+# Shell expansions ($TOKEN, $(cat file)) and paths to credentials are kept.
 ASSIGNED = re.compile(
     rf"""(?<![\w.-])(?P<before>--{NAME}[ ]+|{NAME}\\?["']?\s*[=:]\s*)"""
     r"""(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\]|\[redacted)[^\s"',;}\]\\]+)"""
@@ -43,12 +43,12 @@ SHAPES = re.compile(
     """,
     re.VERBOSE,
 )
-# A shorter one would be found in ordinary words.
+# A shorter value also occurs in ordinary words.
 SHORTEST_KNOWN = 8
 
 
 def redact(text: str, known: list[str] | None = None) -> str:
-    """The text with every secret in it replaced; `known` spares looking for those of the environment again."""
+    """Return the text with every secret replaced; `known` are the secrets of the environment, if already collected."""
     for value in known_values() if known is None else known:
         text = text.replace(value, REDACTED)
     text = SHAPES.sub(REDACTED, text)
@@ -57,7 +57,7 @@ def redact(text: str, known: list[str] | None = None) -> str:
 
 
 def redacted(value: Any, known: list[str] | None = None) -> Any:
-    """Data as JSON holds it, with every secret in it replaced; `known` as for redact."""
+    """Return JSON data with every secret replaced; `known` as for redact."""
     known = known_values() if known is None else known
     match value:
         case str():
@@ -73,7 +73,7 @@ def redacted(value: Any, known: list[str] | None = None) -> Any:
 
 
 def redact_exception(error: BaseException) -> None:
-    """Replace the secrets in an exception and in those that led to it, before a traceback shows them."""
+    """Replace the secrets in an exception and its causes, before a traceback is printed."""
     chain: BaseException | None = error
     while chain is not None:
         chain.args = tuple(redact(arg) if isinstance(arg, str) else arg for arg in chain.args)
@@ -81,35 +81,35 @@ def redact_exception(error: BaseException) -> None:
 
 
 def config_holds_no_secret(run: Run) -> str | None:
-    """What a run is configured with can be read by many, and is kept."""
+    """Return the error for a configuration that contains a secret, else None: configurations are shared."""
     known = known_values()
     for key, value in strings(asdict(run)):
         if names_secret(key, value) or redact(value, known) != value:
             return (
-                f"{key} holds a password, token or key, and would be written to config.yaml and the batch script. "
-                "Leave it out: Slurm's jobs inherit the environment of the shell that submits. Or keep it in a file "
-                "that only you can read, and type cluster.setup='[source ~/.secrets]'."
+                f"{key} contains a password, token or key, and would be written to config.yaml and the batch script. "
+                "Remove it: Slurm's jobs inherit the environment of the shell that submits. Or keep it in a file "
+                "that only you can read, and set cluster.setup='[source ~/.secrets]'."
             )
     return None
 
 
 def names_secret(key: str, value: str) -> bool:
-    """Whether a key with this value is one whose value must not be shown."""
+    """Whether the value of this key is a secret, by the key's name."""
     return bool(value) and bool(SECRET_NAME.fullmatch(key)) and not is_a_place(value, key)
 
 
 def is_a_place(value: str, name: str) -> bool:
-    """Whether the value of CREDENTIALS says where they are."""
+    """Whether the value of a CREDENTIALS variable is a path."""
     return "CREDENTIAL" in name.upper() and value.strip("\"'").startswith(("/", "~"))
 
 
 def known_values() -> list[str]:
-    """The secrets in this process's environment, which an error text may quote."""
+    """Return the secrets of this process's environment, which an error message may quote."""
     return [value for key, value in os.environ.items() if len(value) >= SHORTEST_KNOWN and names_secret(key, value)]
 
 
 def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every string below a value, with its dotted key."""
+    """Yield every string within a value, with its dotted key."""
     match value:
         case str():
             yield key, value

@@ -1,8 +1,8 @@
-"""Why a job ended, by a table of Slurm's sacct, alone or together with the job's log.
+"""The verdict on a job by a table of Slurm's sacct, alone or together with the job's log.
 
-States as https://slurm.schedmd.com/sacct.html names them. The job's own row may hide the cause: a job whose step was
-killed for its memory is FAILED, and only the step's row says OUT_OF_MEMORY. COMPLETED proves nothing: success is judged
-by what a run leaves behind.
+The states are those of https://slurm.schedmd.com/sacct.html. The job's own row may hide the cause: a job whose step ran
+out of memory is FAILED, and only the step's row contains OUT_OF_MEMORY. COMPLETED proves nothing: success is judged by
+the artefacts of a run.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.failures.signatures import SIGNALS, Ending, Weight
+from analysis.failures.signatures import SIGNALS, Weight
 from analysis.failures.verdict import Verdict
 from analysis.parsers import sacct
 from analysis.parsers.base import Record, Text
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import Search, blocks
+from jobs.failures import FailureCause
 
-STATES: Mapping[str, tuple[Ending, Weight]] = {
-    "NODE_FAIL": (Ending.node_failure, Weight.fault),
-    "BOOT_FAIL": (Ending.node_failure, Weight.fault),
-    "OUT_OF_MEMORY": (Ending.out_of_host_memory, Weight.fault),
-    "TIMEOUT": (Ending.time_limit, Weight.end),
-    "PREEMPTED": (Ending.preempted, Weight.end),
-    "REQUEUED": (Ending.requeued, Weight.end),
-    "CANCELLED": (Ending.cancelled, Weight.signal),
+STATES: Mapping[str, tuple[FailureCause, Weight]] = {
+    "NODE_FAIL": (FailureCause.node_failure, Weight.fault),
+    "BOOT_FAIL": (FailureCause.node_failure, Weight.fault),
+    "OUT_OF_MEMORY": (FailureCause.out_of_host_memory, Weight.fault),
+    "TIMEOUT": (FailureCause.time_limit, Weight.end),
+    "PREEMPTED": (FailureCause.preempted, Weight.end),
+    "REQUEUED": (FailureCause.requeued, Weight.end),
+    "CANCELLED": (FailureCause.cancelled, Weight.signal),
 }
-# In these the job's own row may hide that a step was killed for its memory.
+# With these states the job's own row may hide that a step ran out of memory.
 MAY_HIDE = {"FAILED", "TIMEOUT", "PREEMPTED", "CANCELLED"}
 STEP = re.compile(r"(?P<job>[^.]+)(?:\.(?P<step>\w+).*)?")
 EXIT_CODE = re.compile(r"(?P<code>\d+):(?P<signal>\d+)")
-# A shell's exit code for a command that a signal ended is this and its number.
+# A shell's exit code for a command that a signal ended is this plus the signal's number.
 SHELL_SIGNAL = 128
 # slurm-12_3.out, 12_3_0_log.out (submitit), train-12.err
 LOG_NAME = re.compile(r"(?:slurm-|^)(\d+(?:_\d+)?)(?:\.|_\d+_log\.)|[-_.](\d+(?:_\d+)?)\.(?:out|err|log)$")
@@ -41,9 +42,9 @@ LOG_ID = re.compile(r"(?:\*\*\* (?:STEP|JOB) |StepId=|SLURM_JOB_?ID\W{1,3})(\d+(
 
 
 def read_jobs(path: Path) -> dict[str, list[Record]]:
-    """The rows of each job in whichever accounting tables a file holds: its own, then its steps', by the job's id.
+    """Return the rows of each job in the accounting tables of a file, by job id: the job's own row, then its steps'.
 
-    Of a job that was started again (`sacct --duplicates`) the rows of its last start. Raises OSError.
+    For a job that was started again (`sacct --duplicates`) these are the rows of its last start. Raises OSError.
     """
     jobs: dict[str, list[Record]] = {}
     rows = [row for form, records in read_log(path) if form is sacct.FORMAT for row in records]
@@ -56,8 +57,8 @@ def read_jobs(path: Path) -> dict[str, list[Record]]:
     return jobs
 
 
-def ending_of_job(rows: Iterable[Record]) -> Verdict:
-    """Why a job ended, by its rows."""
+def verdict_on_job(rows: Iterable[Record]) -> Verdict:
+    """Return the verdict that the rows of a job prove."""
     rows = list(rows)
     own = next((row for row in rows if "." not in row.texts[Text.job_id]), None)
     steps = [row for row in rows if row is not own and not row.texts[Text.job_id].endswith(".extern")]
@@ -65,38 +66,38 @@ def ending_of_job(rows: Iterable[Record]) -> Verdict:
     if state in MAY_HIDE:
         last = [row for row in steps if not row.texts[Text.job_id].endswith(".batch")][-1:]
         batch = [row for row in steps if row.texts[Text.job_id].endswith(".batch")]
-        # A step before the last may have run out of memory and been tried again.
+        # A step before the last may have run out of memory and been repeated.
         for row in (*last, *batch):
             if row.texts.get(Text.state) == "OUT_OF_MEMORY":
-                return proved(row, *STATES["OUT_OF_MEMORY"])
+                return verdict_by(row, *STATES["OUT_OF_MEMORY"])
         if state == "FAILED":
-            signals = [(row, ending) for row in (*last, *([own] if own else [])) if (ending := by_signal(row))]
-            return proved(*signals[0], Weight.signal) if signals else Verdict(Ending.unknown)
-    return proved(own, *STATES[state]) if own is not None and state in STATES else Verdict(Ending.unknown)
+            signals = [(row, cause) for row in (*last, *([own] if own else [])) if (cause := cause_by_signal(row))]
+            return verdict_by(*signals[0], Weight.signal) if signals else Verdict(FailureCause.unknown)
+    return verdict_by(own, *STATES[state]) if own is not None and state in STATES else Verdict(FailureCause.unknown)
 
 
-def by_signal(row: Record) -> Ending | None:
-    """What the signal stands for that ended a job or step; None where none did, or another one."""
+def cause_by_signal(row: Record) -> FailureCause | None:
+    """Return the cause of the signal that ended a job or step; None without a signal, or where it is not listed."""
     found = EXIT_CODE.fullmatch(row.texts.get(Text.exit_code, ""))
     if found is None:
         return None
     return SIGNALS.get(int(found["signal"]) or int(found["code"]) - SHELL_SIGNAL)
 
 
-def proved(row: Record, ending: Ending, weight: Weight) -> Verdict:
-    """The verdict of a row, which is quoted in its own words."""
+def verdict_by(row: Record, cause: FailureCause, weight: Weight) -> Verdict:
+    """Return a verdict whose proof quotes this row."""
     code = row.texts.get(Text.exit_code)
     words = f"{row.texts[Text.job_id]} {row.texts.get(Text.state, 'without a state')}"
-    return Verdict(ending, row.line, words + (f", exit code {code}" if code else ""), weight=weight)
+    return Verdict(cause, row.line, words + (f", exit code {code}" if code else ""), weight=weight)
 
 
-def weighed(log: Verdict, job: Verdict) -> Verdict:
-    """What the log of a job and its rows prove together.
+def stronger(log: Verdict, job: Verdict) -> Verdict:
+    """Return the verdict on a log or the one on its job, whichever proves more.
 
-    Of equal weight it is the log's word, which came first and says where; but a bare signal is explained by who sent
-    it. A log that shows its program's end is believed whatever became of the job then.
+    With equal weight the log decides, because it names the line; but where both are bare signals the job decides,
+    because its state names the sender.
     """
-    if log.ending is Ending.succeeded or job.weight is None:
+    if job.weight is None:
         return log
     if log.weight is None or job.weight.value < log.weight.value:
         return job
@@ -104,7 +105,7 @@ def weighed(log: Verdict, job: Verdict) -> Verdict:
 
 
 def accounted(logs: Mapping[Path, Verdict], tables: Iterable[Path]) -> dict[Path, Verdict]:
-    """The verdicts on these logs, each weighed against what accounting tables say of the job that wrote it.
+    """Return the verdicts on these logs, each combined with the accounting of the job that wrote the log.
 
     Raises OSError where a file cannot be read.
     """
@@ -114,12 +115,12 @@ def accounted(logs: Mapping[Path, Verdict], tables: Iterable[Path]) -> dict[Path
         job = job_of(path, accounts) if accounts else None
         if job is not None:
             name, rows = accounts[job]
-            found[path] = weighed(log, replace(ending_of_job(rows), file=name))
+            found[path] = stronger(log, replace(verdict_on_job(rows), file=name))
     return found
 
 
 def job_of(log: Path, known: Collection[str]) -> str | None:
-    """Which of these jobs wrote a log, by its name or else by what Slurm wrote into it; None where that is not one.
+    """Return the one known job that wrote a log, by the log's name or else by Slurm's messages in it; else None.
 
     Raises OSError.
     """

@@ -1,9 +1,9 @@
-"""Why a run ended: a cause, the line that proves it, and what to do.
+"""The verdict on a log: a failure cause, and the line that proves it.
 
-Most of a failed job's log is collateral: one rank dies, the others time out, Slurm and torchrun kill what is left, and
-every one of them prints. Evidence is therefore weighed before it is ordered: what the machine says of its own fault,
-then what ends a run by itself, then what a death elsewhere causes too, then bare signals. Of equal weight the earliest
-counts. Where nothing proves a cause it is unknown.
+Most failure messages of a job are consequences: one rank dies, the others time out, Slurm and torchrun kill the rest,
+and each of them prints. Matches are therefore ordered by weight first: a fault of the machine, then a line that ends a
+run by itself, then a consequence of a failure elsewhere, then a bare signal. Among equal weights the earliest match
+decides. Without a match the cause is unknown.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.failures.signatures import SEARCH, Ending, Evidence, Weight, evidence
+from analysis.failures.signatures import SEARCH, Match, Weight, matches
 from analysis.parsers.search import blocks
+from jobs.failures import FailureCause
 
 TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
 
@@ -23,53 +24,51 @@ TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
 class Verdict:
     """Why a run ended."""
 
-    ending: Ending
+    cause: FailureCause
     line: int | None = None
     proof: str | None = None
     """The text of that line."""
     rank: int | None = None
-    """Which rank it began with, where the log says so."""
+    """The rank that failed first, where the log names it."""
     host: str | None = None
     weight: Weight | None = field(default=None, compare=False)
-    """How much its proof proves; None without one."""
+    """The weight of the proof; None without one."""
     file: str | None = field(default=None, compare=False)
-    """The name of the file that the line is in, where that is not the log itself."""
-
-    @property
-    def advice(self) -> str:
-        """What to do, in one sentence."""
-        return self.ending.value
+    """The name of the file that contains the line, where that is not the log itself."""
 
 
-def ending_of(path: Path, *, last_progress: int = 0, finished: bool = False) -> Verdict:
-    """Why the run that wrote this log ended.
+def verdict_on(path: Path, *, last_progress: int = 0) -> Verdict:
+    """Return the verdict on the log in this file.
 
-    `last_progress` is the last line on which it made a step: what an exception before it says did not end the run.
-    `finished`: the log holds what its program prints at its end. Raises OSError where the file cannot be read.
+    `last_progress` is the line number of the last training step: an exception before it did not end the run. Raises
+    OSError where the file cannot be read.
     """
-    return verdict(evidence(SEARCH.lines(blocks(path))), last_progress=last_progress, finished=finished)
+    return decide(matches(SEARCH.lines(blocks(path))), last_progress=last_progress)
 
 
-def verdict(found: Iterable[Evidence], *, last_progress: int = 0, finished: bool = False) -> Verdict:
-    """The cause that the evidence proves."""
+def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
+    """Return the verdict that these matches prove."""
     counted = [each for each in found if each.line.number > last_progress or each.weight is Weight.fault]
     if not counted:
-        return Verdict(Ending.succeeded if finished else Ending.unknown)
+        return Verdict(FailureCause.unknown)
     weight = min((each.weight for each in counted), key=lambda each: each.value)
     equal = [each for each in counted if each.weight is weight]
-    first = min(equal, key=lambda each: (each.when or "~", each.line.number))
-    if first.ending is Ending.collective_timeout:
+    first = min(equal, key=lambda each: (each.time or "~", each.line.number))
+    if first.cause is FailureCause.hung:
         first = laggard(equal, first)
     line = first.line
     rank = line.rank if isinstance(line.rank, int) else None
-    return Verdict(first.ending, line.number, line.text.strip(), rank, line.host, first.weight)
+    return Verdict(first.cause, line.number, line.text.strip(), rank, line.host, first.weight)
 
 
-def laggard(waiting: list[Evidence], first: Evidence) -> Evidence:
-    """Of ranks whose collectives timed out, the one that was behind: its number is the lowest, if one is."""
+def laggard(waiting: list[Match], first: Match) -> Match:
+    """Return the match of the rank with the lowest collective number, among ranks whose collectives timed out.
+
+    Where no rank is behind, the first match without a rank: the missing rank did not print, so the log does not name
+    it.
+    """
     numbers = {each: int(found["number"]) for each in waiting if (found := TIMEOUT.search(each.line.text))}
     behind = [each for each, number in numbers.items() if number == min(numbers.values())]
     if len(behind) == 1 and len(set(numbers.values())) > 1:
         return behind[0]
-    # All of them wait at the same place: the one that does not speak is missing, and this log does not say who.
-    return Evidence(first.ending, first.weight, first.line._replace(rank=None))
+    return Match(first.cause, first.weight, first.line._replace(rank=None))

@@ -29,7 +29,7 @@ from analysis.metrics.stragglers import Straggler, straggler_share, stragglers, 
 from analysis.parsers.base import Kind
 from analysis.untrusted import as_list, flat, lookup, number
 from jobs import metrics as m
-from jobs.causes import end_of, latest_attempt
+from jobs.failures import end_of, latest_attempt
 from jobs.metrics import Metric
 from jobs.rundir import RunDir
 from jobs.schema import Run

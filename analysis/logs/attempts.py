@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from analysis.failures.signatures import Ending
 from analysis.failures.verdict import Verdict
 from analysis.formatting import significant
 from analysis.load.run_directory import RunResult
@@ -23,6 +22,7 @@ from analysis.parsers import metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
 from analysis.scaling.groups import plural
 from jobs import metrics as m
+from jobs.failures import FailureCause
 
 Found = tuple[LogRun, RunResult]
 # A later attempt may be told to go further.
@@ -214,10 +214,10 @@ def attempts_of_all(chain: Sequence[LogRun]) -> list[Attempt]:
     for run in chain:
         first, *others = run.attempts
         its = [replace(first, resumed=True, start=start_of(run)) if attempts else first, *others]
-        attempts += [*its[:-1], replace(its[-1], ended=ending_words(run.file.verdict))]
+        attempts += [*its[:-1], replace(its[-1], ended=cause_words(run.file.verdict))]
     return attempts
 
 
-def ending_words(verdict: Verdict | None) -> str:
+def cause_words(verdict: Verdict | None) -> str:
     """How an attempt ended."""
-    return (verdict.ending if verdict else Ending.unknown).name.replace("_", " ")
+    return (verdict.cause if verdict else FailureCause.unknown).word.replace("_", " ")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.failures.signatures import Ending
-from analysis.failures.verdict import Verdict, ending_of
+from analysis.failures.verdict import Verdict, verdict_on
 from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import blocks
+from jobs.failures import FailureCause
 from jobs.metrics import Metric
 
 # Bytes that text does not have, but for those of colours, bells and the gaps that a full disk or a crash leaves.
@@ -25,7 +25,7 @@ MOST_CONTROL_SHARE = 0.02
 
 @dataclass(frozen=True, eq=False)
 class LogFile:
-    """What a file says; without formats and with an unknown ending it is no log that is known."""
+    """What a file says; without formats and with an unknown cause it is no known log."""
 
     path: Path
     formats: tuple[str, ...] = ()
@@ -44,9 +44,7 @@ class LogFile:
     @property
     def told(self) -> bool:
         """Whether any format is in it, or a line that says why a run ended."""
-        return bool(self.formats) or (
-            self.verdict is not None and self.verdict.ending not in {Ending.unknown, Ending.succeeded}
-        )
+        return bool(self.formats) or (self.verdict is not None and self.verdict.cause is not FailureCause.unknown)
 
     def of(self, kind: Kind) -> Iterator[Record]:
         """The records of one kind, whatever the format."""
@@ -78,7 +76,7 @@ def read_log_file(path: Path) -> LogFile:
         if said:
             formats.append(form.name)
     last = max((steps[-1].line for (_, kind), steps in records.items() if kind is Kind.step), default=0)
-    return LogFile(path, tuple(formats), settings, texts, records, ending_of(path, last_progress=last))
+    return LogFile(path, tuple(formats), settings, texts, records, verdict_on(path, last_progress=last))
 
 
 def is_binary(path: Path) -> bool:

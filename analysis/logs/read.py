@@ -15,13 +15,14 @@ from typing import Any
 import orjson
 
 from analysis.cache import Shelf, cache_directory, digest
-from analysis.failures.signatures import Ending, Weight
+from analysis.failures.signatures import Weight
 from analysis.failures.verdict import Verdict
 from analysis.logs.file import LogFile, is_binary, read_log_file
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, LocalRank, RankLabel, Record, Text
 from analysis.progress import with_progress
 from jobs import metrics as m
+from jobs.failures import FailureCause
 from jobs.metrics import Metric
 
 # A larger value takes as long to read as its log.
@@ -104,7 +105,7 @@ def row(record: Record, names: dict[tuple[str, ...], int]) -> list[Any]:
 def verdict_row(verdict: Verdict) -> list[Any]:
     """Why a run ended."""
     weight = verdict.weight and verdict.weight.name
-    return [verdict.ending.name, verdict.line, verdict.proof, verdict.rank, verdict.host, weight, verdict.file]
+    return [verdict.cause.name, verdict.line, verdict.proof, verdict.rank, verdict.host, weight, verdict.file]
 
 
 def whose(rank: RankLabel) -> int | list[int] | None:
@@ -145,5 +146,5 @@ def decoded(path: Path, value: Mapping[str, Any]) -> LogFile:
 
 def verdict_of(row: Sequence[Any]) -> Verdict:
     """The verdict of a row."""
-    ending, line, proof, rank, host, weight, file = row
-    return Verdict(Ending[ending], line, proof, rank, host, weight and Weight[weight], file)
+    cause, line, proof, rank, host, weight, file = row
+    return Verdict(FailureCause[cause], line, proof, rank, host, weight and Weight[weight], file)

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.failures.signatures import Ending
 from analysis.load.run_directory import RunResult
-from analysis.logs.attempts import ending_words, without_attempts
+from analysis.logs.attempts import cause_words, without_attempts
 from analysis.logs.energy import energy_of_log
 from analysis.logs.facts import FILE_NAME, Facts
 from analysis.logs.file import LogFile
@@ -33,6 +32,7 @@ from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
+from jobs.failures import FailureCause
 from jobs.metrics import Metric
 
 # Of summaries, as the log gives them.
@@ -305,10 +305,10 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
         return stops[-1], f"the log says of its end: {stops[-1]}"
     verdict = run.file.verdict
     if verdict and died_first(run.file):
-        return ending_words(verdict), DIED_FIRST
-    state = "as far as logged" if verdict is None or verdict.ending is Ending.unknown else verdict.ending.name
+        return cause_words(verdict), DIED_FIRST
+    state = "as far as logged" if verdict is None or verdict.cause is FailureCause.unknown else verdict.cause.word
     if stops:
-        state = Ending.succeeded.name
+        state = "succeeded"
     if {m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S} & values.keys():
         return state.replace("_", " "), None
     if values.keys() & {m.TOKENS_PER_S_PER_RANK, a.SAMPLES_PER_S_PER_RANK}:

@@ -11,21 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.failures.signatures import Ending
 from analysis.failures.verdict import Verdict
 from analysis.logs.file import LogFile
 from analysis.parsers.base import Kind
+from jobs.failures import FailureCause
 
 STREAM = re.compile(r"\b(?:std)?(?:out|err|log)\b|(?<=\.)[oe](?=\d+$)", re.IGNORECASE)
-# A program may print the traceback of an exception and go on; beside a file without steps nobody sees whether it did.
-MAY_HAVE_GONE_ON = {
-    Ending.unknown,
-    Ending.succeeded,
-    Ending.code_error,
-    Ending.configuration_error,
-    Ending.network,
-    Ending.diverged,
-}
 
 
 def job_name(path: Path) -> tuple[Path, str]:
@@ -37,14 +28,15 @@ def with_errors(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
     """The logs, trainings with what their other stream proves of their end where they themselves prove nothing."""
     proofs: dict[tuple[Path, str], list[Verdict]] = defaultdict(list)
     for log in logs.values():
-        if log.verdict and log.verdict.ending not in MAY_HAVE_GONE_ON and not steps_in(log):
+        # Whether a program continued after a survivable error is not visible in a file without steps.
+        if log.verdict and not log.verdict.cause.survivable and not steps_in(log):
             proofs[job_name(log.path)].append(replace(log.verdict, file=log.path.name))
     return {path: explained(log, proofs.get(job_name(path), [])) for path, log in logs.items()}
 
 
 def explained(log: LogFile, proofs: list[Verdict]) -> LogFile:
     """A log with the one verdict that explains its end."""
-    if not steps_in(log) or log.verdict is None or log.verdict.ending is not Ending.unknown or len(proofs) != 1:
+    if not steps_in(log) or log.verdict is None or log.verdict.cause is not FailureCause.unknown or len(proofs) != 1:
         return log
     return replace(log, verdict=proofs[0])
 

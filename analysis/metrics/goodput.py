@@ -15,7 +15,7 @@ from typing import Any
 
 from analysis.untrusted import count, moment, number
 from jobs import metrics as m
-from jobs.causes import Cause
+from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from jobs.schema import LauncherKind
 
@@ -204,7 +204,7 @@ def start_of(
 def cause_of(requeued: Mapping[str, Any] | None, ends: Sequence[Mapping[str, Any]]) -> str:
     """What ended a start, in one word where there is one."""
     # A rank that lost another one is a witness, whoever wrote first.
-    own = [end for end in ends if end.get("cause") != Cause.lost_peer.name]
+    own = [end for end in ends if end.get("cause") != FailureCause.lost_peer.name]
     end = requeued or next(iter([*own, *ends]), {})
     return str(end.get("cause") or end.get("event") or NO_CAUSE)
 

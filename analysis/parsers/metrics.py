@@ -5,7 +5,7 @@ Values are SI base units, as there: a parser converts what its format prints in 
 
 from __future__ import annotations
 
-from jobs.metrics import Better, Metric
+from jobs.metrics import MEGABYTE_PER_S, Better, Metric
 
 # --- what was run ------------------------------------------------------------------------------------------------
 NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
@@ -335,10 +335,18 @@ IO500_SCORE = Metric(
     4,
 )
 STORAGE_READ_PEAK = Metric(
-    "storage_read_peak_bytes_per_s", "B/s", "Peak of bytes per second that a storage system sent.", digits=4
+    "storage_read_peak_bytes_per_s",
+    "B/s",
+    "Peak of bytes per second that a storage system sent.",
+    digits=4,
+    shown_in=MEGABYTE_PER_S,
 )
 STORAGE_WRITE_PEAK = Metric(
-    "storage_write_peak_bytes_per_s", "B/s", "Peak of bytes per second that a storage system received.", digits=4
+    "storage_write_peak_bytes_per_s",
+    "B/s",
+    "Peak of bytes per second that a storage system received.",
+    digits=4,
+    shown_in=MEGABYTE_PER_S,
 )
 STORAGE_CPU_BUSY = Metric(
     "storage_cpu_busy",

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.failures.runs import Ended
-from analysis.failures.signatures import Ending
+from analysis.failures.runs import Failure
 from analysis.formatting import per_second, shown
 from analysis.load.run_directory import RunResult
 from analysis.logs.facts import FILE_NAME, SWITCHES
@@ -26,6 +25,7 @@ from analysis.scaling.groups import Group, plural
 from analysis.scaling.mlperf import scores_lag
 from analysis.untrusted import as_list, canonical, lookup
 from jobs import metrics as m
+from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
 
@@ -37,7 +37,6 @@ MOST_SENTENCES = 5
 # A repeat is told when it is farther from the median of its point than this share of it, and than so many times the
 # median distance of all its repeats.
 REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_TO_TELL_REPEATS = 0.05, 5, 4
-ENDED_WELL = {Ending.succeeded, Ending.unknown}
 # The sections that the loss follows from, less what has no influence on the mathematics of a step; precision changes
 # rounding, not the sum.
 INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
@@ -244,9 +243,9 @@ def batch_differs(runs: list[RunResult]) -> list[str]:
 
 def ended_badly(runs: list[RunResult]) -> list[str]:
     """Logs of runs that did not end well, whose steps count all the same."""
-    failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.ending not in ENDED_WELL]
+    failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.cause is not FailureCause.unknown]
     sentences = [
-        f"{run.name} ended badly ({run.state}); its steps until then count. {Ended.of(run.path.name, verdict).proof}"
+        f"{run.name} ended badly ({run.state}); its steps until then count. {Failure.of(run.path.name, verdict).proof}"
         for run in failed
         if run.log and (verdict := run.log.verdict) and verdict.line and verdict.proof
     ]

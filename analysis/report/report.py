@@ -23,7 +23,7 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
-from analysis.failures.runs import endings
+from analysis.failures.runs import failures
 from analysis.formatting import ABSENT, interval_words, one_line, unbroken
 from analysis.formatting import markdown_cell as escaped
 from analysis.load.discover import Found, read
@@ -152,7 +152,7 @@ def build(found: Found) -> Report:
         limits=limits(groups),
         warnings=warnings(runs, doubts, groups),
         groups=groups,
-        rows=rows_of(runs, groups, doubts, endings(runs)),
+        rows=rows_of(runs, groups, doubts, failures(runs)),
         figures=figures(groups),
         campaigns=campaign_sections(runs),
         sections=[
@@ -278,7 +278,7 @@ UNUSED_HEADINGS = ("Run", "Sweep", "State", "Why", "Ended by", "What proves it",
 def unused_cells(row: Row) -> list[str]:
     """The cells of a run that is not used, under UNUSED_HEADINGS."""
     ended = row.ended
-    told = [ended.words, ended.proof or ABSENT, ended.advice] if ended else [ABSENT] * 3
+    told = [ended.words, ended.proof or ABSENT, ended.cause.advice] if ended else [ABSENT] * 3
     return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *told]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.failures.runs import Ended
+from analysis.failures.runs import Failure
 from analysis.formatting import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.load.run_directory import RunResult
 from analysis.metrics.communication import axis_order
@@ -39,7 +39,7 @@ class Row:
     group: Group | None = None
     point: Point | None = None
     doubt: str | None = None
-    ended: Ended | None = None
+    ended: Failure | None = None
     """Why it died, where it did."""
     speedup: float | None = None
     """SPEEDUP of the run's point."""
@@ -60,10 +60,10 @@ def rows_of(
     runs: Iterable[RunResult],
     groups: Iterable[Group],
     doubts: Mapping[Path, str],
-    endings: Mapping[Path, Ended] | None = None,
+    failures: Mapping[Path, Failure] | None = None,
 ) -> list[Row]:
     """One row per run, in the order given."""
-    endings = endings or {}
+    failures = failures or {}
     rows: dict[Path, Row] = {}
     for group in groups:
         # Of one line all are equal.
@@ -77,7 +77,7 @@ def rows_of(
                     group,
                     point,
                     doubts.get(run.path),
-                    endings.get(run.path),
+                    failures.get(run.path),
                     speedup.median if speedup else None,
                     efficiency.median if efficiency else None,
                     cost,
@@ -85,7 +85,7 @@ def rows_of(
                 )
     return [
         rows.get(run.path)
-        or Row(run, doubt=doubts.get(run.path), ended=endings.get(run.path), settings_digest=settings_digest(run))
+        or Row(run, doubt=doubts.get(run.path), ended=failures.get(run.path), settings_digest=settings_digest(run))
         for run in runs
     ]
 
@@ -243,7 +243,7 @@ COLUMNS: Sequence[Column] = (
     Column("attempts", lambda row: row.run.attempts, "Attempts"),
     Column("state", lambda row: row.run.state),
     Column("not_used_because", lambda row: row.run.reason),
-    Column("ended_by", lambda row: row.ended.ending.name if row.ended else None),
+    Column("ended_by", lambda row: row.ended.cause.word if row.ended else None),
     Column("ended_by_proof", lambda row: row.ended.proof if row.ended else None),
     Column("loss_doubt", lambda row: row.doubt),
     Column("code_digest", lambda row: row.run.provenance.get("code_digest")),

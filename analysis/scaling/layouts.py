@@ -36,7 +36,7 @@ class MeasuredLayout:
     @property
     def per_rank(self) -> list[float]:
         """TOKENS_PER_S_PER_RANK of every repeat, slowest first."""
-        return sorted(run.values[m.TOKENS_PER_S] / self.point.ranks for run in self.point.runs)
+        return sorted(run.values[m.TOKENS_PER_S_PER_RANK] for run in self.point.runs)
 
     @property
     def choice(self) -> str:

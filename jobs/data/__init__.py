@@ -1,13 +1,13 @@
 """Data: from a `Data` config to tokenized samples cached on disk, and from samples to deterministic batches.
 
-    sources, records    what the files hold: text, instruction records
-    tokenizer           token ids as LitGPT makes them, or a BPE trained on the text itself
+    sources, records    the content of the files: text, instruction records
+    tokenizer           token ids as LitGPT computes them, or a BPE trained on the text itself
     prepare             tokenize once into a cache directory named by its content
     dataset             that directory, memory-mapped
     micro_batches       samples as padded rows, or packed end to end
-    batches             which samples a rank sees in step n
+    batches             the samples of a rank in step n
 
-numpy only: jobs/submit calls this on the login node, where torch may be missing; ranks call the same.
+numpy only: submission tokenizes on the login node, where torch may be missing; ranks call the same functions.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Batches: which samples a rank computes on in optimizer step n, as a function of n alone.
+"""Batches: the samples of a rank in optimizer step n, as a function of n alone.
 
-Nothing is remembered from step to step, so resuming is asking for the next n. Epoch e visits the samples, less those
-held out at the end, in a permutation drawn from (seed, e); an incomplete last global batch is left out. A global
-batch is the same samples whatever dp and micro_batch_size are:
+There is no state between steps, so a resumed run requests the next n. Epoch e visits the samples, without those held
+out at the end, in a permutation drawn from (seed, e); an incomplete last global batch is dropped. A global batch
+contains the same samples for every dp and micro_batch_size:
 
-    padded      rank r takes its r-th contiguous slice and cuts that into micro-batches
-    bucketed    samples of a pool of global batches are sorted by length before they are cut into those, which then come
-                in an order drawn from the seed; ranks take micro-batches in turn, so that all have similar lengths
-    packed      samples are dealt to the micro-batches of all ranks so that these have about equally many tokens
+    padded      rank r takes the r-th contiguous slice and splits it into micro-batches
+    bucketed    the samples of a pool of global batches are sorted by length, split into global batches, and visited in
+                an order drawn from the seed; ranks take micro-batches in turn, so that all have similar lengths
+    packed      samples are distributed over the micro-batches of all ranks to balance their tokens
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What a rank computes on in one optimizer step, and the size of the whole global batch."""
+    """The micro-batches of a rank in one optimizer step, and the size of the whole global batch."""
 
     micro_batches: list[MicroBatch[Tokens]]
-    """This rank's, (micro_batch_size, longest sample in the micro-batch or as padded); packed (1, all of them)."""
+    """Of this rank, (micro_batch_size, padded length); packed (1, padded sum of the lengths)."""
     labels: int
-    """Targets of the global batch that take a loss."""
+    """Targets of the global batch that contribute to the loss."""
     samples: int
     """Samples of the global batch."""
     tokens: int
-    """Inputs of the global batch, padding not counted."""
+    """Inputs of the global batch, padding excluded."""
     padded_tokens: int
-    """Inputs of the global batch as computed on, padding counted."""
+    """Inputs of the global batch, padding included."""
 
 
 class Batches:
-    """The batches of one data-parallel rank, rows padded to a multiple of `row_multiple`.
+    """The batches of one data-parallel rank, with rows padded to a multiple of `row_multiple`.
 
-    With `equal_rows`, micro-batches of all ranks have rows as long as the longest of them needs.
-    Raises DataError when the data does not fill a global batch, or when one could be without any label.
+    With `equal_rows`, the rows of all ranks' micro-batches have the length of the longest. Raise DataError where the
+    data does not fill a global batch, or where a global batch could have no label.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole global batches of one pass over the data."""
+        """Number of complete global batches in one pass over the data."""
         return self._samples // self._global_batch_size
 
     def step(self, n: int) -> StepBatch:
-        """The batch of optimizer step n = 1, 2, ..."""
+        """Return the batch of optimizer step n = 1, 2, ..."""
         chosen = self._global_batch(n)
         micro_batches = self._cut(chosen)
         row_lengths = self._row_lengths(micro_batches)
@@ -108,22 +108,22 @@ class Batches:
         )
 
     def samples(self, n: int) -> list[int]:
-        """The samples of this rank in optimizer step n, micro-batch after micro-batch."""
+        """Return the samples of this rank in optimizer step n, ordered by micro-batch."""
         first = self._dp_rank * self._micro_batches
         mine = self._cut(self._global_batch(n))[first : first + self._micro_batches]
         return [int(sample) for samples in mine for sample in samples]
 
     def _global_batch(self, n: int) -> Indices:
-        """The samples of optimizer step n, of all ranks."""
+        """Return the samples of all ranks in optimizer step n."""
         assert n >= 1, f"steps count from 1, not {n}"
         epoch, index = divmod(n - 1, self.steps_per_epoch)
         chosen: Indices = self._order(epoch)[index]
         return chosen
 
     def _order(self, epoch: int) -> Indices:
-        """The samples of an epoch, one row a global batch.
+        """Return the samples of an epoch, one row per global batch.
 
-        The last one asked for is kept: it costs time linear in the data.
+        The last result is cached, because computing it takes time linear in the data.
         """
         if self._epoch is None or self._epoch[0] != epoch:
             random = np.random.default_rng((self._seed, epoch))
@@ -135,7 +135,7 @@ class Batches:
         return self._epoch[1]
 
     def _cut(self, chosen: Indices) -> list[Indices]:
-        """A global batch as the micro-batches of all ranks, in rank order."""
+        """Split a global batch into the micro-batches of all ranks, in rank order."""
         if self._batching is Batching.packed:
             count = self._dp * self._micro_batches
             return [chosen[samples] for samples in dealt(self._dataset.lengths[chosen], count)]
@@ -146,7 +146,7 @@ class Batches:
         return list(micro_batches)
 
     def _row_lengths(self, micro_batches: list[Indices]) -> npt.NDArray[np.int64]:
-        """How long the rows of each micro-batch are."""
+        """Return the row length of each micro-batch."""
         used = np.sum if self._batching is Batching.packed else np.max
         needed = np.array([used(self._dataset.lengths[samples]) for samples in micro_batches], dtype=np.int64)
         if self._equal_rows:
@@ -154,14 +154,14 @@ class Batches:
         return (needed + self._row_multiple - 1) // self._row_multiple * self._row_multiple
 
     def _rows(self, samples: Indices, length: int) -> MicroBatch[Tokens]:
-        """Samples as rows of this length."""
+        """Return samples as rows of this length."""
         if self._batching is Batching.packed:
             return end_to_end(self._dataset, samples, length, self._row_multiple)
         return side_by_side(self._dataset, samples, length)
 
 
 def bucketed(order: Indices, lengths: npt.NDArray[np.int32], pool: int, random: np.random.Generator) -> Indices:
-    """Global batches (n, GBS) made anew of the samples of each `pool` of them, by length, and drawn in any order."""
+    """Regroup each pool of global batches (n, GBS) by sample length, in random order within the pool."""
     pools = []
     for start in range(0, len(order), pool):
         samples = order[start : start + pool]
@@ -171,7 +171,7 @@ def bucketed(order: Indices, lengths: npt.NDArray[np.int32], pool: int, random: 
 
 
 def held_out_batches(dataset: Dataset, held_out: int, size: int) -> Iterator[MicroBatch[Tokens]]:
-    """The samples that no step trains on, in their order, so many at once."""
+    """Yield the held-out samples in order, in micro-batches of `size`."""
     chosen = np.arange(len(dataset) - held_out, len(dataset))
     for start in range(0, held_out, size):
         samples = chosen[start : start + size]
@@ -179,7 +179,7 @@ def held_out_batches(dataset: Dataset, held_out: int, size: int) -> Iterator[Mic
 
 
 def refuse_small_data(dataset: Dataset, global_batch_size: int, held_out: int) -> None:
-    """Raise DataError when the data does not fill one global batch."""
+    """Raise DataError where the data does not fill one global batch."""
     samples = len(dataset) - held_out
     if global_batch_size > samples:
         without = f" {held_out} of them are held out (data.held_out_samples)." if held_out else ""
@@ -190,22 +190,22 @@ def refuse_small_data(dataset: Dataset, global_batch_size: int, held_out: int) -
         )
         raise DataError(
             f"A global batch takes {global_batch_size} samples and the data has {len(dataset)}: {dataset.description}"
-            f"{without} Type {smaller}give more data (data.path, data.max_samples, a smaller job.sequence_length)."
+            f"{without} Set {smaller}give more data (data.path, data.max_samples, a smaller job.sequence_length)."
         )
 
 
 def refuse_unlabelled_batches(dataset: Dataset, global_batch_size: int, held_out: int) -> None:
-    """Raise DataError when a global batch, or what is held out, could be without any label: its mean loss is 0 / 0."""
+    """Raise DataError where a global batch or the held-out samples could have no label: the mean loss is 0 / 0."""
     if held_out and not dataset.label_counts[-held_out:].any():
         raise DataError(
-            f"None of the {held_out} samples held out has a label, because their prompt fills job.sequence_length. "
-            "Type a larger data.held_out_samples or job.sequence_length, or data.mask_prompt=false."
+            f"None of the {held_out} held-out samples has a label, because their prompt fills job.sequence_length. "
+            "Set a larger data.held_out_samples or job.sequence_length, or data.mask_prompt=false."
         )
     unlabelled = int(np.count_nonzero(dataset.label_counts[: len(dataset) - held_out] == 0))
     if unlabelled >= global_batch_size:
         raise DataError(
             f"{unlabelled} of {len(dataset) - held_out} samples have no label, because their prompt fills "
-            f"job.sequence_length and data.mask_prompt=true takes no loss on it; a global batch of "
-            f"{global_batch_size} could be without any. "
-            "Type a larger job.sequence_length, data.too_long=refuse to see them, or data.mask_prompt=false."
+            f"job.sequence_length and data.mask_prompt=true excludes it from the loss; a global batch of "
+            f"{global_batch_size} could have no label. "
+            "Set a larger job.sequence_length, data.too_long=refuse to list them, or data.mask_prompt=false."
         )

@@ -1,12 +1,12 @@
 """Samples on disk: the cache directory that `prepare` writes, and its memory-mapped reader.
 
-    meta.json        description, size and files of the tokenizer; what generates random samples
-    tokens.npy       all token ids, one after the other, as unsigned integers
-    samples.npy      where in tokens.npy each sample lies (SAMPLE_DTYPE)
+    meta.json        description, size and files of the tokenizer; parameters of random samples
+    tokens.npy       all token ids in sequence, as unsigned integers
+    samples.npy      position of each sample in tokens.npy (SAMPLE_DTYPE)
     tokenizer.json   (or tokenizer.model) and its configuration, as LitGPT reads them
 
-Random samples are generated, not stored: they have meta.json alone. Nothing here is ever written twice; a
-directory that exists is whole.
+Random samples are generated, not stored: their directory contains only meta.json. No file is written twice; an
+existing directory is complete.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TOKENS = "tokens.npy"
 SAMPLES = "samples.npy"
 
 SAMPLE_DTYPE = np.dtype([("start", "<i8"), ("length", "<i4"), ("unlabelled", "<i4")])
-"""First token of a sample, its input tokens, and how many of its first targets take no loss."""
+"""First token of a sample, number of input tokens, and number of first targets that are excluded from the loss."""
 
 IGNORED = -100
-"""Target that takes no loss, as torch.nn.functional.cross_entropy and LitGPT have it."""
+"""Target that is excluded from the loss, as in torch.nn.functional.cross_entropy and LitGPT."""
 
 Tokens = npt.NDArray[np.int64]
 
 
 class Dataset(ABC):
-    """Tokenized samples; a sample of n inputs is n + 1 tokens, each input's target being the next token."""
+    """Tokenized samples; a sample of n inputs is n + 1 tokens, and the target of an input is the next token."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Dataset(ABC):
         self.lengths = lengths
         """Input tokens of each sample."""
         self.label_counts = label_counts
-        """Targets of each sample that take a loss."""
+        """Targets of each sample that contribute to the loss."""
         self._meta = meta
 
     def __len__(self) -> int:
@@ -57,21 +57,21 @@ class Dataset(ABC):
 
     @property
     def description(self) -> str:
-        """One sentence: what text, how many samples and tokens."""
+        """One sentence: the text, its samples and its tokens."""
         return str(self._meta["description"])
 
     @property
     def tokenizer_files(self) -> list[Path]:
-        """Files that a LitGPT checkpoint directory needs to read and write this text; none for random tokens."""
+        """Tokenizer files that a LitGPT checkpoint directory needs for this text; none for random tokens."""
         return [self.directory / name for name in self._meta["tokenizer_files"]]
 
     @abstractmethod
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
-        """Inputs and targets of one sample, both (length,); targets are IGNORED where no loss is taken."""
+        """Return inputs and targets of one sample, both (length,); targets without a loss are IGNORED."""
 
 
 class StoredDataset(Dataset):
-    """Samples that lie in tokens.npy."""
+    """Samples that are stored in tokens.npy."""
 
     def __init__(self, directory: Path, meta: dict[str, Any]) -> None:
         samples = np.load(directory / SAMPLES)
@@ -81,7 +81,7 @@ class StoredDataset(Dataset):
         self._tokens = np.load(directory / TOKENS, mmap_mode="r")
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
-        """A copy of the tokens on disk."""
+        """Return a copy of the tokens on disk."""
         start, length, unlabelled = self._samples[index].tolist()
         tokens = self._tokens[start : start + length + 1].astype(np.int64)
         targets = tokens[1:].copy()
@@ -100,35 +100,35 @@ class RandomDataset(Dataset):
         self._seed, self._vocab_size = recipe["seed"], recipe["vocab_size"]
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
-        """The same tokens whenever they are asked for."""
+        """Return the same tokens on every call."""
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, index))))
         tokens = random.integers(self._vocab_size, size=self._length + 1)
         return tokens[:-1], tokens[1:].copy()
 
 
 def open_dataset(directory: Path) -> Dataset:
-    """The samples of a directory that `prepare` returned.
+    """Open the samples of a directory that `prepare` returned.
 
-    Raises DataError when the directory is not prepared data.
+    Raise DataError where the directory is not prepared data.
     """
     meta = read_meta(directory)
     return RandomDataset(directory, meta) if "random" in meta else StoredDataset(directory, meta)
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
-    """What meta.json says; raises DataError when it is not there."""
+    """Return meta.json; raise DataError where it is missing."""
     try:
         return dict(json.loads((directory / META).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise DataError(
-            f"{directory} is not prepared data: it has no {META}. Remove what is left of it; a run makes it again."
+            f"{directory} is not prepared data: it has no {META}. Remove the directory; a run creates it again."
         ) from error
 
 
 def write_tokens(path: Path, arrays: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike, most: int | None = None) -> int:
-    """Write a one-dimensional .npy file array by array, at most so many tokens, and return how many it has.
+    """Write a one-dimensional .npy file array by array, with at most `most` tokens, and return its number of tokens.
 
-    numpy leaves room in the header for the first axis to grow, so the header is written again when its length is known.
+    numpy reserves space in the header for the first axis to grow, so the header is rewritten when the length is known.
     """
 
     def header(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Docstrings of Python's own standard library as instruction records: what is this, and what does that do.
+"""Docstrings of Python's standard library as instruction records.
 
 The files are parsed, never imported.
 """
@@ -18,9 +18,9 @@ DOCUMENTED = (*NAMED, ast.Module)
 
 
 def docstring_rows(path: Path) -> Iterator[dict[str, str]]:
-    """A record in Alpaca's keys of each docstring in a file, in its order.
+    """Yield a record with Alpaca's keys for each docstring of a file, in order.
 
-    Raises DataError when the file cannot be read, or is not Python that this Python reads.
+    Raise DataError where the file cannot be read, or the running Python cannot parse it.
     """
     with reading(path):
         content = path.read_bytes()
@@ -28,20 +28,20 @@ def docstring_rows(path: Path) -> Iterator[dict[str, str]]:
         tree = ast.parse(content)
     except SyntaxError as error:
         raise DataError(
-            f"{path} cannot be parsed at line {error.lineno}: {error.msg}. It is of another Python, or was changed. "
-            "Type data=stdlib, which takes it as text."
+            f"{path} cannot be parsed at line {error.lineno}: {error.msg}. It belongs to another "
+            "Python version, or was changed. Set data=stdlib, which reads it as text."
         ) from error
     return rows_within(tree, module_name(path))
 
 
 def module_name(path: Path) -> str:
-    """What a file is imported as: os.py is os, json/__init__.py is json."""
+    """Return the import name of a file: os for os.py, json for json/__init__.py."""
     inside = path.relative_to(STDLIB) if path.is_relative_to(STDLIB) else Path(path.name)
     return ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
 
 
 def rows_within(node: ast.AST, name: str) -> Iterator[dict[str, str]]:
-    """The records of a module, class or statement and of all in it; functions within functions have no name outside."""
+    """Yield the records of a module, class or statement and of all within it, without functions in functions."""
     if isinstance(node, DOCUMENTED) and (answer := ast.get_docstring(node)):
         yield row_of(node, name, answer)
     if isinstance(node, FUNCTIONS):
@@ -54,7 +54,7 @@ def rows_within(node: ast.AST, name: str) -> Iterator[dict[str, str]]:
 
 
 def row_of(node: ast.AST, name: str, answer: str) -> dict[str, str]:
-    """One record; a function's signature is its input."""
+    """Return one record; a function's signature is its input."""
     if isinstance(node, FUNCTIONS):
         signature = f"{node.name}({ast.unparse(node.args)})"
         return {"instruction": f"What does {name} do?", "input": signature, "output": answer}

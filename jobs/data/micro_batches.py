@@ -16,21 +16,21 @@ Other = TypeVar("Other")
 
 
 class MicroBatch(NamedTuple, Generic[Array]):
-    """What a rank computes on in one forward pass; every array is (rows, row length)."""
+    """The input of one forward pass of a rank; every array is (rows, row length)."""
 
     inputs: Array
     targets: Array
     positions: Array | None = None
-    """Of a packed row, the position of each token in its sample: a sample begins wherever it is 0."""
+    """Position of each token in its sample, for a packed row: a sample begins at each 0."""
 
     def converted(self, convert: Callable[[Array], Other]) -> MicroBatch[Other]:
-        """The same of other arrays."""
+        """Return the micro-batch with converted arrays."""
         positions = None if self.positions is None else convert(self.positions)
         return MicroBatch(convert(self.inputs), convert(self.targets), positions)
 
 
 def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -> MicroBatch[Tokens]:
-    """Samples as rows of this length; inputs padded with 0, which no label looks at, and targets with IGNORED."""
+    """Return samples as rows of this length: inputs padded with 0, on which no label depends, targets with IGNORED."""
     inputs, targets = padding((len(samples), length))
     for row, sample in enumerate(samples.tolist()):
         used = int(dataset.lengths[sample])
@@ -39,7 +39,7 @@ def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -
 
 
 def end_to_end(dataset: Dataset, samples: npt.NDArray[np.intp], length: int, longest: int) -> MicroBatch[Tokens]:
-    """Samples in one row of this length, and padding behind them as unlabelled samples of at most `longest`."""
+    """Return samples in one row of this length, padded with unlabelled samples of at most `longest` tokens."""
     inputs, targets = padding((1, length))
     positions = np.empty((1, length), dtype=np.int64)
     end = 0
@@ -52,15 +52,16 @@ def end_to_end(dataset: Dataset, samples: npt.NDArray[np.intp], length: int, lon
 
 
 def padding(shape: tuple[int, int]) -> tuple[Tokens, Tokens]:
-    """Inputs and targets of rows that are padding throughout."""
+    """Return inputs and targets of rows of padding."""
     return np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
 
 
 def dealt(lengths: npt.NDArray[np.int32], count: int) -> list[list[int]]:
-    """Indices of samples with these lengths, dealt to `count` rows: the longest first, to the row with least tokens.
+    """Distribute samples with these lengths over `count` rows: the longest first, each to the row with least tokens.
 
-    A function of its arguments alone, so every rank knows the rows of all. With m samples a row in the mean, no row is
-    longer than m of the longest: a row that could become so has m samples already, and so have all others.
+    Return the indices of each row. The result depends on the arguments alone, so every rank knows all rows. With a mean
+    of m samples per row, no row is longer than m of the longest sample: a row that could exceed it has m samples
+    already, and then so have all others.
     """
     rows: list[list[int]] = [[] for _ in range(count)]
     shortest = [(0, row) for row in range(count)]

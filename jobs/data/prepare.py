@@ -1,10 +1,10 @@
-"""Preparation: from a `Data` config to a directory of tokenized samples, made once and named by its content.
+"""Preparation: tokenize the samples of a `Data` config once, into a directory named by its content.
 
-    CACHE/<digest>/         whole, or not there: written beside under a hidden name, then renamed
-    CACHE/.<digest>.lock    keeps the ranks of many nodes from doing the same work; the rename is what makes it safe
+    CACHE/<digest>/         complete or absent: written under a hidden name, then renamed
+    CACHE/.<digest>.lock    prevents ranks of several nodes from repeating the work; the rename alone ensures safety
 
-The digest covers the bytes of every file that decides the tokens, so changed text is never taken from the cache.
-Called on the login node before submitting, and again by every rank, which then finds the directory made.
+The digest covers the bytes of every file that determines the tokens, so changed text is never taken from the cache.
+The login node prepares before submission; every rank prepares again and finds the directory.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from jobs.errors import DataError
 from jobs.schema import INSTRUCTIONS, Data, Source, TooLong
 
 FORMAT = 1
-"""Part of the digest: raise it when the same input gives other samples."""
+"""Part of the digest: increase it when the same input results in different samples."""
 RANDOM_SAMPLES = 4096
-"""Random samples when data.max_samples does not say."""
+"""Number of random samples where data.max_samples is not set."""
 RECORDS_AT_ONCE = 1024
-"""Records encoded in one call, to bound the memory of lists of Python integers."""
+"""Records per encoding call, to limit the memory of lists of Python integers."""
 PIECES_AT_ONCE = 8
-"""Pieces of text encoded in one call: in parallel where cores are free, and bounded in memory."""
+"""Pieces of text per encoding call, for parallel encoding in limited memory."""
 LOCK_WAIT_S = 900
-"""Then a rank does the work itself: a file system may lose the lock of a killed process, and two writers are safe."""
+"""Timeout, after which a rank prepares itself: a file system may keep a dead lock, and two writers are safe."""
 
 DESCRIPTIONS = {
     Source.stdlib: "Python standard library",
@@ -54,7 +54,7 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides the samples."""
+    """All inputs that determine the samples."""
 
     data: Data
     sequence_length: int
@@ -64,7 +64,7 @@ class Recipe:
     tokenizer_files: dict[str, Path]
 
     def digest(self) -> str:
-        """Name of the samples: equal only for equal rules and equal bytes of all files."""
+        """Return the name of the samples: equal only for equal settings and equal bytes of all files."""
         data = self.data
         facts: dict[str, Any] = {
             "format": FORMAT,
@@ -79,7 +79,7 @@ class Recipe:
                 "name": Path(data.path).name if data.path else None,
                 "files": [sha256(path) for path in self.files],
                 "tokenizer": {name: sha256(path) for name, path in self.tokenizer_files.items()},
-                # LitGPT reads from the directory's name whether a text begins with the bos token.
+                # LitGPT derives from the directory's name whether a text begins with the bos token.
                 "tokenizer_name": sorted({path.parent.name for path in self.tokenizer_files.values()}),
                 "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,
                 "mask_prompt": data.mask_prompt,
@@ -89,9 +89,9 @@ class Recipe:
 
 
 def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> Path:
-    """Tokenize once and return the cache directory; later calls, from any process, find it made.
+    """Tokenize once and return the cache directory; later calls of any process return the same directory.
 
-    Raises DataError for text, records or a tokenizer that cannot be used, and for a cache that cannot be written.
+    Raise DataError for text, records or a tokenizer that cannot be used, and for a cache that cannot be written.
     """
     files, tokenizer = inputs(data, vocab_size)
     recipe = Recipe(data, sequence_length, vocab_size, seed, files, tokenizer)
@@ -109,7 +109,7 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
 
 
 def inputs(data: Data, vocab_size: int) -> tuple[list[Path], dict[str, Path]]:
-    """The files of text and of the tokenizer, not read yet; raises DataError when one is not there."""
+    """Return the files of the text and the tokenizer without reading them; raise DataError where one is missing."""
     tokenizer: dict[str, Path] = {}
     if data.source is not Source.random:
         if data.tokenizer is None:
@@ -120,7 +120,7 @@ def inputs(data: Data, vocab_size: int) -> tuple[list[Path], dict[str, Path]]:
 
 
 def refuse_unready(data: Data, vocab_size: int) -> None:
-    """Raise DataError for a file that is not there, or a cache that cannot be made, before a job waits for it."""
+    """Raise DataError before submission for a missing file, or for a cache that cannot be created."""
     inputs(data, vocab_size)
     cache = Path(data.cache_dir)
     with writing(cache):
@@ -129,7 +129,7 @@ def refuse_unready(data: Data, vocab_size: int) -> None:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Wait for the other ranks, but not for ever, and not where there are no locks or this one is another user's."""
+    """Wait for the other ranks up to LOCK_WAIT_S; do not wait without locks, or for a lock of another user."""
     held = FileLock(path)
     with suppress(OSError, NotImplementedError):  # its Timeout is an OSError
         held.acquire(timeout=LOCK_WAIT_S)
@@ -141,25 +141,25 @@ def lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(cache: Path) -> Iterator[None]:
-    """Turn what the system says of a cache that cannot be written into a DataError."""
+    """Raise an OSError of the cache as a DataError."""
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"data.cache_dir={cache} cannot be written: {error.strerror or error}. Nothing half-written was left. Type "
-            "data.cache_dir=PATH for a directory with room that all nodes see."
+            f"data.cache_dir={cache} cannot be written: {error.strerror or error}. No incomplete file was left. Set "
+            "data.cache_dir=PATH to a directory with free space that all nodes share."
         ) from error
 
 
 def make(recipe: Recipe, target: Path) -> None:
-    """Write the samples under a hidden name and rename them into place; whoever renames first wins."""
+    """Write the samples under a hidden name and rename them; the first of several writers decides."""
     staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         staging.mkdir()
         meta = random_meta(recipe) if recipe.data.source is Source.random else write_samples(recipe, staging)
         (staging / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
         if recipe.digest() != target.name:
-            raise DataError(f"{recipe.data.path or 'The text'} changed while it was being read. Start again.")
+            raise DataError(f"{recipe.data.path or 'The text'} changed while it was being read. Run the command again.")
         try:
             staging.rename(target)
         except OSError:
@@ -170,7 +170,7 @@ def make(recipe: Recipe, target: Path) -> None:
 
 
 def random_meta(recipe: Recipe) -> dict[str, Any]:
-    """What generates random samples, which are not stored."""
+    """Return the meta.json of random samples, which are generated and not stored."""
     samples = recipe.data.max_samples or RANDOM_SAMPLES
     tokens = samples * recipe.sequence_length
     return {
@@ -187,7 +187,7 @@ def random_meta(recipe: Recipe) -> dict[str, Any]:
 
 
 def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
-    """Write tokenizer, tokens and samples, and return the rest as meta."""
+    """Write tokenizer, tokens and samples, and return meta.json."""
     data = recipe.data
     if data.source not in INSTRUCTIONS:
         texts = (piece.text for path in recipe.files for piece in pieces(path))
@@ -211,7 +211,7 @@ def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
 
 
 def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer asked for, or one trained on the texts, and the names of its files in the directory."""
+    """Return the configured tokenizer, or one trained on the texts, and the names of its files in the directory."""
     if recipe.tokenizer_files:
         tokenizer = load_tokenizer(recipe.tokenizer_files)
         refuse_larger_tokenizer(recipe, tokenizer.size)
@@ -225,7 +225,7 @@ def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tupl
 
 
 def write_windows(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> npt.NDArray[np.void]:
-    """Cut all text into windows of sequence_length + 1 tokens; they overlap by one, so every token is a label once."""
+    """Split all text into windows of sequence_length + 1 tokens; they overlap by one, so each token is a label once."""
     length, most = recipe.sequence_length, recipe.data.max_samples
     arrays = encoded_pieces(recipe.files, tokenizer)
     tokens = write_tokens(
@@ -235,7 +235,7 @@ def write_windows(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> npt.
     if count < 1:
         raise DataError(
             f"{recipe.data.path or 'The standard library'} has {tokens} tokens, and one sample of job.sequence_length="
-            f"{length} needs {length + 1}. Type a smaller job.sequence_length, or give more text."
+            f"{length} needs {length + 1}. Set a smaller job.sequence_length, or give more text."
         )
     samples = np.zeros(count, dtype=SAMPLE_DTYPE)
     samples["start"] = np.arange(count, dtype=np.int64) * length
@@ -244,7 +244,7 @@ def write_windows(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> npt.
 
 
 def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
-    """Token ids of each piece of text; a document ends with the eos token, and begins as the tokenizer has it."""
+    """Yield the token ids of each piece; a document ends with eos, and begins with bos if the tokenizer adds it."""
     todo = (piece for path in files for piece in pieces(path))
     while batch := list(islice(todo, PIECES_AT_ONCE)):
         for piece, ids in zip(batch, tokenizer.raw_encode([piece.text for piece in batch]), strict=True):
@@ -252,7 +252,7 @@ def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDAr
 
 
 def write_records(recipe: Recipe, records: list[Record], tokenizer: Tokenizer, directory: Path) -> npt.NDArray[np.void]:
-    """Write each record as prompt and response, as litgpt 0.5.12 does (litgpt/data/base.py, class SFTDataset)."""
+    """Write each record as prompt and response, as litgpt 0.5.12 (litgpt/data/base.py, class SFTDataset)."""
     data, limit, dtype = recipe.data, recipe.sequence_length, token_dtype(tokenizer.size)
     whole: list[npt.NDArray[Any]] = []
     prompt_sizes: list[int] = []
@@ -272,54 +272,54 @@ def write_records(recipe: Recipe, records: list[Record], tokenizer: Tokenizer, d
     samples["start"] = np.cumsum(sizes) - sizes
     samples["length"] = sizes - 1
     if data.mask_prompt:
-        # Target i is token i + 1, so a prompt of n tokens takes the loss of the first n - 1 targets.
+        # Target i is token i + 1, so a prompt of n tokens excludes the first n - 1 targets.
         samples["unlabelled"] = np.clip(np.array(prompt_sizes) - 1, 0, samples["length"])
     return samples
 
 
 def token_dtype(size: int) -> npt.DTypeLike:
-    """The smallest unsigned integer that holds ids below `size`."""
+    """Return the smallest unsigned integer type for ids below `size`."""
     return np.min_scalar_type(size - 1)
 
 
 def refuse_too_long(records: list[Record], lengths: list[int], limit: int) -> None:
-    """Raise DataError for the first record of more tokens than the limit, saying how many more there are."""
+    """Raise DataError for the first record with more tokens than the limit, with the number of further ones."""
     too_long = [i for i, length in enumerate(lengths) if length > limit]
     if too_long:
         first, longest = too_long[0], max(lengths)
         others = f"; {len(too_long) - 1} more are too long, the longest with {longest}" if len(too_long) > 1 else ""
         raise DataError(
             f"{records[first].where} has {lengths[first]} tokens with its prompt, and job.sequence_length is {limit}"
-            f"{others}. Type job.sequence_length={longest} to keep all whole, or data.too_long=truncate to cut them as "
-            "LitGPT does."
+            f"{others}. Set job.sequence_length={longest} to keep all complete, or data.too_long=truncate to truncate "
+            "them as LitGPT does."
         )
 
 
 def refuse_bpe_size(size: int, vocab_size: int) -> None:
-    """Raise DataError when a BPE of this size cannot be trained or does not fit the model."""
+    """Raise DataError where a BPE of this size cannot be trained or does not fit the model."""
     if size < LEAST_BPE_VOCAB_SIZE:
         raise DataError(
             f"data.bpe_vocab_size={size} is too small: all bytes and an end-of-text token are {LEAST_BPE_VOCAB_SIZE}. "
-            f"Type data.bpe_vocab_size={LEAST_BPE_VOCAB_SIZE} or more."
+            f"Set data.bpe_vocab_size={LEAST_BPE_VOCAB_SIZE} or more."
         )
     if size > vocab_size:
         raise DataError(
-            f"data.bpe_vocab_size={size} is larger than model.vocab_size={vocab_size}. Type data.bpe_vocab_size="
+            f"data.bpe_vocab_size={size} is larger than model.vocab_size={vocab_size}. Set data.bpe_vocab_size="
             f"{vocab_size} or less, or a larger model.vocab_size."
         )
 
 
 def refuse_larger_tokenizer(recipe: Recipe, size: int) -> None:
-    """Raise DataError when ids of the tokenizer lie beyond the model's embedding."""
+    """Raise DataError where the tokenizer has ids outside the model's embedding."""
     if size > recipe.vocab_size:
         raise DataError(
-            f"data.tokenizer={recipe.data.tokenizer} has {size} tokens and model.vocab_size={recipe.vocab_size} has no "
-            f"place for them. Type model.vocab_size={size}, give a smaller tokenizer, or data.tokenizer=null for a BPE "
-            "trained on the text."
+            f"data.tokenizer={recipe.data.tokenizer} has {size} tokens, more than "
+            f"model.vocab_size={recipe.vocab_size}. Set model.vocab_size={size}, give a smaller tokenizer, or set "
+            "data.tokenizer=null for a BPE trained on the text."
         )
 
 
 def sha256(path: Path) -> str:
-    """Digest of a file's bytes."""
+    """Return the digest of a file's bytes."""
     with reading(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

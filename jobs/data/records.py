@@ -1,7 +1,7 @@
 """Records: instruction data, in JSON or docstrings, as pairs of prompt and response.
 
-Token ids are not known here. A record that cannot be used is refused by its number; nothing is
-passed over silently.
+This module does not know token ids. A record that cannot be used is refused by its number; no record is skipped
+silently.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ class Record:
     """One instruction sample as text."""
 
     where: str
-    """File, number from 1, and id or first words: how an error names it."""
+    """File, number from 1, and id or first words, as errors name the record."""
     prompt: str
     response: str
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The values of a record, refused with words when they are not what they should be."""
+    """The values of a record; a value of the wrong type raises DataError."""
 
     where: str
     values: dict[str, Any]
 
     def text(self, key: str) -> str:
-        """The string under a key that must be there."""
+        """Return the string of a required key."""
         if key not in self.values:
             raise DataError(f'{self.where} has no "{key}"; it has {", ".join(self.values) or "no keys"}.')
         return as_text(self.values[key], f'{self.where}: "{key}"')
 
     def optional_text(self, key: str) -> str:
-        """The string under a key; empty when it is absent or null."""
+        """Return the string of a key; empty where it is absent or null."""
         return "" if self.values.get(key) is None else self.text(key)
 
 
 def read_records(source: Source, files: list[Path], max_samples: int | None) -> list[Record]:
-    """The first `max_samples` records of the files that `source_files` gives, or all.
+    """Return the first `max_samples` records of these files, or all.
 
-    Raises DataError naming file and record for what is not UTF-8, not JSON, not Python, or of another shape.
+    Raise DataError with file and record for content that is not UTF-8, JSON or Python, or has another structure.
     """
     if source is Source.docstrings:
         return list(islice((record for path in files for record in docstring_records(path)), max_samples))
@@ -69,31 +69,31 @@ def read_records(source: Source, files: list[Path], max_samples: int | None) -> 
 
 
 def docstring_records(path: Path) -> Iterator[Record]:
-    """The docstrings of a file of Python, in Alpaca's prompt."""
+    """Return the docstrings of a Python file, in Alpaca's prompt."""
     rows = enumerate(docstring_rows(path), 1)
     return (alpaca_record(row, f"{path}: docstring {number}", None) for number, row in rows)
 
 
 def json_lines(text: str, path: Path) -> list[tuple[str | None, Any]]:
-    """One JSON value a line, blank lines aside."""
+    """Return one JSON value per line, without blank lines."""
     lines = enumerate(text.split("\n"), 1)
     return [(None, json_value(line, path, number)) for number, line in lines if line.strip()]
 
 
 def json_value(text: str, path: Path, line: int) -> Any:
-    """The value of a JSON text that begins on a line of the file."""
+    """Return the value of a JSON text that begins at this line of the file."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        hint = " A file with one object a line must be named .jsonl." if error.msg == "Extra data" else ""
+        hint = " A file with one object per line must be named .jsonl." if error.msg == "Extra data" else ""
         place = f"line {line + error.lineno - 1}, column {error.colno}"
         raise DataError(f"{path} is not JSON at {place}: {error.msg}.{hint}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        raise DataError(f"{path} is not JSON that Python reads, from line {line}: {error}.") from error
+        raise DataError(f"{path} is not JSON that Python can parse, from line {line}: {error}.") from error
 
 
 def json_rows(text: str, path: Path, source: Source) -> list[tuple[str | None, Any]]:
-    """The records of a JSON document, with their ids where it is an object of records by id."""
+    """Return the records of a JSON document, with their ids where it is an object of records by id."""
     document = json_value(text, path, 1)
     if isinstance(document, list):
         return [(None, row) for row in document]
@@ -101,11 +101,11 @@ def json_rows(text: str, path: Path, source: Source) -> list[tuple[str | None, A
         return list(document.items())
     found = JSON_NAMES[type(document)]
     keys = f" with keys {', '.join(list(document)[:5])}" if isinstance(document, dict) and document else ""
-    raise DataError(f"{path} holds {found}{keys}. data.source={source.name} reads {EXPECTED[source]}.")
+    raise DataError(f"{path} contains {found}{keys}. data.source={source.name} reads {EXPECTED[source]}.")
 
 
 def alpaca_record(row: Any, where: str, _name: str | None) -> Record:
-    """Stanford Alpaca's prompt; the text is that of litgpt 0.5.12, litgpt/prompts.py, class Alpaca."""
+    """Return a record with Stanford Alpaca's prompt, as in litgpt 0.5.12 (litgpt/prompts.py, class Alpaca)."""
     fields = fields_of(row, where)
     instruction, context = fields.text("instruction"), fields.optional_text("input")
     response = fields.text("output")
@@ -125,9 +125,9 @@ def alpaca_record(row: Any, where: str, _name: str | None) -> Record:
 
 
 def pubmedqa_record(row: Any, where: str, name: str | None) -> Record:
-    """A question with its abstract as prompt; the long answer and then the decision as response.
+    """Return a record with question and abstract as prompt, and the long answer and the decision as response.
 
-    Takes the keys of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision) and those of
+    The keys are those of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision) and those of
     qiaojin/PubMedQA on the hub (question, context, long_answer, final_decision). The prompt is this project's own.
     """
     fields = fields_of(row, where)
@@ -148,7 +148,7 @@ def pubmedqa_record(row: Any, where: str, name: str | None) -> Record:
 
 
 def context_of(fields: Fields, key: str) -> str:
-    """The abstract: a string, a list of paragraphs, or the hub's object that holds such a list."""
+    """Return the abstract: from a string, a list of paragraphs, or the hub's object that contains such a list."""
     value = fields.values.get(key)
     if isinstance(value, dict):
         return context_of(Fields(f"{fields.where}: {key}", value), "contexts")
@@ -165,14 +165,14 @@ PARSERS: dict[Source, Callable[[Any, str, str | None], Record]] = {
 
 
 def fields_of(row: Any, where: str) -> Fields:
-    """The record as an object; raises DataError when it is something else."""
+    """Return the record as an object; raise DataError for any other type."""
     if not isinstance(row, dict):
         raise DataError(f"{where} is {JSON_NAMES[type(row)]}; expected an object.")
     return Fields(where, row)
 
 
 def as_text(value: Any, where: str) -> str:
-    """The value as a string that a tokenizer can take."""
+    """Return the value as a string that a tokenizer accepts."""
     if not isinstance(value, str):
         raise DataError(f"{where} is {JSON_NAMES[type(value)]}; expected a string.")
     try:
@@ -183,6 +183,6 @@ def as_text(value: Any, where: str) -> str:
 
 
 def title(text: str) -> str:
-    """The first words of a text in quotes, on one line."""
+    """Return the first words of a text in quotes, on one line."""
     line = " ".join(text.split())
     return f'"{line}"' if len(line) <= TITLE_CHARACTERS else f'"{line[:TITLE_CHARACTERS].rstrip()}..."'

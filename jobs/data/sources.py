@@ -1,7 +1,6 @@
-"""Sources: which files a run trains on, and their text in pieces.
+"""Sources: the files of the training data, and their text in pieces.
 
-Tokens are not known here, nor JSON (jobs/data/records.py). Every refusal is a DataError that
-names the file.
+This module knows neither tokens nor JSON (jobs/data/records.py). Every error is a DataError that names the file.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from jobs.errors import DataError
 from jobs.schema import Data, Source
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
-"""The standard library of the Python that runs this."""
+"""The standard library of the running Python."""
 STDLIB_TEXT_BYTES = 4_000_000
-"""Text taken of the standard library: tokenizer training and encoding stay at a few seconds on one core."""
+"""Text used from the standard library: tokenizer training and encoding take a few seconds on one core."""
 STDLIB_LEAST_BYTES = 64_000
-"""Less than this is an installation without its sources (zipped or compiled), not text to train on."""
+"""Less text than this indicates an installation without sources (zipped or compiled)."""
 STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"})
-"""Directories that are not the library itself, or that hold files broken on purpose."""
+"""Directories that are not part of the library itself, or that contain intentionally invalid files."""
 
 PIECE_BYTES = 1 << 20
-"""A longer document is encoded in pieces of about this size, cut after a newline, to bound memory."""
+"""A longer document is encoded in pieces of about this size, split after a newline, to limit memory."""
 
 RECORDS_FILE = "train.json"
-"""What stands for a directory of instruction records, as in LitGPT's JSON data."""
+"""The file of instruction records in a directory, as in LitGPT's JSON data."""
 
 EXPECTED = {
     Source.text: "a UTF-8 text file, or a directory of .txt files",
@@ -42,7 +41,7 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a document that is encoded at once; most documents are one piece."""
+    """Part of a document that is encoded in one call; most documents are one piece."""
 
     text: str
     first: bool
@@ -50,40 +49,40 @@ class Piece:
 
 
 def source_files(data: Data) -> list[Path]:
-    """The files of a source in the order they are read; none for random.
+    """Return the files of a source in reading order; none for random.
 
-    Raises DataError when data.path is missing, not wanted, or holds nothing.
+    Raise DataError where data.path is missing, not used by the source, or empty.
     """
     if data.source not in EXPECTED:
         if data.path is not None:
             raise DataError(
-                f"data.path={data.path} is not used by data.source={data.source.name}. Type data.path=null, "
+                f"data.path={data.path} is not used by data.source={data.source.name}. Set data.path=null, "
                 "or data=text to train on that file."
             )
         return [] if data.source is Source.random else stdlib_files(STDLIB)
     expected = f"data.source={data.source.name} reads {EXPECTED[data.source]}"
     if data.path is None:
-        raise DataError(f"data.path is not set. {expected}. Type data.path=PATH.")
+        raise DataError(f"data.path is not set. {expected}. Set data.path=PATH.")
     path = Path(data.path)
     with reading(path):
         files = files_at(path, data.source)
         if sum(file.stat().st_size for file in files):
             return files
         found = "is empty" if files else "has no such file" if path.is_dir() else "does not exist"
-    raise DataError(f"{path} {found}. {expected}. Type data.path=PATH.")
+    raise DataError(f"{path} {found}. {expected}. Set data.path=PATH.")
 
 
 def files_at(path: Path, source: Source) -> list[Path]:
-    """The file itself, or the files that this source reads in a directory."""
+    """Return the file itself, or the files of a directory that this source reads."""
     if path.is_dir():
         return sorted(path.glob("*.txt" if source is Source.text else RECORDS_FILE))
     return [path] if path.is_file() else []
 
 
 def stdlib_files(directory: Path) -> list[Path]:
-    """The library's own .py files that are clean UTF-8, by name, up to STDLIB_TEXT_BYTES.
+    """Return the library's own .py files in valid UTF-8, by name, up to STDLIB_TEXT_BYTES.
 
-    Raises DataError when there is almost none.
+    Raise DataError where they contain less than STDLIB_LEAST_BYTES.
     """
     paths: list[Path] = []
     for parent, directories, names in os.walk(directory):
@@ -102,13 +101,13 @@ def stdlib_files(directory: Path) -> list[Path]:
     if size < STDLIB_LEAST_BYTES:
         raise DataError(
             f"The standard library of this Python has {size} bytes of source text in {directory}, and data=stdlib "
-            f"and data=docstrings need {STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
+            f"and data=docstrings need {STDLIB_LEAST_BYTES}. Set data=text data.path=FILE, or data=random."
         )
     return files
 
 
 def is_utf8(content: bytes) -> bool:
-    """Whether the bytes are text in UTF-8."""
+    """Whether the bytes are valid UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -117,9 +116,9 @@ def is_utf8(content: bytes) -> bool:
 
 
 def pieces(path: Path) -> Iterator[Piece]:
-    """The text of a file, one document, in pieces; an empty file has none.
+    """Yield the text of a file, one document, in pieces; none for an empty file.
 
-    Raises DataError when it cannot be read or is not UTF-8.
+    Raise DataError where it cannot be read or is not UTF-8.
     """
     with reading(path), path.open("rb") as file:
         offset = 0
@@ -133,7 +132,7 @@ def pieces(path: Path) -> Iterator[Piece]:
 
 
 def decoded(content: bytes, path: Path, offset: int = 0) -> str:
-    """The bytes as text; raises DataError with the place of the first one that is not UTF-8."""
+    """Return the bytes as text; raise DataError with the position of the first byte that is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -146,7 +145,7 @@ def decoded(content: bytes, path: Path, offset: int = 0) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what the system says of a file that cannot be read into a DataError."""
+    """Raise an OSError of reading this file as a DataError."""
     try:
         yield
     except OSError as error:

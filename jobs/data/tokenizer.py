@@ -1,8 +1,8 @@
-"""Tokenizers: token ids exactly as litgpt 0.5.12 makes them (litgpt/tokenizer.py), without importing it.
+"""Tokenizers: token ids exactly as litgpt 0.5.12 computes them (litgpt/tokenizer.py), without importing it.
 
 tokenizer.json is read by `tokenizers`, tokenizer.model by `sentencepiece`; the rules for the begin- and end-of-
-sequence tokens are LitGPT's. One thing differs on purpose: padding and truncation that a tokenizer.json asks for are
-switched off, because they would alter the text. `train_bpe` makes a tokenizer where none is given.
+sequence tokens are LitGPT's. One difference is intended: padding and truncation of a tokenizer.json are disabled,
+because they would change the text. `train_bpe` trains a tokenizer where none is given.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from jobs.data.sources import reading
 from jobs.errors import DataError
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model")
-"""By precedence, as LitGPT has it."""
+"""In LitGPT's order of precedence."""
 CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
 
 EOS_TOKEN = "<|endoftext|>"  # noqa: S105 - a token of text, not a secret
 LEAST_BPE_VOCAB_SIZE = 256 + 1
-"""All bytes, and EOS_TOKEN."""
+"""All bytes and EOS_TOKEN."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class Tokenizer:
     """Text to token ids below `size`."""
 
     raw_encode: Callable[[list[str]], list[list[int]]]
-    """Ids of many texts as the library gives them."""
+    """The library's token ids of many texts."""
     size: int
     """Largest id + 1."""
     bos_id: int | None
     eos_id: int
     use_bos: bool
-    """Begin a text with bos_id unless told otherwise."""
+    """Whether a text begins with bos_id by default."""
 
     def encode(self, texts: list[str], *, bos: bool | None = None, eos: bool = False) -> list[list[int]]:
-        """Ids of many texts with the tokens that begin and end them."""
+        """Return the token ids of many texts with their begin and end tokens."""
         return [self.delimited(ids, bos=bos, eos=eos) for ids in self.raw_encode(texts)]
 
     def delimited(self, ids: list[int], *, bos: bool | None, eos: bool) -> list[int]:
-        """Put bos_id and eos_id where LitGPT's `Tokenizer.encode` puts them.
+        """Add bos_id and eos_id as LitGPT's `Tokenizer.encode` does.
 
-        Its rule is kept to the letter: ids that end with eos_id already lose it, even when eos is wanted.
+        As in LitGPT, ids that already end with eos_id lose it, even with eos=True.
         """
         if bos or (bos is None and self.use_bos):
             if not ids or ids[0] != self.bos_id:
@@ -66,9 +66,9 @@ class Tokenizer:
 
 
 def tokenizer_files(path: Path) -> dict[str, Path]:
-    """The files of a tokenizer under the names that LitGPT knows, the vocabulary first.
+    """Return the files of a tokenizer by LitGPT's names, the vocabulary first.
 
-    Raises DataError when there is no vocabulary at `path`, a directory or the vocabulary file itself.
+    `path` is a directory or the vocabulary file itself; raise DataError where it contains no vocabulary.
     """
     with reading(path):
         if path.is_dir():
@@ -79,22 +79,22 @@ def tokenizer_files(path: Path) -> dict[str, Path]:
             found = "is not a tokenizer" if path.exists() else "does not exist"
             raise DataError(
                 f"data.tokenizer={path} {found}. Give a directory with {' or '.join(VOCABULARIES)}, or such a file. "
-                "Type data.tokenizer=PATH, or data.tokenizer=null for a BPE trained on the text."
+                "Set data.tokenizer=PATH, or data.tokenizer=null for a BPE trained on the text."
             )
         beside = {name: vocabulary.parent / name for name in (CONFIG, GENERATION_CONFIG)}
         return {f"tokenizer{vocabulary.suffix}": vocabulary} | {n: p for n, p in beside.items() if p.is_file()}
 
 
 def load_tokenizer(files: dict[str, Path]) -> Tokenizer:
-    """The tokenizer of `tokenizer_files`.
+    """Load the tokenizer of `tokenizer_files`.
 
-    Raises DataError when a file is corrupt or there is no end-of-sequence token.
+    Raise DataError where a file is corrupt or no end-of-sequence token is defined.
     """
     name, vocabulary = next(iter(files.items()))
     config = read_json(files[CONFIG]) if CONFIG in files else None
     use_bos = config is not None and begins_with_bos(config, vocabulary.parent)
     with reading(vocabulary):
-        vocabulary.open("rb").close()  # sentencepiece and tokenizers hide why a file cannot be opened
+        vocabulary.open("rb").close()  # sentencepiece and tokenizers hide the reason of a failed open
     if name == "tokenizer.json":
         encode, ids = load_huggingface(vocabulary)
         size = max(ids.values(), default=-1) + 1
@@ -112,20 +112,20 @@ def load_tokenizer(files: dict[str, Path]) -> Tokenizer:
     for key, token, needed in (("bos_token", bos_id, use_bos), ("eos_token", eos_id, True)):
         if needed and token is None:
             raise DataError(
-                f"{vocabulary} has no {key}, which {'begins' if key == 'bos_token' else 'ends'} a text. Put a {CONFIG} "
-                f'that names its "{key}" beside it, as LitGPT needs it too.'
+                f"{vocabulary} has no {key}, which {'begins' if key == 'bos_token' else 'ends'} a text. Add a {CONFIG} "
+                f'with its "{key}" beside it; LitGPT requires it too.'
             )
     assert eos_id is not None
     return Tokenizer(encode, size, bos_id, eos_id, use_bos)
 
 
 def in_vocabulary(token: Any, size: int) -> int | None:
-    """The token id, or None when it is none: sentencepiece says -1, a generation_config.json may have a list."""
+    """Return a valid token id, else None: sentencepiece uses -1, and a generation_config.json may contain a list."""
     return token if isinstance(token, int) and 0 <= token < size else None
 
 
 def load_huggingface(path: Path) -> tuple[Callable[[list[str]], list[list[int]]], dict[str, int]]:
-    """How a tokenizer.json encodes, and its ids by token."""
+    """Return the encoding function of a tokenizer.json, and its ids by token."""
     try:
         processor = HuggingFaceTokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises no narrower class
@@ -140,7 +140,7 @@ def load_huggingface(path: Path) -> tuple[Callable[[list[str]], list[list[int]]]
 
 
 def load_sentencepiece(path: Path) -> SentencePieceProcessor:
-    """The processor of a tokenizer.model."""
+    """Return the processor of a tokenizer.model."""
     try:
         return SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
@@ -148,15 +148,15 @@ def load_sentencepiece(path: Path) -> SentencePieceProcessor:
 
 
 def corrupt(path: Path, error: Exception) -> DataError:
-    """The refusal of a vocabulary that its library cannot read."""
+    """Return the error for a vocabulary that its library cannot read."""
     return DataError(
-        f"{path} is not a tokenizer that can be read: {error}. Copy it again from where it comes, or type "
+        f"{path} cannot be read as a tokenizer: {error}. Copy it again from its source, or set "
         "data.tokenizer=null for a BPE trained on the text."
     )
 
 
 def token_id(config: dict[str, Any] | None, key: str, ids: dict[str, int], vocabulary: Path) -> int | None:
-    """Id of the token that tokenizer_config.json names under a key; it is a string or an object with content."""
+    """Return the id of a token of tokenizer_config.json, which is a string or an object with content."""
     token = config.get(key) if config else None
     if isinstance(token, dict):
         token = token.get("content")
@@ -168,7 +168,7 @@ def token_id(config: dict[str, Any] | None, key: str, ids: dict[str, int], vocab
 
 
 def begins_with_bos(config: dict[str, Any], directory: Path) -> bool:
-    """LitGPT's `check_if_bos_token_used`: Llama 3 and SmolLM2 do not say so in tokenizer_config.json."""
+    """Return LitGPT's `check_if_bos_token_used`: for Llama 3 and SmolLM2, tokenizer_config.json does not contain it."""
     if directory.stem.startswith(("Meta-Llama-3", "Llama-3")):
         return True
     if directory.stem.startswith("SmolLM2") and directory.name.endswith("Instruct"):
@@ -179,19 +179,19 @@ def begins_with_bos(config: dict[str, Any], directory: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object of a configuration file."""
+    """Return the JSON object of a configuration file."""
     try:
         with reading(path):
             value = json.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}.") from error
     if not isinstance(value, dict):
-        raise DataError(f"{path} does not hold a JSON object.")
+        raise DataError(f"{path} does not contain a JSON object.")
     return value
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, directory: Path) -> dict[str, Path]:
-    """Train a byte-level BPE of at most `vocab_size` tokens and write it as files that LitGPT reads.
+    """Train a byte-level BPE of at most `vocab_size` tokens and write it in the files that LitGPT reads.
 
     The same texts give the same tokenizer. Byte-level BPE: Radford et al. 2019 (GPT-2), section 2.2.
     """

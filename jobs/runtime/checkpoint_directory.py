@@ -1,4 +1,4 @@
-"""Checkpoint directories, whoever writes into them: complete or absent, the newest ones kept, a bad one put aside."""
+"""Checkpoint directories of all engines: complete or absent, the newest kept, an unreadable one set aside."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from jobs.rundir import RunDir, append_event
 
 @dataclass(frozen=True)
 class Saved:
-    """What became of a checkpoint."""
+    """The result of saving a checkpoint."""
 
     step: int
     write_time_s: float = 0.0
     size_bytes: int = 0
     error: str | None = None
-    """Why it could not be written."""
+    """Why writing failed; None where it succeeded."""
 
 
 def complete(directory: Path) -> list[Path]:
-    """The complete checkpoints, oldest first."""
+    """Return the complete checkpoints, oldest first."""
     return sorted(directory.glob("step-*"))
 
 
 def size_bytes(path: Path) -> int:
-    """Bytes of a checkpoint on disk."""
+    """Return the size of a checkpoint on disk."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def save_archive(value: Any, path: Path) -> None:
-    """Write torch's archive of a value; given a path, torch.save would not say why a write failed."""
+    """Write torch's archive of a value; with a path instead of a file, torch.save hides why a write failed."""
     with path.open("wb") as file:
         torch.save(value, file)
 
 
 def met_by_ranks(error: BaseException) -> str:
-    """What went wrong in reading or writing; of torch's CheckpointException without the traceback of each rank."""
+    """Return the messages of an error of reading or writing; of a CheckpointException without the ranks' tracebacks."""
     met = [cause[0] for cause in error.failures.values()] if isinstance(error, CheckpointException) else [error]
     return "; ".join(sorted({"".join(traceback.format_exception_only(each)).strip() for each in met}))
 
 
 @contextmanager
 def written_aside(final: Path, group: dist.ProcessGroup | None = None) -> Iterator[Path]:
-    """A hidden directory for all ranks of the group to write into, which gets its name when all have finished.
+    """Yield a hidden directory that all ranks of the group write into, and rename it when all have finished.
 
-    Where the writing raises, it has to raise on every rank; the directory is then removed. Raises CheckpointError, on
-    every rank, when the directory cannot be made or named.
+    An error of writing must be raised on every rank; the directory is then removed. Raise CheckpointError on every
+    rank where the directory cannot be created or renamed.
     """
     writing = final.with_name(f".{final.name}.writing")
 
@@ -83,7 +83,7 @@ def written_aside(final: Path, group: dist.ProcessGroup | None = None) -> Iterat
 
 
 def first_alone(action: Callable[[], None], group: dist.ProcessGroup | None) -> None:
-    """Let rank 0 do something while the others wait; an OSError becomes a CheckpointError on every rank."""
+    """Run an action on rank 0 while the others wait; raise its OSError as a CheckpointError on every rank."""
     failure: list[str | None] = [None]
     if dist.get_rank() == 0:
         try:
@@ -96,25 +96,25 @@ def first_alone(action: Callable[[], None], group: dist.ProcessGroup | None) -> 
 
 
 def keep_newest(directory: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints; one rank calls it."""
+    """Remove all but the newest `keep` checkpoints, on one rank."""
     for old in complete(directory)[:-keep]:
         remove(old)
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint; one that is half removed must not look complete."""
+    """Remove a checkpoint; rename it first, so that a partly removed one is not taken for complete."""
     hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
     checkpoint.rename(hidden)
     shutil.rmtree(hidden)
 
 
 def newest_readable(run: RunDir, load: Callable[[Path], int]) -> int:
-    """Load a run's newest checkpoint that can be read, and return its step; 0 without any. Every rank calls it.
+    """Load a run's newest readable checkpoint and return its step, on every rank; 0 without a checkpoint.
 
-    One that cannot be read is recorded and put aside, as `.step-00000020.unreadable`. Raises CheckpointError when none
-    of several can be: starting over is for a person to decide.
+    An unreadable one is recorded and renamed to `.step-00000020.unreadable`. Raise CheckpointError where no checkpoint
+    is readable: the user decides whether to start over.
     """
-    # Rank 0's list: a network file system may show the other nodes an older one.
+    # Rank 0's list: on a network file system another node may see an older list.
     names = [[path.name for path in complete(run.checkpoints)]]
     dist.broadcast_object_list(names)
     for name in reversed(names[0]):
@@ -124,7 +124,7 @@ def newest_readable(run: RunDir, load: Callable[[Path], int]) -> int:
         except CheckpointError as error:
             if name == names[0][0]:
                 raise CheckpointError(
-                    f"{error} No older one can be read; remove {run.checkpoints} to start over."
+                    f"{error} No older checkpoint is readable; remove {run.checkpoints} to start over."
                 ) from error
             if dist.get_rank() == 0:
                 path.rename(path.with_name(f".{name}.unreadable"))

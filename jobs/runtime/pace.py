@@ -1,14 +1,15 @@
-"""How long each rank itself works in a step, which is what tells a straggler: in a collective all ranks wait alike.
+"""The own time of each rank in a step, which identifies a straggler: in a collective all ranks wait equally long.
 
-A rank's own time is getting its batch, and the forward passes of the transformer layers that it holds. These are timed
-inside FSDP's gathering of weights and outside pipeline transfers, and DDP has no collective there, so that nothing in
-them waits for another rank. Megatron's detector times the same
+A rank's own time is getting its batch, and the forward passes of its transformer layers. These are timed after FSDP has
+gathered the weights and outside pipeline transfers, and DDP has no collective there, so they include no wait for
+another rank. Megatron's detector times the same
 (https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/README_STRAGGLER.md). Only ranks of a tensor or context
-group meet inside every layer; of them the least time counts for all, since the last to come waits for none.
+group synchronise inside every layer; the shortest time of the group counts for each, because its last rank does not
+wait.
 
-What it does not see: a rank that is slow in its backward pass, embedding, head, update or network only, and which rank
-of a tensor or context group has the slow layers. A rank is compared with those that hold the same layers: the ranks of
-a pipeline without replicas with none.
+Not detected: a rank that is slow only in its backward pass, embedding, head, update or network, and which rank of a
+tensor or context group has the slow layers. A rank is compared with the ranks of the same layers; in a pipeline without
+replicas there are none.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from jobs.layout import Layout
 from jobs.ranks import node_name
 
 EVERY_STEPS = 10
-# A window names no more of them: 1,000 ranks must not write 1,000 numbers every few steps.
+# The most that a window lists: 1,000 ranks must not write 1,000 numbers every few steps.
 SLOWEST_RANKS = 16
 SLOWEST_NODES = 8
 
 
 class Pace:
-    """The own times of this rank over a window of steps, and what all ranks together tell at its end."""
+    """The own times of this rank over a window of steps, and the summary of all ranks at its end."""
 
     def __init__(self, layers: Sequence[nn.Module], layout: Layout, device: torch.device, *, every: int | None) -> None:
         self.layout = layout
         self.device = device
-        # A rank alone on its pipeline rank has nobody to be slower than.
+        # Without replicas there is no rank with the same layers to compare with.
         self.every = (EVERY_STEPS if every is None else every) if layout.world_size > layout.pp else 0
         self.clock = LayerClock(layers if self.every else [], device)
         self.batch_time_s = 0.0
@@ -52,16 +53,17 @@ class Pace:
             dist.all_gather_object(self.nodes, node_name())
 
     def batch(self, ready: Iterator[StepBatch]) -> StepBatch:
-        """The rank's batch of the next step, and how long it took to get it."""
+        """Return the rank's batch of the next step, and time it."""
         asked = time.perf_counter()
         batch = next(ready)
         self.batch_time_s = time.perf_counter() - asked
         return batch
 
     def step(self, *, measured: bool) -> dict[str, Any] | None:
-        """Add a step that has ended, the device synchronised; at the end of a window what it tells.
+        """Add a step that has ended; return the summary at the end of a window, else None.
 
-        All ranks call it after every step. One all-gather of two numbers a window, outside the step time.
+        All ranks call it after every step with the device synchronised. It costs one all-gather of two numbers per
+        window, outside the step time.
         """
         layers_time_s = self.clock.read()
         if not self.every or not measured:
@@ -77,19 +79,19 @@ class Pace:
 
 
 class LayerClock:
-    """Times the forward passes of layers on the device, and never waits for it."""
+    """Times the forward passes of layers on the device, without synchronising it."""
 
     def __init__(self, layers: Sequence[nn.Module], device: torch.device) -> None:
         self.on_gpu = device.type == "cuda"
         self.events: list[torch.cuda.Event] = []
         self.times_s: list[float] = []
         for layer in layers:
-            # Inside FSDP's hooks: after its weights were gathered, before they are freed.
+            # Inside FSDP's hooks: after the weights were gathered, before they are freed.
             layer.register_forward_pre_hook(self.mark)
             layer.register_forward_hook(self.mark, prepend=True)
 
     def mark(self, *_: object) -> None:
-        """A layer begins or ends."""
+        """Record the time at which a layer begins or ends."""
         if self.on_gpu:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -98,7 +100,7 @@ class LayerClock:
             self.times_s.append(time.perf_counter())
 
     def read(self) -> float:
-        """Seconds that layers took since the last reading; the device must have been synchronised."""
+        """Return the seconds of the layers since the last call; the device must be synchronised."""
         if self.on_gpu:
             passes = zip(self.events[::2], self.events[1::2], strict=True)
             seconds = math.fsum(begin.elapsed_time(end) for begin, end in passes) / 1000
@@ -109,10 +111,10 @@ class LayerClock:
 
 
 def summary(parts: NDArray[np.float64], layout: Layout, nodes: Sequence[str]) -> dict[str, Any]:
-    """The fields of a `pace` event: fastest rank, median, and the slowest ranks and nodes by own time over others'.
+    """Return the fields of a `pace` event: fastest rank, median, slowest ranks and nodes by own time over others'.
 
     `parts` (ranks, 2): time of the batch and of the layers. A node is as slow as the least slow of its ranks, so that
-    one of several ranks does not make a slow node.
+    one slow rank does not make a slow node.
     """
     batch_s, layers_s = parts.T
     # Tensor and context are the fastest axes of the grid, the pipeline is the slowest.
@@ -147,10 +149,10 @@ def summary(parts: NDArray[np.float64], layout: Layout, nodes: Sequence[str]) ->
 
 
 def medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each of at least two values the median of all but itself."""
+    """Return for each of at least two values the median of the other values."""
     order = values.argsort(kind="stable")
     place = order.argsort(kind="stable")
     ordered, others = values[order], len(values) - 1
-    # The middle of the others lies one further where the value itself is at or before it.
+    # The middle of the others is one place later where the value itself is at or before it.
     low, high = (ordered[middle + (middle >= place)] for middle in ((others - 1) // 2, others // 2))
     return np.asarray((low + high) / 2)

@@ -15,36 +15,36 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from jobs.causes import STOPS
+from jobs.failures import STOPS
 from jobs.ranks import Rank, node_name
 from jobs.runtime.transport import gloo_ways, heard_of_nccl
 from jobs.schema import Run
 
 
 def process_start() -> float:
-    """When this process began, in seconds since the epoch."""
-    # psutil's own sum rests on a time of boot in whole seconds, and is early by up to one.
+    """Return the start of this process, in seconds since the epoch."""
+    # psutil's own sum uses a boot time in whole seconds, and is up to one second early.
     since_boot_s = psutil.Process().create_time() - psutil.boot_time()
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
 
 
 def own_device(rank: Rank) -> torch.device:
-    """The GPU that a rank computes on, or the CPU."""
+    """Return the GPU of a rank, or the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    # A launcher may show each rank all GPUs of the node, or only its own.
+    # A launcher may make all GPUs of the node visible to each rank, or only its own.
     return torch.device("cuda", rank.local_rank if torch.cuda.device_count() > rank.local_rank else 0)
 
 
 def join(run: Run, rank: Rank) -> torch.device:
-    """Choose the device, meet the other ranks; gloo on CPUs, nccl on GPUs."""
+    """Select the device and initialise the process group: gloo on CPUs, nccl on GPUs."""
     device = own_device(rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(run.engine.cpu_threads_per_rank)
         keep_freed_memory()
-    # Twice the watchdog's time, which knows more than a collective that gives up.
+    # Twice the watchdog's limit, because its error names the lagging rank and a collective's timeout does not.
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=f"tcp://{rank.master_addr}:{rank.master_port}",
@@ -57,9 +57,9 @@ def join(run: Run, rank: Rank) -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library reuse what is freed: it hands large tensors back, and the kernel clears every page anew.
+    """Make the C library keep freed memory: by default it returns large tensors, and the kernel clears every page.
 
-    As PyTorch does for GPUs; numbers of glibc's malloc.h. Another C library stays as it is.
+    PyTorch does the same for GPUs. The numbers are those of glibc's malloc.h; another C library is not changed.
     """
     adjust = getattr(ctypes.CDLL(None), "mallopt", None)
     if adjust is not None:
@@ -69,23 +69,23 @@ def keep_freed_memory() -> None:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device's queued work, so that a clock read after it means something."""
+    """Wait for the device's queued work, so that a clock read afterwards includes it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def memory_peak_bytes(device: torch.device) -> float:
-    """MEMORY_PEAK of this rank."""
+    """Return MEMORY_PEAK of this rank."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 def nodes_of_run(planned: int) -> dict[str, Any]:
-    """Names of the nodes in rank order, and whether they are emulated: fewer machines booted than nodes planned."""
+    """Return the node names in rank order, and whether nodes are emulated: fewer machines than planned nodes."""
     here = (node_name(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     places = [here]
-    if dist.is_initialized():  # LitGPT makes no process group for one process
+    if dist.is_initialized():  # LitGPT creates no process group for one process
         places *= dist.get_world_size()
         dist.all_gather_object(places, here)
     machines = {boot for _, boot in places}
@@ -109,7 +109,7 @@ def ways_of_run(nccl_log: Path) -> list[str]:
 
 
 def largest_of_ranks(own: Sequence[float], device: torch.device) -> list[float]:
-    """The largest of each of these numbers over all ranks; every rank calls it."""
+    """Return the maximum of each number over all ranks; every rank calls it."""
     numbers = torch.tensor(own, dtype=torch.float64, device=device)
     dist.all_reduce(numbers, dist.ReduceOp.MAX)
     found: list[float] = numbers.tolist()
@@ -117,7 +117,7 @@ def largest_of_ranks(own: Sequence[float], device: torch.device) -> list[float]:
 
 
 def device_name(device: torch.device) -> str:
-    """What the GPU calls itself; for a CPU its model name."""
+    """Return the device name of a GPU, or the model name of a CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -127,14 +127,14 @@ def device_name(device: torch.device) -> str:
 
 
 class StopRequest:
-    """Set by SIGTERM or SIGUSR2: Slurm's cancellation, preemption and the warning before the time limit."""
+    """A request to stop by SIGTERM or SIGUSR2: cancellation, preemption, or the warning before the time limit."""
 
     def __init__(self) -> None:
         self.signal = 0
-        """The signal that came, 0 before one has; the largest over all ranks is what they act on together."""
+        """The received signal, 0 without one; all ranks act on the maximum over all ranks."""
         for number in STOPS:
             signal.signal(number, self.ask)
 
     def ask(self, number: int, _frame: object) -> None:
-        """Remember the signal; the loop acts on it at the next step boundary, all ranks together."""
+        """Store the signal; the loop acts on it at the next step boundary, on all ranks."""
         self.signal = max(self.signal, number)

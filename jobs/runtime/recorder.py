@@ -1,7 +1,7 @@
-"""What a training run leaves behind: rank 0 writes every number as data and shows the same to a person.
+"""The records of a training run: rank 0 writes every number as data and prints the progress.
 
-metrics.jsonl gets a line a step, status.jsonl the events and, at the end of an attempt, where its time went.
-Other ranks hold a Recorder too, which keeps the sums and writes nothing.
+metrics.jsonl contains one line per step, status.jsonl the events and, at the end of an attempt, its time by part.
+The Recorder of another rank keeps the sums and writes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jobs import metrics as m
-from jobs.causes import STOPS
 from jobs.data.batches import StepBatch
+from jobs.failures import STOPS
 from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_events
@@ -56,7 +56,7 @@ class Recorder:
         self.bar: Progress | None = None
 
     def started(self, device: torch.device, data: str, **more: str) -> None:
-        """All ranks have met and the first step is next. All ranks call it."""
+        """Record the start, after all ranks have met and before the first step. All ranks call it."""
         nodes = nodes_of_run(self.run.nodes)
         self.loop_started = self.startup.ends()
         if not self.writes:
@@ -65,7 +65,7 @@ class Recorder:
             units = {metric.name: metric.unit for metric in m.STEP_METRICS}
             self.append(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
         place = {"attempt": self.attempt, "restart": restart_count(), "from_step": self.from_step}
-        # Here too, since an attempt that is killed records no end.
+        # Also here, because a killed attempt records no end.
         parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
         startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
         ranks, named = self.rank.world_size, device_name(device)
@@ -89,7 +89,7 @@ class Recorder:
         memory_bytes: float,
         save_time_s: float | None,
     ) -> None:
-        """Record one step; a value that is not a finite number is left out. All ranks call it."""
+        """Record one step without values that are not finite. All ranks call it."""
         self.last_step = step
         self.step_times_s.append(step_time_s)
         if save_time_s is not None:
@@ -121,20 +121,20 @@ class Recorder:
         if self.writes and ways:
             self.event("transport", attempt=self.attempt, step=step, ways=ways)
 
-    def pace(self, step: int, told: dict[str, Any] | None) -> None:
-        """What the ranks' own times tell, where a window of steps has ended."""
-        if self.writes and told is not None:
-            self.event("pace", attempt=self.attempt, step=step, **told)
+    def pace(self, step: int, summary: dict[str, Any] | None) -> None:
+        """Record the summary of the ranks' own times; None where no window has ended."""
+        if self.writes and summary is not None:
+            self.event("pace", attempt=self.attempt, step=step, **summary)
 
     def layout(self, step: int, parameters: int, collectives: list[dict[str, object]] | None) -> None:
-        """What a rank holds and sends in a step; None: not known."""
+        """Record the parameters that a rank holds, and its collectives per step; None where they are not known."""
         if self.writes:
             known = {} if collectives is None else {"collectives": collectives}
             held = {m.PARAMETERS_HELD.name: parameters}
             self.event("layout", attempt=self.attempt, step=step, **held, **known)
 
     def checkpoints(self, ended: Iterable[Saved]) -> None:
-        """Each is complete on disk, or could not be written: then training goes on, and its predecessors stay."""
+        """Record checkpoints that are complete or failed; after a failure training continues and earlier ones stay."""
         for saved in ended if self.writes else ():
             where = {"attempt": self.attempt, "step": saved.step}
             if saved.error is None:
@@ -142,19 +142,19 @@ class Recorder:
                 self.event("checkpoint", **where, **{metric.name: value for metric, value in numbers.items()})
             else:
                 self.event("checkpoint_failed", **where, error=saved.error)
-                print(f"step {saved.step}: no checkpoint could be written ({saved.error})", flush=True)
+                print(f"step {saved.step}: writing the checkpoint failed ({saved.error})", flush=True)
 
     def finished(self) -> None:
-        """The run has done all its steps."""
+        """Record the end of a run that has done all its steps."""
         self.end("finished")
 
     def stopped(self, number: int) -> None:
-        """The run was asked by a signal to stop before its last step."""
+        """Record the end of a run that a signal stopped before its last step."""
         stop = STOPS[signal.Signals(number)]
         self.end("stopped", reason=stop.reason, cause=stop.cause and stop.cause.name)
 
     def end(self, event: str, **fields: Any) -> None:
-        """Write the end of the attempt with where its time went."""
+        """Record the end of the attempt with its time by part."""
         if not self.writes:
             return
         split = {metric.name: value for metric, value in self.time_split().items()}
@@ -162,25 +162,25 @@ class Recorder:
         print(f"{self.run.name}: {event} at step {self.last_step} of {self.steps}", flush=True)
 
     def event(self, event: str, **fields: Any) -> None:
-        """Append to status.jsonl."""
+        """Append an event to status.jsonl."""
         self.append(self.directory.status, event_record(event, **fields))
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
-        """Write a record, and those before it that a full disk did not take: training does not end for them."""
+        """Write a record, and earlier ones that a full disk refused; a refusal does not end training."""
         self.unwritten.append((path, record))
         try:
             while self.unwritten:
                 append_record(*self.unwritten[0])
                 del self.unwritten[0]
         except OSError as error:
-            print(f"{path}: {error.strerror}; {len(self.unwritten)} records wait for room", flush=True)
+            print(f"{path}: {error.strerror}; {len(self.unwritten)} records wait for disk space", flush=True)
 
     def time_split(self) -> dict[Metric, float]:
-        """Where the attempt's wall time went; the parts sum to the total."""
+        """Return the attempt's wall time by part; the parts sum to the total."""
         now = time.time()
         unmeasured = self.run.job.unmeasured_steps
         split = {m.STARTUP_TIME: self.loop_started - self.startup.process_started}
-        if self.step_times_s:  # none when the checkpoint was already at the last step
+        if self.step_times_s:  # empty where the checkpoint was already at the last step
             split |= {
                 m.FIRST_STEP_TIME: self.step_times_s[0],
                 m.WARMUP_TIME: sum(self.step_times_s[1:unmeasured]),
@@ -192,7 +192,7 @@ class Recorder:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """A bar on a terminal; elsewhere lines, at most one every few seconds."""
+        """Show a progress bar on a terminal; elsewhere `show` prints at most one line every few seconds."""
         if not (self.writes and sys.stdout.isatty()):
             yield
             return
@@ -203,7 +203,7 @@ class Recorder:
         self.bar = None
 
     def show(self, step: int, loss: float, step_time_s: float, batch: StepBatch) -> None:
-        """Tell a person how far the run is."""
+        """Print the progress of the run."""
         text = f"loss {loss:.4f}  {batch.tokens / step_time_s:,.0f} tokens/s"
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=step, description=text)

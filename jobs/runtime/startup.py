@@ -1,4 +1,4 @@
-"""Where the time from a process's start to its first step goes, by cause."""
+"""The start-up time of a process until its first step, by cause."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.runtime.watchdog import Watchdog
 
-DOING = {
+ACTIVITIES = {
     m.STARTUP_IMPORT_TIME: "importing",
     m.STARTUP_RENDEZVOUS_TIME: "meeting the other ranks",
     m.STARTUP_DATA_TIME: "opening the data",
@@ -20,9 +20,9 @@ DOING = {
 
 
 class Startup:
-    """A clock that spends every second from the process's start on one of STARTUP_PARTS; they sum to STARTUP_TIME.
+    """A clock that adds every second from the process's start to one of STARTUP_PARTS; they sum to STARTUP_TIME.
 
-    The first part is the interpreter and all imports, which are over when the clock is made.
+    The first part is the interpreter and all imports, which end before the clock is created.
     """
 
     def __init__(self, process_started: float, watchdog: Watchdog) -> None:
@@ -33,17 +33,17 @@ class Startup:
         self.watchdog = watchdog
 
     def begins(self, part: Metric) -> None:
-        """What comes now is of this part, until another begins; the watchdog may have to name it."""
+        """Begin a part, which lasts until the next one begins; the watchdog names it in its errors."""
         self.spend(time.time())
         self.part = part
-        self.watchdog.begins(DOING[part])
+        self.watchdog.begins(ACTIVITIES[part])
 
     def ends(self) -> float:
-        """The first step is next; returns the moment, in seconds since the epoch."""
+        """End the start-up before the first step; return the time in seconds since the epoch."""
         now = time.time()
         self.spend(now)
         return now
 
     def spend(self, until: float) -> None:
-        """The time since the last call was the present part's."""
+        """Add the time since the last call to the current part."""
         self.parts[self.part] += until - self.process_started - sum(self.parts.values())

@@ -1,4 +1,4 @@
-"""What an engine is given for a run's steps: the samples, how many steps they make, the learning rate of each."""
+"""The inputs of an engine for a run's steps: the samples, the number of steps, the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from jobs.layout import layout_of, padding
 from jobs.rundir import RunDir
 from jobs.schema import Job, Run, Source
 
-# Global batches sorted by length together unless the user says otherwise; of 32 Alpaca samples each, padding then adds
-# 12 % to their tokens instead of 123 %.
+# Default number of global batches that are sorted by length together; with 32 Alpaca samples each, padding then adds
+# 12 % to the tokens instead of 123 %.
 BUCKET_BATCHES = 8
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The tokenized samples of a run and how long they make it."""
+    """The tokenized samples of a run, and its number of steps."""
 
     directory: Path
     steps: int
 
 
 def samples_of(run: Run, made: dict[str, Path]) -> Samples:
-    """The samples of one run of several, tokenized if need be; `made` holds those of earlier runs of the same text."""
+    """Return the samples of one of several runs, tokenized if needed; `made` contains those of earlier runs."""
     # Only random tokens depend on the seed.
     seed = run.job.seed if run.data.source is Source.random else None
     key = f"{run.data} {run.job.sequence_length} {run.model.vocab_size} {seed}"
@@ -37,7 +37,7 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
 
 
 def samples(run: Run, directory: RunDir) -> Path:
-    """The samples that were tokenized when the run was submitted; made now for a run prepared without them."""
+    """Return the samples that were tokenized at submission; tokenize now for a run that was prepared without them."""
     if directory.data.exists():
         return directory.data.resolve()
     return prepare(
@@ -46,7 +46,7 @@ def samples(run: Run, directory: RunDir) -> Path:
 
 
 def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:
-    """The batches of a rank, padded as its layout needs."""
+    """Return the batches of a rank, padded as its layout requires."""
     layout = layout_of(run)
     row_multiple, equal_rows = padding(run)
     return Batches(
@@ -65,12 +65,12 @@ def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:
 
 
 def steps_of(job: Job, batches: Batches) -> int:
-    """Optimizer steps of the whole run."""
+    """Return the number of optimizer steps of the whole run."""
     return job.steps or (job.epochs or 0) * batches.steps_per_epoch
 
 
 def learning_rate(job: Job, step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine from learning_rate to min_learning_rate at the last step."""
+    """Return the rate of a step: linear warm-up, then a cosine from learning_rate to min_learning_rate at the end."""
     if step <= job.warmup_steps:
         return job.learning_rate * step / job.warmup_steps
     progress = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)

@@ -1,9 +1,9 @@
-"""Ends a run that hangs, and says which rank lagged and where.
+"""End a run that hangs, and record which rank lagged and where.
 
-A thread of every rank writes what the rank is doing, and since when, to heartbeats/ in the run directory. A rank whose
-work takes longer than engine.hang_timeout_s leaves the stacks of its threads and the record of its collectives in
-hangs/; one of them then names who lags and records the failure, and all end. A stopped process cannot write: its
-silence names it.
+A thread of every rank writes the rank's current work to heartbeats/ in the run directory. A rank whose work takes
+longer than engine.hang_timeout_s writes the stacks of its threads and the record of its collectives to hangs/. One rank
+then records the failure with the lagging rank, and all ranks end. A stopped process is identified by its missing
+heartbeats.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from types import FrameType
 import torch
 from torch._C import _distributed_c10d
 
-from jobs.causes import Cause, record_failure
+from jobs.failures import FailureCause, record_failure
 from jobs.ranks import Rank, node_name, restart_count
 from jobs.rundir import RunDir
 
 BEAT_S = 5.0
-# A shared file system shows a beat later to another node than it was written.
+# On a shared file system another node sees a heartbeat with a delay.
 SILENT_BEATS = 4
-# Ranks of one file system's directory do not all write at once.
+# Limits the heartbeats per second in one directory of a file system.
 RANKS_PER_BEAT_S = 100
 COLLECTIVES_KEPT = 2000
 EXIT_CODE = 75
@@ -38,24 +38,24 @@ EXIT_CODE = 75
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank last said of itself."""
+    """The last heartbeat of a rank."""
 
     rank: int
     node: str
     doing: str
     order: int
-    """How many pieces of work it had begun; ranks begin the same ones in the same order."""
+    """Number of pieces of work that it has begun; all ranks begin the same ones in the same order."""
     place: str
-    """Where its main thread was."""
+    """The code line of its main thread."""
     silent_s: float
-    """How much older than the newest beat of any rank."""
+    """Age relative to the newest heartbeat of any rank."""
 
 
 class Watchdog:
-    """Watches this rank's main thread, from the moment it is made."""
+    """A thread that watches this rank's main thread."""
 
     def __init__(self, directory: RunDir, rank: Rank, limit_s: float) -> None:
-        # Before any process group is made: what torch's flight recorder reads then.
+        # Before any process group is created: torch's flight recorder reads it then.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(COLLECTIVES_KEPT))
         self.directory = directory
         self.rank = rank
@@ -69,16 +69,16 @@ class Watchdog:
         self.thread.start()
 
     def begins(self, work: str) -> None:
-        """The main thread has begun another piece of work; every rank begins the same ones in the same order."""
+        """Note that the main thread begins a piece of work; every rank begins the same ones in the same order."""
         self.doing, self.order, self.since = work, self.order + 1, time.monotonic()
 
     def stop(self) -> None:
-        """The rank has done its work."""
+        """Stop watching, when the rank has done its work."""
         self.stopped.set()
         self.thread.join()
 
     def watch(self) -> None:
-        """Beat until stopped; when the work takes too long, end the run."""
+        """Write heartbeats until stopped; end the run when the work takes too long."""
         while True:
             self.beat()
             if self.stopped.wait(self.beat_s):
@@ -87,7 +87,7 @@ class Watchdog:
                 self.end()
 
     def beat(self) -> None:
-        """Write what this rank is doing; a full or slow disk must not end it."""
+        """Write a heartbeat; a full disk does not end the rank."""
         file = self.directory.heartbeats / f"rank-{self.rank.rank:05d}.json"
         record = {"rank": self.rank.rank, "node": node_name(), "doing": self.doing, "order": self.order,
                   "place": place(sys._current_frames().get(self.main or 0))}  # fmt: skip
@@ -99,64 +99,64 @@ class Watchdog:
             print(f"watchdog: {file}: {error.strerror}", file=sys.stderr)
 
     def end(self) -> None:
-        """Leave what helps to find the cause, let one rank record who lagged, and end this process."""
+        """Write the traces, let one rank record which rank lagged, and end this process."""
         hang = self.directory.hangs / f"restart-{restart_count()}"
-        for duty in (self.beat, partial(self.leave_traces, hang), partial(self.accuse, hang)):
+        for duty in (self.beat, partial(self.write_traces, hang), partial(self.record_lagging, hang)):
             try:
                 duty()
-            except Exception:  # noqa: BLE001 (a full disk or another torch must not keep the others from theirs, nor the end)
+            except Exception:  # noqa: BLE001 (an error of one duty must not prevent the next, nor the end)
                 traceback.print_exc()
         os._exit(EXIT_CODE)
 
-    def leave_traces(self, hang: Path) -> None:
-        """Write the stacks of this process, and the last collectives it took part in."""
+    def write_traces(self, hang: Path) -> None:
+        """Write the stacks of this process, and its last collectives."""
         hang.mkdir(parents=True, exist_ok=True)
         name = f"rank-{self.rank.rank:05d}"
         with (hang / f"{name}.txt").open("w") as stacks:
             faulthandler.dump_traceback(stacks, all_threads=True)
         (hang / f"{name}.collectives.json").write_bytes(recorded_collectives())
 
-    def accuse(self, hang: Path) -> None:
-        """Let the first rank that is awake record who lags; the others give it time to."""
-        # Time for the others to come to the same conclusion.
+    def record_lagging(self, hang: Path) -> None:
+        """Record the lagging rank if this is the first rank awake; else wait while that rank does."""
+        # Time for the other ranks to detect the hang as well.
         time.sleep(2 * self.beat_s)
         found = beats(self.directory)
         awake = [beat for beat in found if beat.silent_s < SILENT_BEATS * self.beat_s]
         if self.rank.rank == min((beat.rank for beat in awake), default=self.rank.rank):
-            lagging, words = who_lags(found, awake)
+            lagging, words = lagging_rank(found, awake)
             error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}"
-            record_failure(self.directory, Cause.hung, rank=lagging.rank, node=lagging.node, error=error)
+            record_failure(self.directory, FailureCause.hung, rank=lagging.rank, node=lagging.node, error=error)
         else:
             time.sleep(2 * self.beat_s)
 
 
 def place(frame: FrameType | None) -> str:
-    """The innermost line of a stack."""
+    """Return the innermost line of a stack."""
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 def recorded_collectives() -> bytes:
-    """The last collectives of this process as torch's flight recorder has them, JSON."""
-    # Private: torch dumps by itself only when NCCL's own watchdog ends the process.
+    """Return the last collectives of this process in torch's flight recorder, as JSON."""
+    # Private: torch itself dumps only when NCCL's watchdog ends the process.
     return bytes(_distributed_c10d._dump_fr_trace_json(True, False))  # type: ignore[attr-defined]  # not in its stubs
 
 
 def beats(directory: RunDir) -> list[Beat]:
-    """The last beat of every rank."""
+    """Return the last heartbeat of every rank."""
     written = {file: file.stat().st_mtime for file in directory.heartbeats.glob("rank-*.json")}
     newest = max(written.values(), default=0.0)
     return [Beat(**json.loads(file.read_text()), silent_s=newest - at) for file, at in sorted(written.items())]
 
 
-def who_lags(found: list[Beat], awake: list[Beat]) -> tuple[Beat, str]:
-    """The rank that the others wait for, and why it is that one; the first of them where nothing tells."""
+def lagging_rank(found: list[Beat], awake: list[Beat]) -> tuple[Beat, str]:
+    """Return the rank that the others wait for, and the reason; the first rank awake where none stands out."""
     silent = [beat for beat in found if beat not in awake]
     if silent:
-        return silent[0], f"{named(silent)} gave no sign of life for {silent[0].silent_s:.0f} s, {silent[0].doing}"
+        return silent[0], f"{named(silent)} wrote no heartbeat for {silent[0].silent_s:.0f} s, {silent[0].doing}"
     behind = [beat for beat in awake if beat.order == min(beat.order for beat in awake)]
     if len(behind) < len(awake):
         return behind[0], f"{named(behind)} still {behind[0].doing} at {behind[0].place}"
-    # All in the same piece of work: those in torch wait for the others, in a collective or for the device.
+    # All do the same piece of work: ranks in torch wait for the others in a collective, or for the device.
     torch_directory = str(Path(torch.__file__).parent)
     outside = [beat for beat in awake if not beat.place.startswith(torch_directory)]
     if 0 < len(outside) < len(awake):
@@ -165,5 +165,5 @@ def who_lags(found: list[Beat], awake: list[Beat]) -> tuple[Beat, str]:
 
 
 def named(beats_of: list[Beat]) -> str:
-    """Ranks and nodes, in words."""
+    """Return ranks and nodes in words."""
     return ", ".join(f"rank {beat.rank} on {beat.node}" for beat in beats_of[:8]) + (", ..." if beats_of[8:] else "")

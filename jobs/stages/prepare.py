@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.causes import cause_of
 from jobs.errors import SuiteError
+from jobs.failures import cause_of
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_plan, write_json
 from jobs.runtime.steps import Samples, samples_of

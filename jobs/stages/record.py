@@ -10,8 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jobs.causes import STOPS
 from jobs.errors import SubmitError, SuiteError
+from jobs.failures import STOPS
 from jobs.ranks import node_name, slurm_job_id
 from jobs.rundir import append_record, event_record
 from jobs.secrets import redact_exception

@@ -20,7 +20,7 @@ from filelock import FileLock
 from submitit import LocalExecutor
 
 from jobs import run as entry
-from jobs.causes import Cause, record_failure
+from jobs.failures import FailureCause, record_failure
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
@@ -64,7 +64,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
         submission = latest_submissions(sweep)[directory.name]
         if own_end(directory, submission) is None:
             error = "ended without a word of its own, as a process does that is killed (out of memory?)"
-            record_failure(directory, Cause.killed, rank=0, node=node_name(), error=error)
+            record_failure(directory, FailureCause.killed, rank=0, node=node_name(), error=error)
         found = again(directory, submission, sweep)
         if found is None:
             break

@@ -19,8 +19,8 @@ from typing import Any
 
 from submitit.core.utils import JobPaths
 
-from jobs.causes import Cause, record_failure
 from jobs.errors import RunDirError, SubmitError, SuiteError
+from jobs.failures import FailureCause, blames_node, record_failure
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
 from jobs.schema import Run
@@ -28,14 +28,7 @@ from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
 from jobs.submit.pilot_job import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
-from jobs.submit.requeue import (
-    FAULTS,
-    RECORD_WAIT_S,
-    again,
-    failed_twice,
-    printed_since_start,
-    record_silent_end,
-)
+from jobs.submit.requeue import RECORD_WAIT_S, again, failed_twice, printed_since_start, record_silent_end
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 POLL_S = 0.5
@@ -178,7 +171,7 @@ class Pilot:
         turn.launches += 1
         turn.not_before = time.monotonic() + found.pause_s
         if end["event"] == "failed":
-            turn.failed_on |= {end["node"]} if end["cause"] in FAULTS else set(step.nodes)
+            turn.failed_on |= {end["node"]} if blames_node(end) else set(step.nodes)
             self.bad_nodes = self.failed_twice()
         self.waiting[directory.name] = turn
 
@@ -201,11 +194,11 @@ class Pilot:
         over = time.monotonic() >= step.started + step.turn.run.wall_time_min * 60
         if own_end(directory, submission) is None and over:
             error = "reached its time limit before the ranks came to a step boundary"
-            record_failure(directory, Cause.time_limit, rank=0, node=step.nodes[0], error=error, restart=restart)
+            record_failure(directory, FailureCause.time_limit, rank=0, node=step.nodes[0], error=error, restart=restart)
         record_silent_end(directory, submission, printed, restart=restart)
         if own_end(directory, submission) is None:
             error = f"srun ended with exit code {step.process.returncode}; the last words: {printed.strip()[-200:]}"
-            record_failure(directory, Cause.lost_peer, rank=0, node=step.nodes[0], error=error, restart=restart)
+            record_failure(directory, FailureCause.lost_peer, rank=0, node=step.nodes[0], error=error, restart=restart)
         end = own_end(directory, submission)
         assert end is not None
         return end
@@ -230,14 +223,14 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
         directory = sweep.run(submission.run)
         end = own_end(directory, submission)
         over = end is not None and (
-            end["event"] == "finished" or (end["event"] == "failed" and not Cause[end["cause"]].may_pass)
+            end["event"] == "finished" or (end["event"] == "failed" and not FailureCause[end["cause"]].retryable)
         )
         if over or submission.place is not None:
             word = "ended" if over else "nodes_returned"
             append_record(sweep.submissions, event_record(word, run=submission.run))
         if submission.place is not None and not over:
             # It was cut off with its pilot: how it ended then is not how its next start ends.
-            append_event(directory, "requeued", cause=Cause.preempted.name)
+            append_event(directory, "requeued", cause=FailureCause.preempted.name)
         if not over:
             turns.append(Turn(load_run(directory.config), directory, submission.launches))
     return turns

@@ -21,8 +21,8 @@ from typing import Any
 from submitit.core.utils import JobPaths
 from submitit.helpers import clean_env
 
-from jobs.causes import Cause, latest_attempt, record_failure
 from jobs.errors import RunDirError, SubmitError
+from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
 from jobs.ranks import hosts, node_name, slurm_job_id
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm_commands
@@ -36,27 +36,19 @@ PATIENCE_S = 60.0
 LONGEST_PAUSE_S = 1800
 # A node is avoided from its second fault on, by all runs of the sweep.
 FAULTS_OF_A_BAD_NODE = 2
-FAULTS = {Cause.killed.name, Cause.hung.name, Cause.hardware.name}
 TAIL_BYTES = 65536
 # srun on tasks that ended badly, the first one first: "srun: error: node02: task 1: Killed", "... tasks 0-3: Exited
 # with exit code 1".
 DEATH = re.compile(r"^srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
 # On a node that stopped answering, where the job goes on without it.
 NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)$", re.MULTILINE)
-CAUSES = {
-    "Out Of Memory": Cause.out_of_memory,
-    "Segmentation fault": Cause.code,
-    "Aborted": Cause.code,
-    # The warning came before the rank listened.
-    "User defined signal 2": Cause.time_limit,
-}
 
 
 @dataclass(frozen=True)
 class Again:
     """A run goes on by itself."""
 
-    cause: Cause
+    cause: FailureCause
     pause_s: int
     """Before it may start, so that what was wrong may pass."""
     avoided: list[str]
@@ -77,22 +69,22 @@ def again(run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bo
     events = events_since(run, submission)
     end = own_end(run, submission)
     # Preemption does not count, as it does not for Slurm.
-    requeues = [e for e in events if e["event"] == "requeued" and e["cause"] != Cause.preempted.name]
+    requeues = [e for e in events if e["event"] == "requeued" and e["cause"] != FailureCause.preempted.name]
     if end is None or end["event"] == "finished" or submission.cancelled:
         return None
     launcher = load_run(run.config).launcher
     if preempted and end["event"] == "stopped" and launcher.requeues:
-        return Again(Cause.preempted, 0, [])
+        return Again(FailureCause.preempted, 0, [])
     if len(requeues) >= launcher.requeues:
         return None
-    cause = Cause[end["cause"]] if end.get("cause") in Cause.__members__ else None
-    if cause is None or not cause.may_pass:
+    cause = recorded_cause(end)
+    if cause is None or not cause.retryable:
         return None
-    if cause is Cause.time_limit:
+    if cause is FailureCause.time_limit:
         # From nothing but its beginning a run would reach the same limit again.
         advanced = any(event["event"] == "checkpoint" for event in latest_attempt(events))
         return Again(cause, 0, []) if advanced else None
-    faults = 1 + sum(event["cause"] != Cause.time_limit.name for event in requeues)
+    faults = 1 + sum(event["cause"] != FailureCause.time_limit.name for event in requeues)
     return Again(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))
 
 
@@ -103,28 +95,28 @@ def bad_nodes(sweep: SweepDir) -> list[str]:
 
 def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
     """Nodes with two or more faults of their own among these events."""
-    counts = Counter(
-        str(e["node"]) for e in events if e["event"] == "failed" and e.get("cause") in FAULTS and "node" in e
-    )
+    counts = Counter(str(e["node"]) for e in events if e["event"] == "failed" and "node" in e and blames_node(e))
     return sorted(node for node, faults in counts.items() if faults >= FAULTS_OF_A_BAD_NODE)
 
 
 def record_silent_end(run: RunDir, submission: Submission, printed: str, restart: int | None = None) -> None:
     """Add to a run's record what its ranks could not say: which of them was killed, or ended before it could write."""
     end = own_end(run, submission)
-    if end is not None and end.get("cause") != Cause.lost_peer.name:
+    if end is not None and end.get("cause") != FailureCause.lost_peer.name:
         return
     lost = NODE_FAILURE.search(printed)
     if lost is not None:
         node = hosts(lost[1])[0]
         error = "srun says: Node failure"
-        record_failure(run, Cause.hardware, rank=first_rank_on(run, node), node=node, error=error, restart=restart)
+        record_failure(
+            run, FailureCause.hardware, rank=first_rank_on(run, node), node=node, error=error, restart=restart
+        )
         return
     death = DEATH.search(printed)
     if death is None:
         return
     node, rank, how = death.groups()
-    cause = Cause.code if how.startswith("Exited") else CAUSES.get(how, Cause.killed)
+    cause = cause_of_task(how)
     error = f"rank {rank} ended without a word of its own; srun says: {how}"
     record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
 
@@ -152,7 +144,7 @@ def main(sweep_path: str) -> None:
         return
     if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
         error = "reached its time limit before the ranks came to a step boundary"
-        record_failure(run, Cause.time_limit, rank=0, node=node_name(), error=error)
+        record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=error)
     record_silent_end(run, submission, printed_since_start(Path(JobPaths(sweep.logs, job_id, 0).stdout)))
     # A preempted job that ends within its time of grace, as ours do, is over for Slurm.
     found = again(run, submission, sweep, preempted=job.get("PreemptTime", "None") != "None")

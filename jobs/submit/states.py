@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 from submitit.core.utils import JobPaths
 
-from jobs.causes import latest_attempt
 from jobs.errors import RunDirError, SubmitError
+from jobs.failures import latest_attempt
 from jobs.rundir import RunDir, SweepDir
 from jobs.submit import slurm_commands
 from jobs.submit.submissions import NO_JOB, Submission, events_since, latest_submissions, own_end

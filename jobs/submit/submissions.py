@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.causes import end_of, latest_attempt
+from jobs.failures import end_of, latest_attempt
 from jobs.rundir import RunDir, SweepDir, read_events
 
 # In place of a job's id, where a run has none.

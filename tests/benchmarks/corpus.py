@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.compare.published import METRICS, published
-from analysis.failures.signatures import Ending
-from analysis.failures.verdict import ending_of
+from analysis.failures.verdict import verdict_on
 from analysis.load.discover import read, read_runs
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Record, Text
@@ -32,6 +31,7 @@ from analysis.parsers.detect import read_log
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m
+from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from tests.support.paths import ROOT
 
@@ -52,23 +52,23 @@ NAMED: dict[str, Metric | Text] = {
 }
 # The failure cause for the first words of a source's class.
 CLASSES = {
-    "GPU OOM": Ending.out_of_gpu_memory,
-    "CUDA OOM": Ending.out_of_gpu_memory,
-    "host OOM": Ending.out_of_host_memory,
-    "time limit": Ending.time_limit,
-    "preemption": Ending.preempted,
-    "requeue": Ending.requeued,
-    "cancelled": Ending.cancelled,
-    "container/launch": Ending.launch_failure,
-    "NCCL timeout": Ending.collective_timeout,
-    "SIGKILL": Ending.killed,
-    "SIGABRT": Ending.aborted,
-    "application error": Ending.code_error,
-    "rendezvous/network": Ending.network,
-    "GPU memory fault": Ending.hardware,
-    "NVLink/GPU hardware": Ending.hardware,
-    "GPU fell off the bus": Ending.hardware,
-    "GPU/PCIe hardware": Ending.hardware,
+    "GPU OOM": FailureCause.out_of_gpu_memory,
+    "CUDA OOM": FailureCause.out_of_gpu_memory,
+    "host OOM": FailureCause.out_of_host_memory,
+    "time limit": FailureCause.time_limit,
+    "preemption": FailureCause.preempted,
+    "requeue": FailureCause.requeued,
+    "cancelled": FailureCause.cancelled,
+    "container/launch": FailureCause.launch_failure,
+    "NCCL timeout": FailureCause.hung,
+    "SIGKILL": FailureCause.killed,
+    "SIGABRT": FailureCause.aborted,
+    "application error": FailureCause.code,
+    "rendezvous/network": FailureCause.lost_peer,
+    "GPU memory fault": FailureCause.hardware,
+    "NVLink/GPU hardware": FailureCause.hardware,
+    "GPU fell off the bus": FailureCause.hardware,
+    "GPU/PCIe hardware": FailureCause.hardware,
 }
 MDTEST_OPERATIONS = {"write": "file creation", "stat": "file stat", "read": "file read", "delete": "file removal"}
 # Documents, settings, scripts and side outputs, and two excerpts that end before their first row or step.
@@ -211,12 +211,12 @@ def failure_causes(corpus: Path) -> Iterator[Figure]:
         file, true = directory / case["file"], case.get("true", "").removeprefix("class=")
         if file.exists() and true:
             expected = next(ending for words, ending in CLASSES.items() if true.startswith(words))
-            yield Figure(str(file.relative_to(corpus)), "failure cause", expected, ending_of(file).ending)
+            yield Figure(str(file.relative_to(corpus)), "failure cause", expected, verdict_on(file).cause)
     for log in sorted((corpus / "litgpt").rglob("*.o8*")):
-        found = ending_of(log, finished=True).ending
-        yield Figure(str(log.relative_to(corpus)), "failure cause", Ending.succeeded, found)
+        found = verdict_on(log).cause
+        yield Figure(str(log.relative_to(corpus)), "failure cause", FailureCause.unknown, found)
     for log in sorted((corpus / "megatron/bigscience_gpt2_base_n4_to_n64").glob("*.out")):
-        yield Figure(str(log.relative_to(corpus)), "failure cause", Ending.cancelled, ending_of(log).ending)
+        yield Figure(str(log.relative_to(corpus)), "failure cause", FailureCause.cancelled, verdict_on(log).cause)
 
 
 def dlio_reports(corpus: Path) -> Iterator[Figure]:

@@ -13,13 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.failures.runs import Ended, endings
-from analysis.failures.signatures import Ending
+from analysis.failures.runs import Failure, failures
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
 from jobs import metrics as m
-from jobs.causes import Cause, record_failure
 from jobs.cli import main
+from jobs.failures import FailureCause, record_failure
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.states import State, states
 from tests.support.processes import job_id, ours, process_of
@@ -142,7 +141,7 @@ def second_node(run: RunDir) -> str:
     ("fault", "overrides", "requeued"),
     [
         (kill_a_rank, [], [("killed", "rank 1 ended without a word of its own; srun says: Killed")]),
-        long(stop_a_rank, ["engine.hang_timeout_s=20"], [("hung", "gave no sign of life for")]),
+        long(stop_a_rank, ["engine.hang_timeout_s=20"], [("hung", "wrote no heartbeat for")]),
         long(warn_of_the_limit, [], [("time_limit", None)]),
         (preempt, ["cluster.partition=spare"], [("preempted", None)]),
         # Slurm itself starts these again.
@@ -213,9 +212,9 @@ def every_second_of(run: RunDir) -> RunResult:
     return result
 
 
-def why(run: RunDir) -> Ended:
+def why(run: RunDir) -> Failure:
     """What a report says of the end of a run."""
-    return endings(read_runs([run.path]))[run.path]
+    return failures(read_runs([run.path]))[run.path]
 
 
 @pytest.mark.long
@@ -258,7 +257,7 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
     assert not shell("squeue", "-h", "-r")
     assert events(run, "requeued") == []
     assert "no lit_model.pth" in detail(run)
-    assert why(run) == Ended(Ending.configuration_error, "status.jsonl: failed, cause refused")
+    assert why(run) == Failure(FailureCause.refused, "status.jsonl: failed, cause refused")
 
 
 @pytest.mark.long
@@ -269,7 +268,7 @@ def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     assert detail(run).startswith("rank 1 on node")
     assert "srun says: Killed" in detail(run)
     assert not shell("squeue", "-h", "-r")
-    assert why(run) == Ended(Ending.killed, "status.jsonl: failed, cause killed")
+    assert why(run) == Failure(FailureCause.killed, "status.jsonl: failed, cause killed")
 
 
 def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path) -> None:
@@ -287,7 +286,7 @@ def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path
 def test_a_bad_node_that_a_run_cannot_do_without_is_not_avoided(tmp_path: Path) -> None:
     run = under_way(tmp_path, "nodes=4", "scaling.global_batch_size=8")
     for _ in range(2):
-        record_failure(run, Cause.killed, rank=0, node="node03", error="as if", restart=0)
+        record_failure(run, FailureCause.killed, rank=0, node="node03", error="as if", restart=0)
     process_of(run, 1).kill()
     finished(run)
     assert "node03" in events(run, "started")[-1]["nodes"]  # type: ignore[operator]
@@ -303,4 +302,4 @@ def test_a_cancelled_run_is_not_brought_back(tmp_path: Path) -> None:
     account = ("sacct", "--parsable2", "-o", "JobID,State,ExitCode", "-j", job_id(run))
     wait_until(lambda: "CANCELLED" in shell(*account))
     (run.path.parent / "sacct.txt").write_text(shell(*account))
-    assert why(run).ending is Ending.cancelled
+    assert why(run).cause is FailureCause.cancelled

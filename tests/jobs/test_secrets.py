@@ -76,8 +76,8 @@ def test_a_secret_in_the_configuration_is_refused_unseen(
     for command in ("plan", "submit"):
         assert main([command, "launcher=dry", "cluster=generic_slurm", override, f"runs_dir={tmp_path}"]) == 2
         shown = told(capsys)
-        assert f"{key} holds a password, token or key, and would be written to config.yaml" in shown
-        assert "Leave it out: Slurm's jobs inherit the environment of the shell that submits." in shown
+        assert f"{key} contains a password, token or key, and would be written to config.yaml" in shown
+        assert "Remove it: Slurm's jobs inherit the environment of the shell that submits." in shown
         assert PLAIN not in shown
         assert HUB not in shown
     assert files(tmp_path) == set()

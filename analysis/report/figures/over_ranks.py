@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from analysis.formatting import SHOWN_IN, plot_text, shown, shown_spread, title
+from analysis.formatting import plot_text, shown, shown_spread, title
 from analysis.report.figures.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
 from analysis.scaling.groups import RATES, WEAK, Group, Point, Spread, plural
 from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
@@ -228,4 +228,4 @@ def n_of(groups: Sequence[Group]) -> str:
 
 def unit_size(metric: Metric) -> float:
     """How many base units the shown unit is."""
-    return SHOWN_IN.get(metric, ("", 1.0))[1]
+    return metric.display.size

@@ -83,7 +83,7 @@ def efficiency(group: Group, per_rank: float) -> float | None:
     reference = group.reference
     if reference is None or reference.doubtful:
         return None
-    return per_rank / (reference.throughput.median / reference.ranks)
+    return per_rank / reference.throughput_per_rank.median
 
 
 def parameters(group: Group, fit: Fit) -> str:

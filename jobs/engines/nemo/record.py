@@ -11,11 +11,11 @@ import nemo.lightning as nl
 import torch
 from typing_extensions import override
 
-from jobs.causes import STOPS
 from jobs.data import Dataset
 from jobs.engines.nemo import checkpoint
 from jobs.engines.nemo.data import MicroBatches
 from jobs.errors import CheckpointError
+from jobs.failures import STOPS
 from jobs.layout import layout_of
 from jobs.ranks import Rank
 from jobs.rundir import RunDir

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.failures.runs import endings
+from analysis.failures.runs import failures
 from analysis.load.discover import read, read_runs
 from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
@@ -341,7 +341,7 @@ def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) 
     assert run.state == "out of host memory"
     (sentence,) = [each for each in warnings([run], {}) if "ended badly" in each]
     assert sentence.endswith("its steps until then count. sacct.txt:3: 7.0 OUT_OF_MEMORY, exit code 0:125")
-    (row,) = csv.DictReader(to_csv(rows_of([run], [], {}, endings([run]))).splitlines())
+    (row,) = csv.DictReader(to_csv(rows_of([run], [], {}, failures([run]))).splitlines())
     assert row["ended_by"] == "out_of_host_memory"
 
 
@@ -364,7 +364,7 @@ def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tm
     run = one(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
     assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it told of any step", False)
     assert build(read([tmp_path])).answers == ["No result: the run cannot be used; the reason is below."]
-    (ended,) = endings([run]).values()
+    (ended,) = failures([run]).values()
     assert ended.proof == "slurm-7.out:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
 
 
@@ -386,16 +386,16 @@ def test_errors_in_a_file_of_their_own_tell_why_the_training_beside_them_ended(
     (run,) = read_runs([tmp_path])
     assert (run.name, run.state) == (output, "out of gpu memory")
     assert run.used
-    (ended,) = endings([run]).values()
+    (ended,) = failures([run]).values()
     assert ended.proof == f"{errors}:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
-    assert endings([one(log)]) == {}, "without that file nothing tells"
+    assert failures([one(log)]) == {}, "without that file nothing tells"
 
 
 def test_a_traceback_beside_a_training_may_be_one_that_it_went_on_after(tmp_path: Path) -> None:
     write(tmp_path / "train.out", megatron([(step, 5) for step in range(1, 9)]))
     write(tmp_path / "train.err", "Traceback (most recent call last):\nKeyError: 'metrics server'\n")
     (run,) = read_runs([tmp_path])
-    assert (run.state, endings([run])) == ("as far as logged", {})
+    assert (run.state, failures([run])) == ("as far as logged", {})
 
 
 def test_errors_of_another_job_tell_nothing_of_this_one(tmp_path: Path) -> None:

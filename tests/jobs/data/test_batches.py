@@ -108,11 +108,11 @@ def test_the_last_samples_are_held_out_of_every_epoch_and_come_in_order_where_th
 
 def test_data_that_is_too_small_for_what_is_held_out_is_refused(tmp_path: Path) -> None:
     dataset = stored(tmp_path, [5] * 8, unlabelled=[0] * 6 + [5] * 2)
-    with pytest.raises(DataError, match=r"3 of them are held out .* Type scaling.global_batch_size=5 or less"):
+    with pytest.raises(DataError, match=r"3 of them are held out .* Set scaling.global_batch_size=5 or less"):
         batches(dataset, gbs=6, held_out=3)
-    with pytest.raises(DataError, match=r"Type a smaller data.held_out_samples"):
+    with pytest.raises(DataError, match=r"Set a smaller data.held_out_samples"):
         batches(dataset, gbs=6, held_out=8)
-    with pytest.raises(DataError, match=r"None of the 2 samples held out has a label"):
+    with pytest.raises(DataError, match=r"None of the 2 held-out samples has a label"):
         batches(dataset, gbs=2, held_out=2)
 
 
@@ -141,7 +141,7 @@ def test_a_global_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         batches(stored(tmp_path, [1] * 3), gbs=4)
     assert str(refused.value) == (
-        "A global batch takes 4 samples and the data has 3: Numbers in order. Type scaling.global_batch_size=3 or less "
+        "A global batch takes 4 samples and the data has 3: Numbers in order. Set scaling.global_batch_size=3 or less "
         "(scaling.sequences_per_rank when mode=weak), or give more data (data.path, data.max_samples, a smaller "
         "job.sequence_length)."
     )
@@ -152,9 +152,9 @@ def test_data_that_could_fill_a_global_batch_without_labels_is_refused(tmp_path:
     with pytest.raises(DataError) as refused:
         batches(dataset, gbs=2)
     assert str(refused.value) == (
-        "2 of 4 samples have no label, because their prompt fills job.sequence_length and data.mask_prompt=true takes "
-        "no loss on it; a global batch of 2 could be without any. Type a larger job.sequence_length, "
-        "data.too_long=refuse to see them, or data.mask_prompt=false."
+        "2 of 4 samples have no label, because their prompt fills job.sequence_length and data.mask_prompt=true "
+        "excludes it from the loss; a global batch of 2 could have no label. Set a larger job.sequence_length, "
+        "data.too_long=refuse to list them, or data.mask_prompt=false."
     )
 
 
@@ -167,7 +167,7 @@ def test_a_directory_that_is_not_prepared_data_is_refused(tmp_path: Path) -> Non
     with pytest.raises(DataError) as refused:
         open_dataset(tmp_path)
     assert str(refused.value) == (
-        f"{tmp_path} is not prepared data: it has no meta.json. Remove what is left of it; a run makes it again."
+        f"{tmp_path} is not prepared data: it has no meta.json. Remove the directory; a run creates it again."
     )
 
 

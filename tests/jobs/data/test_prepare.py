@@ -130,7 +130,7 @@ def test_max_samples_takes_the_first_windows(tmp_path: Path) -> None:
 def test_text_shorter_than_a_sample_is_refused(tmp_path: Path) -> None:
     text = refusal(text_config(tmp_path, "ab"), sequence_length=4)
     assert text == (
-        f"{tmp_path}/some.txt has 2 tokens, and one sample of job.sequence_length=4 needs 5. Type a smaller "
+        f"{tmp_path}/some.txt has 2 tokens, and one sample of job.sequence_length=4 needs 5. Set a smaller "
         "job.sequence_length, or give more text."
     )
     assert visible(tmp_path / "cache") == []
@@ -227,8 +227,8 @@ def test_a_record_that_is_too_long_is_refused_with_what_to_type(tmp_path: Path) 
     sizes = [len(Alpaca().apply(prompt="short")) + n + 1 for n in (30, 50)]
     assert refusal(data, sequence_length=sizes[0] - 1) == (
         f'{tmp_path}/alpaca.json: record 2 ("short") has {sizes[0]} tokens with its prompt, and job.sequence_length is '
-        f"{sizes[0] - 1}; 2 more are too long, the longest with {sizes[1]}. Type job.sequence_length={sizes[1]} to "
-        "keep all whole, or data.too_long=truncate to cut them as LitGPT does."
+        f"{sizes[0] - 1}; 2 more are too long, the longest with {sizes[1]}. Set job.sequence_length={sizes[1]} to "
+        "keep all complete, or data.too_long=truncate to truncate them as LitGPT does."
     )
     assert f'record 4 ("short") has {sizes[1]} tokens with its prompt, and job.sequence_length is {sizes[1] - 1}. ' in (
         refusal(data, sequence_length=sizes[1] - 1)
@@ -301,8 +301,8 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     directory = tokenizer_config(huggingface_tokenizer(tmp_path / "tok"), **BOS_EOS)
     data = text_config(tmp_path, tokenizer=str(directory))
     text = (
-        f"data.tokenizer={directory} has 320 tokens and model.vocab_size=319 has no place for them. Type "
-        "model.vocab_size=320, give a smaller tokenizer, or data.tokenizer=null for a BPE trained on the text."
+        f"data.tokenizer={directory} has 320 tokens, more than model.vocab_size=319. Set "
+        "model.vocab_size=320, give a smaller tokenizer, or set data.tokenizer=null for a BPE trained on the text."
     )
     assert refusal(data, vocab_size=319) == text
     assert visible(tmp_path / "cache") == [], "refused before encoding"
@@ -312,14 +312,14 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_bpe_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     assert refusal(text_config(tmp_path), vocab_size=299) == (
-        "data.bpe_vocab_size=300 is larger than model.vocab_size=299. Type data.bpe_vocab_size=299 or less, or a "
+        "data.bpe_vocab_size=300 is larger than model.vocab_size=299. Set data.bpe_vocab_size=299 or less, or a "
         "larger model.vocab_size."
     )
 
 
 def test_a_bpe_smaller_than_all_bytes_is_refused(tmp_path: Path) -> None:
     assert refusal(text_config(tmp_path, bpe_vocab_size=256)) == (
-        "data.bpe_vocab_size=256 is too small: all bytes and an end-of-text token are 257. Type data.bpe_vocab_size="
+        "data.bpe_vocab_size=256 is too small: all bytes and an end-of-text token are 257. Set data.bpe_vocab_size="
         "257 or more."
     )
 
@@ -464,7 +464,7 @@ def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path, place: str) -> N
     text = refusal(text_config(tmp_path, cache_dir=str(cache)))
     assert text.startswith(f"data.cache_dir={cache} cannot be written: ")
     assert text.endswith(
-        ". Nothing half-written was left. Type data.cache_dir=PATH for a directory with room that all nodes see."
+        ". No incomplete file was left. Set data.cache_dir=PATH to a directory with free space that all nodes share."
     )
 
 
@@ -499,7 +499,7 @@ def test_text_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeypat
         return write_samples(recipe, directory)
 
     monkeypatch.setattr(prepare_module, "write_samples", while_another_appends)
-    assert refusal(data) == f"{tmp_path}/some.txt changed while it was being read. Start again."
+    assert refusal(data) == f"{tmp_path}/some.txt changed while it was being read. Run the command again."
     assert visible(tmp_path / "cache") == []
 
 

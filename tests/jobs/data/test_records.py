@@ -105,7 +105,7 @@ def test_a_file_that_is_not_python_is_refused_with_the_line(tmp_path: Path) -> N
     with pytest.raises(DataError) as refused:
         read_records(Source.docstrings, [path], None)
     assert str(refused.value).startswith(f"{path} cannot be parsed at line 2: ")
-    assert str(refused.value).endswith("Type data=stdlib, which takes it as text.")
+    assert str(refused.value).endswith("Set data=stdlib, which reads it as text.")
 
 
 def test_pubmedqa_is_read_as_published(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_bad_json_lines_are_refused_with_the_line(tmp_path: Path) -> None:
 def test_json_lines_under_another_name_are_told_their_name(tmp_path: Path) -> None:
     text = refusal(tmp_path / "a.json", '{"instruction": "x"}\n{"instruction": "y"}\n')
     assert text == (
-        f"{tmp_path}/a.json is not JSON at line 2, column 1: Extra data. A file with one object a line must be named "
+        f"{tmp_path}/a.json is not JSON at line 2, column 1: Extra data. A file with one object per line must be named "
         ".jsonl."
     )
 
@@ -168,7 +168,7 @@ def test_json_lines_under_another_name_are_told_their_name(tmp_path: Path) -> No
 @pytest.mark.parametrize("content", ["[" * 100_000, "[" + "9" * 5000 + "]"], ids=["brackets", "digits"])
 def test_json_that_python_refuses_to_read_is_refused(tmp_path: Path, content: str) -> None:
     assert refusal(tmp_path / "a.json", content).startswith(
-        f"{tmp_path}/a.json is not JSON that Python reads, from line 1: "
+        f"{tmp_path}/a.json is not JSON that Python can parse, from line 1: "
     )
 
 
@@ -197,7 +197,7 @@ def test_an_object_without_records_is_refused(tmp_path: Path) -> None:
 )
 def test_json_of_another_shape_is_refused(tmp_path: Path, content: str, found: str) -> None:
     assert refusal(tmp_path / "a.json", content) == (
-        f"{tmp_path}/a.json holds {found}. data.source=alpaca reads a JSON list (or .jsonl) of objects with "
+        f"{tmp_path}/a.json contains {found}. data.source=alpaca reads a JSON list (or .jsonl) of objects with "
         "instruction, output and optionally input, or a directory with such a train.json."
     )
 

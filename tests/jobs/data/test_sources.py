@@ -51,7 +51,7 @@ def test_a_python_without_its_sources_is_refused(tmp_path: Path) -> None:
         stdlib_files(tmp_path)
     assert str(refused.value) == (
         f"The standard library of this Python has 11 bytes of source text in {tmp_path}, and data=stdlib and "
-        f"data=docstrings need {STDLIB_LEAST_BYTES}. Type data=text data.path=FILE, or data=random."
+        f"data=docstrings need {STDLIB_LEAST_BYTES}. Set data=text data.path=FILE, or data=random."
     )
 
 
@@ -109,14 +109,14 @@ def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path: Path, monkeypa
 def test_a_path_that_is_not_set_is_refused() -> None:
     assert refusal(Source.text, None) == (
         "data.path is not set. data.source=text reads a UTF-8 text file, or a directory of .txt files. "
-        "Type data.path=PATH."
+        "Set data.path=PATH."
     )
 
 
 @pytest.mark.parametrize("source", [Source.stdlib, Source.docstrings, Source.random])
 def test_a_path_that_is_not_used_is_refused(source: Source) -> None:
     assert refusal(source, Path("/some/file.txt")) == (
-        f"data.path=/some/file.txt is not used by data.source={source.name}. Type data.path=null, or data=text to "
+        f"data.path=/some/file.txt is not used by data.source={source.name}. Set data.path=null, or data=text to "
         "train on that file."
     )
 
@@ -124,7 +124,7 @@ def test_a_path_that_is_not_used_is_refused(source: Source) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert refusal(Source.alpaca, tmp_path / "gone.json") == (
         f"{tmp_path}/gone.json does not exist. data.source=alpaca reads a JSON list (or .jsonl) of objects with "
-        "instruction, output and optionally input, or a directory with such a train.json. Type data.path=PATH."
+        "instruction, output and optionally input, or a directory with such a train.json. Set data.path=PATH."
     )
 
 

@@ -148,7 +148,7 @@ def refusal(path: Path) -> str:
 def test_a_missing_tokenizer_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "gone") == (
         f"data.tokenizer={tmp_path}/gone does not exist. Give a directory with tokenizer.json or tokenizer.model, or "
-        "such a file. Type data.tokenizer=PATH, or data.tokenizer=null for a BPE trained on the text."
+        "such a file. Set data.tokenizer=PATH, or data.tokenizer=null for a BPE trained on the text."
     )
 
 
@@ -165,26 +165,26 @@ def test_a_file_that_is_no_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_a_corrupt_tokenizer_json_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     text = refusal(tmp_path)
-    assert text.startswith(f"{tmp_path}/tokenizer.json is not a tokenizer that can be read: ")
-    assert text.endswith("or type data.tokenizer=null for a BPE trained on the text.")
+    assert text.startswith(f"{tmp_path}/tokenizer.json cannot be read as a tokenizer: ")
+    assert text.endswith("or set data.tokenizer=null for a BPE trained on the text.")
 
 
 @pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\x00" * 100])
 def test_a_corrupt_tokenizer_model_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.model").write_bytes(content)
-    assert refusal(tmp_path).startswith(f"{tmp_path}/tokenizer.model is not a tokenizer that can be read: ")
+    assert refusal(tmp_path).startswith(f"{tmp_path}/tokenizer.model cannot be read as a tokenizer: ")
 
 
 def test_a_half_copied_tokenizer_model_is_refused(tmp_path: Path) -> None:
     model = sentencepiece_tokenizer(tmp_path) / "tokenizer.model"
     model.write_bytes(model.read_bytes()[:1000])
-    assert refusal(tmp_path).startswith(f"{model} is not a tokenizer that can be read: ")
+    assert refusal(tmp_path).startswith(f"{model} cannot be read as a tokenizer: ")
 
 
 def test_a_tokenizer_without_an_end_token_is_refused(tmp_path: Path) -> None:
     assert refusal(huggingface_tokenizer(tmp_path)) == (
-        f"{tmp_path}/tokenizer.json has no eos_token, which ends a text. Put a tokenizer_config.json that names its "
-        '"eos_token" beside it, as LitGPT needs it too.'
+        f"{tmp_path}/tokenizer.json has no eos_token, which ends a text. Add a tokenizer_config.json with its "
+        '"eos_token" beside it; LitGPT requires it too.'
     )
 
 
@@ -207,7 +207,7 @@ def test_an_end_id_beyond_the_vocabulary_is_refused(tmp_path: Path, eos_token_id
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [("{", " is not JSON: "), (json.dumps([1]), " does not hold a JSON object")]
+    ("content", "says"), [("{", " is not JSON: "), (json.dumps([1]), " does not contain a JSON object")]
 )
 def test_a_broken_tokenizer_config_is_refused(tmp_path: Path, content: str, says: str) -> None:
     (huggingface_tokenizer(tmp_path) / "tokenizer_config.json").write_text(content)

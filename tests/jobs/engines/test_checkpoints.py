@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.causes import end_of, latest_attempt
+from jobs.failures import end_of, latest_attempt
 from jobs.rundir import RunDir, read_records
 from tests.support.real_run import events, losses, make_run, train
 from tests.support.training import checkpoint_size_bytes, long, small_disk
@@ -58,7 +58,7 @@ def test_where_no_checkpoint_can_be_read_nothing_is_trained_and_a_person_decides
         path.unlink()
     assert 0 not in train(run)
     said = str(events(run, "failed")[0]["error"])
-    assert f"No older one can be read; remove {run.checkpoints} to start over." in said
+    assert f"No older checkpoint is readable; remove {run.checkpoints} to start over." in said
     assert events(run, "failed")[0]["cause"] == "refused"
     assert "step-00000002" in checkpoints(run), "what may be of use to somebody stays"
 

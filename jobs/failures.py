@@ -1,0 +1,244 @@
+"""Failure causes: the one list that recording, requeueing and reporting share, and the classification of exceptions.
+
+A rank that raises records its own cause. For a rank that was killed or hung, the batch script records it.
+This module does not import torch, because a rank that cannot import torch must still record its failure.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from jobs.errors import SuiteError
+from jobs.ranks import restart_count
+from jobs.rundir import RunDir, append_event
+
+
+class Retry(Enum):
+    """Where the same run may succeed when it is started again."""
+
+    nowhere = "nowhere"
+    anywhere = "anywhere"
+    elsewhere = "elsewhere"
+    """The node is suspect: a sweep avoids a node that has failed repeatedly."""
+
+
+class FailureCause(Enum):
+    """What ended a run. The name is written to status.jsonl; runs.csv and reports contain `word`."""
+
+    out_of_gpu_memory = (
+        "out_of_gpu_memory",
+        Retry.nowhere,
+        "Lower job.micro_batch_size, shard more (parallelism=fsdp_full or more ranks), or enable activation "
+        "checkpointing.",
+    )
+    out_of_host_memory = (
+        "out_of_host_memory",
+        Retry.nowhere,
+        "Request more memory per node, or start fewer ranks or data workers on each node.",
+    )
+    time_limit = (
+        "time_limit",
+        Retry.anywhere,
+        "Raise wall_time_min, or save checkpoints often enough to resume the run.",
+    )
+    preempted = (
+        "preempted",
+        Retry.anywhere,
+        "Resume the run; for a deadline, use a partition or QOS that is not preempted.",
+    )
+    node_failure = ("node_failure", Retry.elsewhere, "Resume the run without the failed node.")
+    requeued = (
+        "requeued",
+        Retry.anywhere,
+        "Nothing to do after one requeue; if it repeats, ask the site for the requeue policy.",
+    )
+    hung = (
+        "collective_timeout",
+        Retry.elsewhere,
+        "Check the stack and the node of the named rank: it lagged or died while the others waited.",
+    )
+    hardware = ("hardware", Retry.elsewhere, "Report the node to the site, and resume the run without it.")
+    lost_peer = (
+        "network",
+        Retry.anywhere,
+        "Check that the nodes reach each other at the rendezvous port, and that no node died first.",
+    )
+    launch_failure = (
+        "launch_failure",
+        Retry.nowhere,
+        "Start the container or program by hand on that node: the run's own code was not reached.",
+    )
+    refused = (
+        "configuration_error",
+        Retry.nowhere,
+        "Correct the setting that the line names; the same submission would fail again.",
+    )
+    code = ("code_error", Retry.nowhere, "Read the traceback beside the line: the program or a library raised it.")
+    diverged = (
+        "diverged",
+        Retry.nowhere,
+        "Lower the learning rate, clip gradients, or restart from a checkpoint before the loss rose.",
+    )
+    killed = (
+        "killed",
+        Retry.elsewhere,
+        "Read the node's kernel log: the usual source of an unexplained SIGKILL is exhausted host memory.",
+    )
+    aborted = (
+        "aborted",
+        Retry.nowhere,
+        "Read the lines before the abort; with NCCL the usual source is the watchdog.",
+    )
+    cancelled = ("cancelled", Retry.nowhere, "A user cancelled the job: resume the run if that was not intended.")
+    unknown = (
+        "unknown",
+        Retry.nowhere,
+        "Read the end of the log, the node's kernel log and `sacct -j JOB -o State,ExitCode`.",
+    )
+    # Run directories of earlier releases contain this name for the memory of both host and GPU.
+    out_of_memory = out_of_host_memory
+
+    def __init__(self, word: str, retry: Retry, advice: str) -> None:
+        self.word = word
+        self.retry = retry
+        self.advice = advice
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same run may succeed when it is started again."""
+        return self.retry is not Retry.nowhere
+
+    @property
+    def is_symptom(self) -> bool:
+        """Whether a failure elsewhere also leaves this trace."""
+        return self in {FailureCause.lost_peer, FailureCause.killed, FailureCause.unknown}
+
+    @property
+    def explains_symptoms(self) -> bool:
+        """Whether it is a statement of the machine or of Slurm that precedes a symptom."""
+        return self in {
+            FailureCause.out_of_host_memory,
+            FailureCause.hardware,
+            FailureCause.node_failure,
+            FailureCause.time_limit,
+            FailureCause.preempted,
+        }
+
+    @property
+    def survivable(self) -> bool:
+        """Whether a program may print its signature and continue."""
+        return self in {
+            FailureCause.code,
+            FailureCause.refused,
+            FailureCause.lost_peer,
+            FailureCause.diverged,
+            FailureCause.unknown,
+        }
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a run was asked to stop at a step boundary."""
+
+    reason: str
+    cause: FailureCause | None
+    """None where the signal alone does not determine the cause."""
+
+
+# Signals that Slurm and users send before SIGKILL; the batch script requests SIGUSR2 ahead of the time limit.
+STOPS = {
+    signal.SIGTERM: Stop("asked to end (SIGTERM)", None),
+    signal.SIGUSR2: Stop("time limit near, or preempted (SIGUSR2)", FailureCause.time_limit),
+}
+
+# By name, because torch may not be importable: exceptions of c10d.
+LOST_PEER_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError"}
+# gloo raises a plain RuntimeError that contains its own file names.
+LOST_PEER_TEXT = re.compile(r"gloo/|Connection (closed|reset) by peer")
+# torch.OutOfMemoryError is raised for a device; torch raises a plain RuntimeError for host memory.
+GPU_MEMORY_TYPE = "OutOfMemoryError"
+GPU_MEMORY_TEXT = re.compile(r"(?:CUDA|HIP|XPU) out of memory")
+HOST_MEMORY_TEXT = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
+# CUDA errors that NVIDIA's documentation of Xid messages attributes to the device.
+HARDWARE_TEXT = re.compile(r"uncorrectable (NVLink|ECC) error|fallen off the bus|CUDA-capable device\(s\) is/are busy")
+# The words of `srun: error: node02: task 1: Killed`; a word that is not listed is a signal from outside.
+TASK_CAUSES = {
+    "Out Of Memory": FailureCause.out_of_host_memory,
+    "Segmentation fault": FailureCause.code,
+    "Aborted": FailureCause.code,
+    # SIGUSR2 arrived before the rank had installed its handler.
+    "User defined signal 2": FailureCause.time_limit,
+}
+
+
+def cause_of(error: BaseException) -> FailureCause:
+    """Return the cause of an exception that a rank raised."""
+    types = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error)
+    if isinstance(error, SuiteError):
+        return FailureCause.refused
+    if GPU_MEMORY_TYPE in types:
+        return FailureCause.out_of_gpu_memory
+    if isinstance(error, MemoryError) or HOST_MEMORY_TEXT.search(text):
+        return FailureCause.out_of_host_memory
+    if HARDWARE_TEXT.search(text):
+        return FailureCause.hardware
+    if types & LOST_PEER_TYPES or LOST_PEER_TEXT.search(text):
+        return FailureCause.lost_peer
+    return FailureCause.code
+
+
+def cause_of_task(how: str) -> FailureCause:
+    """Return the cause of a task whose end srun reports in these words: `Killed`, `Exited with exit code 1`."""
+    return FailureCause.code if how.startswith("Exited") else TASK_CAUSES.get(how, FailureCause.killed)
+
+
+def recorded_cause(event: Mapping[str, Any]) -> FailureCause | None:
+    """Return the cause that an event of status.jsonl names; None where it names none that is known."""
+    name = event.get("cause")
+    if name == "out_of_memory" and GPU_MEMORY_TEXT.search(str(event.get("error"))):
+        return FailureCause.out_of_gpu_memory
+    return FailureCause.__members__.get(str(name))
+
+
+def blames_node(failure: Mapping[str, Any]) -> bool:
+    """Return whether the recorded node of a failure is suspect."""
+    cause = recorded_cause(failure)
+    return cause is not None and cause.retry is Retry.elsewhere
+
+
+def record_failure(
+    run: RunDir, cause: FailureCause, *, rank: int, node: str, error: str, restart: int | None = None
+) -> None:
+    """Append to the run's status.jsonl the rank that ended this start, with its node and cause."""
+    start = restart_count() if restart is None else restart
+    append_event(run, "failed", restart=start, cause=cause.name, rank=rank, node=node, error=error)
+
+
+def latest_attempt(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the events since the ranks last met, or since the run last went back into the queue."""
+    begins = [i for i, event in enumerate(events) if event["event"] in {"started", "requeued"}]
+    latest = events[begins[-1] :] if begins else events
+    # A rank that outlived its attempt, on a node that was cut off, may still append its own failure.
+    restart = restart_of(latest[0], 0) if latest else 0
+    return [event for event in latest if event["event"] != "failed" or restart_of(event, restart) >= restart]
+
+
+def restart_of(event: Mapping[str, Any], unknown: int) -> int:
+    """Return the number of restarts before an event, or `unknown` where it was not recorded."""
+    restart = event.get("restart")
+    return restart if isinstance(restart, int) else unknown
+
+
+def end_of(attempt: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the end that an attempt recorded: its first failure that is not a lost peer, else the last end."""
+    ends = [event for event in attempt if event["event"] in {"finished", "stopped", "failed"}]
+    failures = [event for event in ends if event["event"] == "failed"]
+    # A rank that lost its peer observed the failure of another rank, even where it wrote first.
+    own = [event for event in failures if event.get("cause") != FailureCause.lost_peer.name]
+    return next(iter(own or failures or ends[-1:]), None)
