@@ -138,7 +138,7 @@ def sequence_parallel(run: Run) -> bool:
 
 
 # Stages a rank holds unless the user says otherwise, and the schedules that can hold others.
-STAGES_PER_RANK = {
+PIPELINE_STAGES_PER_RANK = {
     Schedule["GPipe"]: 1,
     Schedule["1F1B"]: 1,
     Schedule["Interleaved1F1B"]: 2,
@@ -148,15 +148,15 @@ STAGES_PER_RANK = {
 }
 
 
-def stages_per_rank(run: Run) -> int:
+def pipeline_stages_per_rank(run: Run) -> int:
     """Pieces of the model that a pipeline rank holds."""
     p = run.parallelism
-    return 1 if p.pipeline == 1 else p.stages_per_rank or STAGES_PER_RANK[p.schedule]
+    return 1 if p.pipeline == 1 else p.stages_per_rank or PIPELINE_STAGES_PER_RANK[p.schedule]
 
 
-def stages_of(run: Run, pp_rank: int) -> list[int]:
+def pipeline_stages_of(run: Run, pp_rank: int) -> list[int]:
     """Stages a pipeline rank holds: every pp-th, or for a V schedule one from each end."""
-    p, count = run.parallelism.pipeline, stages_per_rank(run)
+    p, count = run.parallelism.pipeline, pipeline_stages_per_rank(run)
     if run.parallelism.schedule is Schedule["ZBVZeroBubble"] and p > 1:
         return [pp_rank, 2 * p - 1 - pp_rank]
     return [pp_rank + i * p for i in range(count)]

@@ -82,7 +82,7 @@ def axes_of(layouts: Sequence[MeasuredLayout]) -> list[str]:
     return sorted({each.axis for layout in layouts for each in layout.collectives or ()}, key=axis_order)
 
 
-def held_and_sent(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+def memory_and_communication(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of the table: one row a layout and number of ranks, one column an axis.
 
     A cell of an axis has one line for each collective: `all_gather 12.5 (24)`. Layouts that recorded neither have

@@ -42,7 +42,7 @@ def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, wid
         lines.append(f"Ranks sit in blocks, {layout.ranks_per_node} a node (srun is told --distribution=block).")
     lines += ["", *drawing(layout, width), "", *group_lines(layout)]
     if held_layers is not None and layout.pp > 1:
-        lines += ["", *stage_lines(layout, held_layers)]
+        lines += ["", *pipeline_stage_lines(layout, held_layers)]
     return "\n".join(lines)
 
 
@@ -179,7 +179,7 @@ def crossing(layout: Layout, groups: list[list[int]]) -> str:
     return f"crosses nodes: {count} of {hops} hop{'s' if hops > 1 else ''}"
 
 
-def stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[str]:
+def pipeline_stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[str]:
     """Of every place on the pp axis: its ranks, their nodes and its layers."""
     size = layout.world_size // layout.pp  # pp is the slowest axis: its places are blocks of ranks
     return aligned(

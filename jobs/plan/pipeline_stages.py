@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-from jobs.layout import stages_of, stages_per_rank
+from jobs.layout import pipeline_stages_of, pipeline_stages_per_rank
 from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
 from jobs.schema import Model, Run, StageSplit
 
 
-def stage_layers(run: Run) -> list[range]:
+def pipeline_stage_layers(run: Run) -> list[range]:
     """The layers of every stage, first to last; of a run that jobs.plan.legality has passed."""
     counts = layer_counts(run)
     ends = itertools.accumulate(counts)
@@ -18,15 +18,17 @@ def stage_layers(run: Run) -> list[range]:
 
 def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:
     """The layers of each pipeline rank, which may hold several stages."""
-    stages = stage_layers(run)
+    stages = pipeline_stage_layers(run)
     places = range(run.parallelism.pipeline)
-    return tuple(tuple(layer for stage in stages_of(run, place) for layer in stages[stage]) for place in places)
+    return tuple(
+        tuple(layer for stage in pipeline_stages_of(run, place) for layer in stages[stage]) for place in places
+    )
 
 
 def layer_counts(run: Run) -> list[int]:
     """How many layers each stage has, as chosen or as the split deals them."""
     p, layers = run.parallelism, run.model.layers
-    stages = p.pipeline * stages_per_rank(run)
+    stages = p.pipeline * pipeline_stages_per_rank(run)
     if p.stage_layers is not None:
         return list(p.stage_layers)
     if p.stage_split is StageSplit.balanced:

@@ -18,7 +18,7 @@ Made = TypeVar("Made")
 
 
 @contextmanager
-def made_ahead(make: Callable[[int], Made], steps: Iterable[int], depth: int) -> Iterator[Iterator[Made]]:
+def prefetch(make: Callable[[int], Made], steps: Iterable[int], depth: int) -> Iterator[Iterator[Made]]:
     """What `make` returns for each step, in order; of the next `depth` steps it is made meanwhile, one at a time.
 
     What `make` raises is raised where that step's is asked for. With depth 0 there is no thread.

@@ -18,7 +18,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch h
 from jobs import metrics as m
 from jobs.data import Dataset, held_out_batches, open_dataset
 from jobs.engines.native import checkpoint
-from jobs.engines.native.fill import fill
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
 from jobs.engines.native.weights import values_of
@@ -62,10 +62,10 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     gpt, tied = empty_model(run.model, run.job.sequence_length, run.engine.loss), run.model.tie_embeddings
     tie_embeddings(gpt, tied=tied)
     if directory.export.exists():
-        fill(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
+        load_sharded(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
         (end, *_) = (event for event in read_events(directory.status) if event["event"] == "finished")
         return gpt, int(end["step"])
-    fill(
+    load_sharded(
         gpt, device, lambda _, shape, dtype, where: torch.empty(*shape, dtype=dtype, device=where), tensor=1, tied=tied
     )
     step = newest_readable(directory, partial(checkpoint.load_weights, gpt))

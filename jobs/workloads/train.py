@@ -23,7 +23,7 @@ from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
-from jobs.engines.native.fill import own_part
+from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
@@ -32,7 +32,7 @@ from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.pace import Pace
-from jobs.runtime.prefetch import made_ahead, pinned
+from jobs.runtime.prefetch import pinned, prefetch
 from jobs.runtime.process_group import (
     StopRequest,
     join,
@@ -185,7 +185,7 @@ def batches_for(
     depth = run.engine.prefetch_batches
     page_locked = depth > 0 and device.type == "cuda"
     make = (lambda step: pinned(batches.step(step))) if page_locked else batches.step
-    return made_ahead(make, range(done + 1, steps + 1), depth)
+    return prefetch(make, range(done + 1, steps + 1), depth)
 
 
 def on_device(tokens: Tokens, device: torch.device) -> torch.Tensor:
@@ -221,7 +221,7 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: Devic
     norm = total.sqrt()
     if max_norm is not None:
         # Each rank its own parts: as DTensors, a product of many has torch look for a layout for seconds at first.
-        gradients = [own_part(p.grad) for group in groups for p in group if p.grad is not None]
+        gradients = [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as clip_grads_with_norm_ scales
     return norm.item()
 

@@ -29,14 +29,14 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
+from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
-from jobs.engines.native.fill import part_of
+from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
@@ -155,7 +155,7 @@ def load_weights(gpt: GPT, path: Path) -> int:
 def read_into(state: dict[str, Any], path: Path) -> None:
     """Read the parts of a checkpoint that a state has into it, in place; every rank calls it."""
     try:
-        load_sharded(state, checkpoint_id=path)
+        load_dcp(state, checkpoint_id=path)
     except (CheckpointException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {path} cannot be read: {met_by_ranks(error)}.") from error
 
@@ -174,7 +174,7 @@ def reordered(name: str, value: Any, order: Order, config: Config, tensor: int) 
     """The value with its rows in another order; every rank that holds a part of it takes part."""
     if tensor == 1 or ".attn.qkv." not in name or not isinstance(value, DTensor) or value.ndim == 0:
         return value
-    return part_of(order(name, value.full_tensor(), config, tensor), value)
+    return shard_of(order(name, value.full_tensor(), config, tensor), value)
 
 
 def export(directory: Path, gpt: GPT, tokenizer_files: list[Path], *, tensor: int) -> None:

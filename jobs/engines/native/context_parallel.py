@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.experimental import context_parallel
 
 
-def cut_sequences(gpt: GPT, mesh: DeviceMesh, tokens: list[Tensor]) -> AbstractContextManager[None]:
+def apply_cp(gpt: GPT, mesh: DeviceMesh, tokens: list[Tensor]) -> AbstractContextManager[None]:
     """A context in which tokens (n, seq) and the rotary table hold this rank's part of every sequence."""
     return context_parallel(
         mesh,

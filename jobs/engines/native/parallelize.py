@@ -14,16 +14,16 @@ from torch.distributed.tensor.parallel import loss_parallel
 from jobs import metrics as m
 from jobs.engines.native.activation_checkpointing import recompute
 from jobs.engines.native.compilation import compile_layer
-from jobs.engines.native.context_parallel import cut_sequences
+from jobs.engines.native.context_parallel import apply_cp
 from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_fsdp
-from jobs.engines.native.fill import fill
 from jobs.engines.native.float8 import multiply_in_float8, refuse_float8
 from jobs.engines.native.kernels import fuse, usable
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddings
-from jobs.engines.native.pipeline import Pipeline, Stage, split
+from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline_split
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
-from jobs.engines.native.tensor_parallel import cut_matrices
+from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
 from jobs.layout import AXES, Layout, sequence_parallel
 from jobs.metrics import Metric
@@ -55,12 +55,12 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     p, kernels = run.parallelism, usable(run.engine.kernels, device)
     gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)
     gpt.to(TYPES[run.engine.parameters])
-    units: list[Decoder] | list[Stage] = [gpt]
+    units: list[Decoder] | list[PipelineStageModule] = [gpt]
 
     if p.pipeline > 1:
-        units = split(gpt, run, mesh["pp"].get_local_rank())
+        units = pipeline_split(gpt, run, mesh["pp"].get_local_rank())
     if p.tensor > 1:
-        cut_matrices(gpt, mesh["tp"], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+        apply_tp(gpt, mesh["tp"], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
         multiply_in_float8(gpt)
@@ -76,19 +76,19 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
         elif run.job.precision is Precision.bfloat16:
             autocast(unit, device)
     begins(m.STARTUP_WEIGHTS_TIME)
-    fill(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
+    load_sharded(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
 
     def around(tokens: list[Tensor]) -> ExitStack:
         contexts = ExitStack()
         if p.tensor > 1 and p.loss_parallel:
             contexts.enter_context(loss_parallel())
         if p.context > 1:
-            contexts.enter_context(cut_sequences(gpt, mesh["cp"], tokens))
+            contexts.enter_context(apply_cp(gpt, mesh["cp"], tokens))
         return contexts
 
     execution: ForwardBackward
     if p.pipeline > 1:
-        execution = Pipeline([u for u in units if isinstance(u, Stage)], run, mesh["pp"], device, around)
+        execution = Pipeline([u for u in units if isinstance(u, PipelineStageModule)], run, mesh["pp"], device, around)
     else:
         execution = OneAfterAnother(replicate(gpt, mesh) if uses_ddp(run) else gpt, around)
     return ParallelModel(gpt, execution, kernels)

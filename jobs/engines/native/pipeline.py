@@ -14,12 +14,12 @@ from jobs.data import MicroBatch
 from jobs.engines.native.loss import summed_loss
 from jobs.engines.native.model import Decoder, through
 from jobs.engines.native.step import Around
-from jobs.layout import accumulation, stages_of
-from jobs.plan.pipeline_stages import held_layers, stage_layers
+from jobs.layout import accumulation, pipeline_stages_of
+from jobs.plan.pipeline_stages import held_layers, pipeline_stage_layers
 from jobs.schema import Run
 
 
-class Stage(nn.Module):
+class PipelineStageModule(nn.Module):
     """Some consecutive layers: tokens (mbs, seq) into the first, the loss out of the last, activations between."""
 
     def __init__(self, gpt: Decoder, index: int, layers: Sequence[int], *, first: bool, last: bool) -> None:
@@ -43,15 +43,15 @@ class Stage(nn.Module):
         return summed_loss(self.loss, self.ln_f(x), self.lm_head, targets)
 
 
-def split(gpt: Decoder, run: Run, pp_rank: int) -> list[Stage]:
+def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageModule]:
     """Drop from the model what this rank does not hold, and return the stages that run the rest.
 
     The model keeps LitGPT's parameter names, so what all ranks hold adds up to one checkpoint.
     """
-    layers = stage_layers(run)
+    layers = pipeline_stage_layers(run)
     last = len(layers) - 1
-    mine = stages_of(run, pp_rank)
-    stages = [Stage(gpt, i, layers[i], first=i == 0, last=i == last) for i in mine]
+    mine = pipeline_stages_of(run, pp_rank)
+    stages = [PipelineStageModule(gpt, i, layers[i], first=i == 0, last=i == last) for i in mine]
     gpt.transformer["h"] = nn.ModuleDict({str(i): gpt.transformer.h[i] for i in sorted(held_layers(run)[pp_rank])})
     if 0 not in mine:
         del gpt.transformer["wte"]
@@ -64,7 +64,9 @@ def split(gpt: Decoder, run: Run, pp_rank: int) -> list[Stage]:
 class Pipeline:
     """Runs the micro-batches of a step through the stages, in the order of one of torch's schedules."""
 
-    def __init__(self, stages: list[Stage], run: Run, mesh: DeviceMesh, device: torch.device, around: Around) -> None:
+    def __init__(
+        self, stages: list[PipelineStageModule], run: Run, mesh: DeviceMesh, device: torch.device, around: Around
+    ) -> None:
         self.scale = 1.0
         self.stages = stages
         self.run = run
@@ -77,7 +79,7 @@ class Pipeline:
     def schedule(self) -> Callable[..., object]:
         """What runs a step on micro-batches of one size."""
         kind = get_schedule_class(self.run.parallelism.schedule.name)
-        count = len(stage_layers(self.run))
+        count = len(pipeline_stage_layers(self.run))
         placed = [PipelineStage(stage, stage.index, count, self.device, group=self.group) for stage in self.stages]
         # The loss is divided by the labels of the global batch: gradients must not be divided again.
         schedule = kind(

@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import (
 from jobs.engines.native.model import layers
 
 
-def cut_matrices(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool) -> None:
+def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool) -> None:
     """Cut the held part of the model over the TP group, in place.
 
     Column-wise then row-wise in attention and feed-forward, so that each needs one reduction. With

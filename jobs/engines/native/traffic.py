@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from jobs import metrics as m
-from jobs.engines.native.fill import own_part
+from jobs.engines.native.load_sharded import local_shard
 from jobs.layout import AXES, Layout
 
 # Part of an operator's name -> what it does. Barriers and waits move nothing; a receive is a send's other end.
@@ -107,7 +107,7 @@ def size_bytes(side: object) -> int:
 
 def held_here(parameters: Iterable[Tensor]) -> int:
     """Parameters that this rank keeps between steps."""
-    return sum(own_part(parameter).numel() for parameter in parameters)
+    return sum(local_shard(parameter).numel() for parameter in parameters)
 
 
 def parameters_held(parameters: Iterable[Tensor]) -> int:

@@ -96,7 +96,7 @@ def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_file
     with written_aside(directory) as writing:
         # One replica gathers over TP; each of its stages leaves its layers in a file that rank 0 reads in turn.
         if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
-            state = dict(stage_weights(strategy))
+            state = dict(pipeline_stage_weights(strategy))
             if parallel_state.get_tensor_model_parallel_rank() == 0:
                 save_archive(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
         torch.distributed.barrier()
@@ -115,7 +115,7 @@ def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_file
                 shutil.copy(file, writing)
 
 
-def stage_weights(strategy: MegatronStrategy) -> Iterator[tuple[str, torch.Tensor]]:
+def pipeline_stage_weights(strategy: MegatronStrategy) -> Iterator[tuple[str, torch.Tensor]]:
     """This pipeline rank's weights by LitGPT's names."""
     for model in models(strategy):
         yield from litgpt_weights(model)

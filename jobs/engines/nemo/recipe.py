@@ -22,8 +22,8 @@ from nemo.collections.llm.gpt.model.base import HAVE_TE
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 
 from jobs.engines.native.weights import values_of
-from jobs.engines.nemo.weights import fill
-from jobs.layout import sequence_parallel, stages_per_rank
+from jobs.engines.nemo.weights import load_sharded
+from jobs.layout import pipeline_stages_per_rank, sequence_parallel
 from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
 
 RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {
@@ -59,7 +59,7 @@ class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
             if self.recompute_granularity == "full" and model.pre_process:
                 # Recomputed layers learn only if what goes into the first of them takes a gradient.
                 model.embedding.register_forward_hook(lambda _module, _inputs, output: output.requires_grad_())
-        fill(model, values_of(self.init_from, self.init_seed), self.init_seed)
+        load_sharded(model, values_of(self.init_from, self.init_seed), self.init_seed)
         return model
 
 
@@ -126,8 +126,8 @@ def model_config(run: Run) -> nemo_run.Config:
         params_dtype=dtype,
         pipeline_dtype=dtype,
         # With virtual stages, two pipeline ranks are each other's next and previous: only single messages keep apart.
-        overlap_p2p_comm=stages_per_rank(run) > 1,
-        batch_p2p_comm=stages_per_rank(run) == 1,
+        overlap_p2p_comm=pipeline_stages_per_rank(run) > 1,
+        batch_p2p_comm=pipeline_stages_per_rank(run) == 1,
         **RECOMPUTE[run.engine.activation_checkpointing],
         # Fused kernels are Transformer Engine's, on GPUs. The fused GELU is another function (tanh's).
         use_cpu_initialization=not on_gpu,
@@ -156,7 +156,7 @@ def rope_scaling(run: Run) -> dict[str, float]:
 
 def strategy(run: Run) -> nemo_run.Config:
     """Megatron's parallelism; its order of ranks, tp fastest and pp slowest, is that of jobs.layout."""
-    p, stages = run.parallelism, stages_per_rank(run)
+    p, stages = run.parallelism, pipeline_stages_per_rank(run)
     return nemo_run.Config(
         nl.MegatronStrategy,
         tensor_model_parallel_size=p.tensor,

@@ -146,7 +146,7 @@ def by_kind(qkv: Tensor, config: TransformerConfig) -> Tensor:
 
 
 @torch.no_grad()
-def fill(model: GPTModel, values: Values, seed: int) -> None:
+def load_sharded(model: GPTModel, values: Values, seed: int) -> None:
     """Give every parameter of this rank its part of the run's first weights, adapters theirs from the seed."""
     rank = parallel_state.get_tensor_model_parallel_rank()
     ranks = parallel_state.get_tensor_model_parallel_world_size()

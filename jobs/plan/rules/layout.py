@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 
-from jobs.layout import STAGES_PER_RANK, data_degree, layout_of, sequence_parallel, shard_degree, stages_per_rank
+from jobs.layout import (
+    PIPELINE_STAGES_PER_RANK,
+    data_degree,
+    layout_of,
+    pipeline_stages_per_rank,
+    sequence_parallel,
+    shard_degree,
+)
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
 
-ONE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
+ONE_PIPELINE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
 
 
 def sharding_goes_with_fsdp(run: Run) -> str | None:
@@ -99,13 +106,13 @@ def pipeline_settings_have_a_pipeline(run: Run) -> str | None:
     return None
 
 
-def schedule_fits_stages(run: Run) -> str | None:
+def schedule_fits_pipeline_stages(run: Run) -> str | None:
     """Which schedules hold one stage a rank, and which several."""
     p = run.parallelism
-    count = stages_per_rank(run)
-    if p.pipeline == 1 or count == STAGES_PER_RANK[p.schedule]:
+    count = pipeline_stages_per_rank(run)
+    if p.pipeline == 1 or count == PIPELINE_STAGES_PER_RANK[p.schedule]:
         return None
-    if p.schedule in ONE_STAGE:
+    if p.schedule in ONE_PIPELINE_STAGE:
         return (
             f"parallelism.schedule={p.schedule.name} holds one stage a rank, not {count}. Type "
             "parallelism.stages_per_rank=null, or parallelism.schedule=Interleaved1F1B."
@@ -119,12 +126,12 @@ def schedule_fits_stages(run: Run) -> str | None:
     return None
 
 
-def stages_share_layers(run: Run) -> str | None:
+def pipeline_stages_share_layers(run: Run) -> str | None:
     """Every stage has a layer, and the stages have them all."""
     p, layers, name = run.parallelism, run.model.layers, run.model.name
-    stages = p.pipeline * stages_per_rank(run)
+    stages = p.pipeline * pipeline_stages_per_rank(run)
     what = f"parallelism.pipeline={p.pipeline}" + (
-        f" x {stages_per_rank(run)} stages a rank" if stages > p.pipeline else ""
+        f" x {pipeline_stages_per_rank(run)} stages a rank" if stages > p.pipeline else ""
     )
     if p.stage_layers is not None:
         counts = p.stage_layers
@@ -147,7 +154,7 @@ def stages_share_layers(run: Run) -> str | None:
     return None
 
 
-def tied_embeddings_share_a_stage(run: Run) -> str | None:
+def tied_embeddings_share_a_pipeline_stage(run: Run) -> str | None:
     """Embedding and head are one weight, and a pipeline puts them on different ranks."""
     if run.model.tie_embeddings and run.parallelism.pipeline > 1:
         return (
@@ -210,9 +217,9 @@ GRID: tuple[Rule, ...] = (
     cuts_divide_sequence,
     context_needs_gpus,
     pipeline_settings_have_a_pipeline,
-    schedule_fits_stages,
-    stages_share_layers,
-    tied_embeddings_share_a_stage,
+    schedule_fits_pipeline_stages,
+    pipeline_stages_share_layers,
+    tied_embeddings_share_a_pipeline_stage,
     grid_fills_world,
 )
 WARNINGS: tuple[Rule, ...] = (tensor_crosses_nodes,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.layout import accumulation, sequence_parallel, stages_per_rank
+from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.schema import Precision, Run, Schedule, StageSplit, Strategy
@@ -37,7 +37,7 @@ def schedule_is_megatrons(run: Run) -> str | None:
     return None
 
 
-def stages_are_even(run: Run) -> str | None:
+def pipeline_stages_are_even(run: Run) -> str | None:
     """Every stage the same number of layers."""
     p = run.parallelism
     if p.pipeline > 1 and (p.stage_layers is not None or p.stage_split is not StageSplit.even):
@@ -51,7 +51,7 @@ def stages_are_even(run: Run) -> str | None:
 def micro_batches_make_whole_rounds(run: Run) -> str | None:
     """The interleaved schedule hands micro-batches from stage to stage in rounds of one for each pipeline rank."""
     pipeline, count = run.parallelism.pipeline, accumulation(run)
-    if pipeline > 1 and stages_per_rank(run) > 1 and count % pipeline:
+    if pipeline > 1 and pipeline_stages_per_rank(run) > 1 and count % pipeline:
         return (
             f"engine=nemo runs parallelism.schedule={run.parallelism.schedule.name} in rounds of {pipeline} "
             f"micro-batches (parallelism.pipeline), and a step has {count}. Choose a global batch of a multiple of "
@@ -128,7 +128,7 @@ def tensor_divides_adapters(run: Run) -> str | None:
 RULES: tuple[Rule, ...] = (
     weights_are_replicated,
     schedule_is_megatrons,
-    stages_are_even,
+    pipeline_stages_are_even,
     micro_batches_make_whole_rounds,
     loss_stays_cut,
     sequence_is_cut_on_gpus_only,

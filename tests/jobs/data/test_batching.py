@@ -19,7 +19,7 @@ from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
 from jobs.engines.native import model as engine_model
 from jobs.engines.native.activation_checkpointing import recompute
 from jobs.engines.native.attention import Samples
-from jobs.engines.native.fill import fill
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.loss import chunked, whole
 from jobs.engines.native.model import Decoder, empty_model, layers
 from jobs.engines.native.weights import values_of
@@ -162,7 +162,7 @@ def decoder(loss: Loss = Loss.whole) -> Decoder:
     """The small model with weights large enough for attention to matter."""
     (point,) = compose([*SMALL, *LAYOUTS["single"]], multirun=False)
     gpt = empty_model(point.run.model, 32, loss)
-    fill(gpt, torch.device("cpu"), values_of(None, 7), tensor=1, tied=False)
+    load_sharded(gpt, torch.device("cpu"), values_of(None, 7), tensor=1, tied=False)
     with torch.no_grad():
         for weight in gpt.parameters():
             if weight.ndim == 2:

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.native.data_parallel import gather_ahead
-from jobs.engines.native.fill import fill
 from jobs.engines.native.kernels import fuse
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import random_value, values_of
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
-from jobs.runtime.prefetch import made_ahead
+from jobs.runtime.prefetch import prefetch
 from jobs.schema import Loss
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, refusal
@@ -94,7 +94,7 @@ def test_every_step_is_made_once_and_in_order_and_so_many_ahead(depth: int, coun
         made.append(step)
         return step
 
-    with made_ahead(make, range(count), depth) as ready:
+    with prefetch(make, range(count), depth) as ready:
         for position, step in enumerate(ready):
             assert step == position
             assert len(made) <= position + 1 + depth
@@ -107,7 +107,7 @@ def test_what_a_batch_raises_is_raised_in_the_step_that_needs_it() -> None:
             raise ValueError("torn shard")
         return step
 
-    with made_ahead(make, range(9), 4) as ready:
+    with prefetch(make, range(9), 4) as ready:
         assert (next(ready), next(ready)) == (0, 1)
         with pytest.raises(ValueError, match="torn shard"):
             next(ready)
@@ -118,7 +118,7 @@ def test_a_loop_that_stops_early_leaves_no_thread() -> None:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")]
 
     def stops() -> Iterator[int]:
-        with made_ahead(lambda step: step, range(10**9), 3) as ready:
+        with prefetch(lambda step: step, range(10**9), 3) as ready:
             yield next(ready)
             assert len(making()) == 1
             raise KeyboardInterrupt
@@ -263,7 +263,7 @@ def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(monkeypatch:
     monkeypatch.setitem(sys.modules, "liger_kernel.ops", stand_in)
     (point,) = compose(["model=tiny"], multirun=False)
     gpt = empty_model(point.run.model, 16, Loss.whole)
-    fill(gpt, torch.device("cpu"), values_of(None, 1), tensor=1, tied=False)
+    load_sharded(gpt, torch.device("cpu"), values_of(None, 1), tensor=1, tied=False)
     tokens = torch.arange(32).reshape(2, 16)
     # Whole rows, and one packed row of samples of 9 and 7 tokens.
     rows = [(tokens, tokens + 1), (tokens[:1], tokens[:1] + 1, torch.tensor([[*range(9), *range(7)]]))]

@@ -30,7 +30,7 @@ from jobs.plan.compose import compose
 from jobs.plan.show import show
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.runtime.steps import batches_of, samples
-from jobs.runtime.transport import gloo_ways
+from jobs.runtime.transport import gloo_transports
 from jobs.submit.prepare import prepare_samples
 from tests.support.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json
@@ -204,7 +204,7 @@ def test_the_record_is_as_complete_as_any_engines(name: str, request: pytest.Fix
     (begun,), (end,) = events(run, "started"), events(run, "finished")
     assert begun["litgpt"] == "0.5.12"
     assert begun["ranks"] == (2 if name == "sharded" else 1)
-    assert [event["ways"] for event in events(run, "transport")] == ([gloo_ways()] if name == "sharded" else [])
+    assert [event["ways"] for event in events(run, "transport")] == ([gloo_transports()] if name == "sharded" else [])
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
     (own,) = events(run, "litgpt")

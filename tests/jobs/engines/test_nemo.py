@@ -26,7 +26,7 @@ from jobs.plan.compose import compose
 from jobs.plan.rules.nemo import unsupported
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
-from jobs.runtime.transport import gloo_ways
+from jobs.runtime.transport import gloo_transports
 from jobs.submit.commands import submit
 from tests.support.nemo.real_nemo import Nemo, shimmed_python
 from tests.support.paths import ROOT
@@ -369,7 +369,7 @@ def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_pat
     assert (begun["device"], begun["ranks"], begun["emulated_nodes"]) == ("cpu", 4, True)
     all_weights, held = (float(str(events(run, "layout")[0]["parameters_held"])) for run in (one, four))
     assert 0.25 < held / all_weights < 0.3, "norms are whole on every rank of a stage"
-    assert [event["ways"] for run in (one, four) for event in events(run, "transport")] == [gloo_ways()]
+    assert [event["ways"] for run in (one, four) for event in events(run, "transport")] == [gloo_transports()]
     (end,) = events(four, "finished")
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)

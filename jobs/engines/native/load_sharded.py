@@ -12,7 +12,7 @@ from jobs.engines.native.tensor_parallel import grouped_by_rank
 from jobs.engines.native.weights import Values
 
 
-def fill(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: bool) -> None:
+def load_sharded(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: bool) -> None:
     """Give every parameter memory on the device and this rank's part of its full value."""
     shapes = {name: parameter.shape for name, parameter in gpt.named_parameters()}
     gpt.to_empty(device=device)
@@ -21,15 +21,15 @@ def fill(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: b
     with torch.no_grad():
         for name, parameter in gpt.named_parameters():
             full = grouped_by_rank(name, values(name, shapes[name], parameter.dtype, device), gpt.config, tensor)
-            parameter.copy_(part_of(full, parameter))
+            parameter.copy_(shard_of(full, parameter))
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """What this rank has of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def part_of(full: Tensor, like: Tensor) -> Tensor:
+def shard_of(full: Tensor, like: Tensor) -> Tensor:
     """This rank's part of a full tensor that every rank has; cut as `like` is, without communication."""
     if not isinstance(like, DTensor):
         return full
