@@ -9,22 +9,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from jobs.layout import AXES, Layout
+from jobs.layout import AXES, AXIS_NAMES, DP_SHARD, SHARD_GROUP_AXES, Axis, Layout
 
 WIDTH = 120
 # Boxes a drawing may have before equal ones are folded: 8 nodes of 8 ranks are about 20 lines.
 MOST_BOXES = 8
 RANK = "rank"
-LABEL_WIDTH = max(map(len, (*AXES, RANK))) + 2
-MEANING = {
-    "pp": "split the layers",
-    "dp_replicate": "keep equal weights",
-    "dp_shard": "split the weights (FSDP)",
-    "cp": "split each sequence",
-    "tp": "split each matrix",
-}
-# FSDP takes ranks that share sequences into its shard group.
-SHARDED_WITH_CP = "split the weights (FSDP) with cp"
+LABEL_WIDTH = max(map(len, (*AXIS_NAMES, RANK))) + 2
 
 
 def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, width: int = WIDTH) -> str:
@@ -36,7 +27,7 @@ def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, wid
     axes = used_axes(layout)
     if not axes:
         return "Mesh: 1 rank, nothing to draw."
-    product = " x ".join(f"{axis} {degree_of(layout, axis)}" for axis in axes)
+    product = " x ".join(f"{axis.name} {layout.degree(axis)}" for axis in axes)
     lines = [f"Mesh: {layout.world_size} ranks = {product}, on {layout.nodes} node{'s' if layout.nodes > 1 else ''}"]
     if layout.nodes > 1:
         lines.append(f"Ranks sit in blocks, {layout.ranks_per_node} a node (srun is told --distribution=block).")
@@ -46,14 +37,9 @@ def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, wid
     return "\n".join(lines)
 
 
-def degree_of(layout: Layout, axis: str) -> int:
-    """How many places an axis has."""
-    return layout.shape[AXES.index(axis)]
-
-
-def used_axes(layout: Layout) -> list[str]:
-    """The axes with more than one place, slowest first."""
-    return [axis for axis in AXES if degree_of(layout, axis) > 1]
+def used_axes(layout: Layout) -> list[Axis]:
+    """Return the axes with a degree above 1, slowest first."""
+    return [axis for axis in AXES if layout.degree(axis) > 1]
 
 
 # --- boxes: a node's ranks, or as many of them as fit a line -------------------------------------------------
@@ -101,7 +87,7 @@ def bands(layout: Layout, boxes: list[range], width: int) -> list[str]:
     widest = max(len(lines[0]) for lines in drawn)
     count = math.ceil(len(drawn) / max(1, (width - LABEL_WIDTH - 1) // widest))
     per_band = math.ceil(len(drawn) / count)
-    labels = ["", *used_axes(layout), RANK, ""]
+    labels = ["", *(axis.name for axis in used_axes(layout)), RANK, ""]
     ends = ["+", *"|" * (len(labels) - 2), "+"]
     lines = []
     for start in range(0, len(drawn), per_band):
@@ -115,7 +101,7 @@ def box_lines(layout: Layout, box: range) -> list[str]:
 
     A number stands where a place begins and holds until the next bar; on the last axis every rank has one.
     """
-    columns = [[layout.coordinates(rank)[AXES.index(axis)] for axis in used_axes(layout)] for rank in box]
+    columns = [[layout.place(rank, axis) for axis in used_axes(layout)] for rank in box]
     rows = []
     for depth in range(len(columns[0]) + 1):
         row = ""
@@ -155,14 +141,19 @@ def group_lines(layout: Layout) -> list[str]:
     cells = []
     for axis in used_axes(layout):
         groups = layout.groups(axis)
-        meaning = SHARDED_WITH_CP if axis == "dp_shard" and layout.cp > 1 else MEANING[axis]
         cells.append((
-            axis,
+            axis.name,
             f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {len(groups[0])}",
-            f"ranks {shortened(groups[0])} {meaning}",
+            f"ranks {shortened(groups[0])} {action(layout, axis)}",
             crossing(layout, groups),
         ))  # fmt: skip
     return aligned(cells)
+
+
+def action(layout: Layout, axis: Axis) -> str:
+    """Return what the ranks of a group do; FSDP's shard group also spans the other axes that see different tokens."""
+    others = [other.name for other in SHARD_GROUP_AXES if other is not DP_SHARD and layout.degree(other) > 1]
+    return axis.action + (f" with {' and '.join(others)}" if axis is DP_SHARD and others else "")
 
 
 def crossing(layout: Layout, groups: list[list[int]]) -> str:

@@ -27,7 +27,7 @@ from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
-from jobs.layout import layout_of
+from jobs.layout import AXES, PP, layout_of
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
@@ -145,11 +145,11 @@ class Trainer:
     def __post_init__(self) -> None:
         job = self.run.job
         layout = layout_of(self.run)
-        # Data and context parallelism average gradients over so many ranks.
-        self.averaged = layout.dp * layout.cp
+        # torch averages gradients over these ranks; the loss needs their sum.
+        self.averaged = layout.product(axis for axis in AXES if axis.averages_gradients)
         # Ranks of a TP group compute one and the same loss.
         self.equal_losses = layout.tp
-        self.stages = self.mesh["pp"]
+        self.pipeline = self.mesh[PP.name]
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(self.model.gpt.parameters())
         self.optimizer = torch.optim.AdamW(
@@ -168,7 +168,7 @@ class Trainer:
         ]
         # An average times the number averaged over / labels is the mean over all labels.
         total = self.model.execution.forward_backward(micro_batches, self.averaged / batch.labels)
-        norm = clip(self.parameters, job.clip_norm, self.stages)
+        norm = clip(self.parameters, job.clip_norm, self.pipeline)
         rate = learning_rate(job, step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -208,7 +208,7 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values())
 
 
-def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: DeviceMesh) -> float:
+def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh) -> float:
     """Scale gradients to max_norm where they exceed it; returns the norm over all ranks before that.
 
     The squares are summed over the groups of by_mesh, then over the pipeline's stages.
@@ -216,8 +216,8 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: Devic
     norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
     squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2 for norm in norms]
     total = torch.stack(squares).sum()
-    if stages.size() > 1:
-        dist.all_reduce(total, group=stages.get_group())
+    if pipeline.size() > 1:
+        dist.all_reduce(total, group=pipeline.get_group())
     norm = total.sqrt()
     if max_norm is not None:
         # Each rank its own parts: as DTensors, a product of many has torch look for a layout for seconds at first.

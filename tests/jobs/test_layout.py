@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from jobs.layout import AXES, Layout
+from jobs.layout import AXES, DP_SHARD, TP, Layout
 from tests.support.composing import one
 
 
@@ -41,7 +41,7 @@ def test_a_group_differs_in_its_own_axis_only_and_runs_along_it() -> None:
 def test_the_tensor_axis_stays_inside_a_node_when_it_divides_it() -> None:
     for layout in grids(64):
         if layout.ranks_per_node % layout.tp == 0:
-            assert not layout.crosses_nodes("tp")
+            assert not layout.crosses_nodes(TP)
 
 
 def test_a_grid_that_does_not_fill_the_world_is_our_bug() -> None:
@@ -60,4 +60,4 @@ def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_says(
 
     layout = layout_of(one(f"parallelism={parallelism}", "nodes=2", "ranks_per_node=4", "job.micro_batch_size=1").run)
     assert (layout.dp_replicate, layout.dp_shard) == (replicate, shard)
-    assert not layout.crosses_nodes("dp_shard") or parallelism in {"fsdp_full", "fsdp_grad_op"}
+    assert not layout.crosses_nodes(DP_SHARD) or parallelism in {"fsdp_full", "fsdp_grad_op"}

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.engines.native.model import layers
-from jobs.layout import data_degree, frees_weights
+from jobs.layout import DP_REPLICATE, DP_SHARD, SHARD_GROUP_AXES, data_degree, frees_weights
 from jobs.schema import Precision, Run, Strategy
 
 
@@ -45,7 +45,7 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
     if run.job.precision is Precision.bfloat16:
         # Inputs are not cast: activations already are bfloat16, and the rotary table must stay float32.
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    data_mesh = data_parallel_mesh(run, mesh)
+    data_mesh = data_parallel_mesh(mesh)
     for layer in layers(unit):
         fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
     if run.parallelism.prefetch is not None:
@@ -65,19 +65,19 @@ def gather_ahead(units: list[Block], depth: int) -> None:
         unit.set_modules_to_backward_prefetch(before)
 
 
-def data_parallel_mesh(run: Run, mesh: DeviceMesh) -> DeviceMesh:
-    """Where FSDP shards (1-D), or replicates and shards (2-D)."""
-    shard_axis = "dp_shard"
-    if run.parallelism.context > 1:
-        shard_axis = "dp_shard_cp"
-        mesh["dp_shard", "cp"]._flatten(shard_axis)  # noqa: SLF001 (torch has no public name for it yet)
-    replicated = mesh["dp_replicate"].size() > 1 or mesh[shard_axis].size() == 1
-    return mesh["dp_replicate", shard_axis] if replicated else mesh[shard_axis]
+def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh that FSDP shards over (1-D), or replicates and shards over (2-D)."""
+    names = tuple(axis.name for axis in SHARD_GROUP_AXES if axis is DP_SHARD or mesh[axis.name].size() > 1)
+    shard_axis = "_".join(names)
+    if len(names) > 1:
+        mesh[names]._flatten(shard_axis)  # noqa: SLF001 (torch has no public name for it yet)
+    replicated = mesh[DP_REPLICATE.name].size() > 1 or mesh[shard_axis].size() == 1
+    return mesh[DP_REPLICATE.name, shard_axis] if replicated else mesh[shard_axis]
 
 
 def replicate(gpt: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
     """Wrap in DDP over the replicas."""
-    return DistributedDataParallel(gpt, process_group=mesh["dp_replicate"].get_group())
+    return DistributedDataParallel(gpt, process_group=mesh[DP_REPLICATE.name].get_group())
 
 
 def reduce_gradients_now(model: nn.Module, *, now: bool) -> None:

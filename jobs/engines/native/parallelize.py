@@ -25,7 +25,7 @@ from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
-from jobs.layout import AXES, Layout, sequence_parallel
+from jobs.layout import AXIS_NAMES, CP, PP, TP, Layout, sequence_parallel
 from jobs.metrics import Metric
 from jobs.schema import Kernels, Precision, Run
 
@@ -44,7 +44,7 @@ class ParallelModel:
 
 def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     """The rank grid as torch's device mesh, axes named as in jobs.layout."""
-    return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXES)
+    return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES)
 
 
 def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Callable[[Metric], None]) -> ParallelModel:
@@ -58,9 +58,9 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     units: list[Decoder] | list[PipelineStageModule] = [gpt]
 
     if p.pipeline > 1:
-        units = pipeline_split(gpt, run, mesh["pp"].get_local_rank())
+        units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
     if p.tensor > 1:
-        apply_tp(gpt, mesh["tp"], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+        apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
         multiply_in_float8(gpt)
@@ -83,12 +83,14 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
         if p.tensor > 1 and p.loss_parallel:
             contexts.enter_context(loss_parallel())
         if p.context > 1:
-            contexts.enter_context(apply_cp(gpt, mesh["cp"], tokens))
+            contexts.enter_context(apply_cp(gpt, mesh[CP.name], tokens))
         return contexts
 
     execution: ForwardBackward
     if p.pipeline > 1:
-        execution = Pipeline([u for u in units if isinstance(u, PipelineStageModule)], run, mesh["pp"], device, around)
+        execution = Pipeline(
+            [u for u in units if isinstance(u, PipelineStageModule)], run, mesh[PP.name], device, around
+        )
     else:
         execution = OneAfterAnother(replicate(gpt, mesh) if uses_ddp(run) else gpt, around)
     return ParallelModel(gpt, execution, kernels)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from jobs import metrics as m
 from jobs.engines.native.load_sharded import local_shard
-from jobs.layout import AXES, Layout
+from jobs.layout import AXIS_NAMES, Layout
 
 # Part of an operator's name -> what it does. Barriers and waits move nothing; a receive is a send's other end.
 COLLECTIVES = {
@@ -64,7 +64,9 @@ class Traffic(TorchDispatchMode):
     def axis(self, group: dist.ProcessGroup) -> str:
         """The axes along which the ranks of a group differ."""
         places = [self.layout.coordinates(rank) for rank in dist.get_process_group_ranks(group)]
-        varying = [axis for axis, along in zip(AXES, zip(*places, strict=True), strict=True) if len(set(along)) > 1]
+        varying = [
+            axis for axis, along in zip(AXIS_NAMES, zip(*places, strict=True), strict=True) if len(set(along)) > 1
+        ]
         whole = len(places) == self.layout.world_size and len(varying) > 1
         return "world" if whole else "+".join(varying)
 

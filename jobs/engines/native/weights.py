@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from jobs.errors import CheckpointError
-from jobs.layout import Layout, layout_of
+from jobs.layout import PP, Layout, layout_of
 from jobs.schema import Precision, Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.
@@ -64,9 +64,9 @@ def first_weights(run: Run) -> Values:
 
 def node_group(layout: Layout, rank: int) -> dist.ProcessGroup:
     """The ranks of a rank's node that hold the same layers."""
-    stage, node = layout.coordinates(rank)[0], rank // layout.ranks_per_node
+    place, node = layout.place(rank, PP), rank // layout.ranks_per_node
     here = range(node * layout.ranks_per_node, (node + 1) * layout.ranks_per_node)
-    same = [each for each in here if layout.coordinates(each)[0] == stage]
+    same = [each for each in here if layout.place(each, PP) == place]
     # Only its members make it: a thousand nodes do not wait for each other.
     group: dist.ProcessGroup = dist.new_group(same, use_local_synchronization=True)
     return group

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 
 from jobs.layout import (
+    MODEL_AXES,
     PIPELINE_STAGES_PER_RANK,
+    TP,
     data_degree,
+    degree_of,
+    degree_product,
     layout_of,
     pipeline_stages_per_rank,
     sequence_parallel,
@@ -168,25 +172,27 @@ def tied_embeddings_share_a_pipeline_stage(run: Run) -> str | None:
 def grid_fills_world(run: Run) -> str | None:
     """DP x CP x TP x PP is the world size."""
     p = run.parallelism
-    model_ranks = p.tensor * p.pipeline * p.context
+    model_ranks = degree_product(run, MODEL_AXES)
     if run.ranks % model_ranks:
-        context = f" x context({p.context})" if p.context > 1 else ""
+        shown = [axis for axis in MODEL_AXES if not axis.rare or degree_of(run, axis) > 1]
+        product = " x ".join(["dp", *(f"{axis.field}({degree_of(run, axis)})" for axis in shown)])
         return (
-            f"dp x tensor({p.tensor}) x pipeline({p.pipeline}){context} cannot be the world size {run.ranks} = "
+            f"{product} cannot be the world size {run.ranks} = "
             f"nodes({run.nodes}) x ranks_per_node({run.ranks_per_node}): {run.ranks} is not a multiple "
             f"of {model_ranks}. Use nodes such that nodes x {run.ranks_per_node} is, or smaller degrees."
         )
     dp = data_degree(run)
-    if p.strategy is Strategy.single and (dp > 1 or p.context > 1):
+    replicas = dp * degree_product(run, (axis for axis in MODEL_AXES if axis.averages_gradients))
+    if p.strategy is Strategy.single and replicas > 1:
         return (
             f"parallelism={p.name} has one replica and no data parallelism, but {run.ranks} ranks leave dp={dp}. "
             "Type nodes=1 ranks_per_node=1, or parallelism=ddp."
         )
     shard = shard_degree(run)
-    for key, degree in (("data_shard", p.data_shard), ("data_replicate", p.data_replicate)):
-        if degree is not None and dp % degree:
+    for key, value in (("data_shard", p.data_shard), ("data_replicate", p.data_replicate)):
+        if value is not None and dp % value:
             allowed = either(divisors(dp))
-            return f"parallelism.{key}={degree} does not divide dp={dp}. Type parallelism.{key}= one of {allowed}."
+            return f"parallelism.{key}={value} does not divide dp={dp}. Type parallelism.{key}= one of {allowed}."
     if dp % shard:
         return (
             f"the shard group of {p.name}={shard} does not divide dp={dp}. Type parallelism.data_shard= one of "
@@ -202,7 +208,7 @@ def grid_fills_world(run: Run) -> str | None:
 
 def tensor_crosses_nodes(run: Run) -> str | None:
     """TP talks in every layer; between nodes that is slow."""
-    if run.parallelism.tensor > 1 and layout_of(run).crosses_nodes("tp"):
+    if run.parallelism.tensor > 1 and layout_of(run).crosses_nodes(TP):
         return (
             f"parallelism.tensor={run.parallelism.tensor} puts ranks of one TP group on different nodes "
             f"(ranks_per_node={run.ranks_per_node}): every layer then waits for the network."

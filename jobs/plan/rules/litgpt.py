@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.layout import layout_of
+from jobs.layout import MODEL_AXES, degree_of, layout_of
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
 from jobs.plan.rules.native_only import choices_are_native
@@ -14,10 +14,11 @@ def ranks_only_shard(run: Run) -> str | None:
     """Several ranks are FSDP as the script has it, and nothing else."""
     p, script = run.parallelism, script_of(run)
     layout = layout_of(run)
-    if layout.pp * layout.tp * layout.cp > 1:
+    if any(degree_of(run, axis) > 1 and run.engine.kind not in axis.engines for axis in MODEL_AXES):
+        given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in MODEL_AXES)
         return (
-            f"engine=litgpt has data parallelism only, and parallelism={p.name} has tensor={p.tensor} pipeline="
-            f"{p.pipeline} context={p.context}. Type parallelism={sharding_of(script)}, or engine=native."
+            f"engine=litgpt has data parallelism only, and parallelism={p.name} has {given}. "
+            f"Type parallelism={sharding_of(script)}, or engine=native."
         )
     shard = run.ranks_per_node if script is Script.pretrain else run.ranks
     if layout.dp_shard != shard:

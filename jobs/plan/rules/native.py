@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.layout import frees_weights
+from jobs.layout import DP_SHARD, SHARD_GROUP_AXES, degree_of, frees_weights
 from jobs.plan.rules.rule import FLOAT8_CAPABILITY, Rule
 from jobs.schema import (
     ActivationCheckpointing,
@@ -83,14 +83,17 @@ def compiled_layers_are_whole(run: Run) -> str | None:
     return None
 
 
-def context_sums_in_shard_groups(run: Run) -> str | None:
+def gradient_sums_have_a_shard_group(run: Run) -> str | None:
     """Gradients of a sequence's parts meet in FSDP's shard group."""
     p = run.parallelism
-    if p.context > 1 and (p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD):
-        return (
-            f"parallelism.context={p.context} sums gradients in FSDP's shard group, and parallelism={p.name} has none. "
-            "Type parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
-        )
+    if p.strategy is Strategy.fsdp and p.sharding is not Sharding.NO_SHARD:
+        return None
+    for axis in SHARD_GROUP_AXES:
+        if axis is not DP_SHARD and degree_of(run, axis) > 1:
+            return (
+                f"{axis.key}={degree_of(run, axis)} sums gradients in FSDP's shard group, and parallelism={p.name} has "
+                "none. Type parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
+            )
     return None
 
 
@@ -199,7 +202,7 @@ NATIVE: tuple[Rule, ...] = (
     no_distributed_optimizer,
     split_backward_finds_what_it_needs,
     compiled_layers_are_whole,
-    context_sums_in_shard_groups,
+    gradient_sums_have_a_shard_group,
     there_is_something_to_read_once,
     narrow_weights_have_narrow_arithmetic,
     packed_rows_are_whole,

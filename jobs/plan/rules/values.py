@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, degree_of
 from jobs.plan.rules import stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.rundir import RESERVED, is_reserved
@@ -18,11 +19,7 @@ def counts_are_positive(run: Run) -> str | None:
         "ranks_per_node": run.ranks_per_node,
         "repeat": run.repeat,
         "wall_time_min": run.wall_time_min,
-        "parallelism.tensor": run.parallelism.tensor,
-        "parallelism.pipeline": run.parallelism.pipeline,
-        "parallelism.context": run.parallelism.context,
-        "parallelism.data_replicate": run.parallelism.data_replicate,
-        "parallelism.data_shard": run.parallelism.data_shard,
+        **{axis.key: getattr(run.parallelism, axis.field) for axis in (*MODEL_AXES, DP_REPLICATE, DP_SHARD)},
         "parallelism.prefetch": run.parallelism.prefetch,
         "parallelism.stages_per_rank": run.parallelism.stages_per_rank,
         "job.micro_batch_size": run.job.micro_batch_size,
@@ -246,10 +243,11 @@ def one_sample_is_no_pack(run: Run) -> str | None:
 
 def whole_rows_need_no_buckets(run: Run) -> str | None:
     """Pipeline stages and context parallelism take rows of one length."""
-    p = run.parallelism
-    if run.job.batching is Batching.bucketed and (p.pipeline > 1 or p.context > 1):
+    set_axes = [axis for axis in MODEL_AXES if axis.needs_whole_rows]
+    if run.job.batching is Batching.bucketed and any(degree_of(run, axis) > 1 for axis in set_axes):
+        given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in set_axes)
         return (
-            f"job.batching=bucketed saves no padding with parallelism.pipeline={p.pipeline} context={p.context}: every "
+            f"job.batching=bucketed saves no padding with parallelism.{given}: every "
             "row is as long as job.sequence_length there. Type job.batching=packed (not with context), or padded."
         )
     return None

@@ -11,20 +11,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jobs.cli import main
-from jobs.layout import AXES, Layout
+from jobs.layout import AXIS_NAMES, Layout
 from jobs.plan.mesh import draw
 
 FOLD = re.compile(r"\.\.\. nodes? (\d+)(?:\.\.(\d+))?, ranks? (\d+)(?:\.\.(\d+))?: (.+) \.\.\.")
 
 
 def grid(nodes: int, ranks_per_node: int, **degrees: int) -> Layout:
-    ones = dict.fromkeys(AXES, 1)
+    ones = dict.fromkeys(AXIS_NAMES, 1)
     return Layout(nodes=nodes, ranks_per_node=ranks_per_node, **(ones | degrees))
 
 
 @st.composite
 def grids(draw_: st.DrawFn, most: int = 512) -> Layout:
-    degrees = {axis: draw_(st.sampled_from([1, 2, 3, 4, 8])) for axis in AXES}
+    degrees = {axis: draw_(st.sampled_from([1, 2, 3, 4, 8])) for axis in AXIS_NAMES}
     world = math.prod(degrees.values())
     assume(world <= most)
     return grid(
@@ -61,10 +61,10 @@ def test_every_rank_is_drawn_on_its_node_at_its_coordinates_or_said_to_be_folded
     read = list(ranks_read(drawing))
     for rank, node, places in read:
         assert node == rank // layout.ranks_per_node
-        expected = dict(zip(AXES, layout.coordinates(rank), strict=True))
+        expected = dict(zip(AXIS_NAMES, layout.coordinates(rank), strict=True))
         assert places == {axis: expected[axis] for axis in places}
-        assert {axis for axis in AXES if axis not in places} == {
-            axis for axis, degree in zip(AXES, layout.shape, strict=True) if degree == 1
+        assert {axis for axis in AXIS_NAMES if axis not in places} == {
+            axis for axis, degree in zip(AXIS_NAMES, layout.shape, strict=True) if degree == 1
         }
     assert sorted([*(rank for rank, _, _ in read), *folded(drawing)]) == list(range(layout.world_size))
 
