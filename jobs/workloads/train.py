@@ -1,7 +1,7 @@
-"""Training: one page from an empty process to the recorded end, the same for every parallelism.
+"""Training by the native engine: from an empty process to the recorded end, on one page for every parallelism.
 
-What a step does is `Trainer.step`; what its time includes is the fence in
-`train`. Rank 0 writes metrics.jsonl and status.jsonl; nothing here reads what is printed.
+`Trainer.step` is the arithmetic of a step, and the two fences in `train` define its time. Rank 0 writes metrics.jsonl
+and status.jsonl.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from jobs.schema import OptimizerLoop, Run
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
-    """Train one run to its end, or to a step boundary when a signal asks."""
+    """Train one run to its end, or stop at a step boundary after a signal."""
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog)
@@ -81,12 +81,13 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- loop -------------------------------------------------------------------------------------------------
     every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
-    # Counting slows a step down, so it is one that steady figures leave out.
+    # Counting collectives slows a step down, so it happens in a step that steady figures exclude.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
         for step in range(done + 1, steps + 1):
             watchdog.begins(f"in step {step}")
-            # The step time is all between the two fences: batch, forward, backward, reductions, update, loss.
+            # The step time is everything between the two fences: batch, forward, backward, reductions, update, loss.
+            # GPU kernels run asynchronously, so both fences wait for the device.
             synchronize(device)
             fence = time.perf_counter()
             batch = trainer.pace.batch(ready)
@@ -95,7 +96,8 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             synchronize(device)
             seconds = time.perf_counter() - fence
 
-            # One small all-reduce: the slowest rank's time, the fullest rank's memory, and what asked any to stop.
+            # One small all-reduce (max): the slowest rank's time, the fullest rank's memory, and any rank's signal.
+            # All ranks see the same signal, so they stop after the same step.
             step_time_s, memory_bytes, stopping = largest_of_ranks(
                 [seconds, memory_peak_bytes(device), stop.signal], device
             )
@@ -134,7 +136,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
 @dataclass
 class Trainer:
-    """Model and optimizer, and how they take one step."""
+    """Model and optimizer, and one step of training."""
 
     run: Run
     model: ParallelModel
@@ -145,9 +147,9 @@ class Trainer:
     def __post_init__(self) -> None:
         job = self.run.job
         layout = layout_of(self.run)
-        # torch averages gradients over these ranks; the loss needs their sum.
+        # FSDP and DDP average gradients over these ranks; step() turns the average into a sum.
         self.averaged = layout.product(axis for axis in AXES if axis.averages_gradients)
-        # Ranks of a TP group compute one and the same loss.
+        # Ranks of a TP group compute the same loss, which a sum over all ranks counts tp times.
         self.equal_losses = layout.tp
         self.pipeline = self.mesh[PP.name]
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
@@ -161,19 +163,26 @@ class Trainer:
         )
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
-        """One optimizer update; returns the global mean loss before it, the gradient norm, the learning rate."""
+        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
+
+        The loss of a step is the mean over all labels of the global batch, so it does not depend on the layout:
+        L = 1/n sum over micro-batches and ranks of summed cross-entropies, n = labels of the global batch.
+        """
         job = self.run.job
         micro_batches = [
             micro_batch.converted(lambda tokens: on_device(tokens, self.device)) for micro_batch in batch.micro_batches
         ]
-        # An average times the number averaged over / labels is the mean over all labels.
+        # 1. Gradients. The backend averages over `averaged` ranks, so scaling each summed loss by averaged / n gives
+        #    the gradient of L exactly, whatever the number of labels on a rank.
         total = self.model.execution.forward_backward(micro_batches, self.averaged / batch.labels)
+        # 2. Clip by the global norm, then 3. update with this step's learning rate.
         norm = clip(self.parameters, job.clip_norm, self.pipeline)
         rate = learning_rate(job, step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
         return total.item() / (batch.labels * self.equal_losses), norm, rate
 
@@ -181,7 +190,7 @@ class Trainer:
 def batches_for(
     run: Run, batches: Batches, done: int, steps: int, device: torch.device
 ) -> AbstractContextManager[Iterator[StepBatch]]:
-    """The batches of the steps after `done`, in order; engine.prefetch_batches of them are made ahead."""
+    """Return the batches of the steps after `done`, in order; prefetch engine.prefetch_batches of them."""
     depth = run.engine.prefetch_batches
     page_locked = depth > 0 and device.type == "cuda"
     make = (lambda step: pinned(batches.step(step))) if page_locked else batches.step
@@ -189,18 +198,18 @@ def batches_for(
 
 
 def on_device(tokens: Tokens, device: torch.device) -> torch.Tensor:
-    """Tokens on the device; from page-locked memory they get there while the rank goes on."""
+    """Return tokens on the device; from page-locked memory the copy is asynchronous."""
     return torch.from_numpy(tokens).to(device, non_blocking=True)
 
 
 def update_loop(chosen: OptimizerLoop | None, device: torch.device) -> dict[str, bool]:
-    """What AdamW is told so that it walks over the parameters as chosen."""
+    """Return AdamW's `fused` and `foreach` flags for the configured optimizer loop."""
     loop = chosen or (OptimizerLoop.fused if device.type == "cuda" else OptimizerLoop.single)
     return {"fused": loop is OptimizerLoop.fused, "foreach": loop is OptimizerLoop.foreach}
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters grouped by where they lie: TP cuts matrices and not norms, and torch works on one kind at a time."""
+    """Group parameters by mesh and placement: TP shards matrices, not norms, and fused kernels take one kind only."""
     groups: dict[Hashable, list[nn.Parameter]] = {}
     for parameter in parameters:
         where = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
@@ -209,9 +218,9 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh) -> float:
-    """Scale gradients to max_norm where they exceed it; returns the norm over all ranks before that.
+    """Scale gradients so that their global norm is at most max_norm; return the norm before.
 
-    The squares are summed over the groups of by_mesh, then over the pipeline's stages.
+    norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
     """
     norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
     squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2 for norm in norms]
@@ -220,14 +229,14 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: Dev
         dist.all_reduce(total, group=pipeline.get_group())
     norm = total.sqrt()
     if max_norm is not None:
-        # Each rank its own parts: as DTensors, a product of many has torch look for a layout for seconds at first.
+        # Local shards: for DTensors, torch searches a layout for the product of many for seconds in the first step.
         gradients = [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as clip_grads_with_norm_ scales
     return norm.item()
 
 
 def held_up(device: torch.device, action: Callable[[], None]) -> float:
-    """How long an action held up the slowest rank, in seconds; every rank calls it."""
+    """Run an action and return the seconds it took on the slowest rank; every rank calls it."""
     fence = time.perf_counter()
     action()
     (held_s,) = largest_of_ranks([time.perf_counter() - fence], device)

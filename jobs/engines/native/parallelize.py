@@ -1,4 +1,13 @@
-"""The one place where a model is cut over ranks, technique after technique in their order."""
+"""Apply all techniques to a model, in one visible order.
+
+pipeline split     drop the layers of other pipeline ranks first: the rest of the work is on what this rank holds
+TP                 shard the matrices that are left, as DTensors on the tp axis
+float8, kernels    replace modules or forward methods, after TP has chosen its modules by name
+checkpointing      wrap each layer's forward method ...
+compilation        ... and compile the wrapped one: recomputation is then inside the graph
+FSDP               shard the DTensors again on the data axes; its hooks stay outside the compiled graph
+weights            only now does memory exist: each rank loads its shards of the full tensors
+"""
 
 from __future__ import annotations
 
@@ -32,23 +41,23 @@ from jobs.schema import Kernels, Precision, Run
 
 @dataclass(frozen=True)
 class ParallelModel:
-    """A model cut over ranks."""
+    """The model of one rank, and the execution of its micro-batches."""
 
     gpt: Decoder
-    """What this rank holds, under LitGPT's parameter names."""
+    """The shards of this rank, under LitGPT's parameter names."""
     execution: ForwardBackward
-    """How micro-batches run through it."""
+    """Runs micro-batches through it."""
     kernels: Kernels
-    """Whose kernels compute it."""
+    """The kernels in use."""
 
 
 def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    """The rank grid as torch's device mesh, axes named as in jobs.layout."""
+    """Return the rank grid as torch's device mesh, with the axes of jobs.layout; creates one process group per axis."""
     return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES)
 
 
 def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Callable[[Metric], None]) -> ParallelModel:
-    """The run's model on this rank, with its weights; `begins` is told which part of the start-up comes next."""
+    """Return the run's model on this rank, with its weights; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
     if run.engine.float8:
         refuse_float8(device)
@@ -57,10 +66,12 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     gpt.to(TYPES[run.engine.parameters])
     units: list[Decoder] | list[PipelineStageModule] = [gpt]
 
+    # Units are what FSDP and autocast wrap: the whole model, or each of this rank's pipeline stages.
     if p.pipeline > 1:
         units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
     if p.tensor > 1:
         apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+    # TP replaces parameters, which unties them.
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
         multiply_in_float8(gpt)
@@ -79,6 +90,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     load_sharded(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
 
     def around(tokens: list[Tensor]) -> ExitStack:
+        """Return the context of a forward and backward pass over these tokens."""
         contexts = ExitStack()
         if p.tensor > 1 and p.loss_parallel:
             contexts.enter_context(loss_parallel())

@@ -1,4 +1,4 @@
-"""The arithmetic of a step before the update: loss and gradients of a rank's micro-batches."""
+"""Loss and gradients of a rank's micro-batches: a step without its update."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jobs.data import MicroBatch
 from jobs.engines.native.data_parallel import reduce_gradients_now
 
 Around = Callable[[list[Tensor]], AbstractContextManager[object]]
-"""The context that a forward and backward pass over these tokens needs."""
+"""Returns the context of a forward and backward pass over these tokens."""
 
 
 class ForwardBackward(Protocol):
-    """How a layout runs the micro-batches of a step."""
+    """Runs the micro-batches of a step."""
 
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
         """Accumulate gradients of scale x the summed loss of all micro-batches.
 
-        Returns the summed loss, detached; zero on ranks without the head.
+        Return the summed loss, detached; zero on ranks without the head.
         """
 
 
 class OneAfterAnother:
-    """Runs micro-batches one after another through the whole model; gradients are reduced with the last."""
+    """Run micro-batches one after another through the whole model; reduce gradients over replicas with the last."""
 
     def __init__(self, model: nn.Module, around: Around) -> None:
         self.model = model
