@@ -35,11 +35,11 @@ class Axis:
     name: str
     """In meshes, plans and reports."""
     heading: str
-    """Of its column in a table of runs."""
+    """Heading of its column in a table of runs."""
     field: str
     """Its degree in schema.Parallelism."""
     action: str
-    """What the ranks of a group do together, as the drawing of the mesh prints it."""
+    """Verb of a group of its ranks in the drawing of the mesh."""
     engines: frozenset[EngineKind] = frozenset(EngineKind)
     """Engines that accept a degree above 1."""
     averages_gradients: bool = False

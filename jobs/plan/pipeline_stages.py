@@ -1,4 +1,4 @@
-"""Which layers each pipeline stage holds, by arithmetic."""
+"""The layers of each pipeline stage, by arithmetic."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jobs.schema import Model, Run, StageSplit
 
 
 def pipeline_stage_layers(run: Run) -> list[range]:
-    """The layers of every stage, first to last; of a run that jobs.plan.legality has passed."""
+    """Return the layers of each pipeline stage, first to last, of a run that jobs.plan.legality has passed."""
     counts = layer_counts(run)
     ends = itertools.accumulate(counts)
     return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
 def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:
-    """The layers of each pipeline rank, which may hold several stages."""
+    """Return the layers of each pipeline rank, which may hold several stages."""
     stages = pipeline_stage_layers(run)
     places = range(run.parallelism.pipeline)
     return tuple(
@@ -26,7 +26,7 @@ def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:
 
 
 def layer_counts(run: Run) -> list[int]:
-    """How many layers each stage has, as chosen or as the split deals them."""
+    """Return the number of layers of each stage, as set or by parallelism.stage_split."""
     p, layers = run.parallelism, run.model.layers
     stages = p.pipeline * pipeline_stages_per_rank(run)
     if p.stage_layers is not None:
@@ -37,10 +37,10 @@ def layer_counts(run: Run) -> list[int]:
 
 
 def balanced(model: Model, stages: int) -> list[int]:
-    """Layers dealt one by one to the stage with the fewest weights, embedding and head counted; at least one each.
+    """Give layers one by one to the stage with the fewest weights, embedding and head included; at least one each.
 
-    Weights stand for memory and, but for the embedding's lookup, for arithmetic. Llama 3 was trained with a layer
-    less on its first and last stage for this reason (https://arxiv.org/abs/2407.21783, section 3.3.2).
+    Weights are proportional to memory and, except for the embedding's lookup, to arithmetic. For this reason Llama 3
+    had one layer less on its first and last stage (https://arxiv.org/abs/2407.21783, section 3.3.2).
     """
     layer, embedding = layer_parameters(model), embedding_parameters(model)
     weights = [0] * stages

@@ -44,7 +44,7 @@ def test_the_tensor_axis_stays_inside_a_node_when_it_divides_it() -> None:
             assert not layout.crosses_nodes(TP)
 
 
-def test_a_grid_that_does_not_fill_the_world_is_our_bug() -> None:
+def test_a_grid_that_does_not_fill_the_world_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError, match="= 4, world size = 2"):
         Layout(nodes=1, ranks_per_node=2, pp=2, dp_replicate=2, dp_shard=1, cp=1, tp=1)
 

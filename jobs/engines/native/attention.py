@@ -82,9 +82,9 @@ def within_samples(q: Tensor, k: Tensor, v: Tensor, samples: Samples) -> Tensor:
         return cast(Tensor, varlen_attn(*heads_last, bounds, bounds, longest, longest, window_size=(-1, 0)))[None]
     # Neighbouring samples of equal length are computed as one batch.
     runs = [(len(list(equal)), length) for length, equal in groupby(samples.lengths)]
-    cuts = [count * length for count, length in runs]
+    lengths = [count * length for count, length in runs]
     parts = []
-    for run, *qkv in zip(runs, q.split(cuts, 1), k.split(cuts, 1), v.split(cuts, 1), strict=True):
+    for run, *qkv in zip(runs, q.split(lengths, 1), k.split(lengths, 1), v.split(lengths, 1), strict=True):
         batched = (x.unflatten(1, run).transpose(0, 1) for x in qkv)
         parts.append(attention(*batched).flatten(0, 1))
     return torch.cat(parts)[None]

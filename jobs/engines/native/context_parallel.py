@@ -1,6 +1,6 @@
 """Context parallelism: each sequence is sharded over the CP group; attention is PyTorch's ring attention (GPUs only).
 
-A causal ring would leave the first ranks idle, since early tokens attend to few others. PyTorch therefore cuts a
+A causal ring would leave the first ranks idle, since early tokens attend to few others. PyTorch therefore splits a
 sequence into 2 x CP pieces and gives rank r the pieces r and 2 x CP - 1 - r (hence the rule on sequence_length).
 """
 

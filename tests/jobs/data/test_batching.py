@@ -358,12 +358,12 @@ def test_micro_batches_of_a_bucket_have_similar_lengths_on_all_ranks(tmp_path: P
          "job.batching=bucketed, or job.bucket_batches=null."),
         (("job.bucket_batches=0", "job.batching=bucketed"), "job.bucket_batches=0 is not a positive number"),
         (("cluster=xe9680_h100", "parallelism=cp_fsdp", "nodes=1", "job.batching=packed", "job.micro_batch_size=2",
-          "scaling.global_batch_size=32"), "ranks whose ring attention cannot. Type job.batching=padded, or "
+          "scaling.global_batch_size=32"), "ranks, whose ring attention cannot. Set job.batching=padded, or "
          "parallelism.context=1."),
-        (("engine=nemo", "job.batching=packed"), "job.batching=packed is a choice of engine=native, and engine=nemo "
-         "has none. Type job.batching=padded, or engine=native."),
-        (("engine=litgpt", "engine.loss=chunked"), "engine.loss=chunked is a choice of engine=native, and "
-         "engine=litgpt has none. Type engine.loss=whole, or engine=native."),
+        (("engine=nemo", "job.batching=packed"), "job.batching=packed is only supported by engine=native, not by "
+         "engine=nemo. Set job.batching=padded, or engine=native."),
+        (("engine=litgpt", "engine.loss=chunked"), "engine.loss=chunked is only supported by engine=native, not by "
+         "engine=litgpt. Set engine.loss=whole, or engine=native."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_batched_so_is_refused(overrides: tuple[str, ...], text: str) -> None:

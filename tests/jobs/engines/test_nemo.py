@@ -261,7 +261,7 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(nemo: Nemo, tmp_
     assert losses(run) == losses(made)
     failed = events(run, "checkpoint_failed")
     assert [event["step"] for event in failed] == [4, 6]
-    assert f"The last good one stays. Is the disk full? Type df -h {run.checkpoints}" in str(failed[0]["error"])
+    assert f"The last good one stays. Is the disk full? Run df -h {run.checkpoints}" in str(failed[0]["error"])
 
 
 @pytest.fixture(scope="module")
@@ -412,13 +412,13 @@ def test_a_job_whose_python_has_the_shim_trains_and_any_other_call_is_python(tmp
     ("overrides", "words"),
     [
         (["parallelism=fsdp_full"], "replicates weights and parallelism=fsdp_full shards them"),
-        (["parallelism=pp", "parallelism.schedule=GPipe"], "Type parallelism.schedule=1F1B or Interleaved1F1B"),
-        (["parallelism=pp", "parallelism.stage_split=balanced"], "Type parallelism.stage_layers=null"),
+        (["parallelism=pp", "parallelism.schedule=GPipe"], "Set parallelism.schedule=1F1B or Interleaved1F1B"),
+        (["parallelism=pp", "parallelism.stage_split=balanced"], "Set parallelism.stage_layers=null"),
         (["parallelism=pp", "parallelism.schedule=Interleaved1F1B", "scaling.global_batch_size=3",
           "job.micro_batch_size=1"], "in rounds of 2 micro-batches (parallelism.pipeline), and a step has 3"),
-        (["parallelism=tp", "parallelism.loss_parallel=false"], "Type parallelism.loss_parallel=true"),
+        (["parallelism=tp", "parallelism.loss_parallel=false"], "Set parallelism.loss_parallel=true"),
         (["parallelism=tp", "parallelism.sequence_parallel=true"], "needs Transformer Engine"),
-        (["parallelism=ddp", "engine.compile=true"], "Type engine.compile=false"),
+        (["parallelism=ddp", "engine.compile=true"], "Set engine.compile=false"),
         (["model=pythia_14m"], "no layers with attention and feed-forward side by side"),
         (["model=mixtral_8x7b"], "does not train mixtures of experts yet (mixtral_8x7b has 8 experts)"),
         (["parallelism=tp", "job=finetune_lora", "job.lora.rank=3"], "does not divide job.lora.rank=3. Use 1 or 3"),
