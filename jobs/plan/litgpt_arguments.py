@@ -123,6 +123,6 @@ def described(run: Run) -> str:
         "run's order. As a command line, without arguments that depend on the samples (train.epochs, "
         f"train.max_tokens):\n{lines}\n"
         f"litgpt {READ}: train.global_batch_size={gbs} counts the samples of a step over all devices and nodes: {gbs} "
-        f"/ ({ranks}) / {micro} = {per_rank} micro-batches per rank. With a version that derives another number the run "
-        "does not start."
+        f"/ ({ranks}) / {micro} = {per_rank} micro-batches per rank. With a version that derives another number "
+        "the run does not start."
     )

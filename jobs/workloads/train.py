@@ -102,6 +102,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
                 [seconds, memory_peak_bytes(device), stop.signal], device
             )
 
+            # The last checkpoint is written in the foreground: the process ends after it.
             save_time_s, last = None, bool(stopping) or step == steps
             if every and (step % every == 0 or last):
                 save_time_s = held_up(device, partial(saver.save, step, in_background=in_background and not last))
@@ -154,6 +155,7 @@ class Trainer:
         self.pipeline = self.mesh[PP.name]
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(self.model.gpt.parameters())
+        # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
         self.optimizer = torch.optim.AdamW(
             [{"params": parameters} for parameters in self.parameters],
             lr=job.learning_rate,

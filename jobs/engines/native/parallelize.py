@@ -64,11 +64,13 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     p, kernels = run.parallelism, usable(run.engine.kernels, device)
     gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)
     gpt.to(TYPES[run.engine.parameters])
-    units: list[Decoder] | list[PipelineStageModule] = [gpt]
 
     # Units are what FSDP and autocast wrap: the whole model, or each of this rank's pipeline stages.
+    units: list[Decoder] | list[PipelineStageModule] = [gpt]
+    # layers -> layers / PP
     if p.pipeline > 1:
         units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
+    # matrices (out, in) -> (out / TP, in) or (out, in / TP)
     if p.tensor > 1:
         apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
     # TP replaces parameters, which unties them.
@@ -81,11 +83,13 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
         recompute(layer, run.engine.activation_checkpointing)
         if run.engine.compile:
             compile_layer(layer)
+    # Every parameter -> dim 0 / (DP shard x CP), on top of TP's sharding. DDP wraps at the end and needs autocast.
     for unit in units:
         if uses_fsdp(run):
             shard(unit, run, mesh)
         elif run.job.precision is Precision.bfloat16:
             autocast(unit, device)
+    # The meta device ends here: memory for this rank's shards only.
     begins(m.STARTUP_WEIGHTS_TIME)
     load_sharded(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
 

@@ -70,10 +70,15 @@ class Pipeline:
     """Run the micro-batches of a step through the pipeline stages, by one of torch's schedules."""
 
     def __init__(
-        self, stages: list[PipelineStageModule], run: Run, mesh: DeviceMesh, device: torch.device, around: Around
+        self,
+        pipeline_stages: list[PipelineStageModule],
+        run: Run,
+        mesh: DeviceMesh,
+        device: torch.device,
+        around: Around,
     ) -> None:
         self.scale = 1.0
-        self.stages = stages
+        self.pipeline_stages = pipeline_stages
         self.run = run
         self.group = mesh.get_group()
         self.device = device
@@ -85,7 +90,9 @@ class Pipeline:
         """Return the function that runs a step on micro-batches of one size."""
         kind = get_schedule_class(self.run.parallelism.schedule.name)
         count = len(pipeline_stage_layers(self.run))
-        placed = [PipelineStage(stage, stage.index, count, self.device, group=self.group) for stage in self.stages]
+        placed = [
+            PipelineStage(stage, stage.index, count, self.device, group=self.group) for stage in self.pipeline_stages
+        ]
         # `scale` divides by the labels of the global batch already, so torch must not divide by the micro-batches.
         schedule = kind(
             placed if issubclass(kind, PipelineScheduleMulti) else placed[0],
@@ -97,7 +104,7 @@ class Pipeline:
         return step
 
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
-        """See ForwardBackward."""
+        """Run all micro-batches (ForwardBackward.forward_backward)."""
         self.scale = scale
         # The schedule splits the batch itself: (accumulation * mbs, seq).
         inputs, targets, *packed = (
@@ -106,8 +113,8 @@ class Pipeline:
         size = inputs.shape  # before `around`, which may shard the sequences
         if size not in self.schedules:
             self.schedules[size] = self.schedule()
-        first = any(stage.wte is not None for stage in self.stages)
-        last = any(stage.lm_head is not None for stage in self.stages)
+        first = any(stage.wte is not None for stage in self.pipeline_stages)
+        last = any(stage.lm_head is not None for stage in self.pipeline_stages)
         losses: list[Tensor] = []
         with self.around([inputs, targets]):
             self.schedules[size](

@@ -34,7 +34,7 @@ class OneAfterAnother:
         self.around = around
 
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
-        """See ForwardBackward."""
+        """Run all micro-batches (ForwardBackward.forward_backward)."""
         total = torch.zeros((), device=micro_batches[0].inputs.device)
         for i, (inputs, targets, positions) in enumerate(micro_batches, start=1):
             reduce_gradients_now(self.model, now=i == len(micro_batches))
