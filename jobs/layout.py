@@ -55,9 +55,14 @@ class Axis:
         return f"parallelism.{self.field}"
 
 
-CUTS_MODELS = frozenset({EngineKind.native, EngineKind.nemo})
+MODEL_PARALLEL_ENGINES = frozenset({EngineKind.native, EngineKind.nemo})
 PP = Axis(
-    name="pp", heading="PP", field="pipeline", action="split the layers", engines=CUTS_MODELS, needs_whole_rows=True
+    name="pp",
+    heading="PP",
+    field="pipeline",
+    action="split the layers",
+    engines=MODEL_PARALLEL_ENGINES,
+    needs_whole_rows=True,
 )
 DP_REPLICATE = Axis(
     name="dp_replicate",
@@ -78,12 +83,12 @@ CP = Axis(
     heading="CP",
     field="context",
     action="split each sequence",
-    engines=CUTS_MODELS,
+    engines=MODEL_PARALLEL_ENGINES,
     averages_gradients=True,
     needs_whole_rows=True,
     rare=True,
 )
-TP = Axis(name="tp", heading="TP", field="tensor", action="split each matrix", engines=CUTS_MODELS)
+TP = Axis(name="tp", heading="TP", field="tensor", action="split each matrix", engines=MODEL_PARALLEL_ENGINES)
 
 # Slowest first: consecutive ranks differ in the last axis.
 AXES = (PP, DP_REPLICATE, DP_SHARD, CP, TP)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import product
 
 import pytest
 
-from jobs.layout import AXES, DP_SHARD, TP, Layout
+from jobs.layout import AXES, AXIS_NAMES, DP_SHARD, TP, Layout
+from jobs.schema import Parallelism
 from tests.support.composing import one
 
 
@@ -19,6 +21,11 @@ def grids(most: int) -> list[Layout]:
         for rpn in degrees
         if world % rpn == 0
     ]
+
+
+def test_every_axis_is_a_field_of_the_layout_and_a_key_of_the_configuration() -> None:
+    assert tuple(field.name for field in fields(Layout) if field.name not in {"nodes", "ranks_per_node"}) == AXIS_NAMES
+    assert {axis.field for axis in AXES} <= {field.name for field in fields(Parallelism)}
 
 
 def test_the_groups_of_every_axis_partition_the_ranks() -> None:
