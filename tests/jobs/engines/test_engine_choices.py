@@ -196,7 +196,7 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
     ("overrides", "words"),
     [
         ("parallelism=ddp parallelism.prefetch=1", "Set parallelism=fsdp_full, or parallelism.prefetch=null."),
-        ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard cuts none"),
+        ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard shards none"),
         ("parallelism=fsdp_full parallelism.prefetch=0", "Set parallelism.prefetch=1 or more."),
         ("engine.parameters=bfloat16", "Set job.precision=bfloat16, or engine.parameters=float32."),
         ("kernels=liger", "kernels=liger needs GPUs, and cluster=local has none. Set kernels=torch, or"),
@@ -216,7 +216,7 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
         ("engine=nemo engine.parameters=bfloat16 job.precision=bfloat16", "Set engine.parameters=float32, or"),
     ],
 )
-def test_choices_that_cannot_be_are_refused_with_what_to_type(overrides: str, words: str) -> None:
+def test_choices_that_cannot_be_are_refused_with_what_to_set(overrides: str, words: str) -> None:
     assert words in refusal(*overrides.split())
 
 

@@ -278,7 +278,7 @@ def test_a_checkpoint_of_another_model_is_refused_before_litgpt_reads_it(native:
     start = load_run(native.config).job.init_from
     run = make_run(tmp_path, *LITGPT, *PRETRAINING, "model.layers=3", f"job.init_from={start}")
     assert train(run) == [1]
-    assert "it is of another model" in str(events(run, "failed")[0]["error"])
+    assert "it belongs to another model" in str(events(run, "failed")[0]["error"])
 
 
 # --- what is asked of LitGPT, and what is not ----------------------------------------------------------------

@@ -384,7 +384,7 @@ def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_pat
 # --- where it cannot run -------------------------------------------------------------------------------------
 
 
-def test_a_machine_without_a_gpu_is_refused_with_what_to_type(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_refused_with_what_to_set(tmp_path: Path) -> None:
     run = make_run(tmp_path, *NEMO, *ONE)
     assert train(run) == [1]
     assert "computes on GPUs only, and torch sees none here" in str(events(run, "failed")[0]["error"])
