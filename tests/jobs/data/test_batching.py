@@ -354,7 +354,7 @@ def test_micro_batches_of_a_bucket_have_similar_lengths_on_all_ranks(tmp_path: P
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        (("job.bucket_batches=4",), "job.bucket_batches=4 has no meaning with job.batching=padded. Type "
+        (("job.bucket_batches=4",), "job.bucket_batches=4 has no meaning with job.batching=padded. Set "
          "job.batching=bucketed, or job.bucket_batches=null."),
         (("job.bucket_batches=0", "job.batching=bucketed"), "job.bucket_batches=0 is not a positive number"),
         (("cluster=xe9680_h100", "parallelism=cp_fsdp", "nodes=1", "job.batching=packed", "job.micro_batch_size=2",
