@@ -1,34 +1,128 @@
-"""Which rank does what: the rank grid, without torch.
+"""The rank grid, without torch: its axes as data, and the rank arithmetic of a run.
 
-    rank          one process; on a GPU machine one per GPU
-    node          a machine with `ranks_per_node` consecutive ranks
-    world size    all ranks = pipeline x replicate x shard x context x tensor
-    PP stage      a piece of the layers; a pipeline rank holds one, or several virtual ones
-    DP            replicate x shard: ranks that see different sequences
-    shard group   ranks that together hold one copy of the weights (FSDP), context x shard of them
-    CP group      ranks that each see a part of the same sequences
-    TP group      ranks that share each matrix; consecutive, to stay inside a node
-    micro-batch   sequences of one forward pass of a rank (MBS)
-    step          one optimizer update on GBS = MBS x DP x accumulation sequences
+    rank            one process; on a GPU machine one per GPU
+    node            a machine with `ranks_per_node` consecutive ranks
+    world size      number of ranks = PP x DP replicate x DP shard x CP x TP
+    pipeline stage  consecutive layers; a pipeline rank holds one, or several virtual ones
+    DP              replicate x shard: ranks that see different sequences
+    shard group     ranks that together hold one copy of the weights (FSDP): DP shard x CP
+    CP group        ranks that each see a part of the same sequences
+    TP group        ranks that share each matrix; consecutive, to stay inside a node
+    micro-batch     sequences of one forward pass of a rank (MBS)
+    step            one optimizer update on GBS = MBS x DP x accumulation sequences
 
-An axis belongs to this grid (pp, dp_replicate, dp_shard, cp, tp); a tensor has dims.
+The grid has axes (pp, dp_replicate, dp_shard, cp, tp); a tensor has dims.
+
+To add an axis: give schema.Parallelism its degree, add an Axis and a field of Layout here, and apply it in an engine.
+The mesh, the plan table, the rules of degrees, the nearest legal runs, process groups, traffic and reports follow.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jobs.schema import EngineKind, Run, Schedule, Sharding, Strategy
 
-AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-Place = tuple[int, int, int, int, int]
+# --- axes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """An axis of the rank grid: its names, and what it means for rows, gradients and weights."""
+
+    name: str
+    """In meshes, plans and reports."""
+    heading: str
+    """Heading of its column in a table of runs."""
+    field: str
+    """Its degree in schema.Parallelism."""
+    action: str
+    """Verb of a group of its ranks in the drawing of the mesh."""
+    engines: frozenset[EngineKind] = frozenset(EngineKind)
+    """Engines that accept a degree above 1."""
+    averages_gradients: bool = False
+    """Its ranks see different tokens through equal weights, so gradients are averaged over them."""
+    needs_whole_rows: bool = False
+    """Every row is padded to job.sequence_length."""
+    rare: bool = False
+    """The plan and messages show it only where its degree is above 1; plans of older versions lack it."""
+
+    @property
+    def key(self) -> str:
+        """Return the key of its degree in the configuration."""
+        return f"parallelism.{self.field}"
+
+
+MODEL_PARALLEL_ENGINES = frozenset({EngineKind.native, EngineKind.nemo})
+PP = Axis(
+    name="pp",
+    heading="PP",
+    field="pipeline",
+    action="split the layers",
+    engines=MODEL_PARALLEL_ENGINES,
+    needs_whole_rows=True,
+)
+DP_REPLICATE = Axis(
+    name="dp_replicate",
+    heading="DP replicate",
+    field="data_replicate",
+    action="keep equal weights",
+    averages_gradients=True,
+)
+DP_SHARD = Axis(
+    name="dp_shard",
+    heading="DP shard",
+    field="data_shard",
+    action="split the weights (FSDP)",
+    averages_gradients=True,
+)
+CP = Axis(
+    name="cp",
+    heading="CP",
+    field="context",
+    action="split each sequence",
+    engines=MODEL_PARALLEL_ENGINES,
+    averages_gradients=True,
+    needs_whole_rows=True,
+    rare=True,
+)
+TP = Axis(name="tp", heading="TP", field="tensor", action="split each matrix", engines=MODEL_PARALLEL_ENGINES)
+
+# Slowest first: consecutive ranks differ in the last axis.
+AXES = (PP, DP_REPLICATE, DP_SHARD, CP, TP)
+AXIS_NAMES = tuple(axis.name for axis in AXES)
+# Axes whose degree the user sets, in the order of messages; data parallelism is the rest of the ranks.
+MODEL_AXES = (TP, PP, CP)
+# The same in the order of tables: dp x cp x tp x pp.
+TABLE_AXES = (CP, TP, PP)
+# FSDP shards weights over all ranks that see different tokens, not only over its own axis.
+SHARD_GROUP_AXES = tuple(axis for axis in AXES if axis.averages_gradients and axis is not DP_REPLICATE)
+# Axes inside the data-parallel ones: their ranks are consecutive and meet in every layer.
+INNER_AXES = AXES[AXES.index(DP_SHARD) + 1 :]
+
+Place = tuple[int, ...]
 """One number for each of AXES."""
+
+
+def degree_of(run: Run, axis: Axis) -> int:
+    """Return the degree of one of MODEL_AXES as the run sets it."""
+    value: int = getattr(run.parallelism, axis.field)
+    return value
+
+
+def degree_product(run: Run, axes: Iterable[Axis]) -> int:
+    """Return the product of the degrees of some of MODEL_AXES."""
+    return math.prod(degree_of(run, axis) for axis in axes)
+
+
+# --- grid ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The rank grid; a rank counts its places on AXES with the last axis fastest, as torch's device mesh does."""
+    """The rank grid; ranks count along AXES with the last axis fastest, as in torch's device mesh."""
 
     nodes: int
     ranks_per_node: int
@@ -40,57 +134,66 @@ class Layout:
 
     def __post_init__(self) -> None:
         grid = math.prod(self.shape)
-        assert grid == self.world_size, f"{' x '.join(AXES)} = {grid}, world size = {self.world_size}"
+        assert grid == self.world_size, f"{' x '.join(AXIS_NAMES)} = {grid}, world size = {self.world_size}"
 
     @property
     def world_size(self) -> int:
-        """All ranks."""
+        """Return the number of ranks."""
         return self.nodes * self.ranks_per_node
 
     @property
-    def dp(self) -> int:
-        """Data-parallel degree: how many groups of ranks see different sequences."""
-        return self.dp_replicate * self.dp_shard
+    def shape(self) -> Place:
+        """Return the degrees in the order of AXES."""
+        return tuple(map(self.degree, AXES))
 
     @property
-    def shape(self) -> Place:
-        """Degrees in the order of AXES."""
-        return (self.pp, self.dp_replicate, self.dp_shard, self.cp, self.tp)
+    def dp(self) -> int:
+        """Return the data-parallel degree: the number of groups of ranks that see different sequences."""
+        return self.product((DP_REPLICATE, DP_SHARD))
+
+    def degree(self, axis: Axis) -> int:
+        """Return the number of ranks along an axis."""
+        value: int = getattr(self, axis.name)
+        return value
+
+    def product(self, axes: Iterable[Axis]) -> int:
+        """Return the product of the degrees of some axes."""
+        return math.prod(map(self.degree, axes))
 
     def coordinates(self, rank: int) -> Place:
-        """Position of a rank on each of AXES."""
+        """Return the position of a rank on each of AXES: the digits of its number in the mixed radix `shape`."""
         places = []
-        for degree in reversed(self.shape):
-            rank, place = divmod(rank, degree)
+        for size in reversed(self.shape):
+            rank, place = divmod(rank, size)
             places.append(place)
-        tp, cp, shard, replicate, pp = places
-        return (pp, replicate, shard, cp, tp)
+        return tuple(reversed(places))
+
+    def place(self, rank: int, axis: Axis) -> int:
+        """Return the position of a rank on one axis."""
+        return self.coordinates(rank)[AXES.index(axis)]
 
     def dp_rank(self, rank: int) -> int:
-        """Which of the dp slices of a global batch a rank computes on."""
-        _, replicate, shard, _, _ = self.coordinates(rank)
-        return replicate * self.dp_shard + shard
+        """Return which of the dp slices of a global batch a rank computes."""
+        return self.place(rank, DP_REPLICATE) * self.dp_shard + self.place(rank, DP_SHARD)
 
-    def groups(self, axis: str) -> list[list[int]]:
-        """The groups of ranks that differ only on one axis, each in the order of that axis."""
-        index = AXES.index(axis)
-        stride = math.prod(self.shape[index + 1 :])
-        firsts = (rank for rank in range(self.world_size) if self.coordinates(rank)[index] == 0)
-        return [[first + stride * position for position in range(self.shape[index])] for first in firsts]
+    def groups(self, axis: Axis) -> list[list[int]]:
+        """Return the groups of ranks that differ on one axis only, each in the order of that axis."""
+        stride = math.prod(self.shape[AXES.index(axis) + 1 :])
+        firsts = (rank for rank in range(self.world_size) if self.place(rank, axis) == 0)
+        return [[first + stride * position for position in range(self.degree(axis))] for first in firsts]
 
-    def crosses_nodes(self, axis: str) -> bool:
-        """Whether a group of this axis has ranks on more than one node."""
+    def crosses_nodes(self, axis: Axis) -> bool:
+        """Return whether a group of this axis has ranks on more than one node."""
         return any(len({rank // self.ranks_per_node for rank in group}) > 1 for group in self.groups(axis))
 
 
 def data_degree(run: Run) -> int:
-    """Data-parallel degree: what tensor x pipeline x context leave of the ranks."""
-    p = run.parallelism
-    return run.ranks // (p.tensor * p.pipeline * p.context)
+    """Return the data-parallel degree: world size / (TP x PP x CP)."""
+    return run.ranks // degree_product(run, MODEL_AXES)
 
 
 def shard_degree(run: Run) -> int:
-    """Data-parallel ranks of one FSDP shard group, as chosen or as the sharding implies."""
+    """Return the data-parallel ranks of one FSDP shard group, as set or as the sharding implies."""
     p, dp = run.parallelism, data_degree(run)
     if p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD:
         return 1
@@ -99,36 +202,38 @@ def shard_degree(run: Run) -> int:
     if p.data_replicate is not None:
         return dp // p.data_replicate
     if p.sharding is Sharding.HYBRID_SHARD:
-        return max(1, min(dp, run.ranks_per_node // (p.tensor * p.context)))
+        # As many as fit a node beside the inner axes.
+        return max(1, min(dp, run.ranks_per_node // degree_product(run, INNER_AXES)))
     return dp
 
 
 def frees_weights(run: Run) -> bool:
-    """Whether FSDP gives gathered weights back after the forward pass, and gathers them again for backward."""
+    """Return whether FSDP frees gathered weights after the forward pass and gathers them again for backward."""
     return run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}
 
 
 def layout_of(run: Run) -> Layout:
-    """The rank grid of a run that jobs.plan.legality has passed."""
+    """Return the rank grid of a run that jobs.plan.legality has passed."""
     shard = shard_degree(run)
     return Layout(
         nodes=run.nodes,
         ranks_per_node=run.ranks_per_node,
-        pp=run.parallelism.pipeline,
         dp_replicate=data_degree(run) // shard,
         dp_shard=shard,
-        cp=run.parallelism.context,
-        tp=run.parallelism.tensor,
+        **{axis.name: degree_of(run, axis) for axis in MODEL_AXES},
     )
 
 
+# --- batch and pipeline --------------------------------------------------------------------------------------
+
+
 def accumulation(run: Run) -> int:
-    """Micro-batches that each rank runs per step: GBS = MBS x DP x accumulation."""
+    """Return the micro-batches of a rank in a step: GBS / (MBS x DP)."""
     return run.global_batch_size // (run.job.micro_batch_size * data_degree(run))
 
 
 def sequence_parallel(run: Run) -> bool:
-    """Whether TP cuts activations along the sequence; Megatron's norms can only with GPU kernels."""
+    """Return whether TP shards activations along the sequence; Megatron's norms support it on GPUs only."""
     p = run.parallelism
     if p.tensor == 1:
         return False
@@ -137,8 +242,8 @@ def sequence_parallel(run: Run) -> bool:
     return run.engine.kind is EngineKind.native or run.cluster.gpus
 
 
-# Stages a rank holds unless the user says otherwise, and the schedules that can hold others.
-STAGES_PER_RANK = {
+# Pipeline stages of a rank by default. Schedules with 1 accept no other number, those with 2 accept more but for ZBV.
+PIPELINE_STAGES_PER_RANK = {
     Schedule["GPipe"]: 1,
     Schedule["1F1B"]: 1,
     Schedule["Interleaved1F1B"]: 2,
@@ -148,27 +253,27 @@ STAGES_PER_RANK = {
 }
 
 
-def stages_per_rank(run: Run) -> int:
-    """Pieces of the model that a pipeline rank holds."""
+def pipeline_stages_per_rank(run: Run) -> int:
+    """Return the number of pipeline stages that a pipeline rank holds."""
     p = run.parallelism
-    return 1 if p.pipeline == 1 else p.stages_per_rank or STAGES_PER_RANK[p.schedule]
+    return 1 if p.pipeline == 1 else p.stages_per_rank or PIPELINE_STAGES_PER_RANK[p.schedule]
 
 
-def stages_of(run: Run, pp_rank: int) -> list[int]:
-    """Stages a pipeline rank holds: every pp-th, or for a V schedule one from each end."""
-    p, count = run.parallelism.pipeline, stages_per_rank(run)
+def pipeline_stages_of(run: Run, pp_rank: int) -> list[int]:
+    """Return the pipeline stages of a rank: pp_rank, pp_rank + PP, ...; for a V schedule one from each end."""
+    p, count = run.parallelism.pipeline, pipeline_stages_per_rank(run)
     if run.parallelism.schedule is Schedule["ZBVZeroBubble"] and p > 1:
         return [pp_rank, 2 * p - 1 - pp_rank]
     return [pp_rank + i * p for i in range(count)]
 
 
 def padding(run: Run) -> tuple[int, bool]:
-    """What rows of a micro-batch are padded to: a multiple, and whether all micro-batches of a step are equally long.
+    """Return the number whose multiple rows are padded to, and whether a step's micro-batches have equal lengths.
 
-    Every cut along the sequence must be even. Pipeline stages exchange tensors of one size: whole sequences of
+    Sharding along the sequence needs an even split. Pipeline stages exchange tensors of one size: whole sequences of
     `job.sequence_length`, so that few sizes occur where rows are packed.
     """
-    p = run.parallelism
-    if p.pipeline > 1 or p.context > 1 or run.engine.kind is EngineKind.nemo:
+    whole_rows = any(degree_of(run, axis) > 1 for axis in MODEL_AXES if axis.needs_whole_rows)
+    if whole_rows or run.engine.kind is EngineKind.nemo:
         return run.job.sequence_length, True
-    return p.tensor if sequence_parallel(run) else 1, False
+    return run.parallelism.tensor if sequence_parallel(run) else 1, False

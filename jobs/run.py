@@ -1,8 +1,7 @@
-"""What every rank starts with: `python -m jobs.run RUN_DIR`, or this module's `main` through submitit.
+"""The entry of every rank: `python -m jobs.run RUN_DIR`, or `main` called by submitit.
 
-Reads the frozen configuration, makes sure that the code is the submitted one, and hands over to the workload.
-Imports torch only once it is clear that the run can start. A failure of any rank is written to status.jsonl
-with the rank and the node before the process ends.
+Read the frozen configuration, check that the code is the submitted one, and call the workload. torch is imported only
+after these checks. A failure of any rank is written to status.jsonl with rank and node before the process ends.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STDERR = 2
 
 def main(run_directory: str) -> None:
     """Run one rank of the run in this directory to its end."""
-    # A library that crashes (SIGSEGV, SIGABRT) leaves the Python stacks of all threads in the rank's log.
+    # After a crash of a library (SIGSEGV, SIGABRT) the rank's log contains the Python stacks of all threads.
     faulthandler.enable(STDERR)
     directory = RunDir(Path(run_directory))
     run = load_run(directory.config)
@@ -36,26 +35,26 @@ def main(run_directory: str) -> None:
     try:
         refuse_other_code(directory)
         refuse_other_world(run.ranks, rank)
-        # Threads are fixed when the arithmetic libraries load.
+        # The arithmetic libraries read this when they are loaded.
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
             listen_to_nccl(directory.nccl_log(rank.rank))
         workload(run)(run, directory, rank)
     except BaseException as error:
         redact_exception(error)
-        told = before_torch_archive(error)
-        text = "".join(traceback.format_exception_only(told)).strip()
-        record_failure(directory, cause_of(told), rank=rank.rank, node=node_name(), error=text)
+        cause = before_torch_archive(error)
+        text = "".join(traceback.format_exception_only(cause)).strip()
+        record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
         raise
 
 
 def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
-    """The training loop of the run's engine; imported here, because torch takes seconds and NeMo twenty."""
+    """Return the training loop of the run's engine; import it here, since torch takes seconds and NeMo twenty."""
     match run.engine.kind:
         case EngineKind.native:
             from jobs.runtime.imports import import_torchmetrics_alone
 
-            # The other engines start as their programs do: LitGPT's start is what ours is measured against.
+            # Only here: the other engines start as their own programs do, and ours is measured against LitGPT's start.
             import_torchmetrics_alone()
             from jobs.workloads.train import train
         case EngineKind.nemo:
@@ -66,17 +65,17 @@ def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
 
 
 def refuse_other_code(directory: RunDir) -> None:
-    """Raise RunDirError when the code being executed is not the run's own snapshot."""
+    """Raise RunDirError if the imported code is not the run's snapshot."""
     running = Path(jobs.__file__).resolve().parent.parent
     if directory.code.exists() and running != directory.code.resolve():
         raise RunDirError(
             f"This run was submitted with the code in {directory.code.resolve()}, but {running} was imported. "
-            f"Type PYTHONSAFEPATH=1 PYTHONPATH={directory.code.resolve()} before python."
+            f"Set PYTHONSAFEPATH=1 PYTHONPATH={directory.code.resolve()} before python."
         )
 
 
 def refuse_other_world(ranks: int, rank: Rank) -> None:
-    """Raise RunDirError when the launcher started another number of ranks than was planned."""
+    """Raise RunDirError if the launcher started another number of ranks than planned."""
     if rank.world_size != ranks:
         raise RunDirError(
             f"The run was planned for {ranks} ranks (nodes x ranks_per_node), but {rank.world_size} were started. "

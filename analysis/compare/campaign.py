@@ -237,12 +237,16 @@ def changes(run: RunResult, since: RunResult) -> list[str]:
     ]
     found = [f"{key} {settings[0].get(key)} → {settings[1].get(key)}" for key in differing_keys(settings)]
     codes = [str(each.provenance.get("code_digest")) for each in (since, run)]
-    ways = [each.transport for each in (since, run)]
+    transports = [each.transport for each in (since, run)]
     return (
         found
         + ([f"code {codes[0]} → {codes[1]}"] if codes[0] != codes[1] else [])
         # What an older version did not record may have been the same.
-        + ([f"transport {ways[0]} → {ways[1]}"] if None not in ways and ways[0] != ways[1] else [])
+        + (
+            [f"transport {transports[0]} → {transports[1]}"]
+            if None not in transports and transports[0] != transports[1]
+            else []
+        )
     )
 
 

@@ -17,6 +17,7 @@ from analysis.scaling.groups import RATES
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.errors import ReportError
+from jobs.layout import AXIS_NAMES
 from jobs.metrics import Better
 
 # Of the rates the first one that a point has.
@@ -32,11 +33,7 @@ IDENTITY = (
     "sequence_length",
     "parallelism",
     "engine",
-    "pp",
-    "dp_replicate",
-    "dp_shard",
-    "cp",
-    "tp",
+    *AXIS_NAMES,
     "nodes",
     "ranks",
     "micro_batch_size",

@@ -17,12 +17,13 @@ from analysis.report.caveats import FINAL_LOSS_TOLERANCE
 from analysis.scaling.groups import RATES, Spread
 from jobs import metrics as m
 from jobs.errors import ReportError
+from jobs.layout import AXIS_NAMES
 from jobs.metrics import Better, Metric
 
 # What a point is called by; further columns of IDENTITY are named where they tell points apart.
 CALLED_BY = ("parallelism", "nodes", "ranks")
 # These follow from others, and would only make names longer.
-IMPLIED = {"parameters", "pp", "dp_replicate", "dp_shard", "cp", "tp", "accumulation"}
+IMPLIED = {"parameters", *AXIS_NAMES, "accumulation"}
 MOST_COLUMNS = 3
 Identity = tuple[str, ...]
 RunRow = Mapping[str, str]

@@ -117,14 +117,14 @@ class RunResult:
         return read_collectives(last_event(self.events, "layout"))
 
     @functools.cached_property
-    def ways(self) -> Sequence[str]:
-        """By which its ranks' collectives travelled in the latest attempt that recorded it; empty where none did."""
-        return [str(way) for way in as_list(last_event(self.events, "transport").get("ways"))]
+    def transports(self) -> Sequence[str]:
+        """The transports of collectives, from the latest attempt that recorded them; empty if none did."""
+        return [str(transport) for transport in as_list(last_event(self.events, "transport").get("ways"))]
 
     @property
     def transport(self) -> str | None:
-        """The ways in words; None where they were not recorded."""
-        return ", ".join(self.ways) or None
+        """The transports as text; None if they were not recorded."""
+        return ", ".join(self.transports) or None
 
     @functools.cached_property
     def stragglers(self) -> Sequence[Straggler] | None:
@@ -201,7 +201,7 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
             **straggler_share(stragglers(events, step_times_s)),
             **attempt_times(events),
             **startup_parts(events),
-            **held_and_sent(events),
+            **memory_and_communication(events),
             **evaluated(events),
             **checkpoint_values(events, records),
             **(spent.values if spent else {}),
@@ -377,7 +377,7 @@ def evaluated(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
     return {metric: value for metric in m.EVALUATION_METRICS if (value := number(event, metric)) is not None}
 
 
-def held_and_sent(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
+def memory_and_communication(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
     """What a rank keeps and what it sends in a step, as the latest attempt that counted them recorded it."""
     event = last_event(events, "layout")
     held = number(event, m.PARAMETERS_HELD)

@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
-from jobs.layout import AXES
+from jobs.layout import AXES, AXIS_NAMES
 from jobs.metrics import Metric
 
 
@@ -21,7 +21,7 @@ class Collective:
     """The calls of one collective over one axis of the rank grid in one step, of the rank with the most bytes."""
 
     axis: str
-    """One of jobs.layout.AXES, several of them joined by `+`, or `world`."""
+    """One of jobs.layout.AXIS_NAMES, several of them joined by `+`, or `world`."""
     collective: str
     calls: float
     payload_bytes: float
@@ -66,7 +66,7 @@ def sums(collectives: Iterable[Collective] | None) -> dict[Metric, float]:
 def axis_order(axis: str) -> tuple[int, tuple[int, ...], str]:
     """Where an axis stands in a list: axes of the grid from the innermost, then joined ones, then any other word."""
     parts = axis.split("+")
-    known = tuple(-AXES.index(part) for part in parts if part in AXES)
+    known = tuple(-AXIS_NAMES.index(part) for part in parts if part in AXIS_NAMES)
     return (len(parts) if len(known) == len(parts) else len(AXES) + 1, known, axis)
 
 
@@ -75,6 +75,6 @@ def degrees(plan: Mapping[str, Any]) -> dict[str, int] | None:
     layout = lookup(plan, "layout")
     if not isinstance(layout, Mapping):
         return None
-    # Plans older than context parallelism have no cp.
-    grid = {axis: layout.get(axis, 1 if axis == "cp" else None) for axis in AXES}
+    # Older plans lack axes that were added later.
+    grid = {axis.name: layout.get(axis.name, 1 if axis.rare else None) for axis in AXES}
     return grid if all(type(degree) is int and degree >= 1 for degree in grid.values()) else None

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from jobs.metrics import Metric
-from jobs.runtime.transport import CHANNEL, way_of
+from jobs.runtime.transport import CHANNEL, transport_of
 
 NETWORK = re.compile(r"NCCL INFO Using network (\S[\w -]*?)\s*$")
 DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")
@@ -41,7 +41,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     for line in lines:
         # Nearly all lines describe channels.
         channel = CHANNEL.search(line.text)
-        key: Hashable = way_of(channel) if channel else None
+        key: Hashable = transport_of(channel) if channel else None
         if key not in kept:
             record = Record(Kind.summary, line.number, {}, {Text.transport: str(key)}) if channel else record_of(line)
             if record is None:

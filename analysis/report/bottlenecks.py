@@ -19,7 +19,7 @@ from analysis.report.sections.stragglers import cost, who
 from analysis.scaling.groups import STRONG, Group, Point, plural
 from analysis.scaling.layouts import MeasuredLayout, axes_of
 from jobs import metrics as m
-from jobs.layout import Layout
+from jobs.layout import AXES, Layout
 from jobs.metrics import Metric
 from jobs.schema import ScalingMode
 
@@ -200,7 +200,7 @@ def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:
     if not set(parts) <= grid.keys():
         return False
     placed = Layout(nodes=point.nodes, ranks_per_node=point.ranks // point.nodes, **grid)
-    return any(placed.crosses_nodes(part) for part in parts)
+    return any(placed.crosses_nodes(axis) for axis in AXES if axis.name in parts)
 
 
 def in_unit(payload_bytes: float) -> str:

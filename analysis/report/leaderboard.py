@@ -150,12 +150,14 @@ def notes(board: Board) -> list[str]:
 
 
 def transports(board: Board) -> list[str]:
-    """The attempts whose collectives travelled by other ways than the baseline's: one sentence, or none."""
-    ways = board.reference and board.reference.run.transport
+    """The attempts whose collectives travelled by other transports than the baseline's: one sentence, or none."""
+    transport = board.reference and board.reference.run.transport
     # What an older version did not record may have been the same.
-    known = {attempt.name: attempt.first.transport for attempt in board.attempts if ways and attempt.first.transport}
-    others = [f"of {name} by {own}" for name, own in known.items() if own != ways]
-    return [f"Collectives of the baseline travelled by {ways}; {'; '.join(others)}."] if others else []
+    known = {
+        attempt.name: attempt.first.transport for attempt in board.attempts if transport and attempt.first.transport
+    }
+    others = [f"of {name} by {own}" for name, own in known.items() if own != transport]
+    return [f"Collectives of the baseline travelled by {transport}; {'; '.join(others)}."] if others else []
 
 
 def percent(share: float) -> str:

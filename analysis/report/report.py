@@ -51,7 +51,7 @@ from analysis.report.sections.published import published_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.stragglers import straggler_section
 from analysis.scaling.groups import Group, plural, scaling_groups
-from analysis.scaling.layouts import held_and_sent
+from analysis.scaling.layouts import memory_and_communication
 from analysis.scaling.mlperf import mlperf_section
 from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
@@ -311,7 +311,7 @@ def markdown(content: Report) -> str:
     parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.campaigns]
     if content.used:
         point_headings, points = point_table(content.groups)
-        held_headings, held_rows = held_and_sent(content.groups)
+        held_headings, held_rows = memory_and_communication(content.groups)
         runs = [[column.text(row) for column in columns] for row in content.used[:MOST_ROWS]]
         if points:
             parts.append(
@@ -344,7 +344,7 @@ def page(content: Report) -> str:
     )
     environment.filters["unbroken"] = unbroken
     template = environment.from_string(resource("page.html.j2"))
-    held_headings, held_rows = held_and_sent(content.groups)
+    held_headings, held_rows = memory_and_communication(content.groups)
     point_headings, points = point_table(content.groups)
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
     own = [row.run for row in content.used if row.run.log is None]

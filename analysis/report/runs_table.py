@@ -28,6 +28,7 @@ from analysis.report.sections.goodput import lost_words
 from analysis.scaling.groups import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m
+from jobs.layout import AXES, Axis
 from jobs.metrics import Metric
 
 
@@ -130,9 +131,9 @@ def planned(name: str, key: str, heading: str | None = None) -> Column:
     return Column(name, lambda row: lookup(row.run.plan, key), heading)
 
 
-def degree(axis: str, heading: str) -> Column:
+def degree(axis: Axis) -> Column:
     """A column of the degree of an axis of the rank grid."""
-    return Column(axis, lambda row: row.run.degrees.get(axis), heading)
+    return Column(axis.name, lambda row: row.run.degrees.get(axis.name), axis.heading)
 
 
 def started(name: str, key: str, heading: str | None = None) -> Column:
@@ -152,11 +153,7 @@ COLUMNS: Sequence[Column] = (
     planned("parameters", "parameters"),
     setting("parallelism", "parallelism.name", "Parallelism"),
     setting("engine", "engine.kind", "Engine"),
-    degree("pp", "PP"),
-    degree("dp_replicate", "DP replicate"),
-    degree("dp_shard", "DP shard"),
-    degree("cp", "CP"),
-    degree("tp", "TP"),
+    *map(degree, AXES),
     setting("nodes", "nodes", "Nodes"),
     setting("ranks_per_node", "ranks_per_node"),
     Column("ranks", lambda row: row.run.ranks, "Ranks"),

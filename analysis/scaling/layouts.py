@@ -15,6 +15,7 @@ from analysis.metrics.communication import Collective, axis_order, degrees
 from analysis.report.headline import by_task
 from analysis.scaling.groups import Group, Point, compared
 from jobs import metrics as m
+from jobs.layout import DP_REPLICATE, DP_SHARD, TABLE_AXES
 
 # A loss or a norm that is reduced: its digits in MiB would only be wide.
 SMALLEST_SHOWN_BYTES, TINY = 1024, "< 0.001"
@@ -82,7 +83,7 @@ def axes_of(layouts: Sequence[MeasuredLayout]) -> list[str]:
     return sorted({each.axis for layout in layouts for each in layout.collectives or ()}, key=axis_order)
 
 
-def held_and_sent(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+def memory_and_communication(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of the table: one row a layout and number of ranks, one column an axis.
 
     A cell of an axis has one line for each collective: `all_gather 12.5 (24)`. Layouts that recorded neither have
@@ -97,7 +98,8 @@ def held_and_sent(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         if layout.parameters_held is not None or layout.collectives is not None
     ]
     axes = axes_of(counted)
-    headings = ["Layout", "Ranks", "DP x CP x TP x PP", title(m.PARAMETERS_HELD)]
+    product = " x ".join(["DP", *(axis.heading for axis in TABLE_AXES)])
+    headings = ["Layout", "Ranks", product, title(m.PARAMETERS_HELD)]
     if any(layout.collectives is not None for layout in counted):
         headings += [title(m.COLLECTIVE_BYTES), *(f"over {axis}: {unit(m.COLLECTIVE_BYTES)} (calls)" for axis in axes)]
     rows = [[*held_cells(layout), *sent_cells(layout, axes)][: len(headings)] for layout in counted]
@@ -107,7 +109,7 @@ def held_and_sent(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 def held_cells(layout: MeasuredLayout) -> list[str]:
     """Name, ranks, grid and parameters of a row."""
     grid = layout.grid
-    degree = grid and (grid["dp_replicate"] * grid["dp_shard"], grid["cp"], grid["tp"], grid["pp"])
+    degree = grid and (grid[DP_REPLICATE.name] * grid[DP_SHARD.name], *(grid[axis.name] for axis in TABLE_AXES))
     return [
         layout.name + (" (loss not believed)" if layout.point.doubtful else ""),
         f"{layout.point.ranks:,}",

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from jobs.doctor.outliers import rounds
-from jobs.runtime.transport import gloo_ways, nccl_environment, nccl_networks, nccl_ways
+from jobs.runtime.transport import gloo_transports, nccl_environment, nccl_networks, nccl_transports
 
 # Large enough that latency does not count, small enough for any node's memory.
 BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
@@ -48,7 +48,7 @@ def measure(names: list[str], rank: int, port: int, directory: Path) -> dict[str
     return {
         "backend": "nccl" if cuda else "gloo",
         "gb_per_s": speeds,
-        "transports": [*nccl_networks(told), *nccl_ways(told)] if cuda else gloo_ways(),
+        "transports": [*nccl_networks(told), *nccl_transports(told)] if cuda else gloo_transports(),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from jobs.doctor.cluster import Node, Site, tres
@@ -53,8 +54,8 @@ def nodes_and_time(settings: dict[str, str], run: Run, beyond: list[str]) -> Ite
     """The run's nodes and time limit, and the most that the cluster file says there are."""
     wanted = f"nodes={run.nodes}, wall_time_min={run.wall_time_min}"
     for sentence in beyond:
-        found, _, advice = sentence.partition(" Type ")
-        yield Finding("nodes and time", found, Verdict.wrong, f"Type {advice}")
+        found, advice = found_and_advice(sentence)
+        yield Finding("nodes and time", found, Verdict.wrong, advice)
     if not beyond:
         yield Finding("nodes and time", wanted)
     for key, value, most in (
@@ -175,8 +176,8 @@ def within_limits(whose: str, row: dict[str, str], run: Run) -> Iterator[Finding
 def layout_and_batch(run: Run) -> Iterator[Finding]:
     """What `submit` refuses whatever the cluster."""
     for sentence in problems(run):
-        found, _, advice = sentence.partition(" Type ")
-        yield Finding("layout and batch", found, Verdict.warning, f"Type {advice}" if advice else "")
+        found, advice = found_and_advice(sentence)
+        yield Finding("layout and batch", found, Verdict.warning, advice)
 
 
 def judged_by_sbatch(script: str) -> Finding:
@@ -195,3 +196,9 @@ def judged_by_sbatch(script: str) -> Finding:
             "sbatch --test-only", f"refused: {error}", Verdict.wrong, "Mend what is named above, or ask the site."
         )
     return Finding("sbatch --test-only", f"expected start {start}" if start else "accepted")
+
+
+def found_and_advice(sentence: str) -> tuple[str, str]:
+    """Split a refusal before the first sentence that names a remedy; without one the advice is empty."""
+    found, *advice = re.split(r" (?=(?:Set|Type|Use|Choose) )", sentence, maxsplit=1)
+    return found, "".join(advice)

@@ -75,9 +75,9 @@ def outliers(pairs: Pairs) -> Iterator[Finding]:
         yield Finding("slow pairs", listed(told), Verdict.warning, advice)
 
 
-def transport(backend: str, ways: set[str]) -> Finding:
+def transport(backend: str, transports: set[str]) -> Finding:
     """What the bytes went over."""
-    found = f"{backend}: {listed(sorted(ways)) or 'not told'}"
-    if any(way.startswith(SOCKETS) for way in ways):
+    found = f"{backend}: {listed(sorted(transports)) or 'not told'}"
+    if any(each.startswith(SOCKETS) for each in transports):
         return Finding("transport", found, Verdict.warning, SOCKETS_ADVICE)
     return Finding("transport", found)

@@ -1,1 +1,1 @@
-"""How a training step is executed: one file per technique, applied in one visible order in parallelize.py."""
+"""Engines execute training steps: torch's own parallelism (native), Megatron (nemo), LitGPT's scripts (litgpt)."""

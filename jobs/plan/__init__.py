@@ -1,1 +1,1 @@
-"""What can be said of a run before it starts, by arithmetic alone: legality, cost."""
+"""Before a run starts, by arithmetic alone: composing, legality, cost, and the plan that people read."""

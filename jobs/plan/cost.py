@@ -1,4 +1,4 @@
-"""Size of a model and price of a run, by arithmetic."""
+"""Parameters of a model and GPU-hours of a run, by arithmetic."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from jobs.schema import Mlp, Model, Norm, Run
 
 
 def parameters(model: Model) -> int:
-    """Weights of the model, embedding and output head included; a test compares with LitGPT's own count."""
+    """Return the weights of the model, embedding and output head included; tested against LitGPT's own count."""
     embeddings = embedding_parameters(model) * (1 if model.tie_embeddings else 2)
     return embeddings + model.layers * layer_parameters(model) + norm_parameters(model)
 
 
 def embedding_parameters(model: Model) -> int:
-    """Weights of the embedding; the output head has as many."""
+    """Return the weights of the embedding: vocab x hidden, as in the output head."""
     return model.vocab_size * model.hidden_size
 
 
 def norm_parameters(model: Model) -> int:
-    """Weights of one normalisation."""
+    """Return the weights of one normalisation: scale, and bias for LayerNorm."""
     return model.hidden_size * (2 if model.norm is Norm.LayerNorm else 1)
 
 
 def layer_parameters(model: Model) -> int:
-    """Weights of one layer.
+    """Return the weights of one layer.
 
     Query, key, value and output projections, the feed-forward (three matrices, two in GPT-NeoX, one set per expert
     plus a router), and two norms.
@@ -43,10 +43,10 @@ def layer_parameters(model: Model) -> int:
 
 
 def gated_parameters(width: int, hidden: int) -> int:
-    """Weights of a gated feed-forward's three matrices, which one expert has, too."""
+    """Return the weights of a gated feed-forward, or of one expert: gate, up and down."""
     return 3 * width * hidden
 
 
 def gpu_hours_limit(run: Run) -> float | None:
-    """GPU-hours this run costs if it uses its whole time limit; None on a machine without GPUs."""
+    """Return the GPU-hours of a run that uses its whole time limit; None on a machine without GPUs."""
     return run.ranks * run.wall_time_min / 60 if run.cluster.gpus else None

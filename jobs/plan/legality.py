@@ -1,4 +1,4 @@
-"""Whether a run can run: every rule is asked, so that a user at the keyboard sees every mistake at once."""
+"""Check a run against every rule, so that a user sees all mistakes at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from jobs.plan.rules.nemo import unsupported as unsupported_by_nemo
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
-# Later rules build on what earlier ones have checked.
-STAGES: tuple[tuple[Rule, ...], ...] = (values.VALUES, contest.RULES, layout.GRID, batch.BATCH)
+# In this order: later rules rely on what earlier ones have checked.
+GENERAL: tuple[tuple[Rule, ...], ...] = (values.VALUES, contest.RULES, layout.GRID, batch.BATCH)
 
 
 def problems(run: Run) -> list[str]:
-    """Why this run cannot run; empty when it can."""
-    for rules in (*STAGES, engine_rules(run)):
+    """Return the reasons why a run cannot run; empty if it can."""
+    for rules in (*GENERAL, engine_rules(run)):
         found = [sentence for rule in rules if (sentence := rule(run))]
         if found:
             return found
@@ -23,19 +23,19 @@ def problems(run: Run) -> list[str]:
 
 
 def value_problems(run: Run) -> list[str]:
-    """Why values of this run cannot be, whatever its layout and its batch."""
+    """Return the illegal values of a run, independent of its layout and batch."""
     return [sentence for rule in values.VALUES if (sentence := rule(run))]
 
 
 def product_is_illegal(run: Run) -> bool:
-    """Whether it is the product of degrees that cannot run, and not a value or the size of the global batch."""
+    """Return True if the parallelism degrees are illegal, and values and global batch are not."""
     if value_problems(run):
         return False
     return any(rule(run) for rule in (*layout.GRID, batch.pipeline_is_filled, *engine_rules(run)))
 
 
 def engine_rules(run: Run) -> tuple[Rule, ...]:
-    """What the chosen engine cannot do of what makes sense."""
+    """Return the rules of the run's engine."""
     match run.engine.kind:
         case EngineKind.native:
             return NATIVE
@@ -46,5 +46,5 @@ def engine_rules(run: Run) -> tuple[Rule, ...]:
 
 
 def warnings(run: Run) -> list[str]:
-    """What runs, but is rarely meant."""
+    """Return warnings: settings that run, but are rarely intended."""
     return [sentence for rule in (*layout.WARNINGS, *values.WARNINGS, *contest.WARNINGS) if (sentence := rule(run))]

@@ -1,6 +1,6 @@
-"""What LitGPT is asked to do: which of its scripts, with which arguments. No torch here, since `plan` shows it.
+"""The script of LitGPT and its arguments for a run. No torch here, since `plan` prints them.
 
-Arguments that are not given keep LitGPT's own defaults: validation, its example, logs, the weights saved at the end.
+Other arguments keep LitGPT's defaults: validation, its example, logs, saving the weights at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRECISIONS = {
 }
 """LitGPT's names for `job.precision` and `engine.parameters`."""
 READ = "0.5.12"
-"""The version whose code these arguments were read from (litgpt/args.py)."""
+"""The LitGPT version that these arguments were written for (litgpt/args.py)."""
 START, OUT = "start", "out"
 """Directories of a run's litgpt/: the checkpoint it starts from, and what LitGPT writes."""
 
@@ -37,16 +37,16 @@ class Script(Enum):
 
 
 def script_of(run: Run) -> Script:
-    """Instruction data are fine-tuned on, with adapters or without; text and random tokens are pretrained on."""
+    """Return the script: fine-tuning for instruction data or adapters, pretraining for text and random tokens."""
     if run.job.lora is not None:
         return Script.finetune_lora
     return Script.finetune_full if run.data.source in INSTRUCTIONS else Script.pretrain
 
 
 def arguments_of(run: Run, where: Path, steps: int | None = None, steps_per_epoch: int | None = None) -> dict[str, Any]:
-    """Arguments of the script's `setup`, as its command line has them; model and data come from the run directory.
+    """Return the arguments of the script's `setup` as on its command line; model and data come from the run directory.
 
-    `steps` and `steps_per_epoch` are None before the data are tokenized; what follows from them is then left out.
+    `steps` and `steps_per_epoch` are None before the data is tokenized; arguments that depend on them are left out.
     """
     job, script = run.job, script_of(run)
     start, out = where / START, where / OUT
@@ -88,7 +88,7 @@ def arguments_of(run: Run, where: Path, steps: int | None = None, steps_per_epoc
         )
     train["max_steps"] = job.steps
     if steps and steps_per_epoch:
-        # One more pass than the steps begin in; with job.epochs there are so many.
+        # Epochs that contain the steps: ceil(steps / steps_per_epoch).
         train["epochs"] = -(-steps // steps_per_epoch)
     if job.lora:
         common |= {"lora_r": job.lora.rank, "lora_alpha": int(job.lora.alpha), "lora_dropout": job.lora.dropout}
@@ -96,7 +96,7 @@ def arguments_of(run: Run, where: Path, steps: int | None = None, steps_per_epoc
 
 
 def command(run: Run, arguments: dict[str, Any]) -> list[str]:
-    """The command line that gives LitGPT these arguments, its data aside."""
+    """Return the command line with these arguments, without data."""
     given = dict(arguments)
     first = given.pop("checkpoint_dir", None) or given.pop("model_name")
     words = ["litgpt", script_of(run).name, first]
@@ -109,7 +109,7 @@ def command(run: Run, arguments: dict[str, Any]) -> list[str]:
 
 
 def described(run: Run) -> str:
-    """What `plan` says of the call, for a person."""
+    """Return the description of the call that `plan` prints."""
     micro, per_rank = run.job.micro_batch_size, accumulation(run)
     try:
         installed = version("litgpt")
@@ -120,9 +120,9 @@ def described(run: Run) -> str:
     gbs, ranks = run.global_batch_size, f"{run.ranks_per_node} x {run.nodes}"
     return (
         f"{run.name}: litgpt {installed} is called as {script_of(run).value}.setup, with the run's samples in the "
-        "run's order as data. In words of its command line, less what follows from the samples (train.epochs, "
+        "run's order. As a command line, without arguments that depend on the samples (train.epochs, "
         f"train.max_tokens):\n{lines}\n"
-        f"litgpt {READ}: train.global_batch_size={gbs} means the samples of a step over all devices and nodes, {gbs} / "
-        f"({ranks}) / {micro} = {per_rank} micro-batches a rank. A run under a version that makes another number of "
-        "them refuses to start."
+        f"litgpt {READ}: train.global_batch_size={gbs} counts the samples of a step over all devices and nodes: {gbs} "
+        f"/ ({ranks}) / {micro} = {per_rank} micro-batches per rank. With a version that derives another number "
+        "the run does not start."
     )

@@ -1,4 +1,4 @@
-"""Our architecture numbers under LitGPT's names: what GPT is built from, and model_config.yaml of an export."""
+"""Our architecture under LitGPT's names, for its GPT and for model_config.yaml of an export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jobs.schema import Model
 
 
 def litgpt_fields(model: Model) -> dict[str, Any]:
-    """Keyword arguments of litgpt.config.Config."""
+    """Return the keyword arguments of litgpt.config.Config."""
     scaling = model.rope_scaling
     return {
         "name": model.name,

@@ -1,6 +1,6 @@
-"""The rank grid as a drawing for a person: which rank sits on which node, and which ranks form the groups.
+"""Draw the rank grid: the ranks of each node, and the groups of each axis.
 
-Plain ASCII, so that a log file or a terminal of any encoding shows it.
+Plain ASCII, readable in log files and terminals of any encoding.
 """
 
 from __future__ import annotations
@@ -9,58 +9,44 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from jobs.layout import AXES, Layout
+from jobs.layout import AXES, AXIS_NAMES, DP_SHARD, SHARD_GROUP_AXES, Axis, Layout
 
 WIDTH = 120
-# Boxes a drawing may have before equal ones are folded: 8 nodes of 8 ranks are about 20 lines.
+# With more boxes than this, repeated ones are folded: 8 nodes of 8 ranks are about 20 lines.
 MOST_BOXES = 8
 RANK = "rank"
-LABEL_WIDTH = max(map(len, (*AXES, RANK))) + 2
-MEANING = {
-    "pp": "split the layers",
-    "dp_replicate": "keep equal weights",
-    "dp_shard": "split the weights (FSDP)",
-    "cp": "split each sequence",
-    "tp": "split each matrix",
-}
-# FSDP takes ranks that share sequences into its shard group.
-SHARDED_WITH_CP = "split the weights (FSDP) with cp"
+LABEL_WIDTH = max(map(len, (*AXIS_NAMES, RANK))) + 2
 
 
 def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, width: int = WIDTH) -> str:
-    """The rank grid as lines of text: boxes, at most `width` (80 or more) characters wide, and the groups below.
+    """Return the rank grid as text: boxes of nodes, at most `width` (80 or more) characters wide, and the groups below.
 
-    `held_layers` are the layers of each place on the pp axis, first to last. Boxes beyond MOST_BOXES are folded, and
-    the fold says whether they repeat what is drawn.
+    `held_layers` are the layers of each pipeline rank, first to last. Boxes beyond MOST_BOXES are folded; the fold
+    states whether they repeat the pattern above.
     """
     axes = used_axes(layout)
     if not axes:
         return "Mesh: 1 rank, nothing to draw."
-    product = " x ".join(f"{axis} {degree_of(layout, axis)}" for axis in axes)
+    product = " x ".join(f"{axis.name} {layout.degree(axis)}" for axis in axes)
     lines = [f"Mesh: {layout.world_size} ranks = {product}, on {layout.nodes} node{'s' if layout.nodes > 1 else ''}"]
     if layout.nodes > 1:
-        lines.append(f"Ranks sit in blocks, {layout.ranks_per_node} a node (srun is told --distribution=block).")
+        lines.append(f"Ranks are placed in blocks of {layout.ranks_per_node} per node (srun --distribution=block).")
     lines += ["", *drawing(layout, width), "", *group_lines(layout)]
     if held_layers is not None and layout.pp > 1:
-        lines += ["", *stage_lines(layout, held_layers)]
+        lines += ["", *pipeline_stage_lines(layout, held_layers)]
     return "\n".join(lines)
 
 
-def degree_of(layout: Layout, axis: str) -> int:
-    """How many places an axis has."""
-    return layout.shape[AXES.index(axis)]
+def used_axes(layout: Layout) -> list[Axis]:
+    """Return the axes with a degree above 1, slowest first."""
+    return [axis for axis in AXES if layout.degree(axis) > 1]
 
 
-def used_axes(layout: Layout) -> list[str]:
-    """The axes with more than one place, slowest first."""
-    return [axis for axis in AXES if degree_of(layout, axis) > 1]
-
-
-# --- boxes: a node's ranks, or as many of them as fit a line -------------------------------------------------
+# --- boxes: the ranks of a node, or of a part that fits the width --------------------------------------------
 
 
 def drawing(layout: Layout, width: int) -> list[str]:
-    """All boxes side by side, in as many bands as the width needs, with the fold in its place."""
+    """Return all boxes side by side, in bands that fit the width, with the fold in its place."""
     boxes = boxes_of(layout, width)
     if len(boxes) <= MOST_BOXES:
         return bands(layout, boxes, width)
@@ -72,7 +58,7 @@ def drawing(layout: Layout, width: int) -> list[str]:
 
 
 def boxes_of(layout: Layout, width: int) -> list[range]:
-    """Ranks of every box: a whole node where it fits the line, else pieces of it."""
+    """Return the ranks of every box: a whole node if it fits the width, else pieces of it."""
     size = layout.ranks_per_node
     # A rank takes its digits, a space, and at most half a bar, which is two wide and never between every two ranks.
     fits = (width - LABEL_WIDTH - 3) // (digits(layout) + 2)
@@ -85,7 +71,7 @@ def boxes_of(layout: Layout, width: int) -> list[range]:
 
 
 def repetition(layout: Layout, boxes: list[range]) -> int | None:
-    """After how many boxes the steps from rank to rank repeat, to the end; None when not within MOST_BOXES."""
+    """Return the period after which coordinates relative to a box's first rank repeat; None if above MOST_BOXES."""
 
     def pattern(box: range) -> tuple[tuple[int, ...], ...]:
         first = layout.coordinates(box[0])
@@ -96,12 +82,12 @@ def repetition(layout: Layout, boxes: list[range]) -> int | None:
 
 
 def bands(layout: Layout, boxes: list[range], width: int) -> list[str]:
-    """The boxes side by side, about equally many in each band."""
+    """Return the boxes side by side, about equally many per band."""
     drawn = [box_lines(layout, box) for box in boxes]
     widest = max(len(lines[0]) for lines in drawn)
     count = math.ceil(len(drawn) / max(1, (width - LABEL_WIDTH - 1) // widest))
     per_band = math.ceil(len(drawn) / count)
-    labels = ["", *used_axes(layout), RANK, ""]
+    labels = ["", *(axis.name for axis in used_axes(layout)), RANK, ""]
     ends = ["+", *"|" * (len(labels) - 2), "+"]
     lines = []
     for start in range(0, len(drawn), per_band):
@@ -111,11 +97,11 @@ def bands(layout: Layout, boxes: list[range], width: int) -> list[str]:
 
 
 def box_lines(layout: Layout, box: range) -> list[str]:
-    """A box without its right edge: the node's name, a row for each axis in use, the ranks, a rule.
+    """Return a box without its right edge: the node's name, a row for each axis in use, the ranks, a rule.
 
-    A number stands where a place begins and holds until the next bar; on the last axis every rank has one.
+    A coordinate is printed where it changes and holds until the next bar; the last axis prints one for every rank.
     """
-    columns = [[layout.coordinates(rank)[AXES.index(axis)] for axis in used_axes(layout)] for rank in box]
+    columns = [[layout.place(rank, axis) for axis in used_axes(layout)] for rank in box]
     rows = []
     for depth in range(len(columns[0]) + 1):
         row = ""
@@ -133,7 +119,7 @@ def box_lines(layout: Layout, box: range) -> list[str]:
 
 
 def separator(previous: list[int] | None, column: list[int], depth: int) -> str:
-    """What stands before a rank: a bar where a group ends in this row, its space where one ends in a lower row."""
+    """Return the text before a rank: a bar where a group ends in this row, spaces where one ends in another row."""
     if previous is None:
         return "| "
     outer = len(column) - 1
@@ -143,7 +129,7 @@ def separator(previous: list[int] | None, column: list[int], depth: int) -> str:
 
 
 def digits(layout: Layout) -> int:
-    """Width of the largest rank."""
+    """Return the width of the largest rank in characters."""
     return len(str(layout.world_size - 1))
 
 
@@ -151,22 +137,27 @@ def digits(layout: Layout) -> int:
 
 
 def group_lines(layout: Layout) -> list[str]:
-    """Of every axis in use: size and number of its groups, the first group in words, and the nodes between."""
+    """Return a line for each axis in use: number and size of its groups, the first group, and hops between nodes."""
     cells = []
     for axis in used_axes(layout):
         groups = layout.groups(axis)
-        meaning = SHARDED_WITH_CP if axis == "dp_shard" and layout.cp > 1 else MEANING[axis]
         cells.append((
-            axis,
+            axis.name,
             f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {len(groups[0])}",
-            f"ranks {shortened(groups[0])} {meaning}",
+            f"ranks {shortened(groups[0])} {action(layout, axis)}",
             crossing(layout, groups),
         ))  # fmt: skip
     return aligned(cells)
 
 
+def action(layout: Layout, axis: Axis) -> str:
+    """Return what the ranks of a group do; FSDP's shard group also spans the other axes that see different tokens."""
+    others = [other.name for other in SHARD_GROUP_AXES if other is not DP_SHARD and layout.degree(other) > 1]
+    return axis.action + (f" with {' and '.join(others)}" if axis is DP_SHARD and others else "")
+
+
 def crossing(layout: Layout, groups: list[list[int]]) -> str:
-    """How many hops, from a rank of a group to the next, leave the node."""
+    """Return how many hops, from a rank of a group to the next, leave the node."""
     crossed = {
         sum(a // layout.ranks_per_node != b // layout.ranks_per_node for a, b in itertools.pairwise(group))
         for group in groups
@@ -179,8 +170,8 @@ def crossing(layout: Layout, groups: list[list[int]]) -> str:
     return f"crosses nodes: {count} of {hops} hop{'s' if hops > 1 else ''}"
 
 
-def stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[str]:
-    """Of every place on the pp axis: its ranks, their nodes and its layers."""
+def pipeline_stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[str]:
+    """Return a line for each pipeline rank: its ranks, their nodes and its layers."""
     size = layout.world_size // layout.pp  # pp is the slowest axis: its places are blocks of ranks
     return aligned(
         (
@@ -193,30 +184,30 @@ def stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[st
 
 
 def seat(layout: Layout, first: int, last: int) -> tuple[str, str]:
-    """Some consecutive ranks, and the nodes that they are on."""
+    """Return consecutive ranks and their nodes as text."""
     size = layout.ranks_per_node
     return spoken("rank", first, last), spoken("node", first // size, last // size)
 
 
 def shortened(group: list[int]) -> str:
-    """A group of evenly spaced ranks, without its middle when it is long."""
+    """Return a group of evenly spaced ranks as text, shortened if it is long."""
     return ", ".join(map(str, group)) if len(group) <= 4 else f"{group[0]}, {group[1]}, ..., {group[-1]}"
 
 
 def spans(numbers: Iterable[int]) -> Iterator[str]:
-    """Runs of consecutive numbers, in the order given: 0..3, 8..11."""
+    """Yield runs of consecutive numbers, in the order given: 0..3, 8..11."""
     for _, run in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
         members = [number for _, number in run]
         yield f"{members[0]}..{members[-1]}" if len(members) > 1 else str(members[0])
 
 
 def spoken(noun: str, first: int, last: int) -> str:
-    """Some consecutive things: node 3, or nodes 3..5."""
+    """Return a range as text: node 3, or nodes 3..5."""
     return f"{noun} {first}" if first == last else f"{noun}s {first}..{last}"
 
 
 def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Rows of cells, each column as wide as its widest cell."""
+    """Return rows as lines, each column as wide as its widest cell."""
     cells = list(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -13,12 +13,12 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, PP
 from jobs.plan.rules.rule import divisors
 from jobs.schema import Run, ScalingMode
 
-PIPELINE = "parallelism.pipeline"
-DEGREES = ("parallelism.tensor", PIPELINE, "parallelism.context")
-DATA = ("parallelism.data_shard", "parallelism.data_replicate")
+DEGREES = tuple(axis.key for axis in MODEL_AXES)
+DATA = (DP_SHARD.key, DP_REPLICATE.key)
 SIZES = ("nodes", "ranks_per_node")
 GLOBAL_BATCH, RANK_BATCH = "scaling.global_batch_size", "scaling.sequences_per_rank"
 # In the order that is printed, and that decides between equally near choices.
@@ -54,7 +54,7 @@ def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> lis
 
 
 def degrees(run: Run) -> Iterator[Choice]:
-    """Every product of tensor, pipeline and context that divides the ranks, with every cut of the data axes."""
+    """Every product of DEGREES that divides the ranks, with every cut of the data axes."""
     keys = data_keys(run)
     for cut, dp in cuts(run.ranks):
         yield from ({**cut, **data} for data in kept_or_unset(run, dp))
@@ -81,19 +81,20 @@ def batches(run: Run) -> Iterator[Choice]:
     given = value_of(run, key) or 0
     for cut, dp in cuts(run.ranks):
         unit = run.job.micro_batch_size * dp
-        for whole in {unit, unit * cut[PIPELINE]}:
+        for whole in {unit, unit * cut[PP.key]}:
             step = whole // math.gcd(whole, run.ranks) if weak else whole
             for batch in {given // step * step, (given // step + 1) * step} - {0}:
                 yield from ({**cut, key: batch, **data} for data in kept_or_unset(run, dp))
 
 
-def cuts(ranks: int) -> Iterator[tuple[dict[str, int], int]]:
+def cuts(ranks: int, keys: tuple[str, ...] = DEGREES) -> Iterator[tuple[dict[str, int], int]]:
     """Every choice of DEGREES whose product divides the ranks, with the data-parallel degree that it leaves."""
-    for tensor in divisors(ranks):
-        for pipeline in divisors(ranks // tensor):
-            left = ranks // (tensor * pipeline)
-            for context in divisors(left):
-                yield dict(zip(DEGREES, (tensor, pipeline, context), strict=True)), left // context
+    if not keys:
+        yield {}, ranks
+        return
+    for value in divisors(ranks):
+        for cut, left in cuts(ranks // value, keys[1:]):
+            yield {keys[0]: value, **cut}, left
 
 
 def data_keys(run: Run) -> list[str]:

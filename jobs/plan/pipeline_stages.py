@@ -1,32 +1,34 @@
-"""Which layers each pipeline stage holds, by arithmetic."""
+"""The layers of each pipeline stage, by arithmetic."""
 
 from __future__ import annotations
 
 import itertools
 
-from jobs.layout import stages_of, stages_per_rank
+from jobs.layout import pipeline_stages_of, pipeline_stages_per_rank
 from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
 from jobs.schema import Model, Run, StageSplit
 
 
-def stage_layers(run: Run) -> list[range]:
-    """The layers of every stage, first to last; of a run that jobs.plan.legality has passed."""
+def pipeline_stage_layers(run: Run) -> list[range]:
+    """Return the layers of each pipeline stage, first to last, of a run that jobs.plan.legality has passed."""
     counts = layer_counts(run)
     ends = itertools.accumulate(counts)
     return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
 def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:
-    """The layers of each pipeline rank, which may hold several stages."""
-    stages = stage_layers(run)
+    """Return the layers of each pipeline rank, which may hold several stages."""
+    stages = pipeline_stage_layers(run)
     places = range(run.parallelism.pipeline)
-    return tuple(tuple(layer for stage in stages_of(run, place) for layer in stages[stage]) for place in places)
+    return tuple(
+        tuple(layer for stage in pipeline_stages_of(run, place) for layer in stages[stage]) for place in places
+    )
 
 
 def layer_counts(run: Run) -> list[int]:
-    """How many layers each stage has, as chosen or as the split deals them."""
+    """Return the number of layers of each stage, as set or by parallelism.stage_split."""
     p, layers = run.parallelism, run.model.layers
-    stages = p.pipeline * stages_per_rank(run)
+    stages = p.pipeline * pipeline_stages_per_rank(run)
     if p.stage_layers is not None:
         return list(p.stage_layers)
     if p.stage_split is StageSplit.balanced:
@@ -35,10 +37,10 @@ def layer_counts(run: Run) -> list[int]:
 
 
 def balanced(model: Model, stages: int) -> list[int]:
-    """Layers dealt one by one to the stage with the fewest weights, embedding and head counted; at least one each.
+    """Give layers one by one to the stage with the fewest weights, embedding and head included; at least one each.
 
-    Weights stand for memory and, but for the embedding's lookup, for arithmetic. Llama 3 was trained with a layer
-    less on its first and last stage for this reason (https://arxiv.org/abs/2407.21783, section 3.3.2).
+    Weights are proportional to memory and, except for the embedding's lookup, to arithmetic. For this reason Llama 3
+    had one layer less on its first and last stage (https://arxiv.org/abs/2407.21783, section 3.3.2).
     """
     layer, embedding = layer_parameters(model), embedding_parameters(model)
     weights = [0] * stages

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs.layout import accumulation, layout_of
+from jobs.layout import TABLE_AXES, accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
 from jobs.schema import Batching, Run
@@ -26,11 +26,11 @@ def plan_table(runs: list[Run]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", overflow="fold")
     layouts = [layout_of(run) for run in runs]
-    context = any(layout.cp > 1 for layout in layouts)
+    axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
     for column in (
         "nodes",
         "ranks",
-        "dp x cp x tp x pp" if context else "dp x tp x pp",
+        " x ".join(["dp", *(axis.name for axis in axes)]),
         "MBS x acc = GBS",
         "parameters",
         "time limit",
@@ -39,7 +39,7 @@ def plan_table(runs: list[Run]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for run, layout in zip(runs, layouts, strict=True):
         hours = gpu_hours_limit(run)
-        degrees = (layout.dp, *((layout.cp,) if context else ()), layout.tp, layout.pp)
+        degrees = (layout.dp, *map(layout.degree, axes))
         table.add_row(
             Text(run.name or ""),  # Text: a run's name is no markup
             str(run.nodes),

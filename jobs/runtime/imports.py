@@ -1,7 +1,8 @@
-"""torchmetrics without transformers and SciPy, for which a rank has no use and whose import takes longer than torch's.
+"""Import torchmetrics without transformers and SciPy, which a rank does not use.
 
-LitGPT imports Lightning, that imports torchmetrics, and that imports both where they are installed, for metrics of text
-and sound. Whether they are, it asks lightning_utilities.
+LitGPT imports Lightning, which imports torchmetrics, which imports both if lightning_utilities reports them installed.
+Without this module a run of two steps on a CPU takes 8.5 s of CPU time instead of 5.3 s (three runs each, in turns;
+8.3 to 8.8 s, 5.2 to 5.9 s).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ LEFT_OUT = ("transformers", "scipy")
 
 
 def import_torchmetrics_alone() -> None:
-    """Import torchmetrics as it imports itself where the packages of LEFT_OUT are not installed."""
+    """Import torchmetrics as if the packages of LEFT_OUT were not installed."""
     asked: Any = importlib.import_module("lightning_utilities.core.imports")
     available, cache = asked.package_available, asked.RequirementCache
 
     class OfOthers(asked.RequirementCache):  # type: ignore[misc]
-        """Whether a requirement such as "scipy>=1.8" is met; one for a package that is left out is not."""
+        """A requirement such as "scipy>=1.8"; False for packages of LEFT_OUT."""
 
         def __bool__(self) -> bool:
             return not str(self.requirement).startswith(LEFT_OUT) and super().__bool__()

@@ -28,7 +28,7 @@ from torch import nn
 
 from jobs import metrics as m
 from jobs.data.batches import StepBatch
-from jobs.layout import Layout
+from jobs.layout import INNER_AXES, Layout
 from jobs.ranks import node_name
 
 EVERY_STEPS = 10
@@ -117,8 +117,8 @@ def summary(parts: NDArray[np.float64], layout: Layout, nodes: Sequence[str]) ->
     one slow rank does not make a slow node.
     """
     batch_s, layers_s = parts.T
-    # Tensor and context are the fastest axes of the grid, the pipeline is the slowest.
-    cut = layout.tp * layout.cp
+    # The inner axes are the fastest of the grid, the pipeline is the slowest.
+    cut = layout.product(INNER_AXES)
     own_s = batch_s + layers_s.reshape(-1, cut).min(axis=1).repeat(cut)
     others_s = np.concatenate([medians_of_others(ranks_s) for ranks_s in own_s.reshape(layout.pp, -1)])
     slowness = own_s / others_s

@@ -1,4 +1,4 @@
-"""Batches made ahead of the step that needs them, in a thread; on a GPU in memory that it copies from by itself."""
+"""Prefetch batches in a thread; on a GPU into page-locked memory, from which it copies asynchronously."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Made = TypeVar("Made")
 
 
 @contextmanager
-def made_ahead(make: Callable[[int], Made], steps: Iterable[int], depth: int) -> Iterator[Iterator[Made]]:
-    """What `make` returns for each step, in order; of the next `depth` steps it is made meanwhile, one at a time.
+def prefetch(make: Callable[[int], Made], steps: Iterable[int], depth: int) -> Iterator[Iterator[Made]]:
+    """Yield an iterator over make(step) in order, which computes up to `depth` next ones meanwhile, one at a time.
 
-    What `make` raises is raised where that step's is asked for. With depth 0 there is no thread.
+    An error of `make` is raised when that step's result is requested. With depth 0 there is no thread.
     """
     if depth == 0:
         yield map(make, steps)
@@ -36,7 +36,7 @@ def made_ahead(make: Callable[[int], Made], steps: Iterable[int], depth: int) ->
 def in_order(
     thread: ThreadPoolExecutor, make: Callable[[int], Made], steps: Iterable[int], depth: int
 ) -> Iterator[Made]:
-    """Hand out results while as many as `depth` wait."""
+    """Yield results in order, with at most `depth` more submitted."""
     waiting: deque[Future[Made]] = deque()
     for step in steps:
         waiting.append(thread.submit(make, step))
@@ -47,10 +47,10 @@ def in_order(
 
 
 def pinned(batch: StepBatch) -> StepBatch:
-    """The batch in page-locked memory: a GPU copies it while the rank goes on."""
+    """Return the batch in page-locked memory, from which copies to a GPU are asynchronous."""
     return replace(batch, micro_batches=[micro_batch.converted(locked) for micro_batch in batch.micro_batches])
 
 
 def locked(tokens: Tokens) -> Tokens:
-    """The same tokens in page-locked memory, which lives as long as they do."""
+    """Return the tokens in page-locked memory, which the returned array keeps alive."""
     return torch.from_numpy(tokens).pin_memory().numpy()

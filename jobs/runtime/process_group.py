@@ -1,4 +1,4 @@
-"""What a rank does with the machine it finds itself on: device, process group, memory, nodes, ways, signals."""
+"""What a rank does with the machine it finds itself on: device, process group, memory, nodes, transports, signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from jobs.failures import STOPS
 from jobs.ranks import Rank, node_name
-from jobs.runtime.transport import gloo_ways, heard_of_nccl
+from jobs.runtime.transport import gloo_transports, read_nccl_transports
 from jobs.schema import Run
 
 
@@ -95,17 +95,17 @@ def nodes_of_run(planned: int) -> dict[str, Any]:
     }
 
 
-def ways_of_run(nccl_log: Path) -> list[str]:
-    """The ways by which the collectives of all ranks travel; none for a single rank, and where NCCL did not tell.
+def transports_of_run(nccl_log: Path) -> list[str]:
+    """Return the transports of all ranks' collectives; none for a single rank, or if NCCL logged none.
 
     Every rank calls it, after a step: NCCL connects ranks when they first need it. `nccl_log` is this rank's own.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return []
-    own = heard_of_nccl(nccl_log) if "nccl" in dist.get_backend() else gloo_ways()
+    own = read_nccl_transports(nccl_log) if "nccl" in dist.get_backend() else gloo_transports()
     ranks = [own] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
-    return sorted({way for ways in ranks for way in ways})
+    return sorted({transport for transports in ranks for transport in transports})
 
 
 def largest_of_ranks(own: Sequence[float], device: torch.device) -> list[float]:

@@ -25,7 +25,7 @@ from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_events
 from jobs.runtime.checkpoint_directory import Saved
-from jobs.runtime.process_group import device_name, nodes_of_run, ways_of_run
+from jobs.runtime.process_group import device_name, nodes_of_run, transports_of_run
 from jobs.runtime.startup import Startup
 from jobs.schema import Run
 
@@ -116,10 +116,10 @@ class Recorder:
             self.transport(step)
 
     def transport(self, step: int) -> None:
-        """By which ways the collectives of all ranks travel, where that is known. All ranks call it."""
-        ways = ways_of_run(self.nccl_log)
-        if self.writes and ways:
-            self.event("transport", attempt=self.attempt, step=step, ways=ways)
+        """Record the transports of all ranks' collectives, if known; every rank calls it."""
+        transports = transports_of_run(self.nccl_log)
+        if self.writes and transports:
+            self.event("transport", attempt=self.attempt, step=step, ways=transports)
 
     def pace(self, step: int, summary: dict[str, Any] | None) -> None:
         """Record the summary of the ranks' own times; None where no window has ended."""

@@ -1,7 +1,6 @@
-"""By which ways collectives travel, as NCCL's own log and gloo's rules tell; no torch.
+"""The transports of collectives, from NCCL's own log or gloo's rules; no torch.
 
-Shared by the doctor, which measures pairs of nodes, by training, which records its ways once, and by the parser of
-NCCL's logs.
+Used by the doctor (pairs of nodes), by training (recorded once a run) and by the parser of NCCL's logs.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ
         environment.update(nccl_environment(log))
 
 
-def heard_of_nccl(log: Path) -> list[str]:
-    """The ways that NCCL has told of until now, and its file goes; none where it told nothing."""
+def read_nccl_transports(log: Path) -> list[str]:
+    """Return the transports that NCCL has logged, and remove its log; none if it logged nothing."""
     try:
         told = log.read_text(errors="replace")
         log.unlink()
     except OSError:
         # It is not there, or the disk has a fault, for which training does not end.
         return []
-    return nccl_ways(told)
+    return nccl_transports(told)
 
 
 def nccl_networks(log: str) -> list[str]:
@@ -56,20 +55,20 @@ def nccl_networks(log: str) -> list[str]:
     return sorted({" ".join(found) for found in NETWORK.findall(log)})
 
 
-def nccl_ways(log: str) -> list[str]:
-    """The ways that NCCL's channels take, whatever the device: `NET/IB/GDRDMA`, `NET/Socket`, `P2P/CUMEM`, `SHM`."""
-    return sorted({way_of(channel) for channel in CHANNEL.finditer(log)})
+def nccl_transports(log: str) -> list[str]:
+    """Return the transports of NCCL's channels, without device: `NET/IB/GDRDMA`, `NET/Socket`, `P2P/CUMEM`, `SHM`."""
+    return sorted({transport_of(channel) for channel in CHANNEL.finditer(log)})
 
 
-def way_of(channel: re.Match[str]) -> str:
+def transport_of(channel: re.Match[str]) -> str:
     """What a channel goes over; older versions write shared memory out."""
     over = channel[0].removeprefix(" via ")
     return "SHM" if over == "direct shared memory" else DEVICE.sub("", over)
 
 
-def gloo_ways() -> list[str]:
+def gloo_transports() -> list[str]:
     """TCP, and the interface that gloo takes: the one told, or that of the host's own name."""
-    import psutil  # noqa: PLC0415 - not above: a report reads ways too, and asks no interface
+    import psutil  # noqa: PLC0415 - not above: a report reads transports too, and needs no interface
 
     told = os.environ.get("GLOO_SOCKET_IFNAME")
     if told:

@@ -1,1 +1,1 @@
-"""The jobs themselves."""
+"""The jobs themselves: training by each engine, and evaluation."""

@@ -1,7 +1,7 @@
-"""Evaluation: the mean loss of a run's weights on the samples that no step trained on, in one process.
+"""Evaluation: the mean loss of a run's weights on the held-out samples, in one process.
 
-The weights are the export's where a run left one, else those of its newest checkpoint that can be read, whatever layout
-wrote it. Arithmetic and loss are those of training, without its dropout and gradients.
+The weights come from the run's export if it has one, else from the newest readable checkpoint, of any layout. The
+arithmetic and loss are those of training, without dropout and gradients.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch h
 from jobs import metrics as m
 from jobs.data import Dataset, held_out_batches, open_dataset
 from jobs.engines.native import checkpoint
-from jobs.engines.native.fill import fill
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
 from jobs.engines.native.weights import values_of
@@ -32,11 +32,11 @@ from jobs.schema import Precision, Run
 
 
 def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
-    """What the `evaluated` event holds: the step, the loss and what it was computed on."""
+    """Return the fields of the `evaluated` event: the step, the loss, the number of labels, the device."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(run.stages.evaluate.cpus if run.stages.evaluate else os.cpu_count() or 1)
     dataset = open_dataset(samples(run, directory))
-    # Reading a checkpoint is a collective; this process is all of them.
+    # Loading a checkpoint is a collective operation: a group of this process alone.
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         gpt, step = trained_model(run, directory, device)
@@ -58,14 +58,14 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
 
 
 def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[Decoder, int]:
-    """The whole model with the weights that training left, and the step they are of."""
+    """Return the whole model with its trained weights, and their step."""
     gpt, tied = empty_model(run.model, run.job.sequence_length, run.engine.loss), run.model.tie_embeddings
     tie_embeddings(gpt, tied=tied)
     if directory.export.exists():
-        fill(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
+        load_sharded(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
         (end, *_) = (event for event in read_events(directory.status) if event["event"] == "finished")
         return gpt, int(end["step"])
-    fill(
+    load_sharded(
         gpt, device, lambda _, shape, dtype, where: torch.empty(*shape, dtype=dtype, device=where), tensor=1, tied=tied
     )
     step = newest_readable(directory, partial(checkpoint.load_weights, gpt))
@@ -75,7 +75,7 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
 
 
 def mean_loss(gpt: Decoder, dataset: Dataset, held_out: int, micro_batch_size: int, device: torch.device) -> float:
-    """The loss summed over the labels of the held-out samples, divided by their number."""
+    """Return the loss summed over the labels of the held-out samples, divided by their number."""
     gpt.eval()
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
@@ -85,5 +85,5 @@ def mean_loss(gpt: Decoder, dataset: Dataset, held_out: int, micro_batch_size: i
 
 
 def labels_of(dataset: Dataset, held_out: int) -> int:
-    """Targets of the held-out samples that take a loss."""
+    """Return the number of labels of the held-out samples."""
     return int(dataset.label_counts[-held_out:].sum())

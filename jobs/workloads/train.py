@@ -1,7 +1,7 @@
-"""Training: one page from an empty process to the recorded end, the same for every parallelism.
+"""Training by the native engine: from an empty process to the recorded end, on one page for every parallelism.
 
-What a step does is `Trainer.step`; what its time includes is the fence in
-`train`. Rank 0 writes metrics.jsonl and status.jsonl; nothing here reads what is printed.
+`Trainer.step` is the arithmetic of a step, and the two fences in `train` define its time. Rank 0 writes metrics.jsonl
+and status.jsonl.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
-from jobs.engines.native.fill import own_part
+from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
-from jobs.layout import layout_of
+from jobs.layout import AXES, PP, layout_of
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.pace import Pace
-from jobs.runtime.prefetch import made_ahead, pinned
+from jobs.runtime.prefetch import pinned, prefetch
 from jobs.runtime.process_group import (
     StopRequest,
     join,
@@ -49,7 +49,7 @@ from jobs.schema import OptimizerLoop, Run
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
-    """Train one run to its end, or to a step boundary when a signal asks."""
+    """Train one run to its end, or stop at a step boundary after a signal."""
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog)
@@ -81,12 +81,13 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- loop -------------------------------------------------------------------------------------------------
     every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
-    # Counting slows a step down, so it is one that steady figures leave out.
+    # Counting collectives slows a step down, so it happens in a step that steady figures exclude.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
         for step in range(done + 1, steps + 1):
             watchdog.begins(f"in step {step}")
-            # The step time is all between the two fences: batch, forward, backward, reductions, update, loss.
+            # The step time is everything between the two fences: batch, forward, backward, reductions, update, loss.
+            # GPU kernels run asynchronously, so both fences wait for the device.
             synchronize(device)
             fence = time.perf_counter()
             batch = trainer.pace.batch(ready)
@@ -95,11 +96,13 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             synchronize(device)
             seconds = time.perf_counter() - fence
 
-            # One small all-reduce: the slowest rank's time, the fullest rank's memory, and what asked any to stop.
+            # One small all-reduce (max): the slowest rank's time, the fullest rank's memory, and any rank's signal.
+            # All ranks see the same signal, so they stop after the same step.
             step_time_s, memory_bytes, stopping = largest_of_ranks(
                 [seconds, memory_peak_bytes(device), stop.signal], device
             )
 
+            # The last checkpoint is written in the foreground: the process ends after it.
             save_time_s, last = None, bool(stopping) or step == steps
             if every and (step % every == 0 or last):
                 save_time_s = held_up(device, partial(saver.save, step, in_background=in_background and not last))
@@ -134,7 +137,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
 @dataclass
 class Trainer:
-    """Model and optimizer, and how they take one step."""
+    """Model and optimizer, and one step of training."""
 
     run: Run
     model: ParallelModel
@@ -145,13 +148,14 @@ class Trainer:
     def __post_init__(self) -> None:
         job = self.run.job
         layout = layout_of(self.run)
-        # Data and context parallelism average gradients over so many ranks.
-        self.averaged = layout.dp * layout.cp
-        # Ranks of a TP group compute one and the same loss.
+        # FSDP and DDP average gradients over these ranks; step() turns the average into a sum.
+        self.averaged = layout.product(axis for axis in AXES if axis.averages_gradients)
+        # Ranks of a TP group compute the same loss, which a sum over all ranks counts tp times.
         self.equal_losses = layout.tp
-        self.stages = self.mesh["pp"]
+        self.pipeline = self.mesh[PP.name]
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(self.model.gpt.parameters())
+        # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
         self.optimizer = torch.optim.AdamW(
             [{"params": parameters} for parameters in self.parameters],
             lr=job.learning_rate,
@@ -161,19 +165,26 @@ class Trainer:
         )
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
-        """One optimizer update; returns the global mean loss before it, the gradient norm, the learning rate."""
+        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
+
+        The loss of a step is the mean over all labels of the global batch, so it does not depend on the layout:
+        L = 1/n sum over micro-batches and ranks of summed cross-entropies, n = labels of the global batch.
+        """
         job = self.run.job
         micro_batches = [
             micro_batch.converted(lambda tokens: on_device(tokens, self.device)) for micro_batch in batch.micro_batches
         ]
-        # An average times the number averaged over / labels is the mean over all labels.
+        # 1. Gradients. The backend averages over `averaged` ranks, so scaling each summed loss by averaged / n gives
+        #    the gradient of L exactly, whatever the number of labels on a rank.
         total = self.model.execution.forward_backward(micro_batches, self.averaged / batch.labels)
-        norm = clip(self.parameters, job.clip_norm, self.stages)
+        # 2. Clip by the global norm, then 3. update with this step's learning rate.
+        norm = clip(self.parameters, job.clip_norm, self.pipeline)
         rate = learning_rate(job, step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
         return total.item() / (batch.labels * self.equal_losses), norm, rate
 
@@ -181,26 +192,26 @@ class Trainer:
 def batches_for(
     run: Run, batches: Batches, done: int, steps: int, device: torch.device
 ) -> AbstractContextManager[Iterator[StepBatch]]:
-    """The batches of the steps after `done`, in order; engine.prefetch_batches of them are made ahead."""
+    """Return the batches of the steps after `done`, in order; prefetch engine.prefetch_batches of them."""
     depth = run.engine.prefetch_batches
     page_locked = depth > 0 and device.type == "cuda"
     make = (lambda step: pinned(batches.step(step))) if page_locked else batches.step
-    return made_ahead(make, range(done + 1, steps + 1), depth)
+    return prefetch(make, range(done + 1, steps + 1), depth)
 
 
 def on_device(tokens: Tokens, device: torch.device) -> torch.Tensor:
-    """Tokens on the device; from page-locked memory they get there while the rank goes on."""
+    """Return tokens on the device; from page-locked memory the copy is asynchronous."""
     return torch.from_numpy(tokens).to(device, non_blocking=True)
 
 
 def update_loop(chosen: OptimizerLoop | None, device: torch.device) -> dict[str, bool]:
-    """What AdamW is told so that it walks over the parameters as chosen."""
+    """Return AdamW's `fused` and `foreach` flags for the configured optimizer loop."""
     loop = chosen or (OptimizerLoop.fused if device.type == "cuda" else OptimizerLoop.single)
     return {"fused": loop is OptimizerLoop.fused, "foreach": loop is OptimizerLoop.foreach}
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters grouped by where they lie: TP cuts matrices and not norms, and torch works on one kind at a time."""
+    """Group parameters by mesh and placement: TP shards matrices, not norms, and fused kernels take one kind only."""
     groups: dict[Hashable, list[nn.Parameter]] = {}
     for parameter in parameters:
         where = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
@@ -208,26 +219,26 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values())
 
 
-def clip(groups: list[list[nn.Parameter]], max_norm: float | None, stages: DeviceMesh) -> float:
-    """Scale gradients to max_norm where they exceed it; returns the norm over all ranks before that.
+def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh) -> float:
+    """Scale gradients so that their global norm is at most max_norm; return the norm before.
 
-    The squares are summed over the groups of by_mesh, then over the pipeline's stages.
+    norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
     """
     norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
     squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2 for norm in norms]
     total = torch.stack(squares).sum()
-    if stages.size() > 1:
-        dist.all_reduce(total, group=stages.get_group())
+    if pipeline.size() > 1:
+        dist.all_reduce(total, group=pipeline.get_group())
     norm = total.sqrt()
     if max_norm is not None:
-        # Each rank its own parts: as DTensors, a product of many has torch look for a layout for seconds at first.
-        gradients = [own_part(p.grad) for group in groups for p in group if p.grad is not None]
+        # Local shards: for DTensors, torch searches a layout for the product of many for seconds in the first step.
+        gradients = [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as clip_grads_with_norm_ scales
     return norm.item()
 
 
 def held_up(device: torch.device, action: Callable[[], None]) -> float:
-    """How long an action held up the slowest rank, in seconds; every rank calls it."""
+    """Run an action and return the seconds it took on the slowest rank; every rank calls it."""
     fence = time.perf_counter()
     action()
     (held_s,) = largest_of_ranks([time.perf_counter() - fence], device)

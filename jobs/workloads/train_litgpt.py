@@ -1,8 +1,8 @@
-"""Training by LitGPT's own scripts: its loop, optimizer, schedule and saving; arguments, samples and record are ours.
+"""Training by LitGPT's own scripts: its loop, optimizer, schedule and saving, with our arguments, samples and record.
 
-A signal ends the run at a step boundary. Nothing is saved then, and a run that goes on begins again: LitGPT knows no
-request to stop. LitGPT's loss is the mean over ranks and micro-batches of each one's mean over its labels, and not the
-mean over the labels of the global batch, which differs where micro-batches have unequal numbers of labels.
+A signal ends the run at a step boundary without a checkpoint, and the next attempt starts from step 1: LitGPT has no
+request to stop. LitGPT's loss is the mean over ranks and micro-batches of their means over labels, not the mean over
+the labels of the global batch; the two differ if micro-batches have unequal numbers of labels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from jobs.schema import Run
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
-    """Train one run to its end, or to a step boundary when a signal asks."""
+    """Train one run to its end, or stop at a step boundary after a signal."""
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog)
@@ -53,7 +53,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     steps = steps_of(run.job, batches)
     recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=0)
 
-    # --- what LitGPT is given ---------------------------------------------------------------------------------
+    # --- arguments --------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_WEIGHTS_TIME)
     where = directory.path.resolve() / "litgpt"
     make_start(run, dataset, where / START, own_device(rank))
@@ -70,7 +70,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     except Stopped as stopped:
         recorder.stopped(stopped.number)
     except RuntimeError:
-        # Slurm's signal reaches LitGPT's loading processes too, and the end of one of them any rank at any place.
+        # Slurm's signal also ends LitGPT's loader processes, which raises RuntimeError anywhere in a rank.
         if not stop.signal:
             raise
         recorder.stopped(stop.signal)
@@ -87,16 +87,16 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
 
 def as_objects(run: Run, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as a caller in Python gives them.
+    """Return the arguments as Python objects for the script's `setup`.
 
-    Raises ConfigError when this LitGPT would make other global batches of them than the run has.
+    Raise ConfigError if the installed LitGPT would derive another global batch from them.
     """
     train_args = TrainArgs(**arguments["train"])
     theirs = train_args.gradient_accumulation_iters(run.ranks_per_node, run.nodes)
     if theirs != accumulation(run):
         raise ConfigError(
             f"This LitGPT makes {theirs} micro-batches a rank of train.global_batch_size={run.global_batch_size}, and "
-            f"the run has {accumulation(run)}. Type pip install litgpt=={READ}."
+            f"the run has {accumulation(run)}. Run pip install litgpt=={READ}."
         )
     objects = arguments | {"train": train_args}
     objects |= {key: Path(value) for key, value in arguments.items() if key.endswith("_dir")}
@@ -106,7 +106,7 @@ def as_objects(run: Run, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def ended(recorder: Recorder, record: Record) -> None:
-    """Put LitGPT's own training time on record."""
+    """Record LitGPT's own training time."""
     if record.training_time_s is None:
         record.training_time_s = time.perf_counter() - record.loaded
     if recorder.writes:

@@ -1,6 +1,6 @@
-"""Training by NeMo: the same run, record and checkpoints as jobs.workloads.train, the steps Megatron's.
+"""Training by NeMo: the run, record and directory of jobs.workloads.train with Megatron's steps.
 
-NeMo takes 20 s to import and is not everywhere, so that only `train` imports it. Nothing here needs LitGPT.
+Only `train` imports NeMo: it takes 20 s and is not installed everywhere. Nothing here needs LitGPT.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from jobs.schema import Run
 
 
 def train(run: Run, directory: RunDir, rank: Rank) -> None:
-    """Train one run to its end, or to a step boundary when a signal asks.
+    """Train one run to its end, or stop at a step boundary after a signal.
 
-    Raises ConfigError on a machine without a GPU.
+    Raise ConfigError without a GPU, or without NeMo.
     """
     stop = StopRequest()
     watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
@@ -38,11 +38,11 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     try:
         import fiddle
         import nemo.lightning as nl
-        from nemo.collections import llm  # noqa: F401 (a package that is missing shows here)
+        from nemo.collections import llm  # noqa: F401 (a missing package fails here)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"engine=nemo needs NeMo 2 on the nodes, where Python has no {error.name}. Set cluster.container to "
-            "NVIDIA's NeMo image, or type pip install --editable '.[nemo]' in the checkout."
+            "NVIDIA's NeMo image, or run pip install --editable '.[nemo]' in the checkout."
         ) from error
     from jobs.engines.nemo.data import DataModule, MicroBatches
     from jobs.engines.nemo.recipe import recipe
@@ -54,7 +54,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
 
-    # --- where it goes on -------------------------------------------------------------------------------------
+    # --- resume -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_OTHER_TIME)
     saved = complete(directory.checkpoints)
     done = int(saved[-1].name.removeprefix("step-")) if saved else 0
@@ -73,7 +73,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
         stop=stop,
         watchdog=watchdog,
     )
-    # Not in the recipe: NeMo's trainer keeps a deep copy of its arguments, and this one holds the run's files.
+    # Not in the recipe: NeMo's trainer deep-copies its arguments, and the record holds open files.
     task.keywords["trainer"].callbacks.append(record)
     with recorder.progress():
         task(
@@ -85,20 +85,20 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
 
 def refuse_without_gpu() -> None:
-    """Raise ConfigError where Megatron cannot compute."""
+    """Raise ConfigError without a GPU, which Megatron needs."""
     if not torch.cuda.is_available():
         raise ConfigError(
             "engine=nemo computes on GPUs only, and torch sees none here. Submit to a cluster that has them "
-            "(cluster=xe9680_h100 or your own), or type engine=native, which also trains on CPUs."
+            "(cluster=xe9680_h100 or your own), or set engine=native, which also trains on CPUs."
         )
 
 
 def set_environment(run: Run, rank: Rank) -> None:
-    """Tell Lightning and NeMo this process's place, and how to talk."""
+    """Set the environment variables of Lightning, NeMo and CUDA for this rank."""
     os.environ |= torchrun_environment(rank, run.ranks_per_node) | {
-        # NeMo's timeout of a collective, in spite of the name.
+        # NeMo reads its timeout of collectives from this variable.
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(2 * run.engine.hang_timeout_s),
-        # Megatron's kernels must be queued in the order of its calls, to overlap with TP's communication.
+        # One queue keeps kernels in the order of Megatron's calls, so that they overlap with TP's communication.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
     if not torch.cuda.is_available():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import product
 
 import pytest
 
-from jobs.layout import AXES, Layout
+from jobs.layout import AXES, AXIS_NAMES, DP_SHARD, TP, Layout
+from jobs.schema import Parallelism
 from tests.support.composing import one
 
 
@@ -19,6 +21,11 @@ def grids(most: int) -> list[Layout]:
         for rpn in degrees
         if world % rpn == 0
     ]
+
+
+def test_every_axis_is_a_field_of_the_layout_and_a_key_of_the_configuration() -> None:
+    assert tuple(field.name for field in fields(Layout) if field.name not in {"nodes", "ranks_per_node"}) == AXIS_NAMES
+    assert {axis.field for axis in AXES} <= {field.name for field in fields(Parallelism)}
 
 
 def test_the_groups_of_every_axis_partition_the_ranks() -> None:
@@ -41,10 +48,10 @@ def test_a_group_differs_in_its_own_axis_only_and_runs_along_it() -> None:
 def test_the_tensor_axis_stays_inside_a_node_when_it_divides_it() -> None:
     for layout in grids(64):
         if layout.ranks_per_node % layout.tp == 0:
-            assert not layout.crosses_nodes("tp")
+            assert not layout.crosses_nodes(TP)
 
 
-def test_a_grid_that_does_not_fill_the_world_is_our_bug() -> None:
+def test_a_grid_that_does_not_fill_the_world_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError, match="= 4, world size = 2"):
         Layout(nodes=1, ranks_per_node=2, pp=2, dp_replicate=2, dp_shard=1, cp=1, tp=1)
 
@@ -60,4 +67,4 @@ def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_says(
 
     layout = layout_of(one(f"parallelism={parallelism}", "nodes=2", "ranks_per_node=4", "job.micro_batch_size=1").run)
     assert (layout.dp_replicate, layout.dp_shard) == (replicate, shard)
-    assert not layout.crosses_nodes("dp_shard") or parallelism in {"fsdp_full", "fsdp_grad_op"}
+    assert not layout.crosses_nodes(DP_SHARD) or parallelism in {"fsdp_full", "fsdp_grad_op"}

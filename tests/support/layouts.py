@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from jobs.layout import data_degree, layout_of
 from jobs.plan.legality import problems
-from jobs.plan.pipeline_stages import stage_layers
+from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
 from tests.support.composing import options
 
@@ -144,7 +144,7 @@ def arithmetic(run: Run) -> object:
     """What decides which operations run in which order; nodes and names do not."""
     p, layout = run.parallelism, layout_of(run)
     freed = p.sharding in (Sharding.FULL_SHARD, Sharding.HYBRID_SHARD) and layout.dp_shard > 1
-    pipeline = (p.schedule, *stage_layers(run)) if p.pipeline > 1 else None
+    pipeline = (p.schedule, *pipeline_stage_layers(run)) if p.pipeline > 1 else None
     return layout.shape, p.strategy if math.prod(layout.shape) > 1 else Strategy.single, freed, pipeline
 
 

@@ -20,7 +20,7 @@ from analysis.report.headline import by_task
 from analysis.scaling.groups import Group, plural
 from analysis.scaling.layouts import MeasuredLayout, axes_of, in_words, layouts_by_ranks
 from jobs import metrics as m
-from jobs.layout import AXES
+from jobs.layout import AXIS_NAMES
 
 MOST_BARS = 40
 PIXELS_PER_ROW = 27
@@ -141,7 +141,7 @@ def placed(blocks: dict[int, list[MeasuredLayout]]) -> tuple[list[Row], dict[int
 def row_label(layout: MeasuredLayout, rivals: Sequence[MeasuredLayout]) -> str:
     """A row's name, the degrees that cut something, and the nodes where as many ranks ran on other numbers of them."""
     grid = layout.grid or {}
-    notes = [f"{axis} {grid[axis]}" for axis in AXES if grid.get(axis, 1) > 1]
+    notes = [f"{axis} {grid[axis]}" for axis in AXIS_NAMES if grid.get(axis, 1) > 1]
     if len({each.point.nodes for each in rivals}) > 1:
         notes.append(plural(layout.point.nodes or 0, "node"))
     if layout.point.doubtful:

@@ -1,1 +1,1 @@
-"""LitGPT's own scripts, called as its users call them; support.py and call.py need no torch."""
+"""LitGPT's own scripts, called as its users call them."""

@@ -1,4 +1,4 @@
-"""Our samples as LitGPT's data modules: the native engine's in its order; tokenizing and padding are LitGPT's."""
+"""Our samples as LitGPT's data modules: the native engine's samples and order, LitGPT's tokenizing and padding."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.schema import Run, Source
 
 WORKERS = 4
-"""Processes that load, as in LitGPT's own data modules."""
+"""Loader processes, as in LitGPT's own data modules."""
 
 
 class InOrder(DistributedSampler[Any]):
-    """The native engine's samples of this rank; Fabric keeps a distributed sampler, and counts its epochs."""
+    """The native engine's samples of this rank; Fabric keeps a DistributedSampler and sets its epoch."""
 
     def __init__(self, batches: Batches, samples: TorchDataset[Any], ranks: int, rank: int) -> None:
         super().__init__(samples, num_replicas=ranks, rank=rank, shuffle=False)
@@ -43,7 +43,7 @@ class InOrder(DistributedSampler[Any]):
 
 
 class Samples(DataModule):  # type: ignore[misc]  # LitGPT has no types
-    """What both kinds of data have: the order, and what is validated on."""
+    """Common to instructions and text: the order, and the validation samples."""
 
     collate: Any = None
 
@@ -59,32 +59,32 @@ class Samples(DataModule):  # type: ignore[misc]  # LitGPT has no types
     def connect(
         self, tokenizer: Tokenizer | None = None, batch_size: int = 1, max_seq_length: int | None = None
     ) -> None:
-        """What the script knows: of it only the tokenizer is news."""
+        """Keep the script's tokenizer; the other arguments are known."""
         self.tokenizer = tokenizer
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """The samples that the steps train on."""
+        """Return the loader of training samples."""
         order = InOrder(self.batches, self.train_dataset, self.run.ranks, self.rank)
         return self.loader(self.train_dataset, order)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """The samples held out, or some that are trained on."""
+        """Return the loader of validation samples."""
         return self.loader(self.test_dataset, None)
 
     def validated(self, count: int) -> range:
-        """Which of so many samples LitGPT validates on, as it always does: where none is held out, one micro-batch."""
+        """Return the validation samples: the held-out ones, or one micro-batch, since LitGPT always validates."""
         held_out = self.run.data.held_out_samples
         return range(count - held_out, count) if held_out else range(min(self.batch_size, count))
 
     def loader(self, samples: TorchDataset[Any], order: InOrder | None) -> DataLoader[Any]:
-        """Samples in micro-batches."""
+        """Return a loader of micro-batches."""
         return DataLoader(
             samples, batch_size=self.batch_size, sampler=order, num_workers=WORKERS, collate_fn=self.collate
         )
 
 
 class Instructions(Samples):
-    """Records, tokenized by LitGPT as they are asked for, which is what its users have."""
+    """Records that LitGPT tokenizes on request, as for its users."""
 
     @override
     def setup(self, stage: str = "") -> None:
@@ -112,7 +112,7 @@ class Instructions(Samples):
 
 
 class Windows(TorchDataset[Tensor]):
-    """Text cut into windows of sequence_length + 1 tokens, tokenized before, as LitGPT does with text."""
+    """Tokenized text in windows of sequence_length + 1 tokens, as in LitGPT's text modules."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -126,7 +126,7 @@ class Windows(TorchDataset[Tensor]):
 
 
 class Text(Samples):
-    """Windows of text."""
+    """Windows of tokenized text."""
 
     @override
     def setup(self, stage: str = "") -> None:
@@ -137,6 +137,6 @@ class Text(Samples):
 
 
 def data_module(run: Run, dataset: Dataset, batches: Batches, rank: int) -> Samples:
-    """The data module of the run's script."""
+    """Return the data module of the run's script."""
     kind = Text if script_of(run) is Script.pretrain else Instructions
     return kind(run, dataset, batches, rank)

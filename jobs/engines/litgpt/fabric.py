@@ -1,7 +1,7 @@
-"""LitGPT's script with our Fabric in it: in the environment of our launcher, and with a record.
+"""Run LitGPT's script with a Fabric of ours, which uses our launcher's environment and reports to the record.
 
-On one rank, and on GPUs, Fabric computes as it does for anybody. On several CPU ranks it refuses FSDP: there PyTorch's
-FSDP2 stands in, which shards the same blocks.
+On one rank and on GPUs Fabric computes as usual. It refuses FSDP on several CPU ranks: there PyTorch's FSDP2 replaces
+it and shards the same blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jobs.plan.litgpt_arguments import Script
 
 
 class Fabric(lightning.Fabric):
-    """Fabric for processes that are there already, which tells the record what it is asked to do."""
+    """Fabric for processes that are started already; reports its calls to the record."""
 
     def __init__(self, record: Record, **keywords: Any) -> None:
         super().__init__(**keywords | {"plugins": [TorchElasticEnvironment()]}, callbacks=record)
@@ -38,25 +38,25 @@ class Fabric(lightning.Fabric):
 
     @override
     def setup_dataloaders(self, *dataloaders: Any, **keywords: Any) -> Any:
-        """The training and the validation data, as Fabric gives them."""
+        """Return Fabric's training and validation loaders, watched."""
         training, validation = super().setup_dataloaders(*dataloaders, **keywords)
         return [Watched(training, self.record.asks), Watched(validation, self.record.validates)]
 
     @override
     def load_raw(self, *arguments: Any, **keywords: Any) -> None:
-        """As Fabric does."""
+        """Load weights, then report to the record."""
         super().load_raw(*arguments, **keywords)
         self.record.loads()
 
     @override
     def backward(self, tensor: Tensor, *arguments: Any, **keywords: Any) -> None:
-        """As Fabric does."""
+        """Report the loss to the record, then run the backward pass."""
         self.record.backward(tensor)
         super().backward(tensor, *arguments, **keywords)
 
 
 class Watched:
-    """A loader that says when it is asked for a batch."""
+    """A loader that calls `asked` before each batch."""
 
     def __init__(self, loader: Any, asked: Callable[[], None]) -> None:
         self.loader = loader
@@ -77,15 +77,15 @@ class Watched:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: pretraining saves its loader with the weights."""
+        """Return an empty state, which pretraining saves with the weights."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing was saved."""
+        """Do nothing: the saved state is empty."""
 
 
 class ShardedOnCpu(ModelParallelStrategy):
-    """FSDP2 over all ranks, given the keywords of Fabric's FSDPStrategy, which runs on GPUs only."""
+    """FSDP2 over all ranks with the keywords of Fabric's FSDPStrategy, which runs on GPUs only."""
 
     def __init__(self, *, activation_checkpointing_policy: set[type[nn.Module]] | None = None, **_ignored: Any) -> None:
         super().__init__(
@@ -94,13 +94,13 @@ class ShardedOnCpu(ModelParallelStrategy):
 
     @override
     def setup_environment(self) -> None:
-        """All ranks are data-parallel."""
+        """Make all ranks data-parallel."""
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
         super().setup_environment()
 
 
 def sharded(model: nn.Module, mesh: DeviceMesh, *, recompute: bool) -> nn.Module:
-    """Every block a unit of FSDP2, and what is left another."""
+    """Apply FSDP2: each block is a unit, the rest is the root's."""
     gpt: Any = getattr(model, "_orig_mod", model)  # pretraining has compiled it
     if recompute:
         gpt.transformer.h = nn.ModuleList([checkpoint_wrapper(block) for block in gpt.transformer.h])
@@ -112,7 +112,7 @@ def sharded(model: nn.Module, mesh: DeviceMesh, *, recompute: bool) -> nn.Module
 
 @contextmanager
 def prepared(script: Script, module: ModuleType, record: Record, command: list[str]) -> Iterator[None]:
-    """Let the script use our Fabric, and find its command line where it looks for one to save."""
+    """Replace names in the script's module and sys.argv (LitGPT saves its command line) inside this context."""
     names: dict[str, Any] = {"L": SimpleNamespace(Fabric=partial(Fabric, record))}
     if not torch.cuda.is_available() and script is not Script.finetune_lora:
         names["FSDPStrategy"] = ShardedOnCpu
@@ -133,7 +133,7 @@ def prepared(script: Script, module: ModuleType, record: Record, command: list[s
 
 
 def load_into_shards(load: Callable[..., None], fabric: Fabric, model: Any, path: Any, strict: bool = True) -> None:
-    """LitGPT's own loading, or PyTorch's where FSDP2 stands in: LitGPT takes that for adapters."""
+    """Load weights as LitGPT does, or by PyTorch under ShardedOnCpu, which LitGPT mistakes for adapters."""
     if isinstance(fabric.strategy, ShardedOnCpu):
         state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         set_model_state_dict(model.module, state, options=StateDictOptions(full_state_dict=True, strict=strict))
@@ -142,6 +142,6 @@ def load_into_shards(load: Callable[..., None], fabric: Fabric, model: Any, path
 
 
 def noted(record: Record, report: Callable[..., str], training_time: float, *arguments: Any) -> str:
-    """LitGPT's own report of its training time, which goes on record too."""
+    """Record LitGPT's training time, and return LitGPT's own report."""
     record.training_time_s = training_time
     return report(training_time, *arguments)

@@ -1,7 +1,7 @@
-"""The record of a LitGPT run: Fabric tells it when a micro-batch is asked for, its loss, and when a step is done.
+"""The record of a LitGPT run, from Fabric's callbacks: micro-batch requested, loss, optimizer step done.
 
-Nothing is read from what LitGPT prints. A step lasts from asking for its first micro-batch to the end of the optimizer
-update; LitGPT's logging of all micro-batches but the last falls into it, validation and saving do not.
+A step lasts from the request of its first micro-batch to the end of the optimizer update. It includes LitGPT's logging
+of all micro-batches but the last, and excludes validation and saving. LitGPT's output is not parsed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 
 
-class Stopped(Exception):  # noqa: N818 - an end that was asked for is no error
-    """Leaves LitGPT's loop at a step boundary, on all ranks together."""
+class Stopped(Exception):  # noqa: N818 - a requested end is no error
+    """Raised at a step boundary on all ranks together, to leave LitGPT's loop after a signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -33,7 +33,7 @@ class Stopped(Exception):  # noqa: N818 - an end that was asked for is no error
 
 
 class Record:
-    """What happens around LitGPT's steps, in the order in which it happens; one of Fabric's callbacks."""
+    """A callback of Fabric; methods in the order of their calls."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class Record:
         self.fence: float | None = None
         self.loss: Tensor | None = None
         self.training_time_s: float | None = None
-        """What LitGPT prints as its training time."""
+        """Training time by LitGPT's own clock."""
 
     def loads(self) -> None:
-        """The weights have been read; pretraining counts its training time from here."""
+        """Note the time after loading weights, from which pretraining counts its training time."""
         self.loaded = time.perf_counter()
 
     def validates(self) -> None:
-        """A micro-batch of the validation data is asked for."""
+        """Note the request of a validation micro-batch."""
         self.watchdog.begins("validating")
 
     def asks(self) -> None:
-        """A micro-batch to train on is asked for; the first of a step starts its clock."""
+        """Note the request of a training micro-batch; the first of a step starts its clock."""
         if not self.began:
             self.begin()
         if self.fence is None:
@@ -76,17 +76,17 @@ class Record:
             self.fence = time.perf_counter()
 
     def begin(self) -> None:
-        """Say that all ranks have met, and that the first step is next."""
+        """Record the end of start-up."""
         self.began = True
         self.recorder.started(self.device, self.dataset.description, litgpt=version("litgpt"))
 
     def backward(self, loss: Tensor) -> None:
-        """The loss of a micro-batch, divided by the micro-batches of a step, as LitGPT gives it to Fabric."""
+        """Add the loss of a micro-batch, which LitGPT has divided by the micro-batches of a step."""
         part = loss.detach()
         self.loss = part if self.loss is None else self.loss + part
 
     def on_after_optimizer_step(self, optimizer: Optimizer, **_strategy: object) -> None:
-        """Record the step; raises Stopped when a signal has asked any rank to stop before the last one."""
+        """Record the step; raise Stopped if any rank received a signal before the last step."""
         synchronize(self.device)
         assert self.fence is not None
         assert self.loss is not None
@@ -99,7 +99,7 @@ class Record:
         step_time_s, memory_bytes, stopping, _, *held = ranks.amax(0).tolist()
         batch = self.batches.step(step)
         if script_of(self.run) is not Script.pretrain:
-            # LitGPT computes on the last token of a sample too, and shifts the labels afterwards.
+            # LitGPT also computes on the last token of a sample, since it shifts the labels afterwards.
             batch = replace(batch, padded_tokens=batch.padded_tokens + self.run.global_batch_size)
         self.recorder.step(
             step,
@@ -120,7 +120,7 @@ class Record:
 
 
 def gathered(values: Tensor) -> Tensor:
-    """The values of every rank, (ranks, values)."""
+    """Return the values of all ranks, (ranks, values)."""
     if not dist.is_initialized():
         return values[None]
     parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]

@@ -1,4 +1,4 @@
-"""The checkpoint directory that LitGPT starts from: config, tokenizer and weights as it wants them."""
+"""Make the checkpoint directory that LitGPT starts from: config, tokenizer and weights in its format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jobs.schema import Run
 
 
 def make_start(run: Run, dataset: Dataset, start: Path, device: torch.device) -> None:
-    """Make the directory once; every rank calls it with its device, and all but one find it made.
+    """Make the directory once; every rank calls it, and the first one to get the lock makes it.
 
-    Raises CheckpointError when job.init_from is of another model.
+    Raise CheckpointError if job.init_from belongs to another model.
     """
     start.parent.mkdir(exist_ok=True)
     with lock(start.parent / ".start.lock"):
@@ -41,10 +41,9 @@ def make_start(run: Run, dataset: Dataset, start: Path, device: torch.device) ->
 
 
 def write_weights(run: Run, path: Path, device: torch.device) -> None:
-    """The run's first weights under LitGPT's names; those of job.init_from stay where they are.
+    """Write the run's first weights under LitGPT's names; link to those of job.init_from.
 
-    Random ones are drawn on the device and have the type that they train in, as the native engine's: it starts from the
-    same, and what LitGPT would round off is not written.
+    Random weights are drawn on the device in the dtype of training, so that they equal the native engine's.
     """
     values, dtype = values_of(run.job.init_from, run.job.seed), TYPES[run.engine.parameters]
     empty = empty_model(run.model, run.job.sequence_length, run.engine.loss).state_dict()
@@ -52,11 +51,11 @@ def write_weights(run: Run, path: Path, device: torch.device) -> None:
         save_archive({name: values(name, each.shape, dtype, device).cpu() for name, each in empty.items()}, path)
         return
     for name, each in empty.items():
-        # Only names and shapes are looked at here: to the meta device nothing is copied.
+        # Check names and shapes only: nothing is copied to the meta device.
         values(name, each.shape, dtype, torch.device("meta"))
     source = (Path(run.job.init_from) / "lit_model.pth").resolve()
     state = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
-    if "model" in state:  # as fine-tuning leaves them; LitGPT does not take that everywhere
+    if "model" in state:  # the format of fine-tuning, which not all of LitGPT's scripts accept
         save_archive(state["model"], path)
     else:
         path.symlink_to(source)

@@ -1,4 +1,9 @@
-"""Activation checkpointing: layers that compute activations again in backward instead of keeping them."""
+"""Activation checkpointing: recompute a layer's activations in the backward pass instead of keeping them.
+
+none        keep all activations
+selective   keep the results of matrix products and attention, recompute the cheap rest
+full        keep the input of each layer only: about a third more arithmetic (a second forward pass)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from jobs.schema import ActivationCheckpointing
 
 ATEN = torch.ops.aten
-# What is dear to compute again: matrix products and attention.
+# Operators that are expensive to recompute: matrix products and attention.
 KEPT = {
     ATEN.mm.default,
     ATEN.addmm.default,
@@ -25,9 +30,9 @@ KEPT = {
 
 
 def recompute(layer: Block, mode: ActivationCheckpointing) -> None:
-    """Checkpoint a layer in place.
+    """Apply activation checkpointing to a layer in place.
 
-    Its forward method is wrapped and not the module, so that parameters keep their names.
+    Wrap the forward method and not the module, so that parameters keep their names.
     """
     if mode is ActivationCheckpointing.none:
         return
@@ -38,10 +43,10 @@ def recompute(layer: Block, mode: ActivationCheckpointing) -> None:
 
 
 def selective_contexts() -> Any:
-    """Forward and recomputation contexts of the selective mode."""
-    return create_selective_checkpoint_contexts(keep_dear)
+    """Return the forward and the recomputation context of the selective mode."""
+    return create_selective_checkpoint_contexts(keep_expensive)
 
 
-def keep_dear(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    """The selective mode's choice for one operator."""
+def keep_expensive(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    """Return the policy of the selective mode for one operator."""
     return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE

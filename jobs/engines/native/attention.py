@@ -1,4 +1,8 @@
-"""Attention: causal over each row, or over each of the samples that a packed row holds one after the other."""
+"""Causal attention over each row, or over each sample of a packed row.
+
+A packed row concatenates samples. A mask of (row, row) would cost memory and arithmetic quadratic in the row, so the
+samples' bounds are passed instead and attention runs on each sample alone.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,20 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 Rotate = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
-"""Makes queries, keys and values of fused ones, as jobs.engines.native.rotary.rotated does."""
+"""(qkv, cos, sin, groups) -> rotated q, rotated k, v; see jobs.engines.native.rotary.rotated."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Where the samples of one packed row lie; padding is a sample too, so that its softmax is one of something."""
+    """The samples of one packed row. Padding counts as a sample, so that no softmax is over nothing."""
 
     lengths: list[int]
     bounds: Tensor
-    """First position of each sample and, last, the row's length; int32, on the row's device."""
+    """First position of each sample, then the length of the row: (samples + 1), int32, on the row's device."""
 
 
 def samples_of(positions: Tensor) -> Samples:
-    """The samples of a row (1, row) by the position of each token in its sample: one begins wherever that is 0."""
+    """Return the samples of a row. `positions` (1, row) counts tokens within each sample: 0 starts a new one."""
     end = torch.tensor([positions.shape[1]], device=positions.device)
     bounds = torch.cat([(positions[0] == 0).nonzero().flatten(), end])
     return Samples(bounds.diff().tolist(), bounds.to(torch.int32))
@@ -43,18 +47,21 @@ def self_attention(  # noqa: PLR0917 (GPT passes them by position)
     _input_pos: None = None,
     _input_pos_maxp1: None = None,
 ) -> Tensor:
-    """CausalSelfAttention.forward in training, told where samples lie instead of a mask of a row squared."""
+    """Replace CausalSelfAttention.forward in training: x (mbs, seq, hidden) -> (mbs, seq, hidden)."""
     heads, groups, size = attn.config.n_head, attn.config.n_query_groups, attn.config.head_size
+    # (mbs, seq, (heads + 2 groups) * size) -> (mbs, seq, heads + 2 groups, size)
     qkv = attn.qkv(x).unflatten(-1, (-1, size))
+    # Attention wants heads before the sequence: (mbs, heads, seq, size).
     q, k, v = (each.transpose(1, 2) for each in rotate(qkv, cos, sin, groups))
     if heads > groups:
+        # Grouped-query attention: heads / groups query heads share one key and value head.
         k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
     y: Tensor = attn.proj(attention(q, k, v, samples).flatten(2))
     return y
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, samples: Samples | None = None) -> Tensor:
-    """Causal attention, within samples where they are given.
+    """Return causal attention, within samples if they are given.
 
     q, k and v are (mbs, heads, seq, head size), the result is (mbs, seq, heads, head size).
     """
@@ -64,26 +71,26 @@ def attention(q: Tensor, k: Tensor, v: Tensor, samples: Samples | None = None) -
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-# Lengths differ from row to row: compiled layers would be compiled again for each.
+# Lengths differ from row to row, and torch.compile would recompile the layer for each of them.
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch has no types for it
 def within_samples(q: Tensor, k: Tensor, v: Tensor, samples: Samples) -> Tensor:
-    """Attention within the samples of one row, by the kernel for that where it can be."""
+    """Return attention within the samples of one row, by torch's variable-length kernel if it applies."""
     q, k, v = q[0], k[0], v[0]
     if has_varlen_kernel(q):
         heads_last = (q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1))
         bounds, longest = samples.bounds, max(samples.lengths)
         return cast(Tensor, varlen_attn(*heads_last, bounds, bounds, longest, longest, window_size=(-1, 0)))[None]
-    # Samples of equal length lie side by side and are computed at once.
+    # Neighbouring samples of equal length are computed as one batch.
     runs = [(len(list(equal)), length) for length, equal in groupby(samples.lengths)]
-    cuts = [count * length for count, length in runs]
+    lengths = [count * length for count, length in runs]
     parts = []
-    for run, *qkv in zip(runs, q.split(cuts, 1), k.split(cuts, 1), v.split(cuts, 1), strict=True):
+    for run, *qkv in zip(runs, q.split(lengths, 1), k.split(lengths, 1), v.split(lengths, 1), strict=True):
         batched = (x.unflatten(1, run).transpose(0, 1) for x in qkv)
         parts.append(attention(*batched).flatten(0, 1))
     return torch.cat(parts)[None]
 
 
 def has_varlen_kernel(q: Tensor) -> bool:
-    """Whether torch's FlashAttention for samples of any length takes these queries (heads, seq, head size)."""
+    """Return whether torch's variable-length FlashAttention accepts these queries (heads, seq, head size)."""
     half = q.dtype in {torch.bfloat16, torch.float16}
     return q.is_cuda and half and q.shape[-1] % 8 == 0 and torch.cuda.get_device_capability(q.device) >= (8, 0)

@@ -1,6 +1,6 @@
-"""Checkpoints of the native engine by torch.distributed.checkpoint: copied, written aside, resharded when read.
+"""Checkpoints by torch.distributed.checkpoint (DCP): copied to memory, written in the background, resharded on load.
 
-A checkpoint can be read by any layout of the same model: parameters have LitGPT's names and order.
+Any layout of the same model can load a checkpoint: parameters have LitGPT's names and row order.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
+from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
-from jobs.engines.native.fill import part_of
+from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
 
-# Optimizer state by parameter name: pipeline ranks hold different parameters, and lists of them would not merge.
+# Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 Order = Callable[[str, Tensor, Config, int], Tensor]
 
 
 class Saver:
-    """Writes checkpoints of one model and optimizer, one at a time; in the background, training waits for a copy only.
+    """Write checkpoints of one model and optimizer, one at a time; in the background, training waits for a copy only.
 
-    What became of them is told by `ended`. One that could not be written leaves nothing behind, and those before it
-    stay.
+    `ended` returns the results. A checkpoint that cannot be written leaves no files, and earlier ones stay.
     """
 
     def __init__(self, directory: Path, gpt: GPT, optimizer: Optimizer, *, tensor: int, keep: int) -> None:
@@ -59,17 +58,17 @@ class Saver:
         self.optimizer = optimizer
         self.tensor = tensor
         self.keep = keep
-        # Of its own: the default group is busy training, and its backend may not carry CPU tensors.
+        # A group of its own: the default one is used by training, and its backend (NCCL) has no CPU tensors.
         self.group = dist.new_group(backend="gloo")
-        # One stager for all checkpoints, because it keeps the memory that it copies into. Not the DefaultStager around
-        # it, which torch 2.11 closes after its first copy.
+        # One stager for all checkpoints reuses the memory that it copies into. The DefaultStager around it does not
+        # work: torch 2.11 closes it after the first copy.
         self.stager = StateDictStager(pin_memory=torch.cuda.is_available())
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.under_way: Future[Saved] | None = None
         self.outcomes: list[Saved] = []
 
     def save(self, step: int, *, in_background: bool) -> None:
-        """Write the state after a step, once the checkpoint before it is written; every rank calls it."""
+        """Write the state after a step, after the previous checkpoint is complete; every rank calls it."""
         self.finish()
         weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
         state = {
@@ -83,7 +82,7 @@ class Saver:
             self.outcomes.append(self.write(step, state))
 
     def write(self, step: int, state: Any) -> Saved:
-        """Write a state and give its directory its name; every rank calls it, in whatever thread."""
+        """Write a state to a temporary directory and rename it; every rank calls it, from any thread."""
         fence = time.perf_counter()
         final = self.directory / f"step-{step:08d}"
         try:
@@ -99,13 +98,13 @@ class Saver:
         return Saved(step, time.perf_counter() - fence, size_bytes(final))
 
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written."""
+        """Wait for the checkpoint in progress."""
         if self.under_way is not None:
             self.outcomes.append(self.under_way.result())
             self.under_way = None
 
     def ended(self) -> list[Saved]:
-        """What became of checkpoints since this was last asked."""
+        """Return the results of checkpoints since the last call."""
         if self.under_way is not None and self.under_way.done():
             self.finish()
         outcomes, self.outcomes = self.outcomes, []
@@ -113,10 +112,10 @@ class Saver:
 
 
 class Writer(FileSystemWriter):
-    """Torch's writer, whose errors say what the file system said: they lose it on their way to the other ranks."""
+    """DCP's writer with the file system's own error: the archive's error hides it on the way to other ranks."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
-        """Write this rank's part."""
+        """Write this rank's shards."""
         try:
             return super().write_data(plan, planner)
         except RuntimeError as error:
@@ -124,14 +123,14 @@ class Writer(FileSystemWriter):
 
 
 def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None) -> None:
-    """Write a state, each rank its part; every rank of the group calls it and raises what any of them met."""
+    """Write a state, each rank its shards; every rank of the group calls it and raises the error of any rank."""
     save_dcp(dict(state), storage_writer=Writer(directory), process_group=group)
 
 
 def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
-    """Restore model and optimizer in place and return the step they were saved after; every rank calls it."""
+    """Restore model and optimizer in place and return the step of the checkpoint; every rank calls it."""
     weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
-    # What is read replaces every value, so only the cuts of these tensors matter and not the order of their rows.
+    # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
     state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": torch.tensor(0)}
     read_into(state, path)
     set_state_dict(
@@ -145,42 +144,42 @@ def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
 
 
 def load_weights(gpt: GPT, path: Path) -> int:
-    """Restore the weights alone of a model that is not cut, and return the step they were saved after."""
-    # These tensors are the model's own, and are read into in place.
+    """Restore the weights of an unsharded model and return the step of the checkpoint."""
+    # These tensors are the model's own; loading fills them in place.
     state: dict[str, Any] = {"model": get_model_state_dict(gpt), "step": torch.tensor(0)}
     read_into(state, path)
     return int(state["step"])
 
 
 def read_into(state: dict[str, Any], path: Path) -> None:
-    """Read the parts of a checkpoint that a state has into it, in place; every rank calls it."""
+    """Load the entries of a state from a checkpoint, in place; every rank calls it. Raise CheckpointError."""
     try:
-        load_sharded(state, checkpoint_id=path)
+        load_dcp(state, checkpoint_id=path)
     except (CheckpointException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {path} cannot be read: {met_by_ranks(error)}.") from error
 
 
 def in_litgpt_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:
-    """A state with the rows of fused qkv as LitGPT has them, cut as before; TP ranks hold them grouped by rank."""
+    """Return a state with the rows of fused qkv in LitGPT's order (see tensor_parallel), sharded as before."""
     return {name: reordered(name, value, as_in_litgpt, config, tensor) for name, value in state.items()}
 
 
 def in_layout_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:
-    """The inverse of in_litgpt_order."""
+    """Return a state with the rows of fused qkv grouped by TP rank: the inverse of in_litgpt_order."""
     return {name: reordered(name, value, grouped_by_rank, config, tensor) for name, value in state.items()}
 
 
 def reordered(name: str, value: Any, order: Order, config: Config, tensor: int) -> Any:
-    """The value with its rows in another order; every rank that holds a part of it takes part."""
+    """Return a value with its rows in another order; every rank that holds a shard of it calls this."""
     if tensor == 1 or ".attn.qkv." not in name or not isinstance(value, DTensor) or value.ndim == 0:
         return value
-    return part_of(order(name, value.full_tensor(), config, tensor), value)
+    return shard_of(order(name, value.full_tensor(), config, tensor), value)
 
 
 def export(directory: Path, gpt: GPT, tokenizer_files: list[Path], *, tensor: int) -> None:
     """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
-    The weights go through a sharded checkpoint, so that no rank but the first ever holds more than its part.
+    The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
     """
     with written_aside(directory) as writing:
         try:
@@ -188,7 +187,7 @@ def export(directory: Path, gpt: GPT, tokenizer_files: list[Path], *, tensor: in
         except CheckpointException as error:
             raise CheckpointError(f"The weights cannot be written to {directory}: {met_by_ranks(error)}.") from error
         if dist.get_rank() == 0:
-            # An open file, which torch.save takes as well: given a path, it does not say why a write failed.
+            # torch.save hides the cause of a failed write if it gets a path; an open file raises OSError itself.
             with (writing / "lit_model.pth").open("wb") as file:
                 dcp_to_torch_save(writing / "sharded", cast(Path, file))
             shutil.rmtree(writing / "sharded")

@@ -1,4 +1,4 @@
-"""Compilation of layers by torch.compile."""
+"""Compile layers with torch.compile."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from litgpt.model import Block
 
 
 def compile_layer(layer: Block) -> None:
-    """Compile a layer in place, one graph for all equal layers.
+    """Compile a layer in place; equal layers share one graph.
 
-    Its forward method is compiled and not the module: FSDP's hooks around it stay outside the graph, and parameters
-    keep their names.
+    Compile the forward method and not the module: FSDP's hooks stay outside the graph, and parameters keep their
+    names.
     """
     layer.forward = torch.compile(layer.forward)

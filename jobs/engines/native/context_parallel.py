@@ -1,4 +1,8 @@
-"""Context parallelism: each sequence cut over the CP group, attention by PyTorch's ring over it (GPUs only)."""
+"""Context parallelism: each sequence is sharded over the CP group; attention is PyTorch's ring attention (GPUs only).
+
+A causal ring would leave the first ranks idle, since early tokens attend to few others. PyTorch therefore splits a
+sequence into 2 x CP pieces and gives rank r the pieces r and 2 x CP - 1 - r (hence the rule on sequence_length).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.experimental import context_parallel
 
 
-def cut_sequences(gpt: GPT, mesh: DeviceMesh, tokens: list[Tensor]) -> AbstractContextManager[None]:
-    """A context in which tokens (n, seq) and the rotary table hold this rank's part of every sequence."""
+def apply_cp(gpt: GPT, mesh: DeviceMesh, tokens: list[Tensor]) -> AbstractContextManager[None]:
+    """Return a context that shards tokens (n, seq) and the rotary table (seq, size) along the sequence, in place.
+
+    Inside it they hold seq / CP positions, and scaled_dot_product_attention exchanges keys and values over the ring.
+    The rotary table is restored afterwards, the tokens are not: no later pass needs them.
+    """
     return context_parallel(
         mesh,
         buffers=[*tokens, gpt.cos, gpt.sin],

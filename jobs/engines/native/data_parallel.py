@@ -1,12 +1,12 @@
-"""Data parallelism: DDP, and FSDP2 with the four shardings PyTorch's users know.
+"""Data parallelism: DDP, and FSDP2 with PyTorch's four sharding strategies.
 
-    FULL_SHARD      a shard group over all data-parallel ranks, parameters freed after forward
-    SHARD_GRAD_OP   the same group, parameters kept until backward
-    NO_SHARD        shard groups of one: every rank holds everything, gradients are all-reduced
-    HYBRID_SHARD    FULL_SHARD within shard groups (by default one a node), gradients all-reduced across
+    FULL_SHARD      one shard group of all data-parallel ranks, gathered parameters freed after forward (ZeRO-3)
+    SHARD_GRAD_OP   one shard group, gathered parameters kept until backward (ZeRO-2)
+    NO_SHARD        shard groups of one rank: every rank holds all parameters, gradients are all-reduced
+    HYBRID_SHARD    FULL_SHARD within shard groups (by default one per node), gradients all-reduced between them
 
-All of them average gradients over the data-parallel ranks. Context-parallel ranks hold equal weights and see other
-tokens, so shard groups span them too.
+All of them average gradients over the data-parallel ranks. Context-parallel ranks hold equal weights and see
+different tokens, so shard groups span them too.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.engines.native.model import layers
-from jobs.layout import data_degree, frees_weights
+from jobs.layout import DP_REPLICATE, DP_SHARD, SHARD_GROUP_AXES, data_degree, frees_weights
 from jobs.schema import Precision, Run, Strategy
 
 
 def uses_ddp(run: Run) -> bool:
-    """Whether DDP keeps the replicas equal."""
+    """Return whether DDP keeps the replicas equal."""
     p = run.parallelism
     return p.strategy is Strategy.ddp and p.tensor == p.pipeline == 1
 
 
 def uses_fsdp(run: Run) -> bool:
-    """Whether parameters are FSDP's.
+    """Return whether FSDP manages the parameters.
 
-    Replicas of a model that is cut over ranks are too, as NO_SHARD: the arithmetic is DDP's, and FSDP takes the
-    DTensors and stages that DDP's buckets do not.
+    It also manages replicas of a model with TP or PP, as NO_SHARD: the arithmetic is DDP's, and FSDP supports the
+    DTensors and pipeline stages that DDP's buckets do not.
     """
     strategy = run.parallelism.strategy
     return strategy is Strategy.fsdp or (strategy is Strategy.ddp and not uses_ddp(run) and data_degree(run) > 1)
 
 
 def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
-    """Apply FSDP2 in place: every layer is a unit of its own, the rest is the root's."""
+    """Apply FSDP2 in place: each layer is a unit (one all-gather), the root holds the rest."""
     policy = MixedPrecisionPolicy()
     if run.job.precision is Precision.bfloat16:
-        # Inputs are not cast: activations already are bfloat16, and the rotary table must stay float32.
+        # Compute in bfloat16, reduce gradients in float32. Inputs are not cast: activations are bfloat16 already,
+        # and the rotary table must stay float32.
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    data_mesh = data_parallel_mesh(run, mesh)
+    data_mesh = data_parallel_mesh(mesh)
     for layer in layers(unit):
         fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
     if run.parallelism.prefetch is not None:
         gather_ahead(layers(unit), run.parallelism.prefetch)
-    # The root keeps torch's choice: backward needs its head at once, so freeing it would only gather it twice.
+    # The root keeps torch's default: backward starts with its head, so freeing it would only gather it twice.
     fully_shard(unit, mesh=data_mesh, mp_policy=policy)
 
 
 def gather_ahead(units: list[Block], depth: int) -> None:
-    """Let each FSDP unit gather the weights of the next ones before it computes: forward, and backward the other way.
+    """Let each FSDP unit gather the weights of the next `depth` units before it computes, in forward and in backward.
 
-    The host then issues them early, so that they overlap with computation also where it is not far ahead.
+    The host then issues the all-gathers early, so that they overlap with computation even if it is not far ahead.
     """
     for i, unit in enumerate(units):
         after, before = units[i + 1 : i + 1 + depth], units[max(0, i - depth) : i][::-1]
@@ -65,25 +66,25 @@ def gather_ahead(units: list[Block], depth: int) -> None:
         unit.set_modules_to_backward_prefetch(before)
 
 
-def data_parallel_mesh(run: Run, mesh: DeviceMesh) -> DeviceMesh:
-    """Where FSDP shards (1-D), or replicates and shards (2-D)."""
-    shard_axis = "dp_shard"
-    if run.parallelism.context > 1:
-        shard_axis = "dp_shard_cp"
-        mesh["dp_shard", "cp"]._flatten(shard_axis)  # noqa: SLF001 (torch has no public name for it yet)
-    replicated = mesh["dp_replicate"].size() > 1 or mesh[shard_axis].size() == 1
-    return mesh["dp_replicate", shard_axis] if replicated else mesh[shard_axis]
+def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh that FSDP shards over (1-D), or replicates and shards over (2-D)."""
+    names = tuple(axis.name for axis in SHARD_GROUP_AXES if axis is DP_SHARD or mesh[axis.name].size() > 1)
+    shard_axis = "_".join(names)
+    if len(names) > 1:
+        mesh[names]._flatten(shard_axis)  # noqa: SLF001 (torch has no public name for it yet)
+    replicated = mesh[DP_REPLICATE.name].size() > 1 or mesh[shard_axis].size() == 1
+    return mesh[DP_REPLICATE.name, shard_axis] if replicated else mesh[shard_axis]
 
 
 def replicate(gpt: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
-    """Wrap in DDP over the replicas."""
-    return DistributedDataParallel(gpt, process_group=mesh["dp_replicate"].get_group())
+    """Return the model in DDP over the replicas."""
+    return DistributedDataParallel(gpt, process_group=mesh[DP_REPLICATE.name].get_group())
 
 
 def reduce_gradients_now(model: nn.Module, *, now: bool) -> None:
-    """Say before a forward pass whether its backward reduces over replicas, or a later micro-batch's will.
+    """Set before a forward pass whether its backward all-reduces over replicas; False accumulates locally.
 
-    FSDP still reduces within a shard group every time: keeping whole gradients would cost the memory it saves.
+    FSDP still reduces within a shard group every time: keeping unsharded gradients would cost the memory it saves.
     """
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = now  # what DDP.no_sync() sets

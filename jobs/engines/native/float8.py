@@ -1,4 +1,4 @@
-"""float8: the matrix products of linear layers in 8-bit floating point, by torchao; the output head is left out."""
+"""float8: matrix products of linear layers in 8-bit floating point, by torchao; the output head stays in bfloat16."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ HEAD = "lm_head"
 
 
 def refuse_float8(device: torch.device) -> None:
-    """Raise ConfigError where a rank's device or Python cannot."""
+    """Raise ConfigError if the rank's device or Python does not support float8."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)
     if capability < FLOAT8_CAPABILITY:
         least = ".".join(map(str, FLOAT8_CAPABILITY))
         found = f"compute capability {capability[0]}.{capability[1]}" if any(capability) else "no NVIDIA GPU"
         raise ConfigError(
             f"engine.float8=true needs an NVIDIA GPU of compute capability {least} or more, and this rank has {found}. "
-            "Type engine.float8=false."
+            "Set engine.float8=false."
         )
     if find_spec("torchao") is None:
         raise ConfigError(
-            "engine.float8=true needs torchao on the nodes. Type pip install --editable '.[float8]' in the checkout, "
-            "or engine.float8=false."
+            "engine.float8=true needs torchao on the nodes. Run pip install --editable '.[float8]' in the checkout, "
+            "or set engine.float8=false."
         )
 
 
 def multiply_in_float8(gpt: GPT, *, emulate: bool = False) -> None:
-    """Let all linear layers but the head multiply in float8, in place; weights and what is between stay as they are.
+    """Convert all linear layers but the head to float8 products, in place; weights and other operators keep their type.
 
     `emulate` computes the same on any device, slowly.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    # Products over tokens are padded to what the hardware takes: sequences have any length.
+    # Pad the inner dimension to multiples of 16, which the hardware requires: sequences have any length.
     config = Float8LinearConfig(pad_inner_dim=True, emulate=emulate)
     convert_to_float8_training(gpt, config=config, module_filter_fn=in_a_layer)
 
 
 def in_a_layer(_module: nn.Module, name: str) -> bool:
-    """Whether a linear layer is one to convert."""
+    """Return whether to convert a linear layer."""
     return name != HEAD

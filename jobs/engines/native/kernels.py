@@ -1,4 +1,4 @@
-"""Fused kernels: RMSNorm, rotary embedding and SwiGLU by Liger, each one GPU kernel instead of several of torch's."""
+"""Liger's fused kernels: RMSNorm, rotary embedding and SwiGLU, each in one GPU kernel instead of several."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from jobs.schema import Kernels
 
 
 def usable(asked: Kernels, device: torch.device) -> Kernels:
-    """The kernels that a rank computes with, torch or liger; raises ConfigError where it has not those asked for."""
+    """Return the kernels of this rank, torch or liger; raise ConfigError if the configured ones are not available."""
     if asked is Kernels.torch:
         return asked
     if device.type != "cuda":
         why = f"torch sees no GPU here (device {device.type})"
     elif find_spec("liger_kernel") is None:
-        why = "Python has no liger_kernel here; type pip install --editable '.[liger]' in the checkout"
+        why = "Python has no liger_kernel here; run pip install --editable '.[liger]' in the checkout"
     else:
         return Kernels.liger
     if asked is Kernels.liger_or_torch:
         return Kernels.torch
-    raise ConfigError(f"kernels=liger cannot be: {why}. Type kernels=liger_or_torch, or kernels=torch.")
+    raise ConfigError(f"kernels=liger is not available: {why}. Set kernels=liger_or_torch, or kernels=torch.")
 
 
 def fuse(gpt: GPT) -> None:
-    """Let a model's norms, attention and feed-forward layers compute with Liger's kernels, in place.
+    """Replace the forward methods of norms, attention and feed-forward layers by Liger's kernels, in place.
 
-    Their forward methods are replaced and not the modules, so that parameters keep their names.
+    The modules stay, so that parameters keep their names.
     """
     forwards: dict[type, Callable[..., Tensor]] = {RMSNorm: rms_norm, LLaMAMLP: swiglu}
     for module in gpt.modules():
@@ -44,7 +44,7 @@ def fuse(gpt: GPT) -> None:
 
 
 def rms_norm(norm: RMSNorm, x: Tensor) -> Tensor:
-    """RMSNorm.forward: all of it in float32, as LitGPT has it (Liger's casting mode of Gemma)."""
+    """Replace RMSNorm.forward; compute in float32 throughout, as LitGPT does (Liger's casting mode gemma)."""
     from liger_kernel.ops import LigerRMSNormFunction
 
     offset, in_place = (1.0 if norm.add_unit_offset else 0.0), False  # the residual may need the same gradient
@@ -53,7 +53,7 @@ def rms_norm(norm: RMSNorm, x: Tensor) -> Tensor:
 
 
 def swiglu(mlp: LLaMAMLP, x: Tensor) -> Tensor:
-    """LLaMAMLP.forward: the gate's SiLU and its product with the other half in one kernel."""
+    """Replace LLaMAMLP.forward: proj(silu(fc_1(x)) * fc_2(x)), SiLU and product in one kernel."""
     from liger_kernel.ops import LigerSiLUMulFunction
 
     y: Tensor = mlp.proj(LigerSiLUMulFunction.apply(mlp.fc_1(x), mlp.fc_2(x)))
@@ -61,7 +61,7 @@ def swiglu(mlp: LLaMAMLP, x: Tensor) -> Tensor:
 
 
 def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As jobs.engines.native.rotary.rotated, for heads that are turned whole: queries and keys in one kernel."""
+    """Replace jobs.engines.native.rotary.rotated for a rope_fraction of 1: queries and keys in one kernel."""
     from liger_kernel.ops import LigerRopeFunction
 
     fused = qkv.transpose(1, 2)

@@ -1,4 +1,8 @@
-"""The loss: cross-entropy summed over labels, from whole logits or from some rows of them at a time."""
+"""The loss: cross-entropy summed over labels, from all logits at once or in chunks.
+
+For a label t and logits z = W h: loss = log(sum_v exp z_v) - z_t, and d loss / d z = softmax(z) - onehot(t).
+Sums, not means: micro-batches and ranks have unequal numbers of labels, and the step divides by their total.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from jobs.data.dataset import IGNORED
 from jobs.schema import Loss
 
-# Labels whose logits are in memory at once, and in float32: 1024 x 32000 of them are 131 MB.
+# Labels per chunk: logits of 1024 x 32000 in float32 are 131 MB.
 CHUNK = 1024
 
 
 def summed_loss(kind: Loss, hidden: Tensor, head: nn.Module, targets: Tensor) -> Tensor:
-    """Cross-entropy summed over labels; hidden (mbs, seq, hidden), targets (mbs, seq), -100 where no loss is taken.
+    """Return cross-entropy summed over labels: hidden (mbs, seq, hidden), targets (mbs, seq), -100 for no loss.
 
-    Called inside the forward pass that FSDP gathers the head's weight for.
+    Must run inside the forward pass for which FSDP gathers the head's weight.
     """
     if kind is Loss.chunked:
         return chunked(hidden, head.get_parameter("weight"), targets)
@@ -28,23 +32,24 @@ def summed_loss(kind: Loss, hidden: Tensor, head: nn.Module, targets: Tensor) ->
 
 
 def whole(logits: Tensor, targets: Tensor) -> Tensor:
-    """From all logits (mbs, seq, vocab), which TP may have cut along the vocabulary."""
+    """Return the loss from all logits (mbs, seq, vocab), a DTensor sharded along the vocabulary under TP."""
     loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
     return loss.to_local() if isinstance(loss, DTensor) else loss
 
 
 def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, size: int = CHUNK) -> Tensor:
-    """From hidden states and the head's weight, `size` labels at a time; positions without a label cost nothing."""
+    """Return the loss from hidden states and the head's weight (vocab, hidden), `size` labels at a time."""
     group = None
     if isinstance(weight, DTensor):
         if not isinstance(hidden, DTensor):
             hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()], run_check=False)
-        # Each rank's rows of the weight give a part of the gradient.
+        # Each TP rank holds some rows of the weight, so its gradient of the hidden states is a partial sum.
         hidden = hidden.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         group, weight = weight.device_mesh.get_group(), weight.to_local()
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
+    # Positions without a label cost nothing: (mbs, seq, hidden) -> (labels, hidden).
     labelled = targets != IGNORED
     loss: Tensor = LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch has no types for it
         hidden[labelled], weight, targets[labelled], size, group
@@ -53,30 +58,33 @@ def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, size: int = CHUNK) 
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Cross-entropy of hidden @ weight.T, whose logits live for one chunk: gradients are computed in the forward pass.
+    """Cross-entropy of hidden @ weight.T that computes its gradients in the forward pass, chunk by chunk.
 
-    torch.nn.functional.linear_cross_entropy does the same, but returns the sum in the type of the hidden states (three
-    digits of it in bfloat16) and does not know a weight whose rows TP cut.
+    Logits of one chunk exist at a time. torch.nn.functional.linear_cross_entropy does the same, but returns the sum in
+    the type of the hidden states (three digits in bfloat16) and does not support a weight with rows sharded by TP.
     """
 
     @staticmethod
     def forward(  # noqa: PLR0917 (torch passes them by position)
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, size: int, group: dist.ProcessGroup | None
     ) -> Tensor:
-        """Sum over targets (n) of hidden (n, hidden) and this rank's rows of the weight (vocab / tp, hidden)."""
+        """Return the sum over targets (n); hidden (n, hidden), weight (vocab / tp, hidden): this rank's rows."""
         rows = len(weight)
+        # Targets as row numbers of this rank; those outside 0 .. rows - 1 belong to other TP ranks.
         own = targets - (dist.get_rank(group) * rows if group else 0)
         loss = torch.zeros((), device=hidden.device)
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         for h, row, gradient in zip(hidden.split(size), own.split(size), hidden_gradient.split(size), strict=True):
             logits = (h @ weight.T).float()
+            # Subtract the largest logit of each row, over all TP ranks: exp cannot overflow.
             top = logits.amax(1, keepdim=True)
             if group:
                 dist.all_reduce(top, dist.ReduceOp.MAX, group)
             logits.sub_(top)
             here = ((row >= 0) & (row < rows)).float()[:, None]
             place = row.clamp(0, rows - 1)[:, None]
+            # The target's logit and sum_v exp z_v; only one TP rank holds the target.
             of_target = logits.gather(1, place) * here
             total = logits.exp_().sum(1, keepdim=True)
             if group:
@@ -85,7 +93,7 @@ class LinearCrossEntropy(torch.autograd.Function):
                 of_target, total = both.split(len(h))
             loss += (total.log() - of_target).sum()
             if ctx.needs_input_grad[0]:  # not in an evaluation
-                # The softmax, less one at the target.
+                # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
                 error = logits.div_(total).scatter_add_(1, place, -here).to(h.dtype)
                 torch.mm(error, weight, out=gradient)
                 if error.dtype == weight_gradient.dtype:
@@ -97,6 +105,6 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients that forward left, times that of the loss."""
+        """Return the gradients that forward computed, times the gradient of the loss."""
         hidden_gradient, weight_gradient = ctx.saved_tensors
         return hidden_gradient * gradients[0], weight_gradient * gradients[0], None, None, None

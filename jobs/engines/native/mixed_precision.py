@@ -1,4 +1,4 @@
-"""Mixed precision where FSDP does not do it: bfloat16 arithmetic on float32 weights."""
+"""Mixed precision without FSDP: bfloat16 arithmetic on float32 weights. FSDP has its own policy (data_parallel)."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import nn
 
 
 def autocast(module: nn.Module, device: torch.device) -> None:
-    """Run a module's forward pass in place under bfloat16 autocast."""
+    """Wrap a module's forward method in bfloat16 autocast, in place."""
     module.forward = torch.autocast(device.type, torch.bfloat16)(module.forward)

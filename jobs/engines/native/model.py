@@ -1,4 +1,4 @@
-"""The transformer: LitGPT's GPT built from our numbers, without memory until each rank knows its part."""
+"""The transformer: LitGPT's GPT with a loss, built on the meta device (no memory) until each rank knows its shard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs.schema import Loss, Model
 
 
 class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
-    """LitGPT's GPT, by its parameter names, whose forward pass ends in the loss and takes packed rows."""
+    """LitGPT's GPT under its parameter names; forward returns the loss and accepts packed rows."""
 
     def __init__(self, config: Config, loss: Loss) -> None:
         super().__init__(config)
@@ -27,7 +27,8 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
             layer.attn.forward = partial(self_attention, layer.attn, rotated)
 
     def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The loss summed over targets; all (mbs, seq), or one packed row and where in its sample each token stands."""
+        """Return the loss summed over targets; all (mbs, seq), positions within samples if rows are packed."""
+        # Tokens (mbs, seq) -> embeddings (mbs, seq, hidden) -> layers -> norm -> head and loss.
         x = through(self.transformer.h, self.transformer.wte(inputs), (self.cos, self.sin), targets, positions)
         return summed_loss(self.loss, self.transformer.ln_f(x), self.lm_head, targets)
 
@@ -35,7 +36,8 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
 def through(
     blocks: Iterable[nn.Module], x: Tensor, rotary: tuple[Tensor, Tensor], targets: Tensor, positions: Tensor | None
 ) -> Tensor:
-    """Hidden states (mbs, seq or TP's part of it, hidden) of tokens with these targets (mbs, seq) through layers."""
+    """Return hidden states (mbs, seq, hidden) after some layers; under sequence parallelism (mbs, seq / tp, hidden)."""
+    # The length is the targets', since x may be sharded along the sequence.
     if positions is None:
         cos, sin = (table[None, : targets.shape[1]] for table in rotary)
         samples = None
@@ -43,13 +45,13 @@ def through(
         cos, sin = (table[positions] for table in rotary)
         samples = samples_of(positions)
     for block in blocks:
-        # By position, as GPT does: tensor parallelism knows attention's inputs by their place.
+        # Positional, as in GPT.forward: tensor parallelism addresses attention's inputs by position.
         x = block(x, cos, sin, samples, None, None)
     return x
 
 
 def empty_model(model: Model, sequence_length: int, loss: Loss) -> Decoder:
-    """The model without memory for its weights (meta device), its rotary table cut to the sequence length."""
+    """Return the model on the meta device, with a rotary table of the sequence length."""
     with torch.device("meta"):
         gpt = Decoder(Config(**litgpt_fields(model)), loss)
     gpt.max_seq_length = sequence_length
@@ -57,11 +59,11 @@ def empty_model(model: Model, sequence_length: int, loss: Loss) -> Decoder:
 
 
 def tie_embeddings(gpt: GPT, *, tied: bool) -> None:
-    """Let embedding and head share one weight, where the model does."""
+    """Let embedding and head share one weight if `tied`."""
     if tied:
         gpt.transformer.wte.weight = gpt.lm_head.weight
 
 
 def layers(module: nn.Module) -> list[Block]:
-    """The transformer layers that a module holds."""
+    """Return the transformer layers of a module."""
     return [layer for layer in module.modules() if isinstance(layer, Block)]

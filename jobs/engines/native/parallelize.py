@@ -1,4 +1,13 @@
-"""The one place where a model is cut over ranks, technique after technique in their order."""
+"""Apply all techniques to a model, in one visible order.
+
+pipeline split     drop the layers of other pipeline ranks first: the rest of the work is on what this rank holds
+TP                 shard the matrices that are left, as DTensors on the tp axis
+float8, kernels    replace modules or forward methods, after TP has chosen its modules by name
+checkpointing      wrap each layer's forward method ...
+compilation        ... and compile the wrapped one: recomputation is then inside the graph
+FSDP               shard the DTensors again on the data axes; its hooks stay outside the compiled graph
+weights            only now does memory exist: each rank loads its shards of the full tensors
+"""
 
 from __future__ import annotations
 
@@ -14,53 +23,57 @@ from torch.distributed.tensor.parallel import loss_parallel
 from jobs import metrics as m
 from jobs.engines.native.activation_checkpointing import recompute
 from jobs.engines.native.compilation import compile_layer
-from jobs.engines.native.context_parallel import cut_sequences
+from jobs.engines.native.context_parallel import apply_cp
 from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_fsdp
-from jobs.engines.native.fill import fill
 from jobs.engines.native.float8 import multiply_in_float8, refuse_float8
 from jobs.engines.native.kernels import fuse, usable
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddings
-from jobs.engines.native.pipeline import Pipeline, Stage, split
+from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline_split
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
-from jobs.engines.native.tensor_parallel import cut_matrices
+from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
-from jobs.layout import AXES, Layout, sequence_parallel
+from jobs.layout import AXIS_NAMES, CP, PP, TP, Layout, sequence_parallel
 from jobs.metrics import Metric
 from jobs.schema import Kernels, Precision, Run
 
 
 @dataclass(frozen=True)
 class ParallelModel:
-    """A model cut over ranks."""
+    """The model of one rank, and the execution of its micro-batches."""
 
     gpt: Decoder
-    """What this rank holds, under LitGPT's parameter names."""
+    """The shards of this rank, under LitGPT's parameter names."""
     execution: ForwardBackward
-    """How micro-batches run through it."""
+    """Runs micro-batches through it."""
     kernels: Kernels
-    """Whose kernels compute it."""
+    """The kernels in use."""
 
 
 def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    """The rank grid as torch's device mesh, axes named as in jobs.layout."""
-    return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXES)
+    """Return the rank grid as torch's device mesh, with the axes of jobs.layout; creates one process group per axis."""
+    return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES)
 
 
 def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Callable[[Metric], None]) -> ParallelModel:
-    """The run's model on this rank, with its weights; `begins` is told which part of the start-up comes next."""
+    """Return the run's model on this rank, with its weights; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
     if run.engine.float8:
         refuse_float8(device)
     p, kernels = run.parallelism, usable(run.engine.kernels, device)
     gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)
     gpt.to(TYPES[run.engine.parameters])
-    units: list[Decoder] | list[Stage] = [gpt]
 
+    # Units are what FSDP and autocast wrap: the whole model, or each of this rank's pipeline stages.
+    units: list[Decoder] | list[PipelineStageModule] = [gpt]
+    # layers -> layers / PP
     if p.pipeline > 1:
-        units = split(gpt, run, mesh["pp"].get_local_rank())
+        units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
+    # matrices (out, in) -> (out / TP, in) or (out, in / TP)
     if p.tensor > 1:
-        cut_matrices(gpt, mesh["tp"], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+        apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+    # TP replaces parameters, which unties them.
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
         multiply_in_float8(gpt)
@@ -70,25 +83,30 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
         recompute(layer, run.engine.activation_checkpointing)
         if run.engine.compile:
             compile_layer(layer)
+    # Every parameter -> dim 0 / (DP shard x CP), on top of TP's sharding. DDP wraps at the end and needs autocast.
     for unit in units:
         if uses_fsdp(run):
             shard(unit, run, mesh)
         elif run.job.precision is Precision.bfloat16:
             autocast(unit, device)
+    # The meta device ends here: memory for this rank's shards only.
     begins(m.STARTUP_WEIGHTS_TIME)
-    fill(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
+    load_sharded(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
 
     def around(tokens: list[Tensor]) -> ExitStack:
+        """Return the context of a forward and backward pass over these tokens."""
         contexts = ExitStack()
         if p.tensor > 1 and p.loss_parallel:
             contexts.enter_context(loss_parallel())
         if p.context > 1:
-            contexts.enter_context(cut_sequences(gpt, mesh["cp"], tokens))
+            contexts.enter_context(apply_cp(gpt, mesh[CP.name], tokens))
         return contexts
 
     execution: ForwardBackward
     if p.pipeline > 1:
-        execution = Pipeline([u for u in units if isinstance(u, Stage)], run, mesh["pp"], device, around)
+        execution = Pipeline(
+            [u for u in units if isinstance(u, PipelineStageModule)], run, mesh[PP.name], device, around
+        )
     else:
         execution = OneAfterAnother(replicate(gpt, mesh) if uses_ddp(run) else gpt, around)
     return ParallelModel(gpt, execution, kernels)

@@ -1,4 +1,9 @@
-"""Pipeline parallelism: the layers dealt to stages, and torch's schedules that run micro-batches through them."""
+"""Pipeline parallelism: split the layers into pipeline stages and run micro-batches by torch's schedules.
+
+A pipeline stage receives activations (mbs, seq, hidden) from the one before and sends its own to the next; in backward
+gradients of the same shape travel the other way. With m micro-batches and p ranks, GPipe and 1F1B are idle for
+(p - 1) / (m + p - 1) of a step; interleaved schedules divide the idle time by the stages per rank.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,13 @@ from jobs.data import MicroBatch
 from jobs.engines.native.loss import summed_loss
 from jobs.engines.native.model import Decoder, through
 from jobs.engines.native.step import Around
-from jobs.layout import accumulation, stages_of
-from jobs.plan.pipeline_stages import held_layers, stage_layers
+from jobs.layout import accumulation, pipeline_stages_of
+from jobs.plan.pipeline_stages import held_layers, pipeline_stage_layers
 from jobs.schema import Run
 
 
-class Stage(nn.Module):
-    """Some consecutive layers: tokens (mbs, seq) into the first, the loss out of the last, activations between."""
+class PipelineStageModule(nn.Module):
+    """Consecutive layers: the first stage takes tokens (mbs, seq), the last one returns the loss."""
 
     def __init__(self, gpt: Decoder, index: int, layers: Sequence[int], *, first: bool, last: bool) -> None:
         super().__init__()
@@ -30,11 +35,11 @@ class Stage(nn.Module):
         self.ln_f = gpt.transformer.ln_f if last else None
         self.lm_head = gpt.lm_head if last else None
         self.loss = gpt.loss
-        # Asked for at each pass: the table gets its memory after FSDP was applied.
+        # Read at each pass: the table gets its memory after FSDP is applied.
         self.rotary: Callable[[], tuple[Tensor, Tensor]] = lambda: (gpt.cos, gpt.sin)
 
     def forward(self, x: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The stage's part of Decoder.forward."""
+        """Run this stage's part of Decoder.forward."""
         if self.wte is not None:
             x = self.wte(x)
         x = through(self.layers, x, self.rotary(), targets, positions)
@@ -43,15 +48,15 @@ class Stage(nn.Module):
         return summed_loss(self.loss, self.ln_f(x), self.lm_head, targets)
 
 
-def split(gpt: Decoder, run: Run, pp_rank: int) -> list[Stage]:
-    """Drop from the model what this rank does not hold, and return the stages that run the rest.
+def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageModule]:
+    """Delete the modules of other ranks from the model, and return the pipeline stages that run the rest.
 
-    The model keeps LitGPT's parameter names, so what all ranks hold adds up to one checkpoint.
+    The model keeps LitGPT's parameter names, so the parameters of all ranks form one checkpoint.
     """
-    layers = stage_layers(run)
+    layers = pipeline_stage_layers(run)
     last = len(layers) - 1
-    mine = stages_of(run, pp_rank)
-    stages = [Stage(gpt, i, layers[i], first=i == 0, last=i == last) for i in mine]
+    mine = pipeline_stages_of(run, pp_rank)
+    stages = [PipelineStageModule(gpt, i, layers[i], first=i == 0, last=i == last) for i in mine]
     gpt.transformer["h"] = nn.ModuleDict({str(i): gpt.transformer.h[i] for i in sorted(held_layers(run)[pp_rank])})
     if 0 not in mine:
         del gpt.transformer["wte"]
@@ -62,24 +67,33 @@ def split(gpt: Decoder, run: Run, pp_rank: int) -> list[Stage]:
 
 
 class Pipeline:
-    """Runs the micro-batches of a step through the stages, in the order of one of torch's schedules."""
+    """Run the micro-batches of a step through the pipeline stages, by one of torch's schedules."""
 
-    def __init__(self, stages: list[Stage], run: Run, mesh: DeviceMesh, device: torch.device, around: Around) -> None:
+    def __init__(
+        self,
+        pipeline_stages: list[PipelineStageModule],
+        run: Run,
+        mesh: DeviceMesh,
+        device: torch.device,
+        around: Around,
+    ) -> None:
         self.scale = 1.0
-        self.stages = stages
+        self.pipeline_stages = pipeline_stages
         self.run = run
         self.group = mesh.get_group()
         self.device = device
         self.around = around
-        # One for each size of packed rows: stages exchange tensors of a size that they find once.
+        # One for each size of packed rows: stages infer the size of the tensors they exchange once.
         self.schedules: dict[torch.Size, Callable[..., object]] = {}
 
     def schedule(self) -> Callable[..., object]:
-        """What runs a step on micro-batches of one size."""
+        """Return the function that runs a step on micro-batches of one size."""
         kind = get_schedule_class(self.run.parallelism.schedule.name)
-        count = len(stage_layers(self.run))
-        placed = [PipelineStage(stage, stage.index, count, self.device, group=self.group) for stage in self.stages]
-        # The loss is divided by the labels of the global batch: gradients must not be divided again.
+        count = len(pipeline_stage_layers(self.run))
+        placed = [
+            PipelineStage(stage, stage.index, count, self.device, group=self.group) for stage in self.pipeline_stages
+        ]
+        # `scale` divides by the labels of the global batch already, so torch must not divide by the micro-batches.
         schedule = kind(
             placed if issubclass(kind, PipelineScheduleMulti) else placed[0],
             n_microbatches=accumulation(self.run),
@@ -90,16 +104,17 @@ class Pipeline:
         return step
 
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
-        """See ForwardBackward."""
+        """Run all micro-batches (ForwardBackward.forward_backward)."""
         self.scale = scale
+        # The schedule splits the batch itself: (accumulation * mbs, seq).
         inputs, targets, *packed = (
             torch.cat(parts) for parts in zip(*micro_batches, strict=True) if parts[0] is not None
         )
-        size = inputs.shape  # before `around`, which may cut the sequences
+        size = inputs.shape  # before `around`, which may shard the sequences
         if size not in self.schedules:
             self.schedules[size] = self.schedule()
-        first = any(stage.wte is not None for stage in self.stages)
-        last = any(stage.lm_head is not None for stage in self.stages)
+        first = any(stage.wte is not None for stage in self.pipeline_stages)
+        last = any(stage.lm_head is not None for stage in self.pipeline_stages)
         losses: list[Tensor] = []
         with self.around([inputs, targets]):
             self.schedules[size](

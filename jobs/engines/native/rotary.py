@@ -1,4 +1,8 @@
-"""Rotary embedding: queries and keys turned by their positions, with no copy of what is not turned."""
+"""Rotary embedding (https://arxiv.org/abs/2104.09864): rotate queries and keys by their positions.
+
+For the halves a, b of the rotated part of a head: a' = a cos - b sin, b' = b cos + a sin. The gradient is the rotation
+by the opposite angle. Values and the unrotated part of a head are not copied.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,21 @@ from torch import Tensor
 
 
 def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys turned, and values; each (mbs, seq, its heads, head size).
+    """Return rotated queries, rotated keys, and values; each (mbs, seq, its heads, head size).
 
     qkv is LitGPT's fused (mbs, seq, heads + 2 x groups, head size), its last 2 x groups heads being keys and values;
-    cos and sin are (1 or mbs, seq, part of the head that is turned). The arithmetic is litgpt.model.apply_rope's.
+    cos and sin are (1 or mbs, seq, rotated part of the head). The arithmetic is litgpt.model.apply_rope's.
     """
     q, k, v = Rotated.apply(qkv, cos, sin, groups)  # type: ignore[no-untyped-call]  # torch has no types for it
     return q, k, v
 
 
 class Rotated(torch.autograd.Function):
-    """One pass over queries and keys, and in backward one over a gradient that is whole: nothing is concatenated."""
+    """One pass over queries and keys; backward writes into one gradient of qkv, so nothing is concatenated."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, ...]:
-        """See `rotated`."""
+        """Return what `rotated` returns."""
         ctx.save_for_backward(cos, sin)
         parts = ctx.parts = [qkv.shape[2] - 2 * groups, groups, groups]
         qk, v = qkv[:, :, :-groups], qkv[:, :, -groups:]
@@ -31,7 +35,7 @@ class Rotated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of qkv: those of queries and keys turned back."""
+        """Return the gradient of qkv: those of queries and keys rotated back."""
         cos, sin = ctx.saved_tensors
         q, _, v = gradients
         gradient = q.new_empty((*q.shape[:2], sum(ctx.parts), q.shape[3]))
@@ -43,7 +47,7 @@ class Rotated(torch.autograd.Function):
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, into: Tensor) -> Tensor:
-    """The rotation of x (mbs, seq, heads, head size), written to `into`; rounded to its type once."""
+    """Write the rotation of x (mbs, seq, heads, head size) to `into`, rounded to its type once."""
     cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
     n = cos.shape[-1]
     a, b = x[..., : n // 2], x[..., n // 2 : n]

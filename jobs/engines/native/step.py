@@ -1,4 +1,4 @@
-"""The arithmetic of a step before the update: loss and gradients of a rank's micro-batches."""
+"""Loss and gradients of a rank's micro-batches: a step without its update."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from jobs.data import MicroBatch
 from jobs.engines.native.data_parallel import reduce_gradients_now
 
 Around = Callable[[list[Tensor]], AbstractContextManager[object]]
-"""The context that a forward and backward pass over these tokens needs."""
+"""Returns the context of a forward and backward pass over these tokens."""
 
 
 class ForwardBackward(Protocol):
-    """How a layout runs the micro-batches of a step."""
+    """Runs the micro-batches of a step."""
 
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
         """Accumulate gradients of scale x the summed loss of all micro-batches.
 
-        Returns the summed loss, detached; zero on ranks without the head.
+        Return the summed loss, detached; zero on ranks without the head.
         """
 
 
 class OneAfterAnother:
-    """Runs micro-batches one after another through the whole model; gradients are reduced with the last."""
+    """Run micro-batches one after another through the whole model; reduce gradients over replicas with the last."""
 
     def __init__(self, model: nn.Module, around: Around) -> None:
         self.model = model
         self.around = around
 
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
-        """See ForwardBackward."""
+        """Run all micro-batches (ForwardBackward.forward_backward)."""
         total = torch.zeros((), device=micro_batches[0].inputs.device)
         for i, (inputs, targets, positions) in enumerate(micro_batches, start=1):
             reduce_gradients_now(self.model, now=i == len(micro_batches))

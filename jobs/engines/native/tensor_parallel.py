@@ -1,8 +1,12 @@
-"""Tensor parallelism: each matrix cut over the TP group, by torch's DTensor styles.
+"""Tensor parallelism: each matrix is sharded over the TP group by torch's DTensor styles.
 
-LitGPT fuses query, key and value as rows [all q | all k | all v]. A cut into equal row blocks would hand one rank
-queries only, so the rows are regrouped by rank, [q0 k0 v0 | q1 k1 v1 | ...], when weights come in, and back when
-they leave (checkpoints and exports have LitGPT's order whatever the layout).
+A pair of matrices y = B f(A x) needs one reduction (Megatron-LM, https://arxiv.org/abs/1909.08053): A is sharded by
+rows of its weight (column-wise in Megatron's words), f works on each part alone, B is sharded by columns, and the
+partial sums of B are reduced. Attention: A = qkv, B = proj. Feed-forward: A = fc, B = proj.
+
+LitGPT fuses query, key and value as rows [all q | all k | all v]. Equal row blocks would give one rank queries only,
+so the rows are regrouped by rank, [q0 k0 v0 | q1 k1 v1 | ...], when weights are loaded, and regrouped back when they
+are saved: checkpoints and exports have LitGPT's order for every layout.
 """
 
 from __future__ import annotations
@@ -28,13 +32,14 @@ from torch.distributed.tensor.parallel import (
 from jobs.engines.native.model import layers
 
 
-def cut_matrices(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool) -> None:
-    """Cut the held part of the model over the TP group, in place.
+def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool) -> None:
+    """Shard the model over the TP group, in place.
 
-    Column-wise then row-wise in attention and feed-forward, so that each needs one reduction. With
-    sequence_parallel the activations between them (mbs, seq / tp, hidden) are cut too; with loss_parallel the
-    logits stay a DTensor cut along the vocabulary.
+    With sequence_parallel, activations between the pairs of matrices are sharded too, (mbs, seq / tp, hidden): the
+    reduction becomes a reduce-scatter, and an all-gather precedes the next pair (https://arxiv.org/abs/2205.05198).
+    With loss_parallel the logits stay a DTensor (mbs, seq, vocab / tp).
     """
+    # Attention splits its own heads only.
     config = copy.copy(gpt.config)
     config.n_head //= mesh.size()
     config.n_query_groups //= mesh.size()
@@ -52,12 +57,13 @@ def cut_matrices(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_pa
     }
     if sequence_parallel:
         plan["transformer.ln_f"] = SequenceParallel()
+    # A pipeline rank may lack embedding or head.
     held = dict(gpt.named_modules())
     parallelize_module(gpt, mesh, {name: style for name, style in plan.items() if name in held})
 
 
 def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelStyle]:
-    """How the matrices of one layer are cut."""
+    """Return torch's style for each matrix of one layer."""
     plan: dict[str, ParallelStyle] = {
         "attn.qkv": ColwiseParallel(),
         "attn.proj": RowwiseParallel(output_layouts=between),
@@ -67,11 +73,11 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
         if name.endswith((".fc", ".fc_1", ".fc_2")):
             plan[name] = ColwiseParallel()
         elif name.endswith(".proj") and isinstance(module, nn.Linear):
-            # Each expert's output is reduced by itself: the router's gradient needs it whole.
+            # Reduce each expert's output by itself: the router's gradient needs it complete.
             plan[name] = RowwiseParallel(output_layouts=Replicate() if experts else between)
     if isinstance(between, Shard):
         plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
-        # LitGPT passes six positional arguments to attention; only the first is cut.
+        # LitGPT passes six positional arguments to attention; only the first is sharded.
         rest = (None,) * 5
         plan["attn"] = PrepareModuleInput(input_layouts=(between, *rest), desired_input_layouts=(Replicate(), *rest))
         plan["mlp"] = (
@@ -89,7 +95,7 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
 
 
 def qkv_rows(config: Config, tensor: int) -> Tensor:
-    """Row numbers of LitGPT's fused qkv in the order that gives each TP rank its own q, k and v heads."""
+    """Return the row numbers of LitGPT's fused qkv in the order [q0 k0 v0 | q1 k1 v1 | ...] of TP ranks."""
     heads, groups, size = config.n_head, config.n_query_groups, config.head_size
     q, k, v = torch.arange((heads + 2 * groups) * size).split((heads * size, groups * size, groups * size))
     by_rank = zip(q.chunk(tensor), k.chunk(tensor), v.chunk(tensor), strict=True)
@@ -97,10 +103,10 @@ def qkv_rows(config: Config, tensor: int) -> Tensor:
 
 
 def grouped_by_rank(name: str, full: Tensor, config: Config, tensor: int) -> Tensor:
-    """A full weight in the row order of the layout; only fused qkv differs from LitGPT's."""
+    """Return a full weight in the row order of the layout; only fused qkv differs from LitGPT's."""
     return full[qkv_rows(config, tensor)] if tensor > 1 and ".attn.qkv." in name else full
 
 
 def as_in_litgpt(name: str, full: Tensor, config: Config, tensor: int) -> Tensor:
-    """The inverse of grouped_by_rank."""
+    """Return a full weight in LitGPT's row order: the inverse of grouped_by_rank."""
     return full[torch.argsort(qkv_rows(config, tensor))] if tensor > 1 and ".attn.qkv." in name else full

@@ -1,9 +1,9 @@
-"""Weights that do not depend on the layout: each full tensor by its LitGPT name, random or from a checkpoint.
+"""First weights, independent of the layout: each full tensor by its LitGPT name, random or from a checkpoint.
 
-Every tensor is made from a generator seeded by (seed, name), or read from disk when it is asked for. So every rank
-gets the same full tensor and keeps its part: one rank and a thousand start from equal weights, no rank holds more
-than one full tensor beside its parts, and nothing is sent, unless engine.weights=node spares the file system.
-Engines share this; nothing here needs LitGPT.
+A tensor is drawn from a generator seeded by (seed, name), or read from disk, when it is requested. Every rank gets the
+same full tensor and keeps its shard: one rank and a thousand start from equal weights, no rank holds more than one
+full tensor beside its shards, and nothing is sent, except with engine.weights=node, which saves reads.
+All engines share this module; it does not need LitGPT.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from jobs.errors import CheckpointError
-from jobs.layout import Layout, layout_of
+from jobs.layout import PP, Layout, layout_of
 from jobs.schema import Precision, Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.
 INITIAL_STD = 0.02
 TYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
-"""torch's types of the weights, by `engine.parameters`."""
+"""torch's dtypes of the weights, by `engine.parameters`."""
 
 Values = Callable[[str, Sequence[int], torch.dtype, torch.device], Tensor]
-"""Full tensor of a LitGPT parameter name, its shape, type and device."""
+"""(LitGPT parameter name, shape, dtype, device) -> full tensor."""
 
 
 def random_value(
     name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device, seed: int, *, norm: bool
 ) -> Tensor:
-    """Initial weight: normal for a matrix, one for a norm, zero for a bias; of any type the same but for rounding."""
+    """Return an initial weight: N(0, 0.02) for a matrix, 1 for a norm, 0 for a bias; dtypes differ by rounding only."""
     full = torch.empty(*shape, dtype=torch.float32, device=device)
     if name.endswith("bias"):
         return full.zero_().to(dtype)
@@ -44,38 +44,38 @@ def random_value(
 
 
 def is_norm(name: str) -> bool:
-    """Whether a LitGPT parameter belongs to a normalisation layer (norm_1, norm_2, ln_f)."""
+    """Return whether a LitGPT parameter belongs to a normalisation layer (norm_1, norm_2, ln_f)."""
     return name.split(".")[-2].startswith(("norm", "ln_"))
 
 
 def values_of(init_from: str | None, seed: int) -> Values:
-    """Where a run's first weights come from: a LitGPT checkpoint directory, or the seed."""
+    """Return the source of first weights: a LitGPT checkpoint directory, or the seed."""
     if init_from:
         return open_checkpoint(Path(init_from))
     return lambda name, shape, dtype, device: random_value(name, shape, dtype, device, seed, norm=is_norm(name))
 
 
 def first_weights(run: Run) -> Values:
-    """The weights that a run starts from, on this rank; with engine.weights=node it asks in step with its node."""
+    """Return the source of a run's first weights; with engine.weights=node all ranks of a node must request alike."""
     if run.engine.weights is WeightsReader.node and run.job.init_from:
         return read_by_first(Path(run.job.init_from), node_group(layout_of(run), dist.get_rank()))
     return values_of(run.job.init_from, run.job.seed)
 
 
 def node_group(layout: Layout, rank: int) -> dist.ProcessGroup:
-    """The ranks of a rank's node that hold the same layers."""
-    stage, node = layout.coordinates(rank)[0], rank // layout.ranks_per_node
+    """Return the process group of the ranks on a rank's node that hold the same layers."""
+    place, node = layout.place(rank, PP), rank // layout.ranks_per_node
     here = range(node * layout.ranks_per_node, (node + 1) * layout.ranks_per_node)
-    same = [each for each in here if layout.coordinates(each)[0] == stage]
-    # Only its members make it: a thousand nodes do not wait for each other.
+    same = [each for each in here if layout.place(each, PP) == place]
+    # Local synchronization: only members create it, so that a thousand nodes do not wait for each other.
     group: dist.ProcessGroup = dist.new_group(same, use_local_synchronization=True)
     return group
 
 
 def read_by_first(directory: Path, group: dist.ProcessGroup) -> Values:
-    """Weights of a LitGPT checkpoint directory that the first rank of a group reads, and sends to the others.
+    """Return weights of a LitGPT checkpoint directory that the first rank of a group reads and broadcasts.
 
-    All ranks of the group ask for the same weights in the same order. None holds more than one that is not cut.
+    All ranks of the group must request the same weights in the same order. Each holds one full tensor at a time.
     """
     read = open_checkpoint(directory) if dist.get_rank(group) == 0 else None
 
@@ -91,16 +91,16 @@ def read_by_first(directory: Path, group: dist.ProcessGroup) -> Values:
 
 
 def open_checkpoint(directory: Path) -> Values:
-    """Weights of a LitGPT checkpoint directory, read from disk as they are asked for.
+    """Return weights of a LitGPT checkpoint directory, read from disk on request (memory-mapped).
 
-    Raises CheckpointError when the file is missing, unreadable or of another model.
+    Raise CheckpointError if the file is missing, unreadable or of another model.
     """
     path = directory / "lit_model.pth"
     try:
         state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"job.init_from={directory} has no lit_model.pth. Give a LitGPT checkpoint directory "
+            f"job.init_from={directory} has no lit_model.pth. Set it to a LitGPT checkpoint directory "
             "(litgpt download, or the export/ of a run)."
         ) from error
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -109,11 +109,11 @@ def open_checkpoint(directory: Path) -> Values:
 
     def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         if name not in state:
-            raise CheckpointError(f"{path} has no weight {name}: it is of another model. Choose model= to match.")
+            raise CheckpointError(f"{path} has no weight {name}: it belongs to another model. Set model= to match.")
         if tuple(state[name].shape) != tuple(shape):
             raise CheckpointError(
                 f"{path}: {name} has shape {tuple(state[name].shape)}, the model wants {tuple(shape)}. "
-                "Choose model= to match."
+                "Set model= to match."
             )
         return torch.as_tensor(state[name]).to(device, dtype)
 

@@ -1,1 +1,1 @@
-"""NeMo 2 with Megatron-core: a run as NeMo's own recipe, its data, record, weights; only support.py needs neither."""
+"""NeMo 2 with Megatron-core: a run as a NeMo recipe, its data, record, weights and checkpoints."""

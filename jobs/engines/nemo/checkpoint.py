@@ -1,6 +1,6 @@
-"""Checkpoints in Megatron's distributed format through NeMo's own reader and writer, and the export to LitGPT.
+"""Checkpoints in Megatron's distributed format by NeMo's own reader and writer, and the export to LitGPT.
 
-With LoRA a checkpoint holds the adapters alone: the weights under them come from job.init_from again.
+With LoRA a checkpoint contains the adapters only: the base weights come from job.init_from again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
 from jobs.schema import Run
 
-# Of the files that every rank reads, pickle's and JSON's.
+# Errors of pickle and JSON in the files that every rank reads.
 TORN = (pickle.UnpicklingError, EOFError, ValueError)
 
 
 def save(run: Run, final: Path, strategy: MegatronStrategy) -> None:
-    """Save weights and optimizer, then remove all but the newest checkpoints; every rank calls it."""
+    """Save weights and optimizer, then remove old checkpoints; every rank calls it. Raise CheckpointError."""
     metadata = strategy.sharded_state_dict_metadata
     state = sharded_state(run, strategy, metadata, loading=False)
     try:
@@ -41,17 +41,17 @@ def save(run: Run, final: Path, strategy: MegatronStrategy) -> None:
     except (CheckpointingException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {final} could not be written ({error}). The last good one stays.") from error
     except CheckpointException as error:
-        # Its writers are processes, and of their errors the text alone comes here: of a full disk "unexpected pos".
+        # The writers are processes and pass on only the text of an error, such as "unexpected pos" for a full disk.
         raise CheckpointError(
             f"Checkpoint {final} could not be written ({reasons_of_first_rank(error)}). The last good one stays. "
-            f"Is the disk full? Type df -h {final.parent}"
+            f"Is the disk full? Run df -h {final.parent}"
         ) from error
     if dist.get_rank() == 0:
         keep_newest(final.parent, run.job.keep_checkpoints)
 
 
 def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
-    """Restore weights and optimizer in place; every rank calls it."""
+    """Restore weights and optimizer in place; every rank calls it. Raise CheckpointError."""
     try:
         metadata = strategy.unwrapped_checkpoint_io.load_content_metadata(path)
         state = sharded_state(run, strategy, metadata, loading=True)
@@ -67,14 +67,14 @@ def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
 
 
 def reasons_of_first_rank(error: CheckpointException) -> str:
-    """Why ranks could not write, for all to say: Megatron lets the first one alone know; every rank calls it."""
+    """Return the errors of all ranks, which Megatron gives to the first one only; every rank calls it."""
     reasons = [met_by_ranks(error)]
     dist.broadcast_object_list(reasons)
     return reasons[0]
 
 
 def sharded_state(run: Run, strategy: MegatronStrategy, metadata: dict[str, Any], *, loading: bool) -> dict[str, Any]:
-    """This rank's shards, as Megatron describes them to its reader and writer."""
+    """Return this rank's shards as Megatron's sharded state dictionary."""
     weights = strategy.megatron_parallel.sharded_state_dict(metadata=metadata)
     return {
         "state_dict": adapters_of(weights) if run.job.lora else weights,
@@ -83,7 +83,7 @@ def sharded_state(run: Run, strategy: MegatronStrategy, metadata: dict[str, Any]
 
 
 def adapters_of(weights: dict[str, Any]) -> dict[str, Any]:
-    """The adapters alone; virtual stages are dictionaries in the dictionary."""
+    """Return the adapters of a state; virtual pipeline stages are nested dictionaries."""
     return {
         name: adapters_of(value) if isinstance(value, dict) else value
         for name, value in weights.items()
@@ -94,9 +94,9 @@ def adapters_of(weights: dict[str, Any]) -> dict[str, Any]:
 def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_files: list[Path]) -> None:
     """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it."""
     with written_aside(directory) as writing:
-        # One replica gathers over TP; each of its stages leaves its layers in a file that rank 0 reads in turn.
+        # One replica gathers over TP. Each of its pipeline stages writes its layers to a file, which rank 0 merges.
         if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
-            state = dict(stage_weights(strategy))
+            state = dict(pipeline_stage_weights(strategy))
             if parallel_state.get_tensor_model_parallel_rank() == 0:
                 save_archive(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
         torch.distributed.barrier()
@@ -115,12 +115,12 @@ def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_file
                 shutil.copy(file, writing)
 
 
-def stage_weights(strategy: MegatronStrategy) -> Iterator[tuple[str, torch.Tensor]]:
-    """This pipeline rank's weights by LitGPT's names."""
+def pipeline_stage_weights(strategy: MegatronStrategy) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield this pipeline rank's weights by LitGPT's names."""
     for model in models(strategy):
         yield from litgpt_weights(model)
 
 
 def models(strategy: MegatronStrategy) -> list[GPTModel]:
-    """This rank's virtual stages without what NeMo and Megatron wrap around them."""
+    """Return this rank's virtual pipeline stages without the wrappers of NeMo and Megatron."""
     return [unwrap_model(chunk.module) for chunk in strategy.megatron_parallel]

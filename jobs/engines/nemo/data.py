@@ -1,4 +1,4 @@
-"""Our batches as NeMo's data module: the samples of the native engine in its order, as Megatron's micro-batches."""
+"""Our batches as NeMo's data module: the native engine's samples and order, in Megatron's micro-batches."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ MicroBatch = dict[str, Tensor]
 
 
 class InOrder(MegatronDataSampler):  # type: ignore[misc]  # NeMo has no types
-    """NeMo's sampler, which counts micro-batches, without its choice of samples: the loader has made it."""
+    """NeMo's sampler, which counts micro-batches, without its choice of samples."""
 
     @override
     def transform_dataloader(
         self, dataloader: DataLoader[MicroBatch], consumed_samples: int = 0
     ) -> DataLoader[MicroBatch]:
-        """The loader as it is."""
+        """Return the loader unchanged."""
         return dataloader
 
 
 class MicroBatches(IterableDataset[MicroBatch]):
-    """One data-parallel rank's micro-batches of the steps after `done`, to the last."""
+    """Micro-batches of one data-parallel rank for steps done + 1 to `steps`."""
 
     def __init__(self, batches: Batches, done: int, steps: int) -> None:
         self.batches = batches
         self.steps = range(done + 1, steps + 1)
         self.current: StepBatch | None = None
-        """The step that was last begun."""
+        """The batch of the latest step."""
 
     def __iter__(self) -> Iterator[MicroBatch]:
         for step in self.steps:
@@ -46,7 +46,7 @@ class MicroBatches(IterableDataset[MicroBatch]):
 
 
 def megatron(inputs: Tensor, targets: Tensor) -> MicroBatch:
-    """Inputs and targets (mbs, seq), -100 where no loss is taken, under Megatron's names."""
+    """Return inputs and targets (mbs, seq; -100 for no loss) under Megatron's names."""
     labelled = targets >= 0
     batch = {
         "tokens": inputs,
@@ -55,13 +55,13 @@ def megatron(inputs: Tensor, targets: Tensor) -> MicroBatch:
         "position_ids": torch.arange(inputs.shape[1]).expand_as(inputs),
     }
     if not HAVE_TE:
-        # Transformer Engine's attention is causal by itself; True is what must not be looked at.
+        # Transformer Engine's attention is causal by itself, Megatron's needs a mask; True is masked.
         batch["attention_mask"] = torch.ones(1, 1, inputs.shape[1], inputs.shape[1], dtype=torch.bool).triu(1)
     return batch
 
 
 class DataModule(pl.LightningDataModule):
-    """What NeMo asks of data: sizes, a sampler, a loader."""
+    """NeMo's data module: sizes, a sampler, a loader."""
 
     tokenizer = None
 
@@ -79,5 +79,5 @@ class DataModule(pl.LightningDataModule):
         )
 
     def train_dataloader(self) -> DataLoader[MicroBatch]:
-        """Micro-batches, step after step."""
+        """Return the loader of micro-batches."""
         return DataLoader(self.micro_batches, batch_size=None, pin_memory=torch.cuda.is_available())

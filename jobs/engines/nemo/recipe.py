@@ -1,7 +1,7 @@
-"""A run as NeMo's recipe: llm.pretrain with model, trainer and optimizer, to be edited and printed as any of NeMo's.
+"""A run as a NeMo recipe: llm.pretrain with model, trainer and optimizer, which can be edited and printed.
 
-Data, log and record are added by the workload, which has them. Adapters belong to the model here, not to
-llm.finetune's callback, which builds the optimizer after the first step has begun: one order of events for all jobs.
+The workload adds data, log and record. Adapters are part of the model and not llm.finetune's callback, which would
+build the optimizer only after the first step has started: all jobs have one order of events.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nemo.collections.llm.gpt.model.base import HAVE_TE
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 
 from jobs.engines.native.weights import values_of
-from jobs.engines.nemo.weights import fill
-from jobs.layout import sequence_parallel, stages_per_rank
+from jobs.engines.nemo.weights import load_sharded
+from jobs.layout import pipeline_stages_per_rank, sequence_parallel
 from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
 
 RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {
@@ -40,7 +40,7 @@ DTYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
 
 @dataclass
 class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
-    """NeMo's model that starts from the run's first weights."""
+    """NeMo's model, initialised with the run's first weights."""
 
     init_from: str | None = None
     init_seed: int = 0
@@ -49,7 +49,7 @@ class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
     lora: llm.peft.LoRA | None = None
 
     def configure_model(self, *arguments: object, **keywords: object) -> GPTModel:
-        """This rank's part of the model, or one virtual stage of it, with its weights."""
+        """Return this rank's part of the model, or one virtual pipeline stage of it, with its weights."""
         model = super().configure_model(*arguments, **keywords)
         if self.rope_scaling:
             model.rotary_pos_emb.inv_freq = apply_rope_scaling(model.rotary_pos_emb.inv_freq, **self.rope_scaling)
@@ -57,14 +57,14 @@ class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
             model.requires_grad_(False)
             walk(model, self.lora.transform)
             if self.recompute_granularity == "full" and model.pre_process:
-                # Recomputed layers learn only if what goes into the first of them takes a gradient.
+                # Checkpointed layers get gradients only if their input requires one; a frozen embedding's does not.
                 model.embedding.register_forward_hook(lambda _module, _inputs, output: output.requires_grad_())
-        fill(model, values_of(self.init_from, self.init_seed), self.init_seed)
+        load_sharded(model, values_of(self.init_from, self.init_seed), self.init_seed)
         return model
 
 
 def recipe(run: Run, steps: int) -> nemo_run.Partial:
-    """What NeMo is asked to do: `steps` optimizer steps, beginning with whatever step the data begins with."""
+    """Return the recipe for `steps` optimizer steps; the data decides the first one."""
     return nemo_run.Partial(
         llm.pretrain,
         model=nemo_run.Config(llm.GPTModel, config=model_config(run)),
@@ -78,7 +78,7 @@ def recipe(run: Run, steps: int) -> nemo_run.Partial:
             plugins=[precision(run), nemo_run.Config(TorchElasticEnvironment)],
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            # The record, the checkpoints and the line a person sees are the workload's.
+            # The workload writes the record and the checkpoints, and prints progress.
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -92,7 +92,7 @@ def recipe(run: Run, steps: int) -> nemo_run.Partial:
 
 
 def model_config(run: Run) -> nemo_run.Config:
-    """The architecture in Megatron's words, and how its activations are kept."""
+    """Return the architecture and activation checkpointing in Megatron's terms."""
     model, dtype = run.model, DTYPES[run.job.precision]
     gated = model.mlp is not Mlp.GptNeoxMLP
     on_gpu = torch.cuda.is_available()
@@ -120,16 +120,16 @@ def model_config(run: Run) -> nemo_run.Config:
         share_embeddings_and_output_weights=model.tie_embeddings,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        # The loss of a step is the mean over the labels of its global batch, however they fall on micro-batches.
+        # The loss of a step is the mean over all labels of its global batch, as in the native engine.
         calculate_per_token_loss=True,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
         pipeline_dtype=dtype,
-        # With virtual stages, two pipeline ranks are each other's next and previous: only single messages keep apart.
-        overlap_p2p_comm=stages_per_rank(run) > 1,
-        batch_p2p_comm=stages_per_rank(run) == 1,
+        # With virtual pipeline stages, two ranks are each other's next and previous, which batched messages mix up.
+        overlap_p2p_comm=pipeline_stages_per_rank(run) > 1,
+        batch_p2p_comm=pipeline_stages_per_rank(run) == 1,
         **RECOMPUTE[run.engine.activation_checkpointing],
-        # Fused kernels are Transformer Engine's, on GPUs. The fused GELU is another function (tanh's).
+        # Fused kernels come from Transformer Engine, on GPUs. Its fused GELU is the tanh approximation: not used.
         use_cpu_initialization=not on_gpu,
         bias_activation_fusion=fused and gated,
         bias_dropout_fusion=fused,
@@ -148,15 +148,15 @@ def model_config(run: Run) -> nemo_run.Config:
 
 
 def rope_scaling(run: Run) -> dict[str, float]:
-    """Llama 3.1's stretching under NeMo's names."""
+    """Return Llama 3.1's rotary scaling under NeMo's names."""
     assert run.model.rope_scaling is not None
     words = asdict(run.model.rope_scaling)
     return words | {"old_context_len": words.pop("original_max_sequence_length")}
 
 
 def strategy(run: Run) -> nemo_run.Config:
-    """Megatron's parallelism; its order of ranks, tp fastest and pp slowest, is that of jobs.layout."""
-    p, stages = run.parallelism, stages_per_rank(run)
+    """Return Megatron's parallelism; its order of ranks is that of jobs.layout (tp fastest, pp slowest)."""
+    p, stages = run.parallelism, pipeline_stages_per_rank(run)
     return nemo_run.Config(
         nl.MegatronStrategy,
         tensor_model_parallel_size=p.tensor,
@@ -171,14 +171,14 @@ def strategy(run: Run) -> nemo_run.Config:
             grad_reduce_in_fp32=True,
         ),
         ckpt_async_save=False,
-        # A checkpoint can be read by any layout.
+        # Any layout can load a checkpoint.
         ckpt_optim_fully_reshardable=True,
         replace_progress_bar=False,
     )
 
 
 def precision(run: Run) -> nemo_run.Config:
-    """Weights in the arithmetic's type, as Megatron has it; the optimizer keeps them in float32 too."""
+    """Return Megatron's precision: weights in the dtype of arithmetic, a float32 copy in the optimizer."""
     dtype = DTYPES[run.job.precision]
     return nemo_run.Config(
         nl.MegatronMixedPrecision,
@@ -190,7 +190,7 @@ def precision(run: Run) -> nemo_run.Config:
 
 
 def optimizer(run: Run) -> nemo_run.Config:
-    """AdamW as the native engine has it; the record's callback sets the learning rate of every step."""
+    """Return AdamW with the native engine's settings; the record sets the learning rate of each step."""
     job, dtype = run.job, DTYPES[run.job.precision]
     return nemo_run.Config(
         OptimizerConfig,
@@ -199,7 +199,7 @@ def optimizer(run: Run) -> nemo_run.Config:
         weight_decay=job.weight_decay,
         adam_beta1=job.beta1,
         adam_beta2=job.beta2,
-        # Megatron takes the norm only where it clips.
+        # Megatron computes the norm only if it clips.
         clip_grad=float("inf") if job.clip_norm is None else job.clip_norm,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
@@ -208,5 +208,5 @@ def optimizer(run: Run) -> nemo_run.Config:
 
 
 def decays_every_parameter(_name: str, _parameter: torch.nn.Parameter) -> bool:
-    """Megatron's condition for no weight decay: never."""
+    """Return False: Megatron's condition for parameters without weight decay."""
     return False

@@ -1,4 +1,4 @@
-"""The record of a NeMo run: a callback that times its steps, saves and stops it, and tells the recorder."""
+"""The record of a NeMo run: a callback that times and records steps, saves checkpoints and stops the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from jobs.schema import Run
 
 
 class Record(pl.Callback):
-    """Everything that happens around NeMo's steps, in the order in which Lightning calls it."""
+    """A callback of Lightning; methods in the order of their calls."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Record(pl.Callback):
 
     @override
     def on_fit_start(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Resume, and say that all ranks have met."""
+        """Load the newest checkpoint, and record the end of start-up."""
         self.device = trainer.strategy.root_device
         for newest in complete(self.directory.checkpoints)[-1:]:
             checkpoint.load(self.run, newest, trainer.strategy)
@@ -75,7 +75,7 @@ class Record(pl.Callback):
 
     @override
     def on_train_start(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the signals back: Lightning's handler ends a rank inside its step, without the others."""
+        """Restore our signal handlers: Lightning's end one rank inside its step."""
         for number in STOPS:
             signal.signal(number, self.stop.ask)
 
@@ -83,15 +83,15 @@ class Record(pl.Callback):
     def on_train_batch_start(
         self, trainer: nl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Set the step's learning rate, and start its clock: all until `on_train_batch_end` is the step."""
+        """Set the learning rate and start the clock; the step lasts until `on_train_batch_end`."""
         step = self.recorder.last_step + 1
         rate = learning_rate(self.run.job, step, self.recorder.steps)
         (optimizer,) = trainer.strategy.optimizers
         for group in optimizer.param_groups:
             group["lr"] = rate
         self.rate = rate
-        # Adapters' dropout depends on the step alone, so that a resumed run draws what an unbroken one would; ranks of
-        # one TP group draw the same, and data-parallel ranks do not.
+        # Seed adapters' dropout by the step, so that a resumed run equals an uninterrupted one. Ranks of a TP group
+        # draw the same numbers, data-parallel ranks different ones.
         layout = layout_of(self.run)
         torch.manual_seed((self.run.job.seed << 32) + step * layout.dp + layout.dp_rank(self.rank.rank))
         self.watchdog.begins(f"in step {step}")
@@ -102,12 +102,12 @@ class Record(pl.Callback):
     def on_train_batch_end(
         self, trainer: nl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record the step; save and stop where it is time to, all ranks together."""
+        """Record the step; save and stop if due, all ranks together."""
         synchronize(self.device)
         seconds = time.perf_counter() - self.fence
         step, last = self.recorder.last_step + 1, self.recorder.steps
 
-        # One small all-reduce: the slowest rank's time, the fullest rank's memory, and what asked any to stop.
+        # One small all-reduce (max): the slowest rank's time, the fullest rank's memory, and any rank's signal.
         step_time_s, memory_bytes, stopping = largest_of_ranks(
             [seconds, memory_peak_bytes(self.device), self.stop.signal], self.device
         )
@@ -133,12 +133,12 @@ class Record(pl.Callback):
 
     @override
     def on_train_end(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the end while the ranks still hold the model."""
+        """Export and record the end while the ranks still hold the model."""
         self.watchdog.begins("finishing")
         self.close(trainer.strategy)
 
     def close(self, strategy: nl.MegatronStrategy) -> None:
-        """Export what was asked for, and record the end."""
+        """Export the weights if configured, and record the end."""
         if self.recorder.last_step < self.recorder.steps:
             self.recorder.stopped(self.stopping)
             return
@@ -147,7 +147,7 @@ class Record(pl.Callback):
         self.recorder.finished()
 
     def saved(self, step: int, strategy: nl.MegatronStrategy) -> float:
-        """Save a checkpoint and return how long the slowest rank was held up."""
+        """Save a checkpoint and return the seconds it took on the slowest rank."""
         fence = time.perf_counter()
         path = self.directory.checkpoints / f"step-{step:08d}"
         try:

@@ -1,11 +1,11 @@
-"""Weights between LitGPT's names and Megatron's: what part of which tensors a parameter of this rank holds.
+"""Convert weights between LitGPT's and Megatron's names and row orders.
 
     attn.qkv          rows [all q | all k | all v]   linear_qkv   rows [q k v of group 1 | q k v of group 2 | ...]
     mlp.fc_1, fc_2    gate and up                    linear_fc1   rows of a rank [its gate | its up]
     norm_1, norm_2                                   norms of their own, or a part of the matrix after them
 
-TP cuts rows of qkv, fc1, embedding and head, and columns of the projections back; norms are whole on every rank.
-A layer knows its number over the whole pipeline, so virtual stages need no arithmetic here.
+TP shards rows of qkv, fc1, embedding and head, and columns of the output projections; norms are replicated.
+Layers carry their number in the whole model, so virtual pipeline stages need no arithmetic here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs.engines.native.weights import INITIAL_STD, Values, random_value
 
 
 class Cut(Enum):
-    """How TP cuts a Megatron parameter."""
+    """The sharding of a Megatron parameter over TP."""
 
     whole = "whole"
     rows = "rows"
@@ -37,7 +37,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """The LitGPT tensors that a Megatron parameter is made of, side by side in its rows, and how it is cut."""
+    """The LitGPT tensors whose rows form a Megatron parameter, and its sharding."""
 
     names: tuple[str, ...]
     cut: Cut
@@ -56,7 +56,7 @@ IN_LAYER = {
     "mlp.linear_fc1": Source(("mlp.fc",), Cut.rows),
     "mlp.linear_fc2": Source(("mlp.proj",), Cut.columns),
 }
-# Transformer Engine's layers hold the norm before their matrix.
+# Transformer Engine's layers contain the norm before their matrix.
 FUSED_NORMS = {
     "self_attention.linear_qkv": "input_layernorm",
     "mlp.linear_fc1": "pre_mlp_layernorm",
@@ -66,14 +66,14 @@ ADAPTER = ".adapter."
 
 
 def source_of(name: str, model: GPTModel) -> Source:
-    """Where a parameter of this rank's model comes from; adapters have no source."""
+    """Return the source of a parameter of this rank's model; adapters have none."""
     name = name.replace(".to_wrap.", ".")
     module, kind = name.rsplit(".", 1)
     match = LAYER.fullmatch(module)
     if match is None:
         source, prefix = ENDS[module], ""
         if model.share_embeddings_and_output_weights and source.cut is Cut.rows:
-            source = ENDS["output_layer"]  # what LitGPT calls the weight of both
+            source = ENDS["output_layer"]  # LitGPT's name of the shared weight
     else:
         layer, module = model.decoder.layers[int(match[1])], match[2]
         if kind.startswith("layer_norm_"):
@@ -81,7 +81,7 @@ def source_of(name: str, model: GPTModel) -> Source:
         source, prefix = IN_LAYER[module], f"transformer.h.{layer.layer_number - 1}."
         if module == "mlp.linear_fc1" and model.config.gated_linear_unit:
             source = Source(("mlp.fc_1", "mlp.fc_2"), Cut.rows)
-    # A bias is added once to what the cut columns sum to.
+    # The bias of a column-sharded matrix is added once, after the sum over ranks.
     cut = Cut.whole if source.cut is Cut.columns and kind == "bias" else source.cut
     return Source(tuple(f"{prefix}{part}.{kind}" for part in source.names), cut)
 
@@ -90,7 +90,7 @@ def source_of(name: str, model: GPTModel) -> Source:
 
 
 def full_shape(source: Source, part: Sequence[int], ranks: int) -> list[int]:
-    """Shape of each of the source's tensors, from that of a part over so many TP ranks."""
+    """Return the shape of each of the source's tensors, given the shape of a shard over `ranks` TP ranks."""
     rows, *columns = part
     rows = rows // len(source.names) * (ranks if source.cut in {Cut.rows, Cut.qkv} else 1)
     if source.cut is Cut.columns:
@@ -98,8 +98,8 @@ def full_shape(source: Source, part: Sequence[int], ranks: int) -> list[int]:
     return [rows, *columns]
 
 
-def part_of(source: Source, tensors: Sequence[Tensor], config: TransformerConfig, rank: int, ranks: int) -> Tensor:
-    """What a TP rank holds of whole LitGPT tensors."""
+def shard_of(source: Source, tensors: Sequence[Tensor], config: TransformerConfig, rank: int, ranks: int) -> Tensor:
+    """Return a TP rank's shard of full LitGPT tensors."""
     match source.cut:
         case Cut.whole:
             return tensors[0]
@@ -112,7 +112,7 @@ def part_of(source: Source, tensors: Sequence[Tensor], config: TransformerConfig
 
 
 def joined(source: Source, parts: Sequence[Tensor], config: TransformerConfig) -> list[Tensor]:
-    """Whole LitGPT tensors from the parts of all TP ranks: `part_of` undone."""
+    """Return full LitGPT tensors from the shards of all TP ranks: the inverse of `shard_of`."""
     match source.cut:
         case Cut.whole:
             return [parts[0]]
@@ -126,7 +126,7 @@ def joined(source: Source, parts: Sequence[Tensor], config: TransformerConfig) -
 
 
 def by_query_group(qkv: Tensor, config: TransformerConfig) -> Tensor:
-    """Rows [all q | all k | all v] regrouped as [q k v of a group | ...]; qkv (heads + 2 groups) * head_size, ..."""
+    """Regroup rows [all q | all k | all v] as [q k v of group 1 | ...]; qkv ((heads + 2 groups) * size, ...)."""
     groups, size = config.num_query_groups, config.kv_channels
     queries = config.num_attention_heads * size
     kinds = qkv.split([queries, groups * size, groups * size])
@@ -134,7 +134,7 @@ def by_query_group(qkv: Tensor, config: TransformerConfig) -> Tensor:
 
 
 def by_kind(qkv: Tensor, config: TransformerConfig) -> Tensor:
-    """`by_query_group` undone."""
+    """Regroup rows [q k v of group 1 | ...] as [all q | all k | all v]: the inverse of `by_query_group`."""
     groups, size = config.num_query_groups, config.kv_channels
     queries = config.num_attention_heads // groups * size
     return torch.cat(
@@ -146,8 +146,8 @@ def by_kind(qkv: Tensor, config: TransformerConfig) -> Tensor:
 
 
 @torch.no_grad()
-def fill(model: GPTModel, values: Values, seed: int) -> None:
-    """Give every parameter of this rank its part of the run's first weights, adapters theirs from the seed."""
+def load_sharded(model: GPTModel, values: Values, seed: int) -> None:
+    """Load this rank's shards of the run's first weights; adapters are drawn from the seed."""
     rank = parallel_state.get_tensor_model_parallel_rank()
     ranks = parallel_state.get_tensor_model_parallel_world_size()
     for name, parameter in model.named_parameters():
@@ -157,17 +157,17 @@ def fill(model: GPTModel, values: Values, seed: int) -> None:
         source = source_of(name, model)
         shape = full_shape(source, parameter.shape, ranks)
         tensors = [values(part, shape, torch.float32, parameter.device) for part in source.names]
-        parameter.copy_(part_of(source, tensors, model.config, rank, ranks))
+        parameter.copy_(shard_of(source, tensors, model.config, rank, ranks))
 
 
 def adapter_value(name: str, model: GPTModel, seed: int, part: Sequence[int], device: torch.device) -> Tensor:
-    """First value of an adapter's matrix: zero going out, Xavier's normal going in, whatever the layout is."""
+    """Return the first value of an adapter's matrix: 0 for linear_out, Xavier normal for linear_in, in any layout."""
     if ".linear_out." in name:
         return torch.zeros(*part, device=device)
     match = LAYER.fullmatch(name)
     assert match is not None, name
     number = model.decoder.layers[int(match[1])].layer_number
-    # Into a matrix whose columns are cut (proj, fc2) the adapter's are, else its rows.
+    # linear_in is sharded by columns if its matrix is (proj, fc2), else by rows.
     dim = 1 if IN_LAYER[match[2].split(ADAPTER)[0]].cut is Cut.columns else 0
     ranks = parallel_state.get_tensor_model_parallel_world_size()
     shape = list(part)
@@ -179,7 +179,7 @@ def adapter_value(name: str, model: GPTModel, seed: int, part: Sequence[int], de
 
 @torch.no_grad()
 def litgpt_weights(model: GPTModel) -> Iterator[tuple[str, Tensor]]:
-    """A stage's weights by LitGPT's names, whole and on the CPU, adapters merged; all its TP ranks call it."""
+    """Yield full weights by LitGPT's names on the CPU, adapters merged; all TP ranks of the stage call it."""
     adapters = {name: parameter for name, parameter in model.named_parameters() if ADAPTER in name}
     for name, parameter in model.named_parameters():
         if name in adapters:
@@ -198,7 +198,7 @@ def litgpt_weights(model: GPTModel) -> Iterator[tuple[str, Tensor]]:
 def merged(
     parts: list[Tensor], source: Source, going_out: nn.Parameter, going_in: nn.Parameter, model: GPTModel
 ) -> list[Tensor]:
-    """Parts of a matrix with alpha / rank * out @ in added; the adapter's matrices are cut as NeMo cuts them."""
+    """Return the shards of W + alpha / rank * linear_out @ linear_in; the adapter is sharded as in NeMo."""
     lora = model.config.lora
     delta = (
         torch.cat(gathered(going_out)).float()
@@ -210,7 +210,7 @@ def merged(
 
 
 def gathered(parameter: nn.Parameter) -> list[Tensor]:
-    """The parameter of every TP rank, in their order."""
+    """Return the shards of a parameter from all TP ranks, in order."""
     ranks = parallel_state.get_tensor_model_parallel_world_size()
     parts = [torch.empty_like(parameter) for _ in range(ranks)]
     torch.distributed.all_gather(

@@ -1,4 +1,4 @@
-"""The rules of the global batch: how it is cut into micro-batches, and how many of them a pipeline needs."""
+"""Rules of the global batch: its division into micro-batches, and the micro-batches that a pipeline needs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ ROUNDS = (Schedule["Interleaved1F1B"], Schedule["InterleavedZeroBubble"])
 
 
 def global_batch_is_whole(run: Run) -> str | None:
-    """GBS = MBS x DP x accumulation."""
+    """Require GBS = MBS x DP x accumulation."""
     dp = data_degree(run)
     mbs, gbs = run.job.micro_batch_size, run.global_batch_size
     unit = mbs * dp
     if gbs % unit == 0:
         return None
     if run.scaling.mode is ScalingMode.weak:
-        allowed = f"scaling.sequences_per_rank= a multiple of {mbs}"
+        allowed = f"scaling.sequences_per_rank to a multiple of {mbs}"
     else:
         allowed = f"scaling.global_batch_size={multiples_near(gbs, unit)}"
     smaller = [n for n in range(1, mbs) if gbs % (n * dp) == 0]
     also = f", or job.micro_batch_size={smaller[-1]}" if smaller else ""
-    return f"GBS {gbs} is not a multiple of MBS {mbs} x DP {dp} = {unit}. Type {allowed}{also}."
+    return f"GBS {gbs} is not a multiple of MBS {mbs} x DP {dp} = {unit}. Set {allowed}{also}."
 
 
 def pipeline_is_filled(run: Run) -> str | None:
-    """Schedules want as many micro-batches as pipeline ranks, some of them in whole rounds."""
+    """Require at least PP micro-batches for a schedule, and equal rounds for an interleaved one."""
     p = run.parallelism
     count = 0 if global_batch_is_whole(run) else accumulation(run)
     if p.pipeline == 1 or not count or p.schedule in (Schedule["GPipe"], Schedule["LoopedBFS"]):
@@ -35,7 +35,7 @@ def pipeline_is_filled(run: Run) -> str | None:
         return (
             f"parallelism.schedule={p.schedule.name} needs {p.pipeline} micro-batches or more to fill "
             f"parallelism.pipeline={p.pipeline}, and GBS {run.global_batch_size} leaves {count} "
-            f"(MBS {run.job.micro_batch_size} x DP {data_degree(run)}). Type a larger global batch, "
+            f"(MBS {run.job.micro_batch_size} x DP {data_degree(run)}). Use a larger global batch, "
             "a smaller job.micro_batch_size, or parallelism.schedule=GPipe."
         )
     rounds = count // p.pipeline
@@ -43,7 +43,7 @@ def pipeline_is_filled(run: Run) -> str | None:
         near = either((rounds * p.pipeline, (rounds + 1) * p.pipeline))
         return (
             f"parallelism.schedule={p.schedule.name} runs micro-batches in equal rounds, and {count} micro-batches "
-            f"do not make {rounds}. Choose a global batch of {near} micro-batches, or type parallelism.schedule=1F1B."
+            f"do not make {rounds}. Choose a global batch of {near} micro-batches, or set parallelism.schedule=1F1B."
         )
     return None
 

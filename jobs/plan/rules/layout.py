@@ -1,201 +1,217 @@
-"""The rules of the rank grid: degrees, what each axis cuts, and the data-parallel groups."""
+"""Rules of the rank grid: degrees, what each axis divides, and the data-parallel groups."""
 
 from __future__ import annotations
 
 import math
 
-from jobs.layout import STAGES_PER_RANK, data_degree, layout_of, sequence_parallel, shard_degree, stages_per_rank
+from jobs.layout import (
+    MODEL_AXES,
+    PIPELINE_STAGES_PER_RANK,
+    TP,
+    data_degree,
+    degree_of,
+    degree_product,
+    layout_of,
+    pipeline_stages_per_rank,
+    sequence_parallel,
+    shard_degree,
+)
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
 
-ONE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
+ONE_PIPELINE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
 
 
 def sharding_goes_with_fsdp(run: Run) -> str | None:
-    """Sharding is FSDP's, and FSDP has one."""
+    """Require a sharding with FSDP, and none without."""
     p = run.parallelism
     if p.strategy is Strategy.fsdp and p.sharding is None:
         return (
-            f"parallelism.strategy=fsdp needs a sharding. Type parallelism.sharding= one of "
+            f"parallelism.strategy=fsdp needs a sharding. Set parallelism.sharding to one of "
             f"{either(s.name for s in Sharding)}."
         )
     if p.strategy is not Strategy.fsdp and (p.sharding is not None or p.data_shard is not None):
         return (
             f"parallelism.sharding and data_shard have no meaning with strategy={p.strategy.name}. "
-            "Type parallelism=fsdp_full, or set both to null."
+            "Set parallelism=fsdp_full, or set both to null."
         )
     if p.sharding is Sharding.NO_SHARD and (p.data_shard or 1) > 1:
         return (
-            f"parallelism.data_shard={p.data_shard} contradicts sharding=NO_SHARD. Type parallelism.data_shard=null, "
+            f"parallelism.data_shard={p.data_shard} contradicts sharding=NO_SHARD. Set parallelism.data_shard=null, "
             "or parallelism.sharding=HYBRID_SHARD."
         )
     return None
 
 
 def gathering_ahead_needs_shards(run: Run) -> str | None:
-    """Only weights that are cut over ranks are gathered."""
+    """Refuse to prefetch weights that FSDP does not shard."""
     p = run.parallelism
     if p.prefetch is not None and (p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD):
         return (
-            f"parallelism.prefetch={p.prefetch} gathers FSDP's weights ahead, and parallelism={p.name} cuts none. Type "
-            "parallelism=fsdp_full, or parallelism.prefetch=null."
+            f"parallelism.prefetch={p.prefetch} gathers FSDP's weights ahead, and parallelism={p.name} shards none. "
+            "Set parallelism=fsdp_full, or parallelism.prefetch=null."
         )
     return None
 
 
 def tensor_divides_matrices(run: Run) -> str | None:
-    """TP cuts attention by heads, grouped-query attention by key/value heads, and the other matrices evenly."""
+    """Require that TP divides heads, key/value heads, the feed-forward and the vocabulary."""
     m, tensor = run.model, run.parallelism.tensor
-    cut = (("heads", m.heads), ("kv_heads", m.kv_heads), ("intermediate_size", m.intermediate_size),
+    sizes = (("heads", m.heads), ("kv_heads", m.kv_heads), ("intermediate_size", m.intermediate_size),
            ("vocab_size", m.vocab_size))  # fmt: skip
-    for key, size in cut:
+    for key, size in sizes:
         if size % tensor:
-            allowed = either(divisors(math.gcd(*(size for _, size in cut))))
+            allowed = either(divisors(math.gcd(*(size for _, size in sizes))))
             return f"parallelism.tensor={tensor} does not divide model.{key}={size} ({m.name}). Use {allowed}."
     if run.parallelism.sequence_parallel and tensor == 1:
         return (
-            "parallelism.sequence_parallel=true cuts activations over the TP group, and parallelism.tensor=1 has none. "
-            "Type parallelism.tensor=2, or parallelism.sequence_parallel=null."
+            "parallelism.sequence_parallel=true shards activations over the TP group, and parallelism.tensor=1 has "
+            "none. Set parallelism.tensor=2, or parallelism.sequence_parallel=null."
         )
     return None
 
 
 def cuts_divide_sequence(run: Run) -> str | None:
-    """Sequence parallelism cuts activations evenly, context parallelism each sequence into two pieces a rank."""
+    """Require that the sequence divides evenly: by TP with sequence parallelism, by 2 x CP with context parallelism.
+
+    Ring attention gives each rank one piece from each half of the sequence, which balances causal attention.
+    """
     p, length = run.parallelism, run.job.sequence_length
     unit = (p.tensor if sequence_parallel(run) else 1) * (2 * p.context if p.context > 1 else 1)
     if length % unit:
         why = f"tensor={p.tensor}" + (f" x 2 x context={p.context}" if p.context > 1 else "")
         return (
-            f"job.sequence_length={length} is cut along the sequence and is not a multiple of {unit} ({why}). "
-            f"Type job.sequence_length={multiples_near(length, unit)}"
+            f"job.sequence_length={length} is split along the sequence and is not a multiple of {unit} ({why}). "
+            f"Set job.sequence_length={multiples_near(length, unit)}"
             + (", or parallelism.sequence_parallel=false." if p.context == 1 else ".")
         )
     return None
 
 
 def context_needs_gpus(run: Run) -> str | None:
-    """PyTorch's ring attention has GPU kernels only."""
+    """Refuse context parallelism without GPUs: PyTorch's ring attention has no CPU kernel."""
     p = run.parallelism
     if p.context > 1 and not run.cluster.gpus:
         return (
             f"parallelism.context={p.context} needs GPUs (ring attention has no CPU kernel), and cluster="
-            f"{run.cluster.name} has none. Choose a cluster with GPUs, or type parallelism.context=1."
+            f"{run.cluster.name} has none. Choose a cluster with GPUs, or set parallelism.context=1."
         )
     return None
 
 
 def pipeline_settings_have_a_pipeline(run: Run) -> str | None:
-    """What describes stages needs stages."""
+    """Refuse settings of pipeline stages without a pipeline."""
     p = run.parallelism
     if p.pipeline > 1:
         return None
     given = [key for key in ("stages_per_rank", "stage_layers") if getattr(p, key) is not None]
     if given:
         return (
-            f"parallelism.{given[0]} describes a pipeline, and parallelism.pipeline=1 has none. Type "
+            f"parallelism.{given[0]} describes a pipeline, and parallelism.pipeline=1 has none. Set "
             f"parallelism.pipeline=2, or parallelism.{given[0]}=null."
         )
     return None
 
 
-def schedule_fits_stages(run: Run) -> str | None:
-    """Which schedules hold one stage a rank, and which several."""
+def schedule_fits_pipeline_stages(run: Run) -> str | None:
+    """Require the stages per rank that the schedule supports."""
     p = run.parallelism
-    count = stages_per_rank(run)
-    if p.pipeline == 1 or count == STAGES_PER_RANK[p.schedule]:
+    count = pipeline_stages_per_rank(run)
+    if p.pipeline == 1 or count == PIPELINE_STAGES_PER_RANK[p.schedule]:
         return None
-    if p.schedule in ONE_STAGE:
+    if p.schedule in ONE_PIPELINE_STAGE:
         return (
-            f"parallelism.schedule={p.schedule.name} holds one stage a rank, not {count}. Type "
+            f"parallelism.schedule={p.schedule.name} holds one stage a rank, not {count}. Set "
             "parallelism.stages_per_rank=null, or parallelism.schedule=Interleaved1F1B."
         )
     if p.schedule is Schedule["ZBVZeroBubble"] or count < 2:
         allowed = "2" if p.schedule is Schedule["ZBVZeroBubble"] else "2 or more"
         return (
-            f"parallelism.schedule={p.schedule.name} holds {allowed} stages a rank, not {count}. Type "
+            f"parallelism.schedule={p.schedule.name} holds {allowed} stages a rank, not {count}. Set "
             "parallelism.stages_per_rank=2, or parallelism.schedule=1F1B."
         )
     return None
 
 
-def stages_share_layers(run: Run) -> str | None:
-    """Every stage has a layer, and the stages have them all."""
+def pipeline_stages_share_layers(run: Run) -> str | None:
+    """Require at least one layer for each pipeline stage, and all layers in some stage."""
     p, layers, name = run.parallelism, run.model.layers, run.model.name
-    stages = p.pipeline * stages_per_rank(run)
+    stages = p.pipeline * pipeline_stages_per_rank(run)
     what = f"parallelism.pipeline={p.pipeline}" + (
-        f" x {stages_per_rank(run)} stages a rank" if stages > p.pipeline else ""
+        f" x {pipeline_stages_per_rank(run)} stages a rank" if stages > p.pipeline else ""
     )
     if p.stage_layers is not None:
         counts = p.stage_layers
         if len(counts) != stages or sum(counts) != layers or min(counts) < 1:
             return (
                 f"parallelism.stage_layers={counts} must give each of {stages} stages ({what}) a layer or "
-                f"more, {layers} in all ({name}). Type parallelism.stage_layers=null, or {stages} such numbers."
+                f"more, {layers} in all ({name}). Set parallelism.stage_layers=null, or {stages} such numbers."
             )
         return None
     if stages > layers:
         return (
-            f"{what} makes {stages} stages of {layers} layers ({name}): a stage needs one. Type a smaller "
+            f"{what} makes {stages} stages of {layers} layers ({name}): a stage needs one. Use a smaller "
             f"parallelism.pipeline{' or stages_per_rank' if stages > p.pipeline else ''}."
         )
     if layers % stages and p.stage_split is StageSplit.even:
         return (
-            f"{what} does not divide model.layers={layers} ({name}). Use {either(divisors(layers))} stages, or type "
+            f"{what} does not divide model.layers={layers} ({name}). Use {either(divisors(layers))} stages, or set "
             "parallelism.stage_split=balanced for stages of unequal length."
         )
     return None
 
 
-def tied_embeddings_share_a_stage(run: Run) -> str | None:
-    """Embedding and head are one weight, and a pipeline puts them on different ranks."""
+def tied_embeddings_share_a_pipeline_stage(run: Run) -> str | None:
+    """Refuse tied embeddings with a pipeline, which puts embedding and head on different ranks."""
     if run.model.tie_embeddings and run.parallelism.pipeline > 1:
         return (
             f"model.tie_embeddings=true keeps embedding and head in one weight, and parallelism.pipeline="
-            f"{run.parallelism.pipeline} puts them on different ranks. Type parallelism.pipeline=1, or "
+            f"{run.parallelism.pipeline} puts them on different ranks. Set parallelism.pipeline=1, or "
             "model.tie_embeddings=false."
         )
     return None
 
 
 def grid_fills_world(run: Run) -> str | None:
-    """DP x CP x TP x PP is the world size."""
+    """Require DP x CP x TP x PP = world size, and shard groups that divide DP."""
     p = run.parallelism
-    model_ranks = p.tensor * p.pipeline * p.context
+    model_ranks = degree_product(run, MODEL_AXES)
     if run.ranks % model_ranks:
-        context = f" x context({p.context})" if p.context > 1 else ""
+        shown = [axis for axis in MODEL_AXES if not axis.rare or degree_of(run, axis) > 1]
+        product = " x ".join(["dp", *(f"{axis.field}({degree_of(run, axis)})" for axis in shown)])
         return (
-            f"dp x tensor({p.tensor}) x pipeline({p.pipeline}){context} cannot be the world size {run.ranks} = "
+            f"{product} cannot be the world size {run.ranks} = "
             f"nodes({run.nodes}) x ranks_per_node({run.ranks_per_node}): {run.ranks} is not a multiple "
             f"of {model_ranks}. Use nodes such that nodes x {run.ranks_per_node} is, or smaller degrees."
         )
     dp = data_degree(run)
-    if p.strategy is Strategy.single and (dp > 1 or p.context > 1):
+    replicas = dp * degree_product(run, (axis for axis in MODEL_AXES if axis.averages_gradients))
+    if p.strategy is Strategy.single and replicas > 1:
         return (
             f"parallelism={p.name} has one replica and no data parallelism, but {run.ranks} ranks leave dp={dp}. "
-            "Type nodes=1 ranks_per_node=1, or parallelism=ddp."
+            "Set nodes=1 ranks_per_node=1, or parallelism=ddp."
         )
     shard = shard_degree(run)
-    for key, degree in (("data_shard", p.data_shard), ("data_replicate", p.data_replicate)):
-        if degree is not None and dp % degree:
+    for key, value in (("data_shard", p.data_shard), ("data_replicate", p.data_replicate)):
+        if value is not None and dp % value:
             allowed = either(divisors(dp))
-            return f"parallelism.{key}={degree} does not divide dp={dp}. Type parallelism.{key}= one of {allowed}."
+            return f"parallelism.{key}={value} does not divide dp={dp}. Set parallelism.{key} to one of {allowed}."
     if dp % shard:
         return (
-            f"the shard group of {p.name}={shard} does not divide dp={dp}. Type parallelism.data_shard= one of "
+            f"the shard group of {p.name}={shard} does not divide dp={dp}. Set parallelism.data_shard to one of "
             f"{either(divisors(dp))}."
         )
     if p.data_replicate is not None and p.data_replicate * shard != dp:
         return (
-            f"parallelism.data_replicate={p.data_replicate} x shard group {shard} is not dp={dp}. Type "
+            f"parallelism.data_replicate={p.data_replicate} x shard group {shard} is not dp={dp}. Set "
             f"parallelism.data_replicate={dp // shard}, or null."
         )
     return None
 
 
 def tensor_crosses_nodes(run: Run) -> str | None:
-    """TP talks in every layer; between nodes that is slow."""
-    if run.parallelism.tensor > 1 and layout_of(run).crosses_nodes("tp"):
+    """Warn if TP, which communicates in every layer, crosses nodes."""
+    if run.parallelism.tensor > 1 and layout_of(run).crosses_nodes(TP):
         return (
             f"parallelism.tensor={run.parallelism.tensor} puts ranks of one TP group on different nodes "
             f"(ranks_per_node={run.ranks_per_node}): every layer then waits for the network."
@@ -210,9 +226,9 @@ GRID: tuple[Rule, ...] = (
     cuts_divide_sequence,
     context_needs_gpus,
     pipeline_settings_have_a_pipeline,
-    schedule_fits_stages,
-    stages_share_layers,
-    tied_embeddings_share_a_stage,
+    schedule_fits_pipeline_stages,
+    pipeline_stages_share_layers,
+    tied_embeddings_share_a_pipeline_stage,
     grid_fills_world,
 )
 WARNINGS: tuple[Rule, ...] = (tensor_crosses_nodes,)

@@ -1,8 +1,8 @@
-"""What LitGPT's scripts do not do; asked at composition, so neither torch nor LitGPT here."""
+"""Rules of engine=litgpt: limits of LitGPT's scripts. Checked at composition, so without torch and LitGPT."""
 
 from __future__ import annotations
 
-from jobs.layout import layout_of
+from jobs.layout import MODEL_AXES, degree_of, layout_of
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
 from jobs.plan.rules.native_only import choices_are_native
@@ -11,83 +11,84 @@ from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Run
 
 
 def ranks_only_shard(run: Run) -> str | None:
-    """Several ranks are FSDP as the script has it, and nothing else."""
+    """Require the script's own FSDP sharding on several ranks."""
     p, script = run.parallelism, script_of(run)
     layout = layout_of(run)
-    if layout.pp * layout.tp * layout.cp > 1:
+    if any(degree_of(run, axis) > 1 and run.engine.kind not in axis.engines for axis in MODEL_AXES):
+        given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in MODEL_AXES)
         return (
-            f"engine=litgpt has data parallelism only, and parallelism={p.name} has tensor={p.tensor} pipeline="
-            f"{p.pipeline} context={p.context}. Type parallelism={sharding_of(script)}, or engine=native."
+            f"engine=litgpt has data parallelism only, and parallelism={p.name} has {given}. "
+            f"Set parallelism={sharding_of(script)}, or engine=native."
         )
     shard = run.ranks_per_node if script is Script.pretrain else run.ranks
     if layout.dp_shard != shard:
         whole = "the ranks of a node" if script is Script.pretrain else "all ranks"
         return (
-            f"engine=litgpt: {script.name} shards weights over {whole} (FSDP), and parallelism={p.name} does not. Type "
+            f"engine=litgpt: {script.name} shards weights over {whole} (FSDP), and parallelism={p.name} does not. Set "
             f"parallelism={sharding_of(script)}, or engine=native."
         )
     return None
 
 
 def sharding_of(script: Script) -> str:
-    """What the script does on several ranks, as a parallelism of ours."""
+    """Return the script's sharding as a name of the group `parallelism`."""
     return "fsdp_hybrid" if script is Script.pretrain else "fsdp_full"
 
 
 def nodes_have_gpus(run: Run) -> str | None:
-    """On CPUs FSDP2 stands in for Fabric's FSDP; its mesh there has no copies."""
+    """Require GPUs for pretraining on several nodes: on CPUs FSDP2 replaces Fabric's FSDP, without replicas."""
     if script_of(run) is Script.pretrain and run.nodes > 1 and not run.cluster.gpus:
         return (
-            f"engine=litgpt: pretrain on nodes={run.nodes} needs GPUs, and cluster={run.cluster.name} has none. Type "
+            f"engine=litgpt: pretrain on nodes={run.nodes} needs GPUs, and cluster={run.cluster.name} has none. Set "
             "nodes=1, or choose a cluster with GPUs."
         )
     return None
 
 
 def adapters_have_instructions(run: Run) -> str | None:
-    """LitGPT's adapters are trained by a script for instruction data."""
+    """Require instruction data and a whole alpha for adapters."""
     if run.job.lora is not None and run.data.source not in INSTRUCTIONS:
         return (
-            f"engine=litgpt trains adapters on instruction data, and data.source={run.data.source.name} is text. Type "
+            f"engine=litgpt trains adapters on instruction data, and data.source={run.data.source.name} is text. Set "
             "data=alpaca, data=pubmedqa or data=docstrings, or job.lora=null."
         )
     if run.job.lora is not None and run.job.lora.alpha != int(run.job.lora.alpha):
         return (
-            f"engine=litgpt takes whole numbers as job.lora.alpha, not {run.job.lora.alpha:g}. Type job.lora.alpha=16."
+            f"engine=litgpt takes whole numbers as job.lora.alpha, not {run.job.lora.alpha:g}. Set job.lora.alpha=16."
         )
     return None
 
 
 def clipping_is_the_scripts(run: Run) -> str | None:
-    """Pretraining wants a norm, fine-tuning refuses one."""
+    """Require a clip norm for pretraining, and none for fine-tuning."""
     script, norm = script_of(run), run.job.clip_norm
     if script is Script.pretrain and norm is None:
-        return "engine=litgpt: pretrain always clips gradients, and job.clip_norm is null. Type job.clip_norm=1.0."
+        return "engine=litgpt: pretrain always clips gradients, and job.clip_norm is null. Set job.clip_norm=1.0."
     if script is not Script.pretrain and norm is not None:
         return (
-            f"engine=litgpt: {script.name} does not clip gradients (job.clip_norm={norm:g}). Type job.clip_norm=null, "
+            f"engine=litgpt: {script.name} does not clip gradients (job.clip_norm={norm:g}). Set job.clip_norm=null, "
             "or engine=native."
         )
     return None
 
 
 def schedule_is_the_scripts(run: Run) -> str | None:
-    """Fine-tuning divides by the warm-up and ends its cosine at zero."""
+    """Require a warm-up and a final learning rate of 0 for fine-tuning."""
     job, script = run.job, script_of(run)
     if script is Script.pretrain:
         return None
     if job.min_learning_rate:
         return (
             f"engine=litgpt: {script.name} ends its learning rate at 0, not at job.min_learning_rate="
-            f"{job.min_learning_rate:g}. Type job.min_learning_rate=0, or engine=native."
+            f"{job.min_learning_rate:g}. Set job.min_learning_rate=0, or engine=native."
         )
     if job.warmup_steps == 0:
-        return f"engine=litgpt: {script.name} divides by job.warmup_steps. Type job.warmup_steps=1 or more."
+        return f"engine=litgpt: {script.name} divides by job.warmup_steps. Set job.warmup_steps=1 or more."
     return None
 
 
 def activations_are_the_scripts(run: Run) -> str | None:
-    """Fine-tuning on several ranks computes activations again, everything else keeps them."""
+    """Require full activation checkpointing for fine-tuning on several ranks, and none otherwise."""
     script, chosen = script_of(run), run.engine.activation_checkpointing
     again = script is not Script.pretrain and run.ranks > 1
     has = ActivationCheckpointing.full if again else ActivationCheckpointing.none
@@ -95,50 +96,50 @@ def activations_are_the_scripts(run: Run) -> str | None:
         where = "several ranks" if run.ranks > 1 else "one rank"
         return (
             f"engine=litgpt: {script.name} on {where} has engine.activation_checkpointing={has.name}, and it is "
-            f"{chosen.name} here. Type engine.activation_checkpointing={has.name}, or engine=native."
+            f"{chosen.name} here. Set engine.activation_checkpointing={has.name}, or engine=native."
         )
     return None
 
 
 def compilation_is_the_scripts(run: Run) -> str | None:
-    """Pretraining compiles the model, fine-tuning does not."""
+    """Require compilation for pretraining, and none for fine-tuning."""
     script = script_of(run)
     compiles = script is Script.pretrain
     if run.engine.compile is not compiles:
         always = "always compiles" if compiles else "never compiles"
         return (
-            f"engine=litgpt: {script.name} {always} the model. Type engine.compile={str(compiles).lower()}, or "
+            f"engine=litgpt: {script.name} {always} the model. Set engine.compile={str(compiles).lower()}, or "
             "engine=native."
         )
     return None
 
 
 def embeddings_are_apart(run: Run) -> str | None:
-    """Fine-tuning takes embedding and head as two."""
+    """Refuse tied embeddings for fine-tuning."""
     if run.model.tie_embeddings and script_of(run) is not Script.pretrain:
         return (
             f"engine=litgpt: {script_of(run).name} does not tie embeddings (model.tie_embeddings, {run.model.name}). "
-            "Choose another model, or type engine=native."
+            "Choose another model, or set engine=native."
         )
     return None
 
 
 def nothing_is_saved_on_the_way(run: Run) -> str | None:
-    """LitGPT's own checkpoints are not resumed by this program."""
+    """Refuse checkpoints during training, which LitGPT's scripts do not resume."""
     if run.job.checkpoint_every_steps is not None:
         return (
             "engine=litgpt saves its weights at the end only, and a run that stopped begins again "
-            f"(job.checkpoint_every_steps={run.job.checkpoint_every_steps}). Type job.checkpoint_every_steps=null, or "
+            f"(job.checkpoint_every_steps={run.job.checkpoint_every_steps}). Set job.checkpoint_every_steps=null, or "
             "engine=native."
         )
     return None
 
 
 def optimizer_is_whole(run: Run) -> str | None:
-    """Megatron's name for what FSDP does here."""
+    """Refuse Megatron's distributed optimizer."""
     if run.engine.distributed_optimizer:
         return (
-            "engine.distributed_optimizer=true is Megatron's. Type engine.distributed_optimizer=false, or engine=nemo."
+            "engine.distributed_optimizer=true is Megatron's. Set engine.distributed_optimizer=false, or engine=nemo."
         )
     return None
 

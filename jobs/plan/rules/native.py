@@ -1,8 +1,8 @@
-"""What engine=native does not do; asked at composition, so no torch here."""
+"""Rules of engine=native. Checked at composition, so without torch."""
 
 from __future__ import annotations
 
-from jobs.layout import frees_weights
+from jobs.layout import DP_SHARD, SHARD_GROUP_AXES, degree_of, frees_weights
 from jobs.plan.rules.rule import FLOAT8_CAPABILITY, Rule
 from jobs.schema import (
     ActivationCheckpointing,
@@ -19,113 +19,115 @@ from jobs.schema import (
 )
 
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
-GPU_OF_THIS_MACHINE = "if this machine has one say which (gpu=h100_sxm or another)"
+GPU_OF_THIS_MACHINE = "if this machine has one, set its type (gpu=h100_sxm or another)"
 
 
 def has_gpus(run: Run) -> bool:
-    """Whether ranks are said to compute on GPUs: of the cluster, or of this machine (launcher=local)."""
+    """Return whether the configuration has GPUs: of the cluster, or of this machine (launcher=local)."""
     return run.cluster.gpus or run.gpu.name != "none"
 
 
 def no_adapters(run: Run) -> str | None:
-    """Adapters are of the other engines."""
+    """Refuse adapters."""
     if run.job.lora is not None:
         return (
-            "engine=native trains all weights, not adapters (job.lora). Type engine=nemo, engine=litgpt, or "
+            "engine=native trains all weights, not adapters (job.lora). Set engine=nemo, engine=litgpt, or "
             "job=finetune_full."
         )
     return None
 
 
 def no_distributed_optimizer(run: Run) -> str | None:
-    """Megatron's name for what FSDP does here."""
+    """Refuse Megatron's distributed optimizer: FSDP shards the optimizer state here."""
     if run.engine.distributed_optimizer:
         return (
-            "engine.distributed_optimizer=true is Megatron's. Type engine.distributed_optimizer=false and "
+            "engine.distributed_optimizer=true is Megatron's. Set engine.distributed_optimizer=false and "
             "parallelism.sharding=SHARD_GRAD_OP, or engine=nemo."
         )
     return None
 
 
 def split_backward_finds_what_it_needs(run: Run) -> str | None:
-    """A zero-bubble schedule runs the backward pass of inputs first and that of weights later.
+    """Refuse settings that break a zero-bubble schedule, which computes gradients of inputs first, of weights later.
 
-    PyTorch refuses compiled layers there. Weights it finds by identity, and weights that were gathered again are
-    others: it would train with gradients missing. Activations both halves would compute again, and TP's collectives
-    with them, in an order that nothing makes the ranks agree on.
+    PyTorch refuses compiled layers there. It finds weights by identity, so weights that FSDP gathered again would get
+    no gradients. Both halves would recompute activations with TP's collectives, in an order that differs by rank.
     """
     p, engine = run.parallelism, run.engine
     if p.pipeline == 1 or p.schedule not in SPLIT_BACKWARD:
         return None
     wrong = {
-        "engine.compile=true, type engine.compile=false": engine.compile,
-        f"sharding={p.sharding and p.sharding.name} (weights freed after forward), type "
+        "engine.compile=true, set engine.compile=false": engine.compile,
+        f"sharding={p.sharding and p.sharding.name} (weights freed after forward), set "
         "parallelism.sharding=SHARD_GRAD_OP": frees_weights(run),
-        f"engine.activation_checkpointing={engine.activation_checkpointing.name}, type "
+        f"engine.activation_checkpointing={engine.activation_checkpointing.name}, set "
         "engine.activation_checkpointing=none": engine.activation_checkpointing is not ActivationCheckpointing.none,
     }
     found = [what for what, is_so in wrong.items() if is_so]
     if found:
         return (
             f"parallelism.schedule={p.schedule.name} splits the backward pass and cannot do so with "
-            f"{'; nor with '.join(found)}. Type parallelism.schedule=Interleaved1F1B to keep them."
+            f"{'; nor with '.join(found)}. Set parallelism.schedule=Interleaved1F1B to keep them."
         )
     return None
 
 
 def compiled_layers_are_whole(run: Run) -> str | None:
-    """PyTorch 2.13 loses DTensors in the backward pass of layers that are cut and compiled."""
+    """Refuse compilation with TP: PyTorch 2.13 loses DTensors in the compiled backward pass."""
     if run.engine.compile and run.parallelism.tensor > 1:
         return (
             f"engine.compile=true does not run with parallelism.tensor={run.parallelism.tensor}: PyTorch's compiled "
-            "backward pass fails on cut layers. Type engine.compile=false, or parallelism.tensor=1."
+            "backward pass fails on sharded layers. Set engine.compile=false, or parallelism.tensor=1."
         )
     return None
 
 
-def context_sums_in_shard_groups(run: Run) -> str | None:
-    """Gradients of a sequence's parts meet in FSDP's shard group."""
+def gradient_sums_have_a_shard_group(run: Run) -> str | None:
+    """Require FSDP for axes whose gradients are summed in its shard group (jobs.layout.SHARD_GROUP_AXES)."""
     p = run.parallelism
-    if p.context > 1 and (p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD):
-        return (
-            f"parallelism.context={p.context} sums gradients in FSDP's shard group, and parallelism={p.name} has none. "
-            "Type parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
-        )
+    if p.strategy is Strategy.fsdp and p.sharding is not Sharding.NO_SHARD:
+        return None
+    for axis in SHARD_GROUP_AXES:
+        if axis is not DP_SHARD and degree_of(run, axis) > 1:
+            return (
+                f"{axis.key}={degree_of(run, axis)} sums gradients in FSDP's shard group, and parallelism={p.name} has "
+                "none. Set parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
+            )
     return None
 
 
 def there_is_something_to_read_once(run: Run) -> str | None:
-    """Random weights are drawn where they are needed."""
+    """Refuse engine.weights=node for random weights, which are not read."""
     if run.engine.weights is WeightsReader.node and run.job.init_from is None:
         return (
             "engine.weights=node reads job.init_from once a node, and job.init_from is not set: random weights are not "
-            "read. Type job.init_from=DIRECTORY, or engine.weights=each."
+            "read. Set job.init_from=DIRECTORY, or engine.weights=each."
         )
     return None
 
 
 def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
-    """Of bfloat16 weights float32 arithmetic would be float32 in name only."""
+    """Refuse float32 arithmetic on bfloat16 weights: float32 in name only."""
     if run.engine.parameters is Precision.bfloat16 and run.job.precision is not Precision.bfloat16:
         return (
             f"engine.parameters=bfloat16 keeps weights in bfloat16, and job.precision={run.job.precision.name} "
-            "computes in more. Type job.precision=bfloat16, or engine.parameters=float32."
+            "computes in more. Set job.precision=bfloat16, or engine.parameters=float32."
         )
     return None
 
 
 def packed_rows_are_whole(run: Run) -> str | None:
-    """Ring attention is causal over the whole row."""
+    """Refuse packed rows with CP: ring attention is causal over the whole row."""
     if run.job.batching is Batching.packed and run.parallelism.context > 1:
         return (
             f"job.batching=packed keeps attention within samples, and parallelism.context={run.parallelism.context} "
-            "cuts rows over ranks whose ring attention cannot. Type job.batching=padded, or parallelism.context=1."
+            "shards rows over ranks, whose ring attention cannot. Set job.batching=padded, or parallelism.context=1."
         )
     return None
 
 
 def fused_kernels_fit(run: Run) -> str | None:
-    """Liger's kernels are for GPUs, and stand for some of torch's operations on whole tensors."""
+    """Refuse Liger's kernels without GPUs, and where they do not replace the model's operations on whole tensors."""
     model, asked = run.model, f"kernels={run.engine.kernels.name}"
     if run.engine.kernels is Kernels.torch:
         return None
@@ -135,34 +137,34 @@ def fused_kernels_fit(run: Run) -> str | None:
         f"model.rope_fraction={model.rope_fraction:g}, not 1": model.rope_fraction != 1,
     }
     if unfit := [what for what, is_so in others.items() if is_so]:
-        return f"{asked} has no kernels for {model.name} ({'; '.join(unfit)}). Type kernels=torch."
+        return f"{asked} has no kernels for {model.name} ({'; '.join(unfit)}). Set kernels=torch."
     if run.parallelism.tensor > 1:
         return (
-            f"{asked} computes on whole tensors, and parallelism.tensor={run.parallelism.tensor} cuts them. "
-            "Type kernels=torch, or parallelism.tensor=1."
+            f"{asked} computes on whole tensors, and parallelism.tensor={run.parallelism.tensor} shards them. "
+            "Set kernels=torch, or parallelism.tensor=1."
         )
     if run.engine.compile:
         return (
-            f"{asked} and engine.compile=true both fuse a layer's operations. Type engine.compile=false, or "
+            f"{asked} and engine.compile=true both fuse a layer's operations. Set engine.compile=false, or "
             "kernels=torch."
         )
     if run.engine.kernels is Kernels.liger and not has_gpus(run):
         return (
-            f"kernels=liger needs GPUs, and cluster={run.cluster.name} has none. Type kernels=torch, or "
+            f"kernels=liger needs GPUs, and cluster={run.cluster.name} has none. Set kernels=torch, or "
             f"kernels=liger_or_torch to have them wherever a rank can; {GPU_OF_THIS_MACHINE}."
         )
     return None
 
 
 def float8_has_its_hardware(run: Run) -> str | None:
-    """float8 matrix products: NVIDIA GPUs since 2022, whole matrices, multiples of 16 (torch._scaled_mm)."""
+    """Require for float8: bfloat16, sides that are multiples of 16 (torch._scaled_mm), no TP, a GPU since 2022."""
     if not run.engine.float8:
         return None
-    model, gpu, off = run.model, run.gpu, "Type engine.float8=false"
+    model, gpu, off = run.model, run.gpu, "Set engine.float8=false"
     if run.job.precision is not Precision.bfloat16:
         return (
-            f"engine.float8=true stands for bfloat16 matrix products, and job.precision={run.job.precision.name}. "
-            f"Type job.precision=bfloat16, or engine.float8=false."
+            f"engine.float8=true replaces bfloat16 matrix products, and job.precision={run.job.precision.name}. "
+            f"Set job.precision=bfloat16, or engine.float8=false."
         )
     sizes = {
         "hidden_size": model.hidden_size,
@@ -180,8 +182,8 @@ def float8_has_its_hardware(run: Run) -> str | None:
         return f"engine.float8=true does not run with experts ({model.name}). {off}, or choose a dense model."
     if run.parallelism.tensor > 1:
         return (
-            f"engine.float8=true multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} cuts them. "
-            f"{off}, or parallelism.tensor=1."
+            f"engine.float8=true multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} shards "
+            f"them. {off}, or parallelism.tensor=1."
         )
     least = float(".".join(map(str, FLOAT8_CAPABILITY)))
     if not has_gpus(run):
@@ -199,7 +201,7 @@ NATIVE: tuple[Rule, ...] = (
     no_distributed_optimizer,
     split_backward_finds_what_it_needs,
     compiled_layers_are_whole,
-    context_sums_in_shard_groups,
+    gradient_sums_have_a_shard_group,
     there_is_something_to_read_once,
     narrow_weights_have_narrow_arithmetic,
     packed_rows_are_whole,

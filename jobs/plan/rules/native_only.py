@@ -1,4 +1,4 @@
-"""What an engine that has none of the native engine's own choices refuses; asked at composition, so no torch here."""
+"""The rule of engines without the native engine's own settings. Checked at composition, so without torch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from jobs.schema import Engine, Run
 
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_optimizer", "parameters",
                    "hang_timeout_s", "cpu_threads_per_rank"}  # fmt: skip
-"""Fields of `engine` that others have too, or have rules of their own for; every other one is the native engine's."""
+"""Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
     "job": ["batching", "bucket_batches"],
     "parallelism": ["prefetch"],
 }
-"""Fields that only the native engine heeds, by their group."""
+"""Fields that only the native engine supports, by group."""
 
 
 def choices_are_native(run: Run) -> str | None:
-    """No choice of the native engine's is made; a field of `engine` that comes later is refused without being named."""
+    """Refuse settings of the native engine; new fields of `engine` are refused without being listed here."""
     for group, names in NATIVE.items():
         part = getattr(run, group)
         defaults = {field.name: field.default for field in fields(part)}
@@ -27,14 +27,14 @@ def choices_are_native(run: Run) -> str | None:
             chosen = getattr(part, name)
             if chosen != defaults[name]:
                 return (
-                    f"{group}.{name}={typed(chosen)} is a choice of engine=native, and engine={run.engine.kind.name} "
-                    f"has none. Type {group}.{name}={typed(defaults[name])}, or engine=native."
+                    f"{group}.{name}={typed(chosen)} is only supported by engine=native, not by engine="
+                    f"{run.engine.kind.name}. Set {group}.{name}={typed(defaults[name])}, or engine=native."
                 )
     return None
 
 
 def typed(value: object) -> str:
-    """A value as it is typed."""
+    """Return a value in the syntax of overrides."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return value.name if isinstance(value, Enum) else str(value)

@@ -1,4 +1,4 @@
-"""The rules of the stages beside training: what each needs, and which launchers can chain them."""
+"""Rules of the stages beside training: their needs, and the launchers that support them."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ CHAINING = {LauncherKind.slurm, LauncherKind.local, LauncherKind.dry}
 
 
 def stages_of(run: Run) -> dict[str, Stage]:
-    """The stages that a run has beside training, by name, in their order."""
+    """Return the stages of a run beside training, by name, in their order."""
     named = {"prepare": run.stages.prepare, "evaluate": run.stages.evaluate, "report": run.stages.report}
     return {name: stage for name, stage in named.items() if stage is not None}
 
 
 def stage_gpus(run: Run, name: str) -> int:
-    """GPUs that a stage asks for."""
+    """Return the GPUs of a stage."""
     given = stages_of(run)[name].gpus
     return given if given is not None else int(name == "evaluate" and run.cluster.gpus)
 
 
 def held_out_samples_are_counted(run: Run) -> str | None:
-    """None, or so many."""
+    """Require 0 or more held-out samples."""
     if run.data.held_out_samples < 0:
-        return f"data.held_out_samples={run.data.held_out_samples} is negative. Type data.held_out_samples=0 or more."
+        return f"data.held_out_samples={run.data.held_out_samples} is negative. Set data.held_out_samples=0 or more."
     return None
 
 
 def stages_ask_for_what_they_use(run: Run) -> str | None:
-    """A stage is one process, with a GPU at most where it computes."""
+    """Require positive resources, and a GPU for evaluation only: a stage is one process."""
     for name, stage in stages_of(run).items():
         for key in ("cpus", "memory_gb", "wall_time_min"):
             value = getattr(stage, key)
             if value is not None and value < 1:
-                return f"stages.{name}.{key}={value} is not a positive number. Type stages.{name}.{key}=1 or more."
+                return f"stages.{name}.{key}={value} is not a positive number. Set stages.{name}.{key}=1 or more."
         most = int(name == "evaluate")
         if not 0 <= stage_gpus(run, name) <= most:
-            return f"stages.{name}.gpus={stage.gpus}: one process uses {most}. Type stages.{name}.gpus={most}."
+            return f"stages.{name}.gpus={stage.gpus}: one process uses {most}. Set stages.{name}.gpus={most}."
     return None
 
 
 def launcher_chains_stages(run: Run) -> str | None:
-    """Scripts that a person submits wait for nothing."""
+    """Require a launcher with job dependencies."""
     kind = run.launcher.kind
     if stages_of(run) and kind not in CHAINING:
         return (
-            f"launcher={kind.name} sends no jobs that wait for each other, as stages do. Type "
-            "stages=train and `slurmscale report` afterwards, or launcher=slurm."
+            f"Stages need job dependencies, which launcher={kind.name} does not support. Set stages=train and run "
+            "`slurmscale report` afterwards, or set launcher=slurm."
         )
     return None
 
 
 def evaluation_has_samples_and_weights(run: Run) -> str | None:
-    """There is something to evaluate, and something to evaluate it on."""
+    """Require weights to evaluate and samples to evaluate on."""
     if run.stages.evaluate is None:
         return None
     without = "or stages.evaluate=null."
     if run.engine.kind is not EngineKind.native:
         return (
             f"stages.evaluate reads checkpoints of engine=native; those of engine={run.engine.kind.name} have another "
-            f"form. Type stages.evaluate=null, or engine=native."
+            f"form. Set stages.evaluate=null, or engine=native."
         )
     if run.data.held_out_samples == 0:
         return (
-            f"stages.evaluate computes the loss on samples that no step trains on, and none are held out. Type "
+            f"stages.evaluate computes the loss on samples that no step trains on, and none are held out. Set "
             f"data.held_out_samples=NUMBER, {without}"
         )
     if run.job.checkpoint_every_steps is None and not run.job.export:
         return (
-            f"stages.evaluate needs the weights after training, and this run keeps none. Type "
+            f"stages.evaluate needs the weights after training, and this run keeps none. Set "
             f"job.checkpoint_every_steps=NUMBER (the last step is always saved then) or job.export=true, {without}"
         )
     return None

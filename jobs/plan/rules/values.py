@@ -1,7 +1,8 @@
-"""The rules of single values and of values that belong together, whatever the layout."""
+"""Rules of single values, and of values that depend on each other, independent of the layout."""
 
 from __future__ import annotations
 
+from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, degree_of
 from jobs.plan.rules import stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.rundir import RESERVED, is_reserved
@@ -12,17 +13,13 @@ from jobs.secrets import config_holds_no_secret
 
 
 def counts_are_positive(run: Run) -> str | None:
-    """Every count is at least 1."""
+    """Require positive counts."""
     counts = {
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
         "repeat": run.repeat,
         "wall_time_min": run.wall_time_min,
-        "parallelism.tensor": run.parallelism.tensor,
-        "parallelism.pipeline": run.parallelism.pipeline,
-        "parallelism.context": run.parallelism.context,
-        "parallelism.data_replicate": run.parallelism.data_replicate,
-        "parallelism.data_shard": run.parallelism.data_shard,
+        **{axis.key: getattr(run.parallelism, axis.field) for axis in (*MODEL_AXES, DP_REPLICATE, DP_SHARD)},
         "parallelism.prefetch": run.parallelism.prefetch,
         "parallelism.stages_per_rank": run.parallelism.stages_per_rank,
         "job.micro_batch_size": run.job.micro_batch_size,
@@ -44,7 +41,7 @@ def counts_are_positive(run: Run) -> str | None:
     wrong = {key: value for key, value in counts.items() if value is not None and value < 1}
     if wrong:
         key, value = next(iter(wrong.items()))
-        return f"{key}={value} is not a positive number. Type {key}=1 or more."
+        return f"{key}={value} is not a positive number. Set {key}=1 or more."
     none_or_more = {
         "launcher.requeues": run.launcher.requeues,
         # Slurm's --mem=0 is all memory of a node.
@@ -55,7 +52,7 @@ def counts_are_positive(run: Run) -> str | None:
     }
     for key, value in none_or_more.items():
         if value < 0:
-            return f"{key}={value} is negative. Type {key}=0 or more."
+            return f"{key}={value} is negative. Set {key}=0 or more."
     if run.job.warmup_steps < 0 or run.job.unmeasured_steps < 1:
         return (
             f"job.warmup_steps={run.job.warmup_steps} must be 0 or more, and job.unmeasured_steps="
@@ -65,7 +62,7 @@ def counts_are_positive(run: Run) -> str | None:
 
 
 def hyperparameters_are_in_range(run: Run) -> str | None:
-    """Rates and norms that an optimizer accepts."""
+    """Require rates and norms in the ranges of the optimizer."""
     job = run.job
     ranges = {
         "job.learning_rate": (job.learning_rate, 0.0, 1e3),
@@ -76,81 +73,81 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
     }
     for key, (value, low, high) in ranges.items():
         if not low <= value <= high:
-            return f"{key}={value:g} is outside {low:g} to {high:g}. Type {key}=VALUE in that range."
-    if not 0 <= job.seed < 2**31:  # 32 bits of a generator's seed are the parameter's name
-        return f"job.seed={job.seed} is outside 0 to {2**31 - 1}. Type job.seed=NUMBER in that range."
+            return f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}=VALUE in that range."
+    if not 0 <= job.seed < 2**31:  # the other 32 bits of a generator's seed are a hash of the parameter's name
+        return f"job.seed={job.seed} is outside 0 to {2**31 - 1}. Set job.seed=NUMBER in that range."
     if job.clip_norm is not None and not job.clip_norm > 0:
-        return f"job.clip_norm={job.clip_norm:g} is not positive. Type job.clip_norm=1.0, or null for no clipping."
+        return f"job.clip_norm={job.clip_norm:g} is not positive. Set job.clip_norm=1.0, or null for no clipping."
     return None
 
 
 def names_are_file_names(run: Run) -> str | None:
-    """A run and a sweep become directories."""
+    """Require names of runs and sweeps that are valid directory names."""
     for key, name in (("name", run.name), ("sweep", run.sweep)):
         if name is not None and (name in {"", ".", ".."} or "/" in name or "\0" in name or len(name.encode()) > 200):
             return (
-                f"{key}={name!r} cannot be a directory name: 1 to 200 bytes without '/'. Type {key}=SOMETHING; the "
+                f"{key}={name!r} cannot be a directory name: 1 to 200 bytes without '/'. Set {key}=SOMETHING; the "
                 "directory above is runs_dir=PATH."
             )
         if name is not None and key == "name" and is_reserved(name):
             return (
                 f"name={name!r} is reserved in a sweep directory (code-..., logs, hidden, "
-                f"{', '.join(sorted(RESERVED))}). Type another name."
+                f"{', '.join(sorted(RESERVED))}). Set another name."
             )
     return None
 
 
 def one_of_steps_and_epochs(run: Run) -> str | None:
-    """The length of a run is said once."""
+    """Require either job.steps or job.epochs."""
     if (run.job.steps is None) == (run.job.epochs is None):
         given = "both are" if run.job.steps is not None else "neither is"
         return (
             f"job.steps and job.epochs: exactly one decides the length, {given} set. "
-            "Type job.steps=100 job.epochs=null, or the other way round."
+            "Set job.steps=100 job.epochs=null, or the other way round."
         )
     return None
 
 
 def batch_fits_scaling_mode(run: Run) -> str | None:
-    """Strong scaling fixes the global batch, weak scaling the batch per rank."""
+    """Require the global batch for strong scaling, the batch per rank for weak scaling, and not both."""
     strong = run.scaling.mode is ScalingMode.strong
     needed, other = (
         ("global_batch_size", "sequences_per_rank") if strong else ("sequences_per_rank", "global_batch_size")
     )
     if getattr(run.scaling, needed) is None:
-        return f"scaling={run.scaling.mode.name} needs scaling.{needed}. Type scaling.{needed}=NUMBER."
+        return f"scaling={run.scaling.mode.name} needs scaling.{needed}. Set scaling.{needed}=NUMBER."
     if getattr(run.scaling, other) is not None:
         return (
             f"scaling.{other} has no meaning with scaling={run.scaling.mode.name}, which fixes scaling.{needed}. "
-            f"Type scaling.{needed}=NUMBER, or scaling={'weak' if strong else 'strong'}."
+            f"Set scaling.{needed}=NUMBER, or scaling={'weak' if strong else 'strong'}."
         )
     return None
 
 
 def buckets_are_bucketed(run: Run) -> str | None:
-    """A pool of global batches is sorted for one batching only."""
+    """Refuse job.bucket_batches without job.batching=bucketed."""
     job = run.job
     if job.bucket_batches is not None and job.batching is not Batching.bucketed:
         return (
-            f"job.bucket_batches={job.bucket_batches} has no meaning with job.batching={job.batching.name}. Type "
+            f"job.bucket_batches={job.bucket_batches} has no meaning with job.batching={job.batching.name}. Set "
             "job.batching=bucketed, or job.bucket_batches=null."
         )
     return None
 
 
 def sequence_fits_model(run: Run) -> str | None:
-    """The rotary table ends somewhere."""
+    """Require a sequence no longer than the model's rotary table."""
     if run.job.sequence_length > run.model.max_sequence_length:
         return (
             f"job.sequence_length={run.job.sequence_length} is longer than {run.model.name} allows "
             f"(model.max_sequence_length={run.model.max_sequence_length}). "
-            f"Type job.sequence_length={run.model.max_sequence_length} or less."
+            f"Set job.sequence_length={run.model.max_sequence_length} or less."
         )
     return None
 
 
 def model_is_consistent(run: Run) -> str | None:
-    """Head counts that attention can compute with."""
+    """Require consistent numbers of heads and of experts."""
     m = run.model
     if m.heads % m.kv_heads:
         return f"model.kv_heads={m.kv_heads} does not divide model.heads={m.heads}. Use {either(divisors(m.heads))}."
@@ -160,63 +157,63 @@ def model_is_consistent(run: Run) -> str | None:
 
 
 def service_units_are_positive(run: Run) -> str | None:
-    """A price that a report multiplies with."""
+    """Require a positive price."""
     rate = run.cluster.service_units_per_node_hour
     if rate is not None and not 0 < rate < float("inf"):
         return (
-            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Type what your site charges for a "
-            "node and hour, or null."
+            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set it to the charge of your site "
+            "for a node and hour, or to null."
         )
     return None
 
 
 def fits_cluster(run: Run) -> str | None:
-    """What the cluster file says of a node and of the machine."""
+    """Require the limits of the cluster file: ranks per node, nodes, time."""
     c = run.cluster
     if c.gpus and run.ranks_per_node > c.ranks_per_node:
         return (
             f"ranks_per_node={run.ranks_per_node}, but a node of {c.name} has {c.ranks_per_node} GPUs, one rank "
-            f"each. Type ranks_per_node={c.ranks_per_node} or less, and more nodes."
+            f"each. Set ranks_per_node={c.ranks_per_node} or less, and more nodes."
         )
     if c.max_nodes is not None and run.nodes > c.max_nodes:
         return (
             f"nodes={run.nodes}, but {c.name} allows {c.max_nodes} (cluster.max_nodes). "
-            f"Type nodes={c.max_nodes} or less."
+            f"Set nodes={c.max_nodes} or less."
         )
     if c.max_wall_time_min is not None and run.wall_time_min > c.max_wall_time_min:
         return (
             f"wall_time_min={run.wall_time_min}, but {c.name} allows {c.max_wall_time_min} "
-            f"(cluster.max_wall_time_min). Type wall_time_min={c.max_wall_time_min} or less."
+            f"(cluster.max_wall_time_min). Set wall_time_min={c.max_wall_time_min} or less."
         )
     if run.launcher.kind is LauncherKind.local and run.cluster.gpus:
         return (
-            f"launcher=local starts processes on this machine, not on {c.name}. Type cluster=local, or launcher=slurm."
+            f"launcher=local starts processes on this machine, not on {c.name}. Set cluster=local, or launcher=slurm."
         )
     return None
 
 
 def fits_pilot(run: Run) -> str | None:
-    """One job for all points has the nodes and the time of each, and the machine those of the job."""
+    """Require a pilot job that is large enough for every run and small enough for the cluster."""
     nodes, minutes, c = run.launcher.pilot_nodes, run.launcher.pilot_wall_time_min, run.cluster
     if run.launcher.kind is not LauncherKind.pilot:
         return None
     if nodes is None or minutes is None:
         return (
-            "launcher=pilot needs the size of its one job. Type launcher.pilot_nodes=NODES "
+            "launcher=pilot needs the size of its one job. Set launcher.pilot_nodes=NODES "
             "launcher.pilot_wall_time_min=MINUTES."
         )
     if run.nodes > nodes:
-        return f"nodes={run.nodes}, but launcher.pilot_nodes={nodes}. Type launcher.pilot_nodes={run.nodes} or more."
+        return f"nodes={run.nodes}, but launcher.pilot_nodes={nodes}. Set launcher.pilot_nodes={run.nodes} or more."
     if run.wall_time_min >= minutes:
         return (
-            f"wall_time_min={run.wall_time_min} leaves launcher.pilot_wall_time_min={minutes} no time to start. Type "
+            f"wall_time_min={run.wall_time_min} leaves launcher.pilot_wall_time_min={minutes} no time to start. Set "
             f"launcher.pilot_wall_time_min={run.wall_time_min + 1} or more, or wall_time_min={minutes - 1} or less."
         )
     for key, value, most in (("nodes", nodes, c.max_nodes), ("wall_time_min", minutes, c.max_wall_time_min)):
         if most is not None and value > most:
             return (
                 f"launcher.pilot_{key}={value}, but {c.name} allows {most} (cluster.max_{key}). "
-                f"Type launcher.pilot_{key}={most} or less."
+                f"Set launcher.pilot_{key}={most} or less."
             )
     return None
 
@@ -225,7 +222,7 @@ def fits_pilot(run: Run) -> str | None:
 
 
 def nothing_is_steady(run: Run) -> str | None:
-    """A run needs steps that count."""
+    """Warn if no step remains after the unmeasured ones."""
     if run.job.steps is not None and run.job.steps <= run.job.unmeasured_steps:
         return (
             f"job.steps={run.job.steps} leaves no steady step after job.unmeasured_steps={run.job.unmeasured_steps}: "
@@ -235,43 +232,44 @@ def nothing_is_steady(run: Run) -> str | None:
 
 
 def one_sample_is_no_pack(run: Run) -> str | None:
-    """What is packed is the samples of a micro-batch."""
+    """Warn of packing with one sample per micro-batch."""
     if run.job.batching is Batching.packed and run.job.micro_batch_size == 1:
         return (
-            "job.batching=packed has nothing to pack with job.micro_batch_size=1. Type job.micro_batch_size=2 or more: "
-            "a row then takes so many samples in the mean."
+            "job.batching=packed has nothing to pack with job.micro_batch_size=1. Set job.micro_batch_size=2 or more: "
+            "a row then contains that many samples on average."
         )
     return None
 
 
 def whole_rows_need_no_buckets(run: Run) -> str | None:
-    """Pipeline stages and context parallelism take rows of one length."""
-    p = run.parallelism
-    if run.job.batching is Batching.bucketed and (p.pipeline > 1 or p.context > 1):
+    """Warn of buckets with axes that pad every row to the sequence length."""
+    axes = [axis for axis in MODEL_AXES if axis.needs_whole_rows]
+    if run.job.batching is Batching.bucketed and any(degree_of(run, axis) > 1 for axis in axes):
+        given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in axes)
         return (
-            f"job.batching=bucketed saves no padding with parallelism.pipeline={p.pipeline} context={p.context}: every "
-            "row is as long as job.sequence_length there. Type job.batching=packed (not with context), or padded."
+            f"job.batching=bucketed saves no padding with parallelism.{given}: every "
+            "row is as long as job.sequence_length there. Set job.batching=packed (not with context), or padded."
         )
     return None
 
 
 def nodes_are_emulated(run: Run) -> str | None:
-    """Several nodes on one machine share its cores and memory."""
+    """Warn of several nodes on one machine, which share its cores and memory."""
     if run.launcher.kind is LauncherKind.local and run.nodes > 1:
         return f"nodes={run.nodes} are emulated: their ranks share one machine. Figures will say so."
     return None
 
 
 def no_bfloat16_units(run: Run) -> str | None:
-    """An accelerator without bfloat16 arithmetic emulates it."""
+    """Warn of an accelerator that emulates bfloat16."""
     gpu = run.gpu
     if run.job.precision.name == "bfloat16" and gpu.device_name is not None and gpu.peak_bf16_tflops is None:
-        return f"job.precision=bfloat16, but {gpu.name} has no bfloat16 units: slow. Type job.precision=float32."
+        return f"job.precision=bfloat16, but {gpu.name} has no bfloat16 units: slow. Set job.precision=float32."
     return None
 
 
 def updates_are_rounded(run: Run) -> str | None:
-    """bfloat16 keeps 8 bits of a weight."""
+    """Warn of bfloat16 weights, which lose small updates."""
     if run.engine.parameters is Precision.bfloat16:
         return (
             "engine.parameters=bfloat16 keeps 8 bits of each weight: updates below 1/256 of it are lost. Compare its "
@@ -281,7 +279,7 @@ def updates_are_rounded(run: Run) -> str | None:
 
 
 def float8_is_not_compiled(run: Run) -> str | None:
-    """Scaling and casting are many small kernels unless they are fused."""
+    """Warn of float8 without compilation, which fuses its casts and scales."""
     if run.engine.float8 and not run.engine.compile:
         return (
             "engine.float8=true without engine.compile=true: casts and scales are kernels of their own then, and it "

@@ -324,15 +324,15 @@ def test_a_folder_without_attempts_has_no_leaderboard(tmp_path: Path, capsys: py
     ("arguments", "said"),
     [
         (["x", "job.micro_batch=2"], "job.micro_batch is not a configuration key. Did you mean job.micro_batch_size"),
-        (["x", "nodes=2"], "nodes=2 is another machine than the contest's. Type nodes=1. The rule is contest.nodes=1"),
-        (["x", "ranks_per_node=4"], "ranks_per_node=4 is another machine than the contest's. Type ranks_per_node=1."),
-        (["x", "wall_time_min=121"], "wall_time_min=121 is more than the contest gives. Type wall_time_min=120 or"),
+        (["x", "nodes=2"], "nodes=2 is another machine than the contest's. Set nodes=1. The rule is contest.nodes=1"),
+        (["x", "ranks_per_node=4"], "ranks_per_node=4 is another machine than the contest's. Set ranks_per_node=1."),
+        (["x", "wall_time_min=121"], "wall_time_min=121 is more than the contest gives. Set wall_time_min=120 or"),
         (["x", "data.max_samples=8"], "data.max_samples=8 is another epoch than the contest's. Type"),
         (["x", "data.held_out_samples=4"], "data.held_out_samples=4 shortens the epoch. Type"),
         (["x", "job.epochs=null", "job.steps=1"], "job.steps=1 is not the contest's length of training. Type"),
-        (["x", "job.epochs=2"], "job.epochs=2 is not the contest's length of training. Type job.epochs=1"),
-        (["x", "job.sequence_length=16"], "job.sequence_length=16 is not the contest's. Type job.sequence_length=32"),
-        (["x", "job=finetune_lora"], "job.lora does not count. Type job.lora=null."),
+        (["x", "job.epochs=2"], "job.epochs=2 is not the contest's length of training. Set job.epochs=1"),
+        (["x", "job.sequence_length=16"], "job.sequence_length=16 is not the contest's. Set job.sequence_length=32"),
+        (["x", "job=finetune_lora"], "job.lora does not count. Set job.lora=null."),
         (["x", "model.layers=2"], "model.layers=2, the baseline has 4: an attempt keeps model, data and ranks."),
         (["x", "data.bpe_vocab_size=512"], "data.bpe_vocab_size=512, the baseline has 2048: an attempt keeps"),
         (["x", "contest.samples=8"], "contest.samples=8: the rules are the baseline's, and an attempt does not change"),
@@ -432,7 +432,7 @@ def test_of_a_file_with_one_attempt_that_breaks_a_rule_none_is_prepared(
     file, before = campaign.parent / "attempts.yaml", sorted(campaign.iterdir())
     file.write_text("fine: [job.micro_batch_size=2]\nx: [nodes=2]\n")
     assert main(["campaign", str(file), "--campaign", str(campaign)]) == 2
-    assert "nodes=2 is another machine than the contest's. Type nodes=1." in capsys.readouterr().err
+    assert "nodes=2 is another machine than the contest's. Set nodes=1." in capsys.readouterr().err
     assert sorted(campaign.iterdir()) == before
 
 

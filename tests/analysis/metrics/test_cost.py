@@ -88,8 +88,8 @@ def test_a_price_is_positive(rate: float | None, wrong: bool) -> None:
     assert (said is not None) is wrong
     if said is not None:
         assert said == (
-            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Type what your site charges for a "
-            "node and hour, or null."
+            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set it to the charge of your site "
+            "for a node and hour, or to null."
         )
 
 

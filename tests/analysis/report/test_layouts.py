@@ -20,7 +20,7 @@ from analysis.report.headline import answers
 from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
-from analysis.scaling.layouts import held_and_sent
+from analysis.scaling.layouts import memory_and_communication
 from jobs import metrics as m
 from jobs.rundir import RunDir, append_record
 from jobs.schema import Lora, Run, Schedule
@@ -272,7 +272,7 @@ def test_layouts_of_adapters_are_held_to_one_loss_unless_dropout_parts_them(
 def test_the_table_has_grid_parameters_bytes_and_calls_and_a_dash_for_what_is_not_recorded(tmp_path: Path) -> None:
     a_sweep_of_layouts(tmp_path, ranks=(4,))
     finished_run(tmp_path, a_run("silent", parallelism="ddp", ranks_per_node=4))
-    headings, rows = held_and_sent(scaling_groups(read_runs([tmp_path])))
+    headings, rows = memory_and_communication(scaling_groups(read_runs([tmp_path])))
     cells = {row[0]: dict(zip(headings[1:], row[1:], strict=True)) for row in rows}
     assert len(cells) == len(LAYOUT_SPEEDS)  # without the run that recorded nothing
     assert cells["native tp_fsdp"] == {
@@ -372,5 +372,5 @@ def test_a_plan_older_than_context_parallelism_has_one_context_rank(tmp_path: Pa
     directory.plan.write_text(json.dumps(plan))
     counted(directory, 123456)
     assert csv_rows(tmp_path)["run"]["cp"] == "1"
-    _, rows = held_and_sent(scaling_groups(read_runs([tmp_path])))
+    _, rows = memory_and_communication(scaling_groups(read_runs([tmp_path])))
     assert rows == [["native ddp", "1", "1 x 1 x 1 x 1", "123,500"]]

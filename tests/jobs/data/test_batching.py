@@ -19,7 +19,7 @@ from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
 from jobs.engines.native import model as engine_model
 from jobs.engines.native.activation_checkpointing import recompute
 from jobs.engines.native.attention import Samples
-from jobs.engines.native.fill import fill
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.loss import chunked, whole
 from jobs.engines.native.model import Decoder, empty_model, layers
 from jobs.engines.native.weights import values_of
@@ -162,7 +162,7 @@ def decoder(loss: Loss = Loss.whole) -> Decoder:
     """The small model with weights large enough for attention to matter."""
     (point,) = compose([*SMALL, *LAYOUTS["single"]], multirun=False)
     gpt = empty_model(point.run.model, 32, loss)
-    fill(gpt, torch.device("cpu"), values_of(None, 7), tensor=1, tied=False)
+    load_sharded(gpt, torch.device("cpu"), values_of(None, 7), tensor=1, tied=False)
     with torch.no_grad():
         for weight in gpt.parameters():
             if weight.ndim == 2:
@@ -354,16 +354,16 @@ def test_micro_batches_of_a_bucket_have_similar_lengths_on_all_ranks(tmp_path: P
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        (("job.bucket_batches=4",), "job.bucket_batches=4 has no meaning with job.batching=padded. Type "
+        (("job.bucket_batches=4",), "job.bucket_batches=4 has no meaning with job.batching=padded. Set "
          "job.batching=bucketed, or job.bucket_batches=null."),
         (("job.bucket_batches=0", "job.batching=bucketed"), "job.bucket_batches=0 is not a positive number"),
         (("cluster=xe9680_h100", "parallelism=cp_fsdp", "nodes=1", "job.batching=packed", "job.micro_batch_size=2",
-          "scaling.global_batch_size=32"), "ranks whose ring attention cannot. Type job.batching=padded, or "
+          "scaling.global_batch_size=32"), "ranks, whose ring attention cannot. Set job.batching=padded, or "
          "parallelism.context=1."),
-        (("engine=nemo", "job.batching=packed"), "job.batching=packed is a choice of engine=native, and engine=nemo "
-         "has none. Type job.batching=padded, or engine=native."),
-        (("engine=litgpt", "engine.loss=chunked"), "engine.loss=chunked is a choice of engine=native, and "
-         "engine=litgpt has none. Type engine.loss=whole, or engine=native."),
+        (("engine=nemo", "job.batching=packed"), "job.batching=packed is only supported by engine=native, not by "
+         "engine=nemo. Set job.batching=padded, or engine=native."),
+        (("engine=litgpt", "engine.loss=chunked"), "engine.loss=chunked is only supported by engine=native, not by "
+         "engine=litgpt. Set engine.loss=whole, or engine=native."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_batched_so_is_refused(overrides: tuple[str, ...], text: str) -> None:

@@ -150,7 +150,7 @@ def test_what_is_more_often_an_oversight_than_a_wish_is_a_warning(overrides: lis
 def test_a_batch_that_submit_would_refuse_is_a_warning_only() -> None:
     ((verdict, what, said),) = troubles(fits(SITE, a_run("scaling.global_batch_size=30")))
     assert (verdict, what) == ("warning", "layout and batch")
-    assert "GBS 30 is not a multiple of MBS 1 x DP 16 = 16.: Type scaling.global_batch_size=16 or 32" in said
+    assert "GBS 30 is not a multiple of MBS 1 x DP 16 = 16.: Set scaling.global_batch_size=16 or 32" in said
 
 
 def test_a_default_of_memory_is_a_warning_until_memory_is_asked_for() -> None:

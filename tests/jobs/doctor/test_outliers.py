@@ -16,7 +16,7 @@ from jobs.doctor.pairs import bandwidths
 from jobs.doctor.report import Finding, Verdict
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
-from jobs.runtime.transport import nccl_networks, nccl_ways
+from jobs.runtime.transport import nccl_networks, nccl_transports
 from tests.support.doctoring import report
 
 NOISE = st.floats(0.87, 1.13)
@@ -125,10 +125,10 @@ n1:901:950 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA
 
 
 def test_the_transport_is_what_nccl_says_and_sockets_between_gpus_are_a_warning() -> None:
-    assert [*nccl_networks(NCCL_LOG), *nccl_ways(NCCL_LOG)] == ["NET/IB [0]mlx5_0:1/IB", "NET/IB/GDRDMA"]
+    assert [*nccl_networks(NCCL_LOG), *nccl_transports(NCCL_LOG)] == ["NET/IB [0]mlx5_0:1/IB", "NET/IB/GDRDMA"]
     log = NCCL_LOG.replace("IB : Using [0]mlx5_0:1/IB", "Socket : Using [0]eth0:10.0.0.1<0>")
     log = re.sub(r"NET/IB/\d/GDRDMA", "NET/Socket/0", log)
-    sockets = [*nccl_networks(log), *nccl_ways(log)]
+    sockets = [*nccl_networks(log), *nccl_transports(log)]
     assert sockets == ["NET/Socket [0]eth0:10.0.0.1<0>", "NET/Socket"]
     speeds = {"n1": {"n2": 48.0}, "n2": {"n1": 48.0}}
     assert said(speeds, ways=("NET/IB/GDRDMA",))["transport"].verdict is Verdict.ok

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from litgpt.config import Config
 from litgpt.model import GPT
 
-from jobs.engines.native.fill import fill
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import values_of
 from jobs.plan.compose import compose
@@ -30,7 +30,7 @@ def test_the_decoder_has_the_loss_and_gradients_of_litgpts_gpt(shape: str, preci
     (point,) = compose([*SHAPES[shape], "ranks_per_node=1"], multirun=False)
     model = point.run.model
     ours = empty_model(model, 24, Loss.whole)
-    fill(ours, torch.device("cpu"), values_of(None, 5), tensor=1, tied=model.tie_embeddings)
+    load_sharded(ours, torch.device("cpu"), values_of(None, 5), tensor=1, tied=model.tie_embeddings)
     with torch.no_grad():
         for weight in ours.parameters():
             if weight.ndim == 2:

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.native.data_parallel import gather_ahead
-from jobs.engines.native.fill import fill
 from jobs.engines.native.kernels import fuse
+from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import random_value, values_of
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
-from jobs.runtime.prefetch import made_ahead
+from jobs.runtime.prefetch import prefetch
 from jobs.schema import Loss
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, refusal
@@ -66,13 +66,13 @@ def test_only_the_first_rank_of_a_node_opens_the_checkpoint(tmp_path: Path) -> N
     run = make_run(tmp_path, f"job.init_from={tmp_path}/nothing", "engine.weights=node")
     assert set(train(run)) == {1}
     errors = {failed["rank"]: str(failed["error"]) for failed in events(run, "failed")}
-    assert "has no lit_model.pth. Give a LitGPT checkpoint directory" in errors[0]
+    assert "has no lit_model.pth. Set it to a LitGPT checkpoint directory" in errors[0]
     assert "lit_model.pth" not in errors.get(1, "")
 
 
 def test_weights_that_are_drawn_cannot_be_read_once_a_node() -> None:
-    assert "Type job.init_from=DIRECTORY, or engine.weights=each." in refusal("engine.weights=node")
-    assert "Type engine.weights=each, or engine=native." in refusal("engine=nemo", "engine.weights=node")
+    assert "Set job.init_from=DIRECTORY, or engine.weights=each." in refusal("engine.weights=node")
+    assert "Set engine.weights=each, or engine=native." in refusal("engine=nemo", "engine.weights=node")
 
 
 # --- batches made ahead ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_every_step_is_made_once_and_in_order_and_so_many_ahead(depth: int, coun
         made.append(step)
         return step
 
-    with made_ahead(make, range(count), depth) as ready:
+    with prefetch(make, range(count), depth) as ready:
         for position, step in enumerate(ready):
             assert step == position
             assert len(made) <= position + 1 + depth
@@ -107,7 +107,7 @@ def test_what_a_batch_raises_is_raised_in_the_step_that_needs_it() -> None:
             raise ValueError("torn shard")
         return step
 
-    with made_ahead(make, range(9), 4) as ready:
+    with prefetch(make, range(9), 4) as ready:
         assert (next(ready), next(ready)) == (0, 1)
         with pytest.raises(ValueError, match="torn shard"):
             next(ready)
@@ -118,7 +118,7 @@ def test_a_loop_that_stops_early_leaves_no_thread() -> None:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")]
 
     def stops() -> Iterator[int]:
-        with made_ahead(lambda step: step, range(10**9), 3) as ready:
+        with prefetch(lambda step: step, range(10**9), 3) as ready:
             yield next(ready)
             assert len(making()) == 1
             raise KeyboardInterrupt
@@ -129,10 +129,10 @@ def test_a_loop_that_stops_early_leaves_no_thread() -> None:
 
 
 def test_a_negative_number_of_batches_cannot_be_made_ahead() -> None:
-    assert "engine.prefetch_batches=-1 is negative. Type engine.prefetch_batches=0 or more." in refusal(
+    assert "engine.prefetch_batches=-1 is negative. Set engine.prefetch_batches=0 or more." in refusal(
         "engine.prefetch_batches=-1"
     )
-    assert "Type engine.prefetch_batches=0, or engine=native." in refusal("engine=nemo", "engine.prefetch_batches=1")
+    assert "Set engine.prefetch_batches=0, or engine=native." in refusal("engine=nemo", "engine.prefetch_batches=1")
 
 
 # --- the optimizer's loop, gathering ahead, types of the weights ----------------------------------------------
@@ -195,28 +195,28 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ("parallelism=ddp parallelism.prefetch=1", "Type parallelism=fsdp_full, or parallelism.prefetch=null."),
-        ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard cuts none"),
-        ("parallelism=fsdp_full parallelism.prefetch=0", "Type parallelism.prefetch=1 or more."),
-        ("engine.parameters=bfloat16", "Type job.precision=bfloat16, or engine.parameters=float32."),
-        ("kernels=liger", "kernels=liger needs GPUs, and cluster=local has none. Type kernels=torch, or"),
-        ("kernels=liger gpu=h100_sxm engine.compile=true", "Type engine.compile=false, or kernels=torch."),
-        ("kernels=liger gpu=h100_sxm parallelism=tp", "Type kernels=torch, or parallelism.tensor=1."),
+        ("parallelism=ddp parallelism.prefetch=1", "Set parallelism=fsdp_full, or parallelism.prefetch=null."),
+        ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard shards none"),
+        ("parallelism=fsdp_full parallelism.prefetch=0", "Set parallelism.prefetch=1 or more."),
+        ("engine.parameters=bfloat16", "Set job.precision=bfloat16, or engine.parameters=float32."),
+        ("kernels=liger", "kernels=liger needs GPUs, and cluster=local has none. Set kernels=torch, or"),
+        ("kernels=liger gpu=h100_sxm engine.compile=true", "Set engine.compile=false, or kernels=torch."),
+        ("kernels=liger gpu=h100_sxm parallelism=tp", "Set kernels=torch, or parallelism.tensor=1."),
         ("kernels=liger_or_torch model=pythia_14m", "has no kernels for pythia_14m (model.norm=LayerNorm, not RMSNorm"),
-        ("engine=nemo kernels=liger_or_torch", "Type engine.kernels=torch, or engine=native."),
-        ("engine.float8=true", "Type job.precision=bfloat16, or engine.float8=false."),
-        (FLOAT8, "engine.float8=true needs GPUs, and cluster=local has none. Type engine.float8=false;"),
+        ("engine=nemo kernels=liger_or_torch", "Set engine.kernels=torch, or engine=native."),
+        ("engine.float8=true", "Set job.precision=bfloat16, or engine.float8=false."),
+        (FLOAT8, "engine.float8=true needs GPUs, and cluster=local has none. Set engine.float8=false;"),
         (f"{FLOAT8} gpu=a100_sxm_80gb", "compute capability 8.9 or more, which a100_sxm_80gb is not."),
         (f"{FLOAT8} gpu=mi300x", "compute capability 8.9 or more, which mi300x is not."),
-        (f"{FLOAT8} gpu=h100_sxm parallelism=tp", "Type engine.float8=false, or parallelism.tensor=1."),
+        (f"{FLOAT8} gpu=h100_sxm parallelism=tp", "Set engine.float8=false, or parallelism.tensor=1."),
         (f"{FLOAT8} gpu=h100_sxm model.intermediate_size=680", "model intermediate_size=680 (tiny) is none"),
-        (f"{FLOAT8} gpu=h100_sxm model=mixtral_8x7b", "Type engine.float8=false, or choose a dense model."),
-        ("engine=nemo engine.float8=true", "Type engine.float8=false, or engine=native."),
-        ("engine=nemo engine.optimizer=fused", "Type engine.optimizer=null, or engine=native."),
-        ("engine=nemo engine.parameters=bfloat16 job.precision=bfloat16", "Type engine.parameters=float32, or"),
+        (f"{FLOAT8} gpu=h100_sxm model=mixtral_8x7b", "Set engine.float8=false, or choose a dense model."),
+        ("engine=nemo engine.float8=true", "Set engine.float8=false, or engine=native."),
+        ("engine=nemo engine.optimizer=fused", "Set engine.optimizer=null, or engine=native."),
+        ("engine=nemo engine.parameters=bfloat16 job.precision=bfloat16", "Set engine.parameters=float32, or"),
     ],
 )
-def test_choices_that_cannot_be_are_refused_with_what_to_type(overrides: str, words: str) -> None:
+def test_choices_that_cannot_be_are_refused_with_what_to_set(overrides: str, words: str) -> None:
     assert words in refusal(*overrides.split())
 
 
@@ -263,7 +263,7 @@ def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(monkeypatch:
     monkeypatch.setitem(sys.modules, "liger_kernel.ops", stand_in)
     (point,) = compose(["model=tiny"], multirun=False)
     gpt = empty_model(point.run.model, 16, Loss.whole)
-    fill(gpt, torch.device("cpu"), values_of(None, 1), tensor=1, tied=False)
+    load_sharded(gpt, torch.device("cpu"), values_of(None, 1), tensor=1, tied=False)
     tokens = torch.arange(32).reshape(2, 16)
     # Whole rows, and one packed row of samples of 9 and 7 tokens.
     rows = [(tokens, tokens + 1), (tokens[:1], tokens[:1] + 1, torch.tensor([[*range(9), *range(7)]]))]
@@ -295,7 +295,7 @@ def test_where_a_rank_has_no_gpu_fused_kernels_fall_back_on_record_or_end_the_ru
     # Said to have a GPU, and has none.
     ends = make_run(tmp_path, "name=ends", *one, "kernels=liger", "gpu=h100_sxm")
     assert train(ends) == [1]
-    assert "torch sees no GPU here (device cpu). Type kernels=liger_or_torch, or kernels=torch." in str(
+    assert "torch sees no GPU here (device cpu). Set kernels=liger_or_torch, or kernels=torch." in str(
         events(ends, "failed")[0]["error"]
     )
 
@@ -309,7 +309,7 @@ def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "gpu=h100_sxm", *FLOAT8.split())
     assert train(run) == [1]
-    assert "this rank has no NVIDIA GPU. Type engine.float8=false." in str(events(run, "failed")[0]["error"])
+    assert "this rank has no NVIDIA GPU. Set engine.float8=false." in str(events(run, "failed")[0]["error"])
 
 
 def test_the_plan_warns_of_float8_that_is_not_compiled() -> None:

@@ -30,7 +30,7 @@ from jobs.plan.compose import compose
 from jobs.plan.show import show
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.runtime.steps import batches_of, samples
-from jobs.runtime.transport import gloo_ways
+from jobs.runtime.transport import gloo_transports
 from jobs.submit.prepare import prepare_samples
 from tests.support.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json
@@ -206,7 +206,7 @@ def test_the_record_is_as_complete_as_any_engines(name: str, request: pytest.Fix
     (begun,), (end,) = events(run, "started"), events(run, "finished")
     assert begun["litgpt"] == "0.5.12"
     assert begun["ranks"] == (2 if name == "sharded" else 1)
-    assert [event["ways"] for event in events(run, "transport")] == ([gloo_ways()] if name == "sharded" else [])
+    assert [event["ways"] for event in events(run, "transport")] == ([gloo_transports()] if name == "sharded" else [])
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
     (own,) = events(run, "litgpt")
@@ -280,7 +280,7 @@ def test_a_checkpoint_of_another_model_is_refused_before_litgpt_reads_it(native:
     start = load_run(native.config).job.init_from
     run = make_run(tmp_path, *LITGPT, *PRETRAINING, "model.layers=3", f"job.init_from={start}")
     assert train(run) == [1]
-    assert "it is of another model" in str(events(run, "failed")[0]["error"])
+    assert "it belongs to another model" in str(events(run, "failed")[0]["error"])
 
 
 # --- what is asked of LitGPT, and what is not ----------------------------------------------------------------
@@ -302,21 +302,24 @@ TWO = ("ranks_per_node=2", "parallelism=fsdp_full", "engine.activation_checkpoin
         ((*GOOD_FULL, "job=finetune_lora", "job.lora.alpha=1.5"), "whole numbers as job.lora.alpha, not 1.5"),
         ((*GOOD_FULL, "job.clip_norm=1.0"), "finetune_full does not clip gradients (job.clip_norm=1)"),
         ((*GOOD_TEXT, "job.clip_norm=null"), "pretrain always clips gradients"),
-        ((*GOOD_FULL, "job.min_learning_rate=1e-6"), "Type job.min_learning_rate=0"),
-        ((*GOOD_FULL, "job.warmup_steps=0"), "divides by job.warmup_steps. Type job.warmup_steps=1"),
+        ((*GOOD_FULL, "job.min_learning_rate=1e-6"), "Set job.min_learning_rate=0"),
+        ((*GOOD_FULL, "job.warmup_steps=0"), "divides by job.warmup_steps. Set job.warmup_steps=1"),
         ((*GOOD_FULL, "engine.activation_checkpointing=full"), "on one rank has engine.activation_checkpointing=none"),
-        ((*GOOD_FULL, *TWO[:2]), "Type engine.activation_checkpointing=full"),
+        ((*GOOD_FULL, *TWO[:2]), "Set engine.activation_checkpointing=full"),
         ((*GOOD_FULL, "engine.compile=true"), "finetune_full never compiles the model"),
         ((*GOOD_TEXT, "engine.compile=false"), "pretrain always compiles the model"),
         ((*GOOD_FULL, "model.tie_embeddings=true"), "finetune_full does not tie embeddings"),
         ((*GOOD_FULL, "job.checkpoint_every_steps=5"), "saves its weights at the end only"),
         ((*GOOD_FULL, "engine.distributed_optimizer=true"), "is Megatron's"),
-        ((*GOOD_FULL, "engine.prefetch_batches=2"), "engine.prefetch_batches=2 is a choice of engine=native"),
-        ((*GOOD_FULL, "job.batching=packed"), "Type job.batching=padded, or engine=native"),
-        ((*GOOD_FULL, "engine.pace_every_steps=5"), "Type engine.pace_every_steps=null, or engine=native"),
-        ((*GOOD_FULL, *TWO, "parallelism.prefetch=2"), "parallelism.prefetch=2 is a choice of engine=native"),
-        ((*GOOD_FULL, "job.precision=float32", "engine.parameters=bfloat16"), "Type job.precision=bfloat16"),
-        ((*GOOD_FULL, "engine.weights=node", "job.init_from=x"), "engine.weights=node is a choice of engine=native"),
+        ((*GOOD_FULL, "engine.prefetch_batches=2"), "engine.prefetch_batches=2 is only supported by engine=native"),
+        ((*GOOD_FULL, "job.batching=packed"), "Set job.batching=padded, or engine=native"),
+        ((*GOOD_FULL, "engine.pace_every_steps=5"), "Set engine.pace_every_steps=null, or engine=native"),
+        ((*GOOD_FULL, *TWO, "parallelism.prefetch=2"), "parallelism.prefetch=2 is only supported by engine=native"),
+        ((*GOOD_FULL, "job.precision=float32", "engine.parameters=bfloat16"), "Set job.precision=bfloat16"),
+        (
+            (*GOOD_FULL, "engine.weights=node", "job.init_from=x"),
+            "engine.weights=node is only supported by engine=native",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -352,4 +355,4 @@ def test_the_plan_shows_what_will_be_called(
     assert script in shown
     assert words in shown
     assert "litgpt 0.5.12 is called as" in shown
-    assert "means the samples of a step over all devices and nodes" in shown
+    assert "counts the samples of a step over all devices and nodes" in shown

@@ -26,7 +26,7 @@ from jobs.plan.compose import compose
 from jobs.plan.rules.nemo import unsupported
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
-from jobs.runtime.transport import gloo_ways
+from jobs.runtime.transport import gloo_transports
 from jobs.submit.commands import submit
 from tests.support.nemo.real_nemo import Nemo, shimmed_python
 from tests.support.paths import ROOT
@@ -263,7 +263,7 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(nemo: Nemo, tmp_
     assert losses(run) == losses(made)
     failed = events(run, "checkpoint_failed")
     assert [event["step"] for event in failed] == [4, 6]
-    assert f"The last good one stays. Is the disk full? Type df -h {run.checkpoints}" in str(failed[0]["error"])
+    assert f"The last good one stays. Is the disk full? Run df -h {run.checkpoints}" in str(failed[0]["error"])
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +371,7 @@ def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_pat
     assert (begun["device"], begun["ranks"], begun["emulated_nodes"]) == ("cpu", 4, True)
     all_weights, held = (float(str(events(run, "layout")[0]["parameters_held"])) for run in (one, four))
     assert 0.25 < held / all_weights < 0.3, "norms are whole on every rank of a stage"
-    assert [event["ways"] for run in (one, four) for event in events(run, "transport")] == [gloo_ways()]
+    assert [event["ways"] for run in (one, four) for event in events(run, "transport")] == [gloo_transports()]
     (end,) = events(four, "finished")
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
@@ -386,7 +386,7 @@ def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_pat
 # --- where it cannot run -------------------------------------------------------------------------------------
 
 
-def test_a_machine_without_a_gpu_is_refused_with_what_to_type(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_refused_with_what_to_set(tmp_path: Path) -> None:
     run = make_run(tmp_path, *NEMO, *ONE)
     assert train(run) == [1]
     assert "computes on GPUs only, and torch sees none here" in str(events(run, "failed")[0]["error"])
@@ -414,13 +414,13 @@ def test_a_job_whose_python_has_the_shim_trains_and_any_other_call_is_python(tmp
     ("overrides", "words"),
     [
         (["parallelism=fsdp_full"], "replicates weights and parallelism=fsdp_full shards them"),
-        (["parallelism=pp", "parallelism.schedule=GPipe"], "Type parallelism.schedule=1F1B or Interleaved1F1B"),
-        (["parallelism=pp", "parallelism.stage_split=balanced"], "Type parallelism.stage_layers=null"),
+        (["parallelism=pp", "parallelism.schedule=GPipe"], "Set parallelism.schedule=1F1B or Interleaved1F1B"),
+        (["parallelism=pp", "parallelism.stage_split=balanced"], "Set parallelism.stage_layers=null"),
         (["parallelism=pp", "parallelism.schedule=Interleaved1F1B", "scaling.global_batch_size=3",
           "job.micro_batch_size=1"], "in rounds of 2 micro-batches (parallelism.pipeline), and a step has 3"),
-        (["parallelism=tp", "parallelism.loss_parallel=false"], "Type parallelism.loss_parallel=true"),
+        (["parallelism=tp", "parallelism.loss_parallel=false"], "Set parallelism.loss_parallel=true"),
         (["parallelism=tp", "parallelism.sequence_parallel=true"], "needs Transformer Engine"),
-        (["parallelism=ddp", "engine.compile=true"], "Type engine.compile=false"),
+        (["parallelism=ddp", "engine.compile=true"], "Set engine.compile=false"),
         (["model=pythia_14m"], "no layers with attention and feed-forward side by side"),
         (["model=mixtral_8x7b"], "does not train mixtures of experts yet (mixtral_8x7b has 8 experts)"),
         (["parallelism=tp", "job=finetune_lora", "job.lora.rank=3"], "does not divide job.lora.rank=3. Use 1 or 3"),

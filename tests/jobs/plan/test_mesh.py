@@ -1,4 +1,4 @@
-"""The drawing of the rank grid: what a person reads in it is where the ranks are."""
+"""The drawing of the rank grid shows every rank on its node, at its coordinates."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jobs.cli import main
-from jobs.layout import AXES, Layout
+from jobs.layout import AXIS_NAMES, Layout
 from jobs.plan.mesh import draw
 
 FOLD = re.compile(r"\.\.\. nodes? (\d+)(?:\.\.(\d+))?, ranks? (\d+)(?:\.\.(\d+))?: (.+) \.\.\.")
 
 
 def grid(nodes: int, ranks_per_node: int, **degrees: int) -> Layout:
-    ones = dict.fromkeys(AXES, 1)
+    ones = dict.fromkeys(AXIS_NAMES, 1)
     return Layout(nodes=nodes, ranks_per_node=ranks_per_node, **(ones | degrees))
 
 
 @st.composite
 def grids(draw_: st.DrawFn, most: int = 512) -> Layout:
-    degrees = {axis: draw_(st.sampled_from([1, 2, 3, 4, 8])) for axis in AXES}
+    degrees = {axis: draw_(st.sampled_from([1, 2, 3, 4, 8])) for axis in AXIS_NAMES}
     world = math.prod(degrees.values())
     assume(world <= most)
     return grid(
@@ -33,7 +33,7 @@ def grids(draw_: st.DrawFn, most: int = 512) -> Layout:
 
 
 def ranks_read(drawing: str) -> Iterator[tuple[int, int, dict[str, int]]]:
-    """Rank, node and coordinates as a reader finds them: above each rank, the last number that began."""
+    """Yield rank, node and coordinates as a reader finds them: above each rank, the last number that began."""
     bands: list[list[str]] = []
     for line in drawing.splitlines():
         if "+- node" in line:
@@ -49,22 +49,22 @@ def ranks_read(drawing: str) -> Iterator[tuple[int, int, dict[str, int]]]:
 
 
 def folded(drawing: str) -> range:
-    """The ranks that the drawing says it leaves out."""
+    """Return the ranks that the drawing folds."""
     match = FOLD.search(drawing)
     return range(int(match[3]), int(match[4] or match[3]) + 1) if match else range(0)
 
 
 @given(layout=grids(), width=st.sampled_from([80, 120]))
-def test_every_rank_is_drawn_on_its_node_at_its_coordinates_or_said_to_be_folded(layout: Layout, width: int) -> None:
+def test_every_rank_is_drawn_on_its_node_at_its_coordinates_or_listed_as_folded(layout: Layout, width: int) -> None:
     assume(layout.world_size > 1)
     drawing = draw(layout, width=width)
     read = list(ranks_read(drawing))
     for rank, node, places in read:
         assert node == rank // layout.ranks_per_node
-        expected = dict(zip(AXES, layout.coordinates(rank), strict=True))
+        expected = dict(zip(AXIS_NAMES, layout.coordinates(rank), strict=True))
         assert places == {axis: expected[axis] for axis in places}
-        assert {axis for axis in AXES if axis not in places} == {
-            axis for axis, degree in zip(AXES, layout.shape, strict=True) if degree == 1
+        assert {axis for axis in AXIS_NAMES if axis not in places} == {
+            axis for axis, degree in zip(AXIS_NAMES, layout.shape, strict=True) if degree == 1
         }
     assert sorted([*(rank for rank, _, _ in read), *folded(drawing)]) == list(range(layout.world_size))
 
@@ -87,7 +87,7 @@ def test_nodes_that_are_folded_as_a_pattern_repeat_the_nodes_before_them(layout:
 
 
 @given(layout=grids(most=1024), width=st.sampled_from([80, 120]))
-def test_a_drawing_is_ascii_and_as_wide_as_it_is_told_and_never_long(layout: Layout, width: int) -> None:
+def test_a_drawing_is_ascii_and_no_wider_than_the_width_and_never_long(layout: Layout, width: int) -> None:
     lines = draw(layout, width=width).splitlines()
     assert all(line.isascii() and line == line.rstrip() for line in lines)
     assert max(len(line) for line in lines if "|" in line or line.startswith(" ")) <= width if len(lines) > 1 else True
@@ -100,7 +100,7 @@ def test_eight_ranks_of_tp_pp_and_fsdp_on_two_nodes() -> None:
         draw(grid(2, 4, pp=2, dp_shard=2, tp=2), [[0, 1], [2, 3]])
         == """\
 Mesh: 8 ranks = pp 2 x dp_shard 2 x tp 2, on 2 nodes
-Ranks sit in blocks, 4 a node (srun is told --distribution=block).
+Ranks are placed in blocks of 4 per node (srun --distribution=block).
 
               +- node 0 --+- node 1 --+
 pp            | 0         | 1         |
@@ -118,10 +118,10 @@ pp 1  ranks 4..7  node 1  layers 2..3"""
     )
 
 
-def test_two_ranks_of_one_node_need_no_word_on_placement() -> None:
+def test_one_node_needs_no_line_on_placement() -> None:
     drawing = draw(grid(1, 2, dp_replicate=2))
     assert "on 1 node\n" in drawing
-    assert "places ranks in blocks" not in drawing
+    assert "in blocks" not in drawing
     assert "1 group of 2  ranks 0, 1 keep equal weights  inside a node" in drawing
 
 

@@ -173,9 +173,9 @@ def test_the_batch_is_the_next_one_and_getting_it_is_timed() -> None:
 
 
 def test_what_the_interval_cannot_be_is_refused() -> None:
-    assert "engine.pace_every_steps=-1 is negative. Type engine.pace_every_steps=0 or more." in refusal(
+    assert "engine.pace_every_steps=-1 is negative. Set engine.pace_every_steps=0 or more." in refusal(
         "engine.pace_every_steps=-1"
     )
     for engine in ("nemo", "litgpt"):
         told = refusal(f"engine={engine}", "engine.pace_every_steps=5")
-        assert "Type engine.pace_every_steps=null, or engine=native." in told
+        assert "Set engine.pace_every_steps=null, or engine=native." in told

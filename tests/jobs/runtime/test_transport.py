@@ -12,7 +12,7 @@ import pytest
 from analysis.report.leaderboard import notes, records
 from jobs.cli import main
 from jobs.rundir import RunDir
-from jobs.runtime.transport import SOCKETS_ADVICE, gloo_ways, heard_of_nccl, listen_to_nccl
+from jobs.runtime.transport import SOCKETS_ADVICE, gloo_transports, listen_to_nccl, read_nccl_transports
 from tests.support.campaigns import SLOWER, board_of, pairs
 from tests.support.fake_runs import a_run, event, finished_run
 from tests.support.real_run import events, make_run, printed, train
@@ -49,9 +49,9 @@ def test_what_nccl_told_is_read_once_whatever_the_device_and_its_file_goes(
 ) -> None:
     log = RunDir(tmp_path).nccl_log(3)
     log.write_text(told)
-    assert heard_of_nccl(log) == ways
+    assert read_nccl_transports(log) == ways
     assert list(tmp_path.iterdir()) == []
-    assert heard_of_nccl(log) == []
+    assert read_nccl_transports(log) == []
 
 
 def test_nccl_is_asked_to_tell_a_file_of_the_rank_unless_somebody_asked_before(tmp_path: Path) -> None:
@@ -72,9 +72,11 @@ def test_nccl_is_asked_to_tell_a_file_of_the_rank_unless_somebody_asked_before(t
 def test_a_run_of_several_ranks_records_once_an_attempt_how_they_talk(ranks: int, tmp_path: Path) -> None:
     run = make_run(tmp_path, "nodes=1", f"ranks_per_node={ranks}", "parallelism=ddp", "job.steps=2")
     assert train(run) == [0] * ranks, printed(run)
-    assert [(event["step"], event["ways"]) for event in events(run, "transport")] == [(1, gloo_ways())] * (ranks - 1)
+    assert [(event["step"], event["ways"]) for event in events(run, "transport")] == [(1, gloo_transports())] * (
+        ranks - 1
+    )
     (row,) = rows(run.path)
-    assert row["transport"] == ("" if ranks == 1 else gloo_ways()[0])
+    assert row["transport"] == ("" if ranks == 1 else gloo_transports()[0])
     assert list(run.path.glob("nccl-*")) == []
 
 

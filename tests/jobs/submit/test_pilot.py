@@ -52,17 +52,17 @@ def details(sweep: SweepDir) -> dict[str, tuple[State, str]]:
     ("overrides", "said"),
     [
         (["launcher.pilot_nodes=null"],
-         "launcher=pilot needs the size of its one job. Type launcher.pilot_nodes=NODES "
+         "launcher=pilot needs the size of its one job. Set launcher.pilot_nodes=NODES "
          "launcher.pilot_wall_time_min=MINUTES."),
-        (["nodes=8"], "nodes=8, but launcher.pilot_nodes=4. Type launcher.pilot_nodes=8 or more."),
+        (["nodes=8"], "nodes=8, but launcher.pilot_nodes=4. Set launcher.pilot_nodes=8 or more."),
         (["wall_time_min=20"],
-         "wall_time_min=20 leaves launcher.pilot_wall_time_min=20 no time to start. Type "
+         "wall_time_min=20 leaves launcher.pilot_wall_time_min=20 no time to start. Set "
          "launcher.pilot_wall_time_min=21 or more, or wall_time_min=19 or less."),
         (["cluster.max_nodes=3"],
-         "launcher.pilot_nodes=4, but generic_slurm allows 3 (cluster.max_nodes). Type launcher.pilot_nodes=3 or "
+         "launcher.pilot_nodes=4, but generic_slurm allows 3 (cluster.max_nodes). Set launcher.pilot_nodes=3 or "
          "less."),
         (["cluster.max_wall_time_min=10"],
-         "launcher.pilot_wall_time_min=20, but generic_slurm allows 10 (cluster.max_wall_time_min). Type "
+         "launcher.pilot_wall_time_min=20, but generic_slurm allows 10 (cluster.max_wall_time_min). Set "
          "launcher.pilot_wall_time_min=10 or less."),
         (["launcher.pilot_nodes=0"], "launcher.pilot_nodes=0 is not a positive number."),
     ],

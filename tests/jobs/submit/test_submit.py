@@ -75,7 +75,7 @@ def test_a_run_directory_that_exists_is_never_overwritten(tmp_path: Path, capsys
 
 def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "-m", "job=pretrain,finetune_lora", f"runs_dir={tmp_path}"]) == 2
-    assert "engine=native trains all weights, not adapters (job.lora). Type engine=nemo" in told(capsys)
+    assert "engine=native trains all weights, not adapters (job.lora). Set engine=nemo" in told(capsys)
     assert files(tmp_path) == set()
 
 

@@ -154,7 +154,7 @@ def test_a_rank_that_fails_leaves_its_rank_node_and_error_on_record(tmp_path: Pa
     run = make_run(tmp_path, "parallelism=ddp", f"job.init_from={tmp_path}/nothing")
     assert set(train(run)) == {1}
     failed = events(run, "failed")
-    assert "has no lit_model.pth. Give a LitGPT checkpoint directory" in str(failed[0]["error"])
+    assert "has no lit_model.pth. Set it to a LitGPT checkpoint directory" in str(failed[0]["error"])
     assert {"rank", "node"} <= failed[0].keys()
 
 
@@ -193,7 +193,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_shapes(tmp_path: Path
     other = make_run(tmp_path, "name=other", "parallelism=single", "ranks_per_node=1", f"job.init_from={run.export}",
                      "model.intermediate_size=96")  # fmt: skip
     assert train(other) == [1]
-    assert "has shape (80, 48), the model wants (96, 48). Choose model= to match." in str(events(other, "failed")[0])
+    assert "has shape (80, 48), the model wants (96, 48). Set model= to match." in str(events(other, "failed")[0])
 
 
 # --- the record ----------------------------------------------------------------------------------------------

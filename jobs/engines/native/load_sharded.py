@@ -1,4 +1,4 @@
-"""Weights into their places: each rank keeps its part of every full tensor."""
+"""Load weights into a sharded model: each rank keeps its shard of every full tensor."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from jobs.engines.native.tensor_parallel import grouped_by_rank
 from jobs.engines.native.weights import Values
 
 
-def fill(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: bool) -> None:
-    """Give every parameter memory on the device and this rank's part of its full value."""
+def load_sharded(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: bool) -> None:
+    """Allocate every parameter on the device and copy this rank's shard of its full value into it."""
     shapes = {name: parameter.shape for name, parameter in gpt.named_parameters()}
     gpt.to_empty(device=device)
-    tie_embeddings(gpt, tied=tied)  # to_empty gave each its own memory
+    tie_embeddings(gpt, tied=tied)  # to_empty gives each its own memory
     gpt.cos, gpt.sin = gpt.rope_cache(device=device)
     with torch.no_grad():
         for name, parameter in gpt.named_parameters():
             full = grouped_by_rank(name, values(name, shapes[name], parameter.dtype, device), gpt.config, tensor)
-            parameter.copy_(part_of(full, parameter))
+            parameter.copy_(shard_of(full, parameter))
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor."""
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return the local tensor of a DTensor, or the tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def part_of(full: Tensor, like: Tensor) -> Tensor:
-    """This rank's part of a full tensor that every rank has; cut as `like` is, without communication."""
+def shard_of(full: Tensor, like: Tensor) -> Tensor:
+    """Return this rank's shard of a full tensor that every rank holds, sharded as `like`, without communication."""
     if not isinstance(like, DTensor):
         return full
     replicated = DTensor.from_local(full, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
