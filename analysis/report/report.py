@@ -23,6 +23,7 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
+from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import endings
 from analysis.formatting import ABSENT, interval_words, one_line, unbroken
 from analysis.formatting import markdown_cell as escaped
@@ -30,7 +31,7 @@ from analysis.load.discover import Found, read
 from analysis.load.run_directory import RunResult
 from analysis.logs.steps import WARM_UP_RULE
 from analysis.report.bottlenecks import Limits, limits
-from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.caveats import warnings
 from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure, Section

@@ -20,9 +20,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.load.run_files import SETTLED_NS
-from analysis.report.caveats import loss_doubts
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
 from jobs.rundir import RunDir, SweepDir, append_record, dump_run

@@ -15,9 +15,9 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult, latest, step_records
-from analysis.report.caveats import loss_doubts
 from analysis.report.points_table import POINT_METRICS, spread_at
 from analysis.report.runs_table import Row, columns_of, rows_of
 from analysis.scaling.groups import Group, scaling_groups

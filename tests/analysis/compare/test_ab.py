@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_ind
 
-from analysis.compare.ab import Comparison, compare_groups, ratio_of, welch_interval
+from analysis.compare.ab import Comparison, compare_groups
+from analysis.compare.core import Ratio
+from analysis.intervals import welch_interval
 from analysis.load.discover import read, read_runs
 from analysis.report.compare import compare, compared_report
 from analysis.report.report import markdown
@@ -24,7 +26,7 @@ from tests.support.campaigns import runs
 from tests.support.fake_runs import a_run, with_engine, with_job
 from tests.support.report_pages import Page
 
-TWO = "It takes two of them: slurmscale report --compare runs/before runs/after"
+TWO = "Pass two directories: slurmscale report --compare runs/before runs/after"
 throughputs = st.lists(st.floats(1, 1e6), min_size=3, max_size=8)
 
 
@@ -67,7 +69,9 @@ def test_a_difference_within_the_repeats_cannot_be_told_apart(tmp_path: Path) ->
     runs(tmp_path / "a", (0.50, 0.52, 0.48))
     runs(tmp_path / "b", (0.49, 0.51, 0.47))
     sentence = answer_in(tmp_path)[0]
-    assert sentence.startswith("CPU: A and B cannot be told apart: B measured 1.020 times as fast as A (n = 3 and 3, ")
+    assert sentence.startswith(
+        "CPU: A and B do not differ significantly: B measured 1.020 times as fast as A (n = 3 and 3, "
+    )
 
 
 def test_two_repeats_give_no_interval_and_no_verdict_however_far_apart(tmp_path: Path) -> None:
@@ -75,8 +79,8 @@ def test_two_repeats_give_no_interval_and_no_verdict_however_far_apart(tmp_path:
     runs(tmp_path / "b", (0.25, 0.26))
     assert answer_in(tmp_path)[0] == (
         "CPU: B measured 1.981 times as fast as A (n = 2 and 2, no interval, every repeat of B over every one of A "
-        "1.923 to 2.040; ddp, 1 rank on 1 node, same nodes). That does not tell a difference from chance: it takes at "
-        "least 3 repeats on each side, such as repeat=1,2,3."
+        "1.923 to 2.040; ddp, 1 rank on 1 node, same nodes). That does not distinguish a difference from chance: "
+        "at least 3 repeats on each side are required, such as repeat=1,2,3."
     )
 
 
@@ -90,7 +94,7 @@ def test_runs_without_any_recorded_difference_are_said_to_differ_by_noise(tmp_pa
     runs(tmp_path / "a", SLOW)
     runs(tmp_path / "b", (0.501, 0.503, 0.499))
     assert answer_in(tmp_path)[1] == (
-        "No recorded setting, version, code or node differs between A and B: what differs here is noise."
+        "No recorded setting, version, code or node differs between A and B: a difference in speed is noise."
     )
 
 
@@ -136,8 +140,8 @@ def test_many_pairs_that_go_both_ways_cannot_be_told_apart(tmp_path: Path) -> No
         runs(tmp_path / "a", [0.5], run)
         runs(tmp_path / "b", [0.4 if ranks < 5 else 0.6], with_job(run, micro_batch_size=2))
     assert answer_in(tmp_path)[0].endswith(
-        "; B was faster in 4 of 6 pairs (two-sided sign test, p = 0.69), so over all pairs A and B cannot be told "
-        "apart."
+        "; B was faster in 4 of 6 pairs (two-sided sign test, p = 0.69), so over all pairs A and B do not differ "
+        "significantly."
     )
 
 
@@ -148,7 +152,7 @@ def test_pairs_of_both_directions_are_no_win(tmp_path: Path) -> None:
         runs(tmp_path / "b", [time_s / speed for time_s in SLOW], with_job(run, micro_batch_size=2))
     sentence = answer_in(tmp_path)[0]
     assert sentence.startswith("CPU: B measured 1.000 times as fast as A (geometric mean of 3 pairs, 0.8000 to 1.250; ")
-    assert "; by 95 % intervals: B faster in 1, B slower in 1, not told apart in 1; " in sentence
+    assert "; by 95 % intervals: B faster in 1, B slower in 1, no significant difference in 1; " in sentence
     assert sentence.endswith("; fewer than 6 pairs differ, so there is no sign test.")
 
 
@@ -169,7 +173,7 @@ def test_no_ratio_is_told_where_a_loss_is_not_believed(tmp_path: Path) -> None:
     runs(tmp_path / "a", (*SLOW, 0.5, 0.5))
     runs(tmp_path / "b", FAST, losses=[9.0] * 6)
     assert answer_in(tmp_path)[0] == (
-        "CPU: no ratio is told, because in every pair the loss of A or of B is not believed."
+        "CPU: no ratio is reported, because in every pair the loss of A or of B is not believed."
     )
     assert "loss not believed: not counted" in text_in(tmp_path)
 
@@ -177,7 +181,7 @@ def test_no_ratio_is_told_where_a_loss_is_not_believed(tmp_path: Path) -> None:
 def test_losses_of_other_hyperparameters_are_not_compared(tmp_path: Path) -> None:
     runs(tmp_path / "a", SLOW)
     runs(tmp_path / "b", FAST, with_job(a_run(), learning_rate=2e-3), losses=[9.0] * 6)
-    assert "losses do not compare" in text_in(tmp_path)
+    assert "losses not comparable" in text_in(tmp_path)
     assert answer_in(tmp_path)[0].startswith("CPU: B is 1.250 times as fast as A")
 
 
@@ -212,8 +216,8 @@ def test_a_point_without_a_partner_is_listed_with_what_the_nearest_has_instead(t
     runs(tmp_path / "b", FAST)
     found = compared_in(tmp_path)
     assert len(found.pairs) == 1
-    ((arm, why),) = found.unpaired
-    assert (arm.side, arm.described) == ("A", "fsdp_full, 1 rank on 1 node")
+    ((side, why),) = found.unpaired
+    assert (side.name, side.described) == ("A", "fsdp_full, 1 rank on 1 node")
     assert why == ("none in B is equal; the nearest, ddp, 1 rank on 1 node, has parallelism.name ddp, not fsdp_full")
 
 
@@ -226,9 +230,7 @@ def test_other_tasks_and_other_numbers_of_ranks_are_never_paired(tmp_path: Path,
         "ranks": a_run(ranks_per_node=2),
     }
     runs(tmp_path / "b", FAST, changed[other])
-    assert answer_in(tmp_path) == [
-        "Not compared: no point of A has a partner in B; each is listed below with the reason."
-    ]
+    assert answer_in(tmp_path) == ["Not compared: no point of A has a partner in B; the reasons are listed below."]
     assert "Points without a partner" in text_in(tmp_path)
 
 
@@ -289,17 +291,17 @@ def test_of_equal_sides_about_one_in_twenty_is_told_apart(noise: tuple[float, fl
     wrong = 0
     for _ in range(2000):
         a, b = ([draw.lognormvariate(8, spread) for _ in range(3)] for spread in noise)
-        wrong += ratio_of(a, b).direction != 0
+        wrong += Ratio.of_sides(a, b).direction != 0
     assert 0.02 < wrong / 2000 < 0.07
 
 
 @given(throughputs, throughputs)
 def test_swapping_a_and_b_turns_every_number_over(a: list[float], b: list[float]) -> None:
-    there, back = ratio_of(a, b), ratio_of(b, a)
-    assert [back.medians, back.high, back.low] == pytest.approx([1 / there.medians, 1 / there.low, 1 / there.high])
+    there, back = Ratio.of_sides(a, b), Ratio.of_sides(b, a)
+    assert [back.middle, back.high, back.low] == pytest.approx([1 / there.middle, 1 / there.low, 1 / there.high])
     assert back.direction == -there.direction
-    assert there.low <= there.medians * (1 + 1e-12)
-    assert there.medians <= there.high * (1 + 1e-12)
+    assert there.low <= there.middle * (1 + 1e-12)
+    assert there.middle <= there.high * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(("faster", "slower"), [(6, 0), (5, 1), (4, 4), (9, 1), (0, 7)])
@@ -368,9 +370,7 @@ def test_the_same_two_give_the_same_bytes(tmp_path: Path) -> None:
 def test_a_copy_of_a_is_nothing_to_compare_it_with(tmp_path: Path) -> None:
     runs(tmp_path / "a", SLOW)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    assert answer_in(tmp_path) == [
-        "Not compared: no point of A has a partner in B; each is listed below with the reason."
-    ]
+    assert answer_in(tmp_path) == ["Not compared: no point of A has a partner in B; the reasons are listed below."]
     text = text_in(tmp_path)
     assert "B has no run that can be used" in text
     assert "a copy of" in text
@@ -400,9 +400,8 @@ def test_a_missing_an_empty_and_the_same_directory_are_refused_with_what_to_type
         with pytest.raises(ReportError) as same:
             compare(tmp_path / "a", b, None)
         assert str(same.value) == (
-            f"--compare: {tmp_path / 'a'} and {b} {where}, so there is nothing to tell apart. Give two sweeps or "
-            "directories of runs of which neither lies in the other, for instance: slurmscale report --compare "
-            "runs/before runs/after"
+            f"--compare: {tmp_path / 'a'} and {b} {where}, so there is nothing to compare. Pass two sweeps or run "
+            "directories, neither inside the other, for instance: slurmscale report --compare runs/before runs/after"
         )
 
 

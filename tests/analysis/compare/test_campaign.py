@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from analysis.compare.campaign import Board, Entry, Verdict, boards
+from analysis.compare.campaign import Entry, Leaderboard, Verdict, leaderboards
 from analysis.load.discover import read_runs
 from analysis.report.leaderboard import lead, notes, print_board, reasons
 from jobs.campaign.attempt import attempt_points, baseline_points, campaign_points, opened
@@ -27,12 +27,13 @@ from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run
 from jobs.submit.provenance import PACKAGES
-from tests.support.campaigns import EXPERIMENT, SLOWER, a_repeat, board_of, pairs
+from tests.support.campaigns import SLOWER, a_repeat, leaderboard_of, pairs
 from tests.support.fake_runs import a_run, ended, event, prepared, step, with_job
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, train
 from tests.support.report_pages import Page
 
+EXPERIMENT = ["+experiment=apac_hpc_ai_2024", "model=tiny", "data=stdlib"]
 # One rank, 24 samples, and an epoch of 6 steps.
 TINY = [
     *SMALL,
@@ -44,12 +45,12 @@ TINY = [
 # --- made-up campaigns, whose truth is known -------------------------------------------------------------------
 
 
-def entry_of(board: Board, name: str) -> Entry:
-    (entry,) = [entry for entry in board.entries if entry.attempt.name == name]
+def entry_of(board: Leaderboard, name: str) -> Entry:
+    (entry,) = [entry for entry in board.entries if entry.trial.name == name]
     return entry
 
 
-def shown(board: Board, width: int = 80) -> str:
+def shown(board: Leaderboard, width: int = 80) -> str:
     out = Console(width=width, record=True, file=None, quiet=False, force_terminal=False)
     with out.capture() as captured:
         print_board(board, out)
@@ -62,7 +63,7 @@ FASTER = ((10.0, 8.0), (10.2, 8.1), (9.9, 8.0))
 
 def test_the_same_configuration_again_is_a_tie_and_shares_the_baselines_rank(tmp_path: Path) -> None:
     pairs(tmp_path, "again", NOISE)
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     entry = entry_of(board, "again")
     assert (entry.verdict, entry.rank, entry.holds) == (Verdict.tie, 1, False)
     assert "baseline     1" in shown(board)
@@ -72,14 +73,15 @@ def test_what_is_beyond_the_repeats_is_faster_or_slower_and_ranked_about_the_bas
     pairs(tmp_path, "slow", SLOWER)
     pairs(tmp_path, "again", NOISE)
     pairs(tmp_path, "fast", FASTER)
-    board = board_of(tmp_path)
-    assert [(entry.attempt.name, entry.verdict, entry.rank) for entry in board.entries] == [
+    board = leaderboard_of(tmp_path)
+    assert [(entry.trial.name, entry.verdict, entry.rank) for entry in board.entries] == [
         ("fast", Verdict.faster, 1),
         ("again", Verdict.tie, 2),
         ("slow", Verdict.slower, 4),
     ]
     fast = entry_of(board, "fast")
-    assert fast.ratio == pytest.approx(1.2489, rel=1e-4)
+    assert fast.ratio is not None
+    assert fast.ratio.middle == pytest.approx(1.2489, rel=1e-4)
     assert fast.interval is not None
     assert fast.interval[0] < 1.2489 < fast.interval[1]
 
@@ -87,38 +89,38 @@ def test_what_is_beyond_the_repeats_is_faster_or_slower_and_ranked_about_the_bas
 @pytest.mark.parametrize("count", [1, 2])
 def test_fewer_than_three_pairs_are_never_a_win_however_fast(count: int, tmp_path: Path) -> None:
     pairs(tmp_path, "lucky", [(10.0, 5.0), (10.2, 5.0)][:count])
-    entry = entry_of(board_of(tmp_path), "lucky")
+    entry = entry_of(leaderboard_of(tmp_path), "lucky")
     assert (entry.verdict, entry.rank, entry.interval) == (Verdict.too_few, None, None)
-    assert "too few repeats" in shown(board_of(tmp_path))
+    assert "too few repeats" in shown(leaderboard_of(tmp_path))
 
 
 def test_attempts_that_cannot_be_told_apart_share_a_rank_and_others_do_not(tmp_path: Path) -> None:
     pairs(tmp_path, "fast", FASTER)
     pairs(tmp_path, "as_fast", ((10.0, 8.1), (10.2, 8.05), (9.9, 7.95)))
     pairs(tmp_path, "less_fast", ((10.0, 9.0), (10.2, 9.2), (9.9, 9.0)))
-    ranks = {entry.attempt.name: entry.rank for entry in board_of(tmp_path).entries}
+    ranks = {entry.trial.name: entry.rank for entry in leaderboard_of(tmp_path).entries}
     assert ranks == {"fast": 1, "as_fast": 1, "less_fast": 3}
 
 
 def test_a_win_that_would_not_survive_so_many_attempts_has_no_star(tmp_path: Path) -> None:
     # Its interval leaves 1 out at 95 %, and not at the 99 % that five comparisons leave to each.
     pairs(tmp_path, "barely", ((10.0, 9.6), (10.0, 9.45), (10.0, 9.75)))
-    assert entry_of(board_of(tmp_path), "barely").holds
+    assert entry_of(leaderboard_of(tmp_path), "barely").holds
     for number in range(4):
         pairs(tmp_path, f"again{number}", NOISE)
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     entry = entry_of(board, "barely")
     assert (entry.verdict, entry.holds) == (Verdict.faster, False)
     said = " ".join(notes(board))
-    assert "5 attempts were compared: were none of them another speed, up to 22.6 % of such leaderboards" in said
-    assert "holds at 99 % too (Bonferroni)" in said
+    assert "5 attempts were compared: if all were as fast as the baseline, up to 22.6 % of such leaderboards" in said
+    assert "A star marks a difference that also holds at 99 % (Bonferroni)" in said
 
 
 def test_a_pair_counts_only_whole(tmp_path: Path) -> None:
     pairs(tmp_path, "fast", FASTER)
     a_repeat(tmp_path, "fast", 4, 10.0, role="baseline", end="failed")
     a_repeat(tmp_path, "fast", 4, 1.0)
-    assert len(entry_of(board_of(tmp_path), "fast").ratios) == 3
+    assert len(entry_of(leaderboard_of(tmp_path), "fast").ratios) == 3
 
 
 # --- what does not count -----------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def judged_beside(tmp_path: Path, like: Run | None = None, **attempt: Any) -> st
     for number in range(1, 4):
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline", run=like)
     a_repeat(tmp_path, "tried", 1, 5.0, **attempt)
-    entry = entry_of(board_of(tmp_path), "tried")
+    entry = entry_of(leaderboard_of(tmp_path), "tried")
     assert (entry.verdict is Verdict.invalid) == bool(entry.reasons)
     return reasons(entry)
 
@@ -188,10 +190,10 @@ def test_the_band_is_as_wide_as_the_baselines_repeats_differ(tmp_path: Path) -> 
     for number, last in enumerate((1.6, 2.0, 2.4), start=1):
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline", losses=(5.0, 4.0, 3.0, last))
     a_repeat(tmp_path, "tried", 1, 5.0, losses=(5.0, 4.0, 3.0, 3.0))
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     # Mean 2.5, standard deviation 0.2: three of them are more than 5 % of the mean.
-    assert board.reference is not None
-    assert board.reference.band == pytest.approx((1.9, 3.1))
+    assert board.baseline is not None
+    assert board.baseline.band == pytest.approx((1.9, 3.1))
     assert entry_of(board, "tried").verdict is Verdict.too_few
 
 
@@ -200,7 +202,7 @@ def test_a_diverged_run_without_a_finite_loss_does_not_count(tmp_path: Path) -> 
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline")
     directory = a_repeat(tmp_path, "tried", 1, 5.0)
     step(directory, 4, loss=None, samples=16)
-    assert reasons(entry_of(board_of(tmp_path), "tried")) == "the loss of step 4 is absent or not a finite number"
+    assert reasons(entry_of(leaderboard_of(tmp_path), "tried")) == "the loss of step 4 is absent or not a finite number"
 
 
 def test_a_run_that_did_not_finish_does_not_count(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_a_run_that_did_not_finish_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_started_twice_has_no_time_of_its_own(tmp_path: Path) -> None:
-    assert judged_beside(tmp_path, starts=2) == "was started 2 times: its time is not that of one run"
+    assert judged_beside(tmp_path, starts=2) == "was started 2 times, so its time is not that of one run"
 
 
 def test_other_models_lengths_and_data_are_another_task(tmp_path: Path) -> None:
@@ -235,19 +237,19 @@ def test_a_run_beyond_the_time_limit_does_not_count(tmp_path: Path) -> None:
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline", run=contested())
     directory = a_repeat(tmp_path, "tried", 1, 5.0, run=contested(), end=None)
     ended(directory, "finished", step=4, total_time_s=61.0)
-    assert reasons(entry_of(board_of(tmp_path), "tried")) == "took 61.00 s, the contest's limit is 1 min"
+    assert reasons(entry_of(leaderboard_of(tmp_path), "tried")) == "took 61.00 s, the contest's limit is 1 min"
 
 
 def test_what_is_wrong_with_one_repeat_is_said_of_that_one(tmp_path: Path) -> None:
     pairs(tmp_path, "tried", FASTER)
     a_repeat(tmp_path, "tried", 4, 5.0, samples=8)
-    assert reasons(entry_of(board_of(tmp_path), "tried")).startswith("repeat 4: trained on less: 8 samples per")
+    assert reasons(entry_of(leaderboard_of(tmp_path), "tried")).startswith("repeat 4: trained on less: 8 samples per")
 
 
 def test_without_a_finished_baseline_nothing_counts(tmp_path: Path) -> None:
     a_repeat(tmp_path, "baseline", 1, 10.0, role="baseline", end="failed")
     a_repeat(tmp_path, "tried", 1, 5.0)
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     assert reasons(entry_of(board, "tried")) == "no repeat of the baseline has finished"
     assert "tried" in shown(board)
 
@@ -256,26 +258,26 @@ def test_total_time_is_compared_where_the_rules_say_so(tmp_path: Path) -> None:
     for role in ("baseline", "attempt"):
         directory = a_repeat(tmp_path, "tried", 1, 5.0, role=role, run=contested(counted=Counted.total), end=None)
         ended(directory, "finished", step=4, total_time_s=30.0 if role == "baseline" else 20.0)
-    assert entry_of(board_of(tmp_path), "tried").ratio == pytest.approx(1.5)
+    assert entry_of(leaderboard_of(tmp_path), "tried").ratios == pytest.approx([1.5])
 
 
 # --- how it is shown ---------------------------------------------------------------------------------------------
 
 
-def a_mixed_campaign(path: Path) -> Board:
+def a_mixed_campaign(path: Path) -> Leaderboard:
     for number in range(1, 4):
         a_repeat(path, "baseline", number, 10.0 + number / 10, role="baseline")
     pairs(path, "fast", FASTER, run=with_job(a_run(steps=4), micro_batch_size=2))
     pairs(path, "again", NOISE)
     pairs(path, "<b>hot", ((10.0, 9.0),), losses=(5.0, 9.0, 9.0, 9.0))
-    return board_of(path)
+    return leaderboard_of(path)
 
 
 def test_a_leaderboard_fits_80_columns_and_says_what_was_changed(tmp_path: Path) -> None:
     text = shown(a_mixed_campaign(tmp_path))
     assert max(map(len, text.splitlines())) <= 80
     assert "faster" in text
-    assert "Below the line, since they do not count:\n  <b>hot: loss 9.000 is outside" in text
+    assert "Not ranked, because they do not count:\n  <b>hot: loss 9.000 is outside" in text
     assert "  fast: job.micro_batch_size 1 → 2\n" in text
     assert "  again: job.micro_batch_size 2 → 1\n" in text
 
@@ -304,7 +306,7 @@ def test_a_rehearsal_and_changed_rules_are_said_first(tmp_path: Path) -> None:
     directory = a_repeat(tmp_path, "baseline", 1, 10.0, role="baseline", run=run)
     known = json.loads(directory.provenance.read_text())
     directory.provenance.write_text(json.dumps(known | {"overrides": ["model=tiny", "contest.samples=64"]}))
-    said = lead(board_of(tmp_path))
+    said = lead(leaderboard_of(tmp_path))
     assert said.startswith("Rehearsal, not the contest (model tiny, not llama2_7b; contest.samples=64). CPU: campaign ")
 
 
@@ -312,12 +314,25 @@ def test_a_folder_without_attempts_has_no_leaderboard(tmp_path: Path, capsys: py
     directory = prepared(tmp_path, a_run())
     event(directory, "started")
     assert main(["leaderboard", str(tmp_path)]) == 2
-    assert "is not a campaign: no run in it was started by slurmscale attempt. Type" in capsys.readouterr().err
+    assert (
+        "is not a campaign: no run in it was started by slurmscale attempt. To begin one, run:"
+        in capsys.readouterr().err
+    )
     assert main(["leaderboard", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere. Give that of a campaign, such as runs/apac_hpc_ai_2024." in capsys.readouterr().err
+    assert "nowhere. Pass the directory of a campaign, such as runs/apac_hpc_ai_2024." in capsys.readouterr().err
 
 
 # --- what is refused, and what is submitted in which order -------------------------------------------------------
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    """A campaign whose baseline was prepared and not run."""
+    path = tmp_path / "my campaign"
+    rules = ["contest.nodes=1", "contest.ranks_per_node=1", "contest.samples=16", "contest.sequence_length=32"]
+    small = ["job.micro_batch_size=1", "scaling.global_batch_size=8", f"data.cache_dir={tmp_path}/cache"]
+    assert main(["attempt", "baseline", *EXPERIMENT, *rules, *small, "launcher=dry", "--campaign", str(path)]) == 0
+    return path
 
 
 @pytest.mark.parametrize(
@@ -363,7 +378,7 @@ def test_an_attempt_keeps_its_name_and_gets_more_repeats_by_the_same_words(
     assert main(["attempt", "mbs2", "job.micro_batch_size=4", "--campaign", str(campaign)]) == 2
     assert "For more repeats of it type slurmscale attempt mbs2 job.micro_batch_size=2;" in capsys.readouterr().err
     # What was only shown was not measured: no attempt failed.
-    assert boards(read_runs([campaign])) == []
+    assert leaderboards(read_runs([campaign])) == []
 
 
 def test_in_a_job_array_only_what_is_alike_takes_turns(campaign: Path) -> None:
@@ -501,7 +516,7 @@ def test_a_value_of_a_section_that_is_not_set_is_refused_with_what_to_type() -> 
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Board:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
     """Baseline and attempts that really trained, one repeat each, as their scripts would have started them."""
     path = tmp_path_factory.mktemp("real") / "campaign"
     common = ["--campaign", str(path), "--repeats", "1"]
@@ -519,11 +534,11 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Board:
         # Forked from this process, a rank executes the checkout and not the snapshot.
         RunDir(path / run).code.unlink()
         assert train(RunDir(path / run)) == [0], run
-    return board_of(path)
+    return leaderboard_of(path)
 
 
-def test_of_a_real_campaign_only_the_run_that_did_the_baselines_work_may_be_ranked(real: Board) -> None:
-    assert {entry.attempt.name: entry.verdict for entry in real.entries} == {
+def test_of_a_real_campaign_only_the_run_that_did_the_baselines_work_may_be_ranked(real: Leaderboard) -> None:
+    assert {entry.trial.name: entry.verdict for entry in real.entries} == {
         "mbs2": Verdict.too_few,
         "hot": Verdict.invalid,
         "gbs8": Verdict.invalid,
@@ -532,17 +547,17 @@ def test_of_a_real_campaign_only_the_run_that_did_the_baselines_work_may_be_rank
     assert len(entry_of(real, "mbs2").ratios) == 1
 
 
-def test_a_diverged_real_run_is_caught_by_its_loss(real: Board) -> None:
+def test_a_diverged_real_run_is_caught_by_its_loss(real: Leaderboard) -> None:
     said = reasons(entry_of(real, "hot"))
     assert said.startswith("loss ")
     assert "is outside the baseline's" in said
 
 
-def test_a_real_run_with_another_batch_is_caught_by_what_its_steps_recorded(real: Board) -> None:
+def test_a_real_run_with_another_batch_is_caught_by_what_its_steps_recorded(real: Leaderboard) -> None:
     assert "8 samples per optimizer step, the baseline 4" in reasons(entry_of(real, "gbs8"))
 
 
-def test_a_real_run_with_a_shortened_epoch_is_caught_by_its_samples(real: Board) -> None:
+def test_a_real_run_with_a_shortened_epoch_is_caught_by_its_samples(real: Leaderboard) -> None:
     assert "trained on less: 16 samples, the baseline 24" in reasons(entry_of(real, "short"))
 
 
@@ -633,4 +648,4 @@ def test_in_a_pilot_a_whole_campaign_shares_one_allocation_and_its_nodes(tmp_pat
     assert [record["run"] for record in records] == ["baseline-r1", "again-baseline-r1", "again-r1"]
     assert len({record["place"] for record in records}) == 1
     assert len({record["log_id"].split("-")[0] for record in records}) == 1
-    assert entry_of(board_of(path), "again").verdict is Verdict.too_few
+    assert entry_of(leaderboard_of(path), "again").verdict is Verdict.too_few

@@ -225,7 +225,8 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
     assert (without["Measured"], without["Published"], with_roce["Published"]) == ("400.0", "1,220", "1,071")
     assert without["Measured / published"] == with_roce["Measured / published"] == "—"
     assert (
-        "No ratio: the document does not say how many samples an epoch has." in without["What differs, and the source"]
+        "No ratio: the document does not state the number of samples of an epoch."
+        in without["What differs, and the source"]
     )
     assert "RoCE not enabled" in without["What differs, and the source"]
 

@@ -29,7 +29,7 @@ from tests.support.paths import ROOT
 from tests.support.report_pages import Page
 
 STEADY = (0.500, 0.502, 0.498)
-MAKE_ONE = "A reference is a runs.csv that an earlier `slurmscale report DIR` wrote; make one and keep it elsewhere."
+MAKE_ONE = "A reference is a runs.csv written by an earlier `slurmscale report DIR`; make one and keep it elsewhere."
 
 
 def csv_of(sweep: Path) -> str:
@@ -140,7 +140,9 @@ def test_medians_are_compared_so_that_one_bad_repeat_does_not_fail(tmp_path: Pat
     runs(tmp_path / "now", (0.5, 0.5, 5.0))
     found = held(tmp_path / "before", tmp_path / "now")
     assert found.passed
-    assert found.checks[0].why == "n = 3 and 3; repeats spread over 90%, more than the tolerance: chance may decide"
+    assert (
+        found.checks[0].why == "n = 3 and 3; repeats spread over 90%, more than the tolerance: the result may be chance"
+    )
 
 
 def test_a_metric_that_the_reference_has_and_the_runs_lack_fails(tmp_path: Path) -> None:
@@ -160,8 +162,8 @@ def test_metrics_without_a_value_in_the_reference_are_named_and_not_judged(tmp_p
     assert found.passed
     assert verdicts(found)["tokens_per_s"] is Verdict.unjudged
     assert sentence(found) == (
-        "PASS against kept.csv, tolerance 5 %: none worse, of 2 checks of 1 point; not judged, for the reference holds "
-        "no values: tokens_per_s of 1 point."
+        "PASS against kept.csv, tolerance 5 %: none worse, of 2 checks of 1 point; not judged, because the reference "
+        "contains no values: tokens_per_s of 1 point."
     )
 
 
@@ -171,13 +173,13 @@ def test_a_reference_without_any_value_of_what_was_measured_is_refused(tmp_path:
     with pytest.raises(ReportError) as caught:
         held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
     assert str(caught.value) == (
-        "kept.csv holds no values of tokens_per_s, memory_peak_bytes, final_loss for the points that were measured, so "
-        "nothing can be held against it. Take the original file, or write it again."
+        "kept.csv contains no values of tokens_per_s, memory_peak_bytes, final_loss for the measured points, so there "
+        "is nothing to compare with. Take the original file, or write it again."
     )
     runs(tmp_path / "before", STEADY, a_run("two", ranks_per_node=2))
     found = held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
     assert not found.passed
-    assert "1 of the reference not measured; not judged, for the reference holds no values: " in sentence(found)
+    assert "1 of the reference not measured; not judged, because the reference contains no values: " in sentence(found)
 
 
 # --- which points belong together ------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_other_settings_that_no_column_shows_are_said(tmp_path: Path) -> None:
     runs(tmp_path / "now", STEADY, with_engine(a_run(), "native", compile=True))
     found = held(tmp_path / "before", tmp_path / "now")
     assert found.passed
-    assert found.checks[0].why == "n = 3 and 3; settings that no column shows are not all the same"
+    assert found.checks[0].why == "n = 3 and 3; settings without a column of their own differ"
 
 
 @pytest.mark.parametrize("field", ["micro_batch_size", "sequence_length", "steps", "precision"])
@@ -288,9 +290,8 @@ def test_another_device_is_no_regression(tmp_path: Path) -> None:
     with pytest.raises(ReportError) as caught:
         held(tmp_path / "before", tmp_path / "now")
     assert str(caught.value) == (
-        "kept.csv was measured on H100 (cuda), these runs on Test CPU (cpu): between devices a difference is no "
-        "regression. Hold them against a reference of the same device, or compare the two by: slurmscale report "
-        "--compare A B"
+        "kept.csv was measured on H100 (cuda), these runs on Test CPU (cpu): a difference between devices is no "
+        "regression. Use a reference of the same device, or compare the two: slurmscale report --compare A B"
     )
 
 
@@ -309,7 +310,7 @@ def test_a_reference_is_never_overwritten_by_what_is_held_against_it(
     reference = tmp_path / "now/runs.csv"
     before = reference.read_bytes()
     assert main(["report", str(tmp_path / "now"), "--reference", str(reference)]) == 2
-    assert "is where this report would write its own runs.csv." in capsys.readouterr().err
+    assert "This report would overwrite" in capsys.readouterr().err
     assert reference.read_bytes() == before
 
 
@@ -319,7 +320,7 @@ def test_a_tolerance_that_is_no_share_is_refused(
 ) -> None:
     reference = kept(tmp_path)
     assert main(["report", str(tmp_path / "before"), "--reference", str(reference), "--tolerance", tolerance]) == 2
-    assert "is not from 0 to below 1. For 5 % type --tolerance 0.05" in capsys.readouterr().err
+    assert "is not in [0, 1). For 5 %, use --tolerance 0.05" in capsys.readouterr().err
 
 
 def refusal(path: Path, text: str | bytes) -> str:
@@ -335,10 +336,10 @@ def test_a_torn_file_is_named_with_its_line(tmp_path: Path) -> None:
     said = refusal(tmp_path, text[: text.rindex("feedc0de")])
     assert said.startswith("kept.csv, line 4: ")
     assert said.endswith(
-        f" cells, but the first line names {len(text.splitlines()[0].split(','))} columns: the file is cut short or "
+        f" cells for {len(text.splitlines()[0].split(','))} columns: the file is cut short or "
         "was edited. Take the original, or write it again."
     )
-    assert "line 4: no CSV (unexpected end of data)" in refusal(tmp_path, f'{text[: text.rindex("feedc0de")]}"fe')
+    assert "line 4: not CSV (unexpected end of data)" in refusal(tmp_path, f'{text[: text.rindex("feedc0de")]}"fe')
 
 
 @pytest.mark.parametrize("value", ["abc", "-1", "0", "nan", "inf", "1,000"])
@@ -360,7 +361,7 @@ def test_an_edited_value_is_named_with_its_line_and_column(tmp_path: Path, value
 
 def test_files_of_another_kind_are_refused_with_what_is_one(tmp_path: Path) -> None:
     assert refusal(tmp_path, "a,b\n1,2\n") == (f"kept.csv has no column name; its first line begins 'a,b'. {MAKE_ONE}")
-    assert "It has semicolons: a spreadsheet saved it in another form." in refusal(tmp_path, "name;sweep\n1;2\n")
+    assert "It contains semicolons: a spreadsheet saved it in another form." in refusal(tmp_path, "name;sweep\n1;2\n")
     assert refusal(tmp_path, "") == f"kept.csv has no column name; its first line begins ''. {MAKE_ONE}"
     assert refusal(tmp_path, b"\xff\xfe\x00") == f"kept.csv is not UTF-8 text (byte 0). {MAKE_ONE}"
     with pytest.raises(ReportError, match="Is a directory"):
@@ -369,16 +370,14 @@ def test_files_of_another_kind_are_refused_with_what_is_one(tmp_path: Path) -> N
 
 def test_a_reference_without_a_believed_run_is_refused(tmp_path: Path) -> None:
     prepared(tmp_path / "before", a_run())
-    assert refusal(tmp_path, csv_of(tmp_path / "before")) == (
-        "kept.csv holds no run that was measured and believed, so nothing can be held against it."
-    )
+    assert refusal(tmp_path, csv_of(tmp_path / "before")) == ("kept.csv contains no valid run to compare with.")
 
 
 def test_a_column_twice_is_refused(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     header, rest = csv_of(tmp_path / "before").split("\n", 1)
     assert refusal(tmp_path, f"{header},name\n{rest}") == (
-        "kept.csv names the column 'name' more than once: it was edited. Take the original."
+        "kept.csv contains the column 'name' more than once: it was edited. Take the original."
     )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
-from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.caveats import warnings
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure
 from analysis.report.headline import answers

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import RunResult
-from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.caveats import warnings
 from analysis.report.headline import answers
 from analysis.scaling.groups import Group, Spread, compared, line_of, scaling_groups
 from analysis.untrusted import canonical
