@@ -191,12 +191,14 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command == "leaderboard":
         return show_leaderboard(options.campaign)
     if options.command in {"attempt", "campaign"}:
-        from jobs.campaign.attempt import attempt, attempts
+        from jobs.campaign.trial import submit_trial, submit_trials
 
         how = {key: getattr(options, key) for key in ("campaign", "repeats", "changed_code", "wait")}
         one = options.command == "attempt"
         code, campaign = (
-            attempt(options.name, options.overrides, **how) if one else attempts(options.file, options.overrides, **how)
+            submit_trial(options.name, options.overrides, **how)
+            if one
+            else submit_trials(options.file, options.overrides, **how)
         )
         return show_leaderboard(campaign) or code if options.wait else code
     from jobs.submit import commands

@@ -80,7 +80,7 @@ class Entry:
     reasons: Sequence[str] = ()
     """Reasons why it does not count."""
     rank: int | None = None
-    """Shared by trials that cannot be told apart; None without a verdict."""
+    """Shared by trials that do not differ significantly; None without a verdict."""
     holds: bool = False
     """Whether `faster` or `slower` holds if the interval is widened for the number of trials (Bonferroni)."""
 
@@ -206,7 +206,7 @@ def verdict_of(ratio: Ratio | None) -> Verdict:
 
 
 def ranked(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries in order, with ranks; neighbours that cannot be told apart share one."""
+    """Return the entries in order, with ranks; neighbours that do not differ significantly share one."""
     compared = sum(map(is_compared, entries))
     by_verdict: dict[Verdict, list[Entry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: -(entry.ratio.middle if entry.ratio else 0)):
@@ -224,7 +224,7 @@ def is_compared(entry: Entry) -> bool:
 
 
 def numbered(entries: Sequence[Entry], first: int) -> list[Entry]:
-    """Return entries, the fastest first, with ranks from `first` on; entries that cannot be told apart share one."""
+    """Return entries, the fastest first, with ranks from `first` on, shared as `ranked` does."""
     found: list[Entry] = []
     for place, entry in enumerate(entries, start=first):
         leader = next((each for each in found if each.rank == found[-1].rank), None)

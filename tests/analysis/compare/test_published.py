@@ -64,8 +64,8 @@ def test_every_figure_stands_in_the_row_of_its_document(figure: Published) -> No
     rows = [re.split(r"\t| / ", line) for line in text.splitlines()]
     named = [cells for cells in rows if all(cell in cells for cell in figure.row.split("|"))]
     assert any(figure.printed in cells for cells in named)
-    for said in (figure.document.number, figure.gpu.removesuffix(" SXM"), figure.printed_unit.partition(":")[0]):
-        assert said in text
+    for part in (figure.document.number, figure.gpu.removesuffix(" SXM"), figure.printed_unit.partition(":")[0]):
+        assert part in text
 
 
 @needs_seeds
@@ -201,7 +201,7 @@ def test_there_is_no_ratio_where_the_task_is_another(override: str, why: str, tm
     assert time["What differs, and the source"].startswith(f"No ratio: {why}. ")
 
 
-def test_another_layout_or_precision_of_the_experiment_is_compared_and_said(tmp_path: Path) -> None:
+def test_another_layout_or_precision_of_the_experiment_is_compared_and_listed(tmp_path: Path) -> None:
     changed = ["parallelism.tensor=4", "job.precision=float32"]
     trained(tmp_path, of_experiment(EXPERIMENT, *changed), [EXPERIMENT, *changed])
     time, *_ = rows(tmp_path)

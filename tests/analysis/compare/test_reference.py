@@ -1,4 +1,4 @@
-"""A reference: what got worse fails with its own exit code; what cannot be compared, and torn files, are refused."""
+"""A reference: a worse metric fails with its own exit code; other devices and torn files are refused."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def csv_of(sweep: Path) -> str:
     return to_csv(build(read([sweep])).rows)
 
 
-def held(before: Path, now: Path, tolerance: float = 0.05, *, allow_missing: bool = False) -> Regression:
+def compared(before: Path, now: Path, tolerance: float = 0.05, *, allow_missing: bool = False) -> Regression:
     reference, runs_now = (parsed(csv_of(sweep), str(sweep)) for sweep in (before, now))
     return regression_of(reference, runs_now, Path("kept.csv"), tolerance, allow_missing=allow_missing)
 
 
-def held_without(where: Path, *emptied: str) -> Regression:
+def compared_without(where: Path, *emptied: str) -> Regression:
     """The runs of now against those of before, whose cells of these columns are empty."""
     reference = parsed(csv_of(where / "before"), "kept.csv")
     rows = [{**row, **dict.fromkeys(emptied, "")} for row in reference.rows]
@@ -82,7 +82,7 @@ def report_by_command(where: Path, reference: str, *options: str) -> subprocess.
         (1.10, ["--tolerance", "0.2"], 0, "PASS"),
     ],
 )
-def test_the_exit_code_tells_a_regression_and_the_last_line_says_so(
+def test_a_regression_has_its_own_exit_code_and_last_line(
     tmp_path: Path, times: float, options: Sequence[str], code: int, verdict: str
 ) -> None:
     reference = kept(tmp_path)
@@ -110,7 +110,7 @@ def test_each_metric_is_judged_in_its_own_direction(tmp_path: Path) -> None:
     for run in (tmp_path / "now").iterdir():
         text = (run / "metrics.jsonl").read_text()
         (run / "metrics.jsonl").write_text(text.replace(str(2**30), str(2**31)))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert verdicts(found) == {
         "tokens_per_s": Verdict.better,
         "memory_peak_bytes": Verdict.worse,
@@ -123,7 +123,7 @@ def test_each_metric_is_judged_in_its_own_direction(tmp_path: Path) -> None:
 def test_another_loss_fails_in_either_direction_however_fast(tmp_path: Path, last: float) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", slower(0.5), losses=[8.0, 4.0, 3.0, 2.0, 1.6, last])
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert verdicts(found)["final_loss"] is Verdict.other_loss
     assert not found.passed
 
@@ -131,14 +131,14 @@ def test_another_loss_fails_in_either_direction_however_fast(tmp_path: Path, las
 def test_a_change_that_is_the_tolerance_passes(tmp_path: Path) -> None:
     runs(tmp_path / "before", (0.5,))
     runs(tmp_path / "now", (0.625,))
-    assert held(tmp_path / "before", tmp_path / "now", 0.2).passed
-    assert not held(tmp_path / "before", tmp_path / "now", 0.199).passed
+    assert compared(tmp_path / "before", tmp_path / "now", 0.2).passed
+    assert not compared(tmp_path / "before", tmp_path / "now", 0.199).passed
 
 
 def test_medians_are_compared_so_that_one_bad_repeat_does_not_fail(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", (0.5, 0.5, 5.0))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert found.passed
     assert (
         found.checks[0].why == "n = 3 and 3; repeats spread over 90%, more than the tolerance: the result may be chance"
@@ -151,14 +151,14 @@ def test_a_metric_that_the_reference_has_and_the_runs_lack_fails(tmp_path: Path)
     (run,) = (tmp_path / "now").iterdir()
     text = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(text.replace(str(2**30), "null"))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert [check.why for check in found.failing] == ["no run recorded memory_peak_bytes"]
 
 
 def test_metrics_without_a_value_in_the_reference_are_named_and_not_judged(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", slower(9))
-    found = held_without(tmp_path, "tokens_per_s")
+    found = compared_without(tmp_path, "tokens_per_s")
     assert found.passed
     assert verdicts(found)["tokens_per_s"] is Verdict.unjudged
     assert sentence(found) == (
@@ -171,13 +171,13 @@ def test_a_reference_without_any_value_of_what_was_measured_is_refused(tmp_path:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY)
     with pytest.raises(ReportError) as caught:
-        held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
+        compared_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
     assert str(caught.value) == (
         "kept.csv contains no values of tokens_per_s, memory_peak_bytes, final_loss for the measured points, so there "
         "is nothing to compare with. Take the original file, or write it again."
     )
     runs(tmp_path / "before", STEADY, a_run("two", ranks_per_node=2))
-    found = held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
+    found = compared_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
     assert not found.passed
     assert "1 of the reference not measured; not judged, because the reference contains no values: " in sentence(found)
 
@@ -189,10 +189,10 @@ def test_a_point_that_was_not_measured_fails_unless_allowed(tmp_path: Path) -> N
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "before", STEADY, a_run("two", ranks_per_node=2))
     runs(tmp_path / "now", STEADY)
-    (missing,) = held(tmp_path / "before", tmp_path / "now").failing
+    (missing,) = compared(tmp_path / "before", tmp_path / "now").failing
     assert (missing.point, missing.verdict) == ("ddp, 2 ranks on 1 node", Verdict.missing)
     assert missing.why.startswith("no such run; the nearest has ranks 1, not 2")
-    assert held(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
+    assert compared(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
 
 
 def test_a_point_whose_run_failed_says_why(tmp_path: Path) -> None:
@@ -200,21 +200,21 @@ def test_a_point_whose_run_failed_says_why(tmp_path: Path) -> None:
     directory = prepared(tmp_path / "now", replace(a_run("broken"), sweep="now"))
     started(directory, a_run())
     event(directory, "failed", rank=0, node="node9", error="no such luck")
-    (missing,) = held(tmp_path / "before", tmp_path / "now").failing
+    (missing,) = compared(tmp_path / "before", tmp_path / "now").failing
     assert missing.why == "broken: failed at step 0 of 6: rank 0 on node9: no such luck"
 
 
 def test_nothing_compared_is_never_a_pass(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY, with_job(a_run(), micro_batch_size=2))
-    assert not held(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
+    assert not compared(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
 
 
 def test_a_point_that_the_reference_does_not_have_is_listed_and_passes(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY)
     runs(tmp_path / "now", STEADY, a_run("two", ranks_per_node=2))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert found.passed
     assert found.added == ["ddp, 2 ranks on 1 node"]
 
@@ -224,17 +224,17 @@ def test_settings_that_no_column_shows_keep_two_points_apart(tmp_path: Path) -> 
     for sweep in ("before", "now"):
         runs(tmp_path / sweep, STEADY)
         runs(tmp_path / sweep, slower(0.5 if sweep == "before" else 1.0), compiled)
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert sorted(check.verdict.value for check in found.checks if check.metric and "tok" in check.metric.name) == [
         "WORSE", "passed"
     ]  # fmt: skip
     assert len({check.point for check in found.checks}) == 2
 
 
-def test_other_settings_that_no_column_shows_are_said(tmp_path: Path) -> None:
+def test_other_settings_without_a_column_are_reported(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY, with_engine(a_run(), "native", compile=True))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert found.passed
     assert found.checks[0].why == "n = 3 and 3; settings without a column of their own differ"
 
@@ -249,7 +249,7 @@ def test_points_of_other_work_are_not_compared(tmp_path: Path, field: str) -> No
         changed = [f"  {field}: {values[field]}" if line.startswith(f"  {field}:") else line for line in lines]
         assert changed != lines
         (run / "config.yaml").write_text("\n".join(changed))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert not found.compared
     assert f"{field} {values[field]}, not " in found.failing[0].why
 
@@ -268,9 +268,9 @@ def test_an_older_reference_is_matched_on_the_columns_it_has(tmp_path: Path) -> 
 
 
 @needs_corpus
-def test_logs_are_held_by_their_rate_and_never_by_a_loss_of_unknown_data() -> None:
+def test_logs_are_compared_by_rate_and_never_by_a_loss_of_unknown_data() -> None:
     results = CORPUS / "mlperf/v4.1_Dell_llama2_70b_lora"
-    found = held(results, results)
+    found = compared(results, results)
     assert found.passed
     assert {check.metric for check in found.checks} == {SAMPLES_PER_S}
     assert "llama2_70b_lora, 64 ranks on 8 nodes" in {check.point for check in found.checks}
@@ -288,7 +288,7 @@ def test_another_device_is_no_regression(tmp_path: Path) -> None:
     runs(tmp_path / "now", slower(9))
     assert main(["report", str(tmp_path / "now"), "--reference", str(reference)]) == 2
     with pytest.raises(ReportError) as caught:
-        held(tmp_path / "before", tmp_path / "now")
+        compared(tmp_path / "before", tmp_path / "now")
     assert str(caught.value) == (
         "kept.csv was measured on H100 (cuda), these runs on Test CPU (cpu): a difference between devices is no "
         "regression. Use a reference of the same device, or compare the two: slurmscale report --compare A B"
@@ -299,10 +299,10 @@ def test_emulated_nodes_are_another_device(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY, emulated_nodes=True)
     with pytest.raises(ReportError, match=r"these runs on Test CPU \(cpu, emulated nodes\)"):
-        held(tmp_path / "before", tmp_path / "now")
+        compared(tmp_path / "before", tmp_path / "now")
 
 
-def test_a_reference_is_never_overwritten_by_what_is_held_against_it(
+def test_a_reference_is_never_overwritten_by_the_report_compared_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs(tmp_path / "now", STEADY)
@@ -315,7 +315,7 @@ def test_a_reference_is_never_overwritten_by_what_is_held_against_it(
 
 
 @pytest.mark.parametrize("tolerance", ["5", "-0.1", "nan"])
-def test_a_tolerance_that_is_no_share_is_refused(
+def test_a_tolerance_outside_0_to_1_is_refused(
     tmp_path: Path, tolerance: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference = kept(tmp_path)
@@ -333,9 +333,9 @@ def refusal(path: Path, text: str | bytes) -> str:
 def test_a_torn_file_is_named_with_its_line(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     text = csv_of(tmp_path / "before")
-    said = refusal(tmp_path, text[: text.rindex("feedc0de")])
-    assert said.startswith("kept.csv, line 4: ")
-    assert said.endswith(
+    message = refusal(tmp_path, text[: text.rindex("feedc0de")])
+    assert message.startswith("kept.csv, line 4: ")
+    assert message.endswith(
         f" cells for {len(text.splitlines()[0].split(','))} columns: the file is cut short or "
         "was edited. Take the original, or write it again."
     )
@@ -359,7 +359,7 @@ def test_an_edited_value_is_named_with_its_line_and_column(tmp_path: Path, value
     )
 
 
-def test_files_of_another_kind_are_refused_with_what_is_one(tmp_path: Path) -> None:
+def test_other_files_are_refused_with_the_command_that_makes_a_reference(tmp_path: Path) -> None:
     assert refusal(tmp_path, "a,b\n1,2\n") == (f"kept.csv has no column name; its first line begins 'a,b'. {MAKE_ONE}")
     assert "It contains semicolons: a spreadsheet saved it in another form." in refusal(tmp_path, "name;sweep\n1;2\n")
     assert refusal(tmp_path, "") == f"kept.csv has no column name; its first line begins ''. {MAKE_ONE}"
@@ -381,7 +381,7 @@ def test_a_column_twice_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_spreadsheet_adds_is_no_difference(tmp_path: Path) -> None:
+def test_additions_of_a_spreadsheet_are_ignored(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     text = csv_of(tmp_path / "before")
     (tmp_path / "saved.csv").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
@@ -391,16 +391,16 @@ def test_what_a_spreadsheet_adds_is_no_difference(tmp_path: Path) -> None:
 # --- what is shown ---------------------------------------------------------------------------------------------
 
 
-def test_page_and_terminal_list_what_is_worse_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_and_terminal_list_worse_metrics_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reference = kept(tmp_path)
     runs(tmp_path / "now", slower(1.25))
     assert main(["report", str(tmp_path / "now"), "--reference", str(reference)]) == 3
     table, *_, verdict = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] != "point")
     assert " ".join(table.split()) == "WORSE ddp, 1 rank on 1 node Tokens/s 2,048 1,638 -20.0 % n = 3 and 3"
-    said = f"REGRESSION against {reference}, tolerance 5 %: 1 worse, of 3 checks of 1 point."
-    assert verdict == said
+    message = f"REGRESSION against {reference}, tolerance 5 %: 1 worse, of 3 checks of 1 point."
+    assert verdict == message
     page = Page((tmp_path / "now/report.html").read_text())
-    assert page.text.index(said) < page.text.index("Results")
+    assert page.text.index(message) < page.text.index("Results")
     assert "Against the reference" in page.text
     assert "ddp, 1 rank on 1 node: Tokens/s" in page.text
 
@@ -419,4 +419,4 @@ def test_hostile_text_of_a_reference_stays_text(tmp_path: Path, capsys: pytest.C
 
 def test_runs_that_were_copied_into_the_reference_pass(tmp_path: Path) -> None:
     finished_run(tmp_path / "before", a_run())
-    assert held(tmp_path / "before", tmp_path / "before").passed
+    assert compared(tmp_path / "before", tmp_path / "before").passed
