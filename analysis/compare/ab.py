@@ -148,7 +148,8 @@ def compare_groups(a: Sequence[Group], b: Sequence[Group]) -> Comparison:
     pairs, unpaired = [], []
     for found_a, found_b in matched(of_a, of_b, kept_settings).values():
         if len(found_a) == len(found_b) == 1:
-            pairs.append(Pair(*found_a, *found_b, Ratio.of_sides(found_a[0].throughputs, found_b[0].throughputs)))
+            side_a, side_b = found_a[0], found_b[0]
+            pairs.append(Pair(side_a, side_b, Ratio.of_sides(side_a.throughputs, side_b.throughputs)))
         elif found_a and found_b:
             reason = (
                 f"ambiguous: {len(found_a)} of A and {len(found_b)} of B differ only in what was changed "

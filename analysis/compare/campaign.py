@@ -92,7 +92,7 @@ class Entry:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The interval of the ratio; None with too few pairs, or where none varies."""
-        return self.ratio and self.ratio.interval
+        return self.ratio.interval if self.ratio else None
 
 
 @dataclass(frozen=True)
