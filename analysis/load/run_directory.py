@@ -158,11 +158,7 @@ def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str,
 
 def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
     """One run directory, with what its sweep's ledger has on it; what cannot be used says why in `reason`."""
-    return run_of(path, contents_of(path), submissions)
-
-
-def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
-    """The result of a run directory with these contents; reads no file."""
+    contents = contents_of(path)
     config: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
     provenance: Mapping[str, Any] = {}

@@ -97,7 +97,7 @@ class Report:
         return [row for row in self.rows if not row.run.used]
 
 
-def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), *, use_cache: bool = True) -> Path:
+def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) -> Path:
     """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
 
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
@@ -108,7 +108,7 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), 
     collecting = gc.isenabled()
     gc.disable()
     try:
-        content = build(read(paths, use_cache=use_cache, may_spawn=True))
+        content = build(read(paths, may_spawn=True))
         return write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
     finally:
         if collecting:

@@ -14,7 +14,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
-from analysis.untrusted import canonical, flat
+from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -197,11 +197,10 @@ class Group:
 
 def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -> list[Group]:
     """The groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
-    members: dict[Hashable, list[RunResult]] = defaultdict(list)
+    members: dict[bytes, list[RunResult]] = defaultdict(list)
     used = [run for run in runs if run.used and run.ranks is not None]
-    sections: dict[tuple[str, int], bytes] = {}
     for run in used:
-        members[line_of(run, sections)].append(run)
+        members[canonical(compared(run))].append(run)
     labels = distinct_labels([compared(group[0]) for group in members.values()])
     groups = [one_group(label, group, doubtful) for label, group in zip(labels, members.values(), strict=True)]
     return sorted(groups, key=lambda group: group.label)
@@ -243,34 +242,9 @@ def mode_of(declared: str | None, points: Sequence[Point]) -> str:
 
 
 def compared(run: RunResult) -> dict[str, Any]:
-    """What must be equal within a group: the settings, and the device that was found."""
-    return without_bookkeeping(run.settings) | {"device": run.started.get("device_name")}
-
-
-def without_bookkeeping(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by dotted keys, less those in which points of one line may differ."""
-    return {key: value for key, value in settings.items() if key not in NOT_COMPARED}
-
-
-def line_of(run: RunResult, sections: dict[tuple[str, int], bytes]) -> Hashable:
-    """What is equal for runs for which `compared` is, and only for them.
-
-    Writing a section of the settings out takes long, and most runs share it: `sections` remembers those of runs that
-    live on.
-    """
-    settings = {}
-    texts = set()
-    for name, value in run.config.items():
-        if not isinstance(value, dict):
-            settings[name] = value
-            continue
-        known = name, id(value)
-        if known not in sections:
-            sections[known] = canonical(without_bookkeeping(flat({name: value})))
-        texts.add(sections[known])
-    # A section without settings to compare is as one that is not there.
-    texts.discard(b"{}")
-    return canonical([without_bookkeeping(settings), run.started.get("device_name")]), frozenset(texts)
+    """Return what must be equal within a group: the settings by dotted keys, and the device that was found."""
+    settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
+    return settings | {"device": run.started.get("device_name")}
 
 
 def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -482,6 +482,6 @@ def test_files_whose_names_are_no_text_are_read_and_named(tmp_path: Path) -> Non
     write(tmp_path / "train.out", megatron([(step, 5) for step in range(1, 9)]))
     odd = os.fsdecode(b"caf\xe9.dat")
     write(tmp_path / odd, "x")
-    found = read([tmp_path], use_cache=True)
+    found = read([tmp_path])
     assert (len(found.runs), found.unknown) == (1, [odd])
     assert "caf" in page(build(found))
