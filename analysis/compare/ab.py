@@ -10,24 +10,21 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.special import bdtr, stdtrit
+from scipy.special import bdtr
 
-from analysis.load.run_directory import RunResult
+from analysis.intervals import welch_interval
 from analysis.report.caveats import loss_disagreement, peers
+from analysis.run import RunResult
 from analysis.scaling.groups import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.metrics import Metric
 
-CONFIDENCE = 0.95
-# With fewer repeats a variance is hardly known.
-FEWEST_REPEATS = 3
 # With fewer pairs no outcome of a two-sided sign test reaches 0.05.
 FEWEST_SIGNS = 6
 MOST_KEYS = 4
@@ -248,36 +245,6 @@ def ratio_of(a: Sequence[float], b: Sequence[float]) -> Ratio:
         n=(len(a), len(b)),
         interval=welch_interval(a, b),
     )
-
-
-def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """The interval at CONFIDENCE of geometric mean of B over that of A; None with too few repeats or no variance.
-
-    Welch's t interval of the difference of mean logarithms (Welch, Biometrika 34, 1947), exponentiated.
-    """
-    if min(len(a), len(b)) < FEWEST_REPEATS:
-        return None
-    logs = [[math.log(value) for value in side] for side in (a, b)]
-    errors = [statistics.variance(side) / len(side) for side in logs]
-    if sum(errors) == 0:
-        return None
-    freedom = sum(errors) ** 2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, logs, strict=True))
-    middle = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(sum(errors))
-    return math.exp(middle - half), math.exp(middle + half)
-
-
-def paired_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The interval of the geometric mean of ratios of pairs; None with too few pairs or no variance.
-
-    Student's t interval of their mean logarithm, exponentiated.
-    """
-    if len(ratios) < FEWEST_REPEATS or len(set(ratios)) == 1:
-        return None
-    logs = [math.log(ratio) for ratio in ratios]
-    error = statistics.stdev(logs) / math.sqrt(len(logs))
-    middle, half = statistics.fmean(logs), float(stdtrit(len(logs) - 1, (1 + confidence) / 2)) * error
-    return math.exp(middle - half), math.exp(middle + half)
 
 
 # --- what differs ----------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS, paired_interval, welch_interval
 from analysis.compare.rules import Reference, Rules, breaches
-from analysis.load.run_directory import RunResult
+from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, paired_interval, welch_interval
+from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.schema import LauncherKind
@@ -183,7 +183,7 @@ def reasons_of(attempt: Attempt, reference: Reference) -> list[str]:
 
 def verdict_of(ratios: Sequence[float], interval: tuple[float, float] | None) -> Verdict:
     """What the pairs of an attempt that counts prove."""
-    if len(ratios) < FEWEST_REPEATS:
+    if len(ratios) < FEWEST_FOR_MEAN:
         return Verdict.too_few
     # Pairs that are all the same have no interval, and prove nothing but that no clock was read.
     low, high = interval or (1.0, 1.0)

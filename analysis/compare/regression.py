@@ -13,8 +13,9 @@ from enum import Enum
 from pathlib import Path
 
 from analysis.compare.reference import CHECKED, DEVICE, IDENTITY, ReferenceFile
+from analysis.intervals import Spread
 from analysis.report.caveats import FINAL_LOSS_TOLERANCE
-from analysis.scaling.groups import RATES, Spread
+from analysis.scaling.groups import RATES
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Better, Metric

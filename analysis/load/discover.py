@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from analysis.failures.sacct import accounted
-from analysis.load.derived import with_derived
 from analysis.load.read import Task, read_all
-from analysis.load.run_directory import RunResult
 from analysis.load.run_files import FILES
-from analysis.logs.facts import FILE_NAME, read_facts
+from analysis.logs.facts import read_facts
 from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.runs import log_runs, name_below
 from analysis.logs.streams import with_errors
+from analysis.metrics.cost import cost_values
+from analysis.metrics.mfu import utilization
 from analysis.parsers import genai_perf, sacct
 from analysis.parsers.detect import document
 from analysis.progress import with_progress
+from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.rundir import FIGURES, WRITTEN, SweepDir, read_records
@@ -65,8 +66,8 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
         for path in sorted(directories, key=lambda path: path.parts)
     ]
     own = read_all(tasks, may_spawn=may_spawn)
-    facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
-    paths_of_logs = [path for path in sorted(files) if path.name != FILE_NAME]
+    facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FACTS_FILE}
+    paths_of_logs = [path for path in sorted(files) if path.name != FACTS_FILE]
     read_files = {
         path: read_log_file(path) for path in with_progress(paths_of_logs, len(paths_of_logs), "Reading logs")
     }
@@ -85,6 +86,14 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
         )
     unknown = [name_below(files[path], path) for path, log in logs.items() if not log.told]
     return Found(with_derived([*without_copies(own), *trainings]), told, unknown)
+
+
+def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
+    """Return the runs, the used ones with their utilization and their cost: the same for our runs and for logs."""
+    return [
+        replace(run, values={**run.values, **utilization(run).values, **cost_values(run)}) if run.used else run
+        for run in runs
+    ]
 
 
 def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:

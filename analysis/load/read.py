@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.load.run_directory import RunResult, read_run
+from analysis.load.run_directory import read_run
 from analysis.progress import with_progress
+from analysis.run import RunResult
 
 # Fewer runs are read before other processes have started.
 FEWEST_FOR_PROCESSES = 500

@@ -16,15 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS
 from analysis.compare.campaign import Board, Entry, Verdict, boards, changes, rehearsal
 from analysis.compare.published import figures_for
-from analysis.formatting import ABSENT, csv_cell, shown, significant
+from analysis.formatting import ABSENT, csv_cell, plural, shown, significant
+from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.figures.style import Section
-from analysis.report.headline import hardware
-from analysis.scaling.groups import plural
+from analysis.run import RunResult, hardware
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Metric
@@ -130,7 +128,7 @@ def notes(board: Board) -> list[str]:
         "Ratio: the geometric mean of time of the baseline / time of the attempt, over n pairs of repeats that ran in "
         f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms. A tie is an interval that "
         "holds 1. Fewer "
-        f"than {FEWEST_REPEATS} pairs prove nothing. Attempts that share a rank cannot be told apart (Welch)."
+        f"than {FEWEST_FOR_MEAN} pairs prove nothing. Attempts that share a rank cannot be told apart (Welch)."
     ]
     if board.reference is not None:
         low, high = (significant(value, RATIO_DIGITS) for value in board.reference.band)

@@ -19,12 +19,12 @@ from typing import Any
 
 from analysis.failures.runs import Ended
 from analysis.formatting import ABSENT, csv_cell, markdown_cell, shown, title
-from analysis.load.run_directory import RunResult
-from analysis.metrics.communication import axis_order
-from analysis.metrics.cost import reference_cost, relative_cost
+from analysis.metrics.communication import axis_order, degrees
 from analysis.parsers import metrics as a
 from analysis.report.sections.checkpoints import failures, written
 from analysis.report.sections.goodput import lost_words
+from analysis.run import RunResult
+from analysis.scaling.cost import reference_cost, relative_cost
 from analysis.scaling.groups import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m
@@ -132,7 +132,7 @@ def planned(name: str, key: str, heading: str | None = None) -> Column:
 
 def degree(axis: str, heading: str) -> Column:
     """A column of the degree of an axis of the rank grid."""
-    return Column(axis, lambda row: row.run.degrees.get(axis), heading)
+    return Column(axis, lambda row: (degrees(row.run.plan) or {}).get(axis), heading)
 
 
 def started(name: str, key: str, heading: str | None = None) -> Column:

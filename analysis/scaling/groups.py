@@ -9,10 +9,6 @@ batch, and a batch that changes otherwise makes it neither. A run of unknown ran
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
-import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +16,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from analysis.load.run_directory import RunResult
+from analysis.formatting import plural
+from analysis.intervals import Spread
 from analysis.parsers import metrics as a
+from analysis.run import RunResult
 from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -53,49 +51,6 @@ STRONG, WEAK = "strong", "weak"
 CHANGING, UNKNOWN = "changing batch", "unknown batch"
 # What a line's speed may be counted in: the first of them that all its runs have.
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
-# Of an interval of the median; fewer repeats than these have none that is so sure.
-LEAST_COVERAGE = 0.95
-FEWEST_REPEATS = 6
-
-
-def coverage(n: int, k: int) -> float:
-    """How probably the k-th smallest to the k-th largest of n independent repeats hold the median, however distributed.
-
-    Either all but k - 1 are above the median or all but k - 1 below it, where they do not: a binomial tail, twice.
-    """
-    return 1 - sum(math.comb(n, i) for i in range(k)) / (1 << (n - 1))
-
-
-@functools.cache
-def interval_rank(n: int) -> int:
-    """The largest k whose coverage is at least LEAST_COVERAGE; 0 for fewer than FEWEST_REPEATS, where none is."""
-    tails = itertools.accumulate(math.comb(n, i) for i in range(n // 2))
-    return sum(1 - tail / (1 << (n - 1)) >= LEAST_COVERAGE for tail in tails)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A median over repeats with the smallest and the largest of them."""
-
-    median: float
-    low: float
-    high: float
-    n: int
-    interval: tuple[float, float] | None = None
-    """Of the median, as `interval_rank` says; None for fewer repeats than it takes."""
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value."""
-        ordered = sorted(values)
-        k = interval_rank(len(ordered))
-        interval = (ordered[k - 1], ordered[-k]) if k else None
-        return cls(statistics.median(ordered), ordered[0], ordered[-1], len(ordered), interval)
-
-    def over(self, reference: float) -> Spread:
-        """The same repeats, each divided by a reference."""
-        interval = self.interval and (self.interval[0] / reference, self.interval[1] / reference)
-        return Spread(self.median / reference, self.low / reference, self.high / reference, self.n, interval)
 
 
 @dataclass(frozen=True)
@@ -284,6 +239,10 @@ def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in differing if key not in implied]
 
 
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: `1 rank`, `2 ranks`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
+    """The groups of each task, by model, data and sequence length, in that order."""
+    tasks: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        first = group.runs[0]
+        tasks[group.model, str(first.setting("data.name")), str(first.setting("job.sequence_length"))].append(group)
+    return dict(sorted(tasks.items()))

@@ -16,10 +16,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult, latest, step_records
+from analysis.load.run_directory import latest, step_records
 from analysis.report.caveats import loss_doubts
 from analysis.report.points_table import POINT_METRICS, spread_at
 from analysis.report.runs_table import Row, columns_of, rows_of
+from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import as_number, number
 from jobs import metrics as m

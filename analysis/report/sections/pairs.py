@@ -9,12 +9,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS, FEWEST_SIGNS, Comparison, Pair, Ratio
-from analysis.formatting import plot_text, shown, shown_spread, title
-from analysis.load.run_directory import RunResult
+from analysis.compare.ab import FEWEST_SIGNS, Comparison, Pair, Ratio
+from analysis.formatting import plot_text, plural, shown, shown_spread, title
+from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
 from analysis.report.figures.style import Figure, Section, empty_plot
-from analysis.report.headline import hardware
-from analysis.scaling.groups import plural
+from analysis.run import RunResult, hardware
 from analysis.untrusted import moment
 from jobs import metrics as m
 
@@ -26,7 +25,7 @@ MOST_DRAWN = 40
 MOST_NAMED = 6
 METHOD = (
     f"Ratio: {TIMES.definition} The {PERCENT} interval is Welch's t interval of the mean logarithms, so of the ratio "
-    f"of geometric means; it is given from {FEWEST_REPEATS} repeats on each side: a repeat is a measurement, a "
+    f"of geometric means; it is given from {FEWEST_FOR_MEAN} repeats on each side: a repeat is a measurement, a "
     "step is not. Every interval stands for its pair alone: of 20 pairs that do not differ, one is expected to look as "
     "if it did."
 )
@@ -65,10 +64,10 @@ def one_pair(pair: Pair) -> str:
     where = f"{pair.described}, {hosts_words(pair)}"
     n = f"n = {ratio.n[0]} and {ratio.n[1]}"
     if ratio.interval is None:
-        needed = f": it takes at least {FEWEST_REPEATS} repeats on each side, such as repeat=1,2,3"
+        needed = f": it takes at least {FEWEST_FOR_MEAN} repeats on each side, such as repeat=1,2,3"
         return (
             f"B measured {times} ({n}, {why_no_interval(ratio)}{between_repeats(ratio)}; {where}). That does not tell "
-            f"a difference from chance{needed if min(ratio.n) < FEWEST_REPEATS else ''}."
+            f"a difference from chance{needed if min(ratio.n) < FEWEST_FOR_MEAN else ''}."
         )
     proof = f"{n}, {PERCENT} interval {interval_words(ratio)}; {where}"
     if ratio.direction == 0:
@@ -114,7 +113,7 @@ def interval_words(ratio: Ratio) -> str:
 
 def why_no_interval(ratio: Ratio) -> str:
     """That a ratio has no interval, and why where it is not for lack of repeats."""
-    return "no interval" if min(ratio.n) < FEWEST_REPEATS else "no interval because no repeat varies"
+    return "no interval" if min(ratio.n) < FEWEST_FOR_MEAN else "no interval because no repeat varies"
 
 
 def between_repeats(ratio: Ratio) -> str:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_ind
 
-from analysis.compare.ab import Comparison, compare_groups, ratio_of, welch_interval
+from analysis.compare.ab import Comparison, compare_groups, ratio_of
+from analysis.intervals import welch_interval
 from analysis.load.discover import read, read_runs
 from analysis.report.compare import compare, compared_report
 from analysis.report.report import markdown

@@ -13,11 +13,11 @@ import pytest
 
 from analysis.failures.runs import endings
 from analysis.load.discover import read, read_runs
-from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import build, page, report
 from analysis.report.runs_table import rows_of, to_csv
+from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.intervals import Spread
 from analysis.load.discover import read_runs
 from analysis.report.caveats import loss_doubts, warnings
 from analysis.report.headline import answers
-from analysis.scaling.groups import Group, Spread, scaling_groups
+from analysis.scaling.groups import Group, scaling_groups
 from jobs.schema import Parallelism, Precision, Run, Scaling, ScalingMode, Sharding, Strategy
 from tests.support.fake_runs import a_run, finished_run, prepared, with_job
 from tests.support.measured_runs import RIGHT, SLIGHTLY_OFF, WRONG, measured_run

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.load.run_directory import RunResult
 from analysis.report.export.data_frames import steps_of
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.support.fake_runs import a_run, finished_run, prepared

@@ -24,7 +24,6 @@ from PIL import Image
 
 from analysis.formatting import csv_cell
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.export import formats as exports
 from analysis.report.export.data_frames import runs_frame
 from analysis.report.export.latex import escaped, latex_table
@@ -33,6 +32,7 @@ from analysis.report.export.parquet import runs_parquet
 from analysis.report.figures.page import figures
 from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
+from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.cli import main
