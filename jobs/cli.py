@@ -137,7 +137,6 @@ def parser() -> Parser:
         "--tolerance", type=float, metavar="SHARE", help="how much worse than FILE still passes (default 0.05, so 5 %%)"
     )
     sub.add_argument("--allow-missing", action="store_true", help="points of FILE that were not measured do not fail")
-    sub.add_argument("--no-cache", action="store_true", help="read all runs again, also those that have not changed")
     sub.add_argument("-o", "--output", type=folder, help="where to write (default: the one DIR given, else here)")
     sub.add_argument(
         "--format",
@@ -237,7 +236,7 @@ def report(options: argparse.Namespace) -> int:
         from analysis.report.compare import compare
 
         a, b = options.compare
-        answer, page = compare(a, b, options.output, options.format, use_cache=not options.no_cache)
+        answer, page = compare(a, b, options.output, options.format)
         print(*answer, page, sep="\n")
         return 0
     if not options.paths:
@@ -252,11 +251,10 @@ def report(options: argparse.Namespace) -> int:
             options.tolerance,
             allow_missing=options.allow_missing,
             formats=options.format,
-            use_cache=not options.no_cache,
         )
     from analysis.report.report import report as write_report
 
-    print(write_report(options.paths, options.output, options.format, use_cache=not options.no_cache))
+    print(write_report(options.paths, options.output, options.format))
     return 0
 
 

@@ -7,6 +7,7 @@ not known is absent: no 0, -1, inf or NaN stands for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,6 +31,10 @@ class Metric:
     better: Better = Better.neither
     digits: int = 3
     """Significant digits a person is shown."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
+        """Pickle the name, so that another process gets its own object of REGISTRY and not a second one."""
+        return registered, (self.name,)
 
 
 # --- one value per optimizer step (metrics.jsonl) -------------------------------------------------------------
@@ -470,6 +475,12 @@ UNSUBMITTED_TIME = Metric(
 REST_TIME = Metric("rest_time_s", "s", "What is left of run_time_s: logging, export, closing.", Better.low, 3)
 
 REGISTRY: dict[str, Metric] = {m.name: m for m in list(globals().values()) if isinstance(m, Metric)}
+
+
+def registered(name: str) -> Metric:
+    """Return the metric of this name; raise KeyError where there is none."""
+    return REGISTRY[name]
+
 
 STEP_METRICS = (
     STEP,

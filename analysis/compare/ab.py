@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 
 from analysis.compare.core import Ratio, listed, matched, unequal_keys
 from analysis.compare.loss import losses_agree
-from analysis.load.run_directory import RunResult
+from analysis.run import RunResult
 from analysis.scaling.groups import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.metrics import Metric

@@ -19,7 +19,7 @@ from typing import Any
 from analysis.compare.core import Ratio, matched
 from analysis.compare.rules import Baseline, Rules, breaches
 from analysis.intervals import CONFIDENCE
-from analysis.load.run_directory import RunResult
+from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.schema import LauncherKind

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.compare.core import relative_change
-from analysis.load.run_directory import RunResult
-from analysis.scaling.groups import plural
+from analysis.formatting import plural
+from analysis.run import RunResult
 from analysis.untrusted import canonical
 from jobs import metrics as m
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
+from analysis.run import RunResult
 from analysis.untrusted import as_list, lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric

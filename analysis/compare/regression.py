@@ -14,7 +14,8 @@ from pathlib import Path
 from analysis.compare.core import change_direction, listed, matched, relative_change, unequal_keys
 from analysis.compare.loss import final_losses_agree
 from analysis.compare.reference import CHECKED, DEVICE, IDENTITY, RunsTable
-from analysis.scaling.groups import RATES, Spread
+from analysis.intervals import Spread
+from analysis.scaling.groups import RATES
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Better, Metric

@@ -13,8 +13,8 @@ from typing import Any
 from analysis.compare.loss import loss_band
 from analysis.compare.published import measured
 from analysis.formatting import significant
-from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
+from analysis.run import RunResult
 from analysis.untrusted import as_number
 from jobs import metrics as m
 from jobs.metrics import Metric

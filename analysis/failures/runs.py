@@ -19,9 +19,9 @@ from analysis.failures.sacct import ending_of_job, read_jobs
 from analysis.failures.signatures import SEARCH, Ending, evidence
 from analysis.failures.verdict import Verdict, verdict
 from analysis.formatting import short
-from analysis.load.run_directory import RunResult
 from analysis.parsers.base import Line, Record
 from analysis.parsers.search import Search, blocks
+from analysis.run import RunResult
 from jobs.causes import Cause, end_of, latest_attempt
 from jobs.rundir import BATCH_STARTED, SweepDir
 from jobs.submit.submissions import Submission, submissions_on_record

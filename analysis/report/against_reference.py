@@ -32,7 +32,6 @@ def regress(
     *,
     allow_missing: bool,
     formats: Iterable[str] = (),
-    use_cache: bool = True,
 ) -> int:
     """Write the report of these runs and print the comparison with a reference; return 0 if they pass, else 3.
 
@@ -49,7 +48,7 @@ def regress(
             f"This report would overwrite {reference} with its own runs.csv. Keep the reference elsewhere, or write "
             "the report elsewhere with --output DIR."
         )
-    content = build(read(paths, use_cache=use_cache, may_spawn=True))
+    content = build(read(paths, may_spawn=True))
     now = parsed(to_csv(content.rows), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
     content = replace(

@@ -15,14 +15,14 @@ from analysis.compare.core import relative_change
 from analysis.compare.loss import loss_gaps
 from analysis.failures.runs import Ended
 from analysis.failures.signatures import Ending
-from analysis.formatting import per_second, shown
-from analysis.load.run_directory import RunResult
-from analysis.logs.facts import FILE_NAME, SWITCHES
+from analysis.formatting import per_second, plural, shown
+from analysis.logs.facts import SWITCHES
 from analysis.metrics.mfu import utilization
 from analysis.parsers import metrics as a
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift
 from analysis.report.sections.stragglers import ranks_straggle
-from analysis.scaling.groups import Group, plural
+from analysis.run import FACTS_FILE, RunResult
+from analysis.scaling.groups import Group
 from analysis.scaling.mlperf import scores_lag
 from analysis.untrusted import as_list, lookup
 from jobs.metrics import Metric
@@ -175,7 +175,7 @@ def facts_contradicted(runs: list[RunResult]) -> list[str]:
     sentences = []
     for run in runs:
         for metric, fact in run.log.facts.items() if run.log else ():
-            told, used = told_by_log(run, metric), FILE_NAME
+            told, used = told_by_log(run, metric), FACTS_FILE
             batch = run.plan.get("global_batch_size")
             if metric is a.GLOBAL_BATCH_SIZE and batch != fact:
                 # Steps that tell their batch go before what is said of all of them.
@@ -185,10 +185,10 @@ def facts_contradicted(runs: list[RunResult]) -> list[str]:
                     str(bool(each)).lower() if metric.name in SWITCHES else f"{each:,.0f}" for each in (fact, told)
                 ]
                 sentences.append(
-                    f"{FILE_NAME} says {metric.name} {numbers[0]}, {run.name} says {numbers[1]}; "
+                    f"{FACTS_FILE} says {metric.name} {numbers[0]}, {run.name} says {numbers[1]}; "
                     f"what {used} says was used."
                 )
-    return first_of(sentences, f"Further numbers that logs tell otherwise than {FILE_NAME}")
+    return first_of(sentences, f"Further numbers that logs tell otherwise than {FACTS_FILE}")
 
 
 def told_by_log(run: RunResult, metric: Metric) -> float | None:
@@ -208,10 +208,10 @@ def places_impossible(runs: list[RunResult]) -> list[str]:
         if stated and nodes and ranks and (nodes > ranks or (per_node and nodes * per_node != ranks)):
             each = f" with {plural(per_node, 'rank')} each" if per_node else ""
             sentences.append(
-                f"With {FILE_NAME}, {run.name} has {plural(ranks, 'rank')} on {plural(nodes, 'node')}{each}, which "
-                f"cannot be: correct nodes, ranks_per_node or ranks in {FILE_NAME}."
+                f"With {FACTS_FILE}, {run.name} has {plural(ranks, 'rank')} on {plural(nodes, 'node')}{each}, which "
+                f"cannot be: correct nodes, ranks_per_node or ranks in {FACTS_FILE}."
             )
-    return first_of(sentences, f"Further logs whose nodes and ranks cannot be as {FILE_NAME} says")
+    return first_of(sentences, f"Further logs whose nodes and ranks cannot be as {FACTS_FILE} says")
 
 
 def work_differs(groups: Iterable[Group]) -> list[str]:
@@ -253,7 +253,7 @@ def ranks_untold(runs: list[RunResult]) -> list[str]:
     tell, them = ("log does", "it") if len(without) == 1 else ("logs do", "them")
     return [
         f"{len(without):,} {tell} not tell how many ranks there were ({which}): measured, but in no line and no "
-        f"figure. Write `ranks: N` into a {FILE_NAME} beside {them}."
+        f"figure. Write `ranks: N` into a {FACTS_FILE} beside {them}."
     ]
 
 

@@ -19,13 +19,11 @@ from rich.text import Text
 
 from analysis.compare.campaign import Entry, Leaderboard, Verdict, changes, leaderboards, rehearsal
 from analysis.compare.published import figures_for
-from analysis.formatting import ABSENT, csv_cell, shown, significant
+from analysis.formatting import ABSENT, csv_cell, plural, shown, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.figures.style import Section
-from analysis.report.headline import hardware
-from analysis.scaling.groups import plural
+from analysis.run import RunResult, hardware
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Metric

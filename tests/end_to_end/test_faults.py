@@ -16,7 +16,7 @@ import pytest
 from analysis.failures.runs import Ended, endings
 from analysis.failures.signatures import Ending
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.causes import Cause, record_failure
 from jobs.cli import main

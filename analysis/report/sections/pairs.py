@@ -11,12 +11,10 @@ import plotly.graph_objects as go
 
 from analysis.compare.ab import FEWEST_SIGNS, Comparison, Pair
 from analysis.compare.core import Ratio
-from analysis.formatting import plot_text, shown, shown_spread, title
+from analysis.formatting import plot_text, plural, shown, shown_spread, title
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
-from analysis.load.run_directory import RunResult
 from analysis.report.figures.style import Figure, Section, empty_plot
-from analysis.report.headline import hardware
-from analysis.scaling.groups import plural
+from analysis.run import RunResult, hardware
 from analysis.untrusted import moment
 from jobs import metrics as m
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from analysis.compare.published import Published, figures_for, measured, obstacle
 from analysis.formatting import ABSENT, shown, shown_spread, significant, title
-from analysis.load.run_directory import RunResult
+from analysis.intervals import Spread
 from analysis.report.figures.style import Section
-from analysis.report.headline import hardware
-from analysis.scaling.groups import Group, Point, Spread
+from analysis.run import RunResult, hardware
+from analysis.scaling.groups import Group, Point
 
 HEADING = "Measured beside published"
 HEADINGS = ("Line", "Metric", "n", "Measured", "Published", "Measured / published", "What differs, and the source")

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from analysis.compare.loss import FINAL_LOSS_TOLERANCE
 from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
-from analysis.formatting import ABSENT, one_line, shown, shown_spread, title
+from analysis.formatting import ABSENT, one_line, plural, shown, shown_spread, title
 from analysis.report.figures.style import Section
-from analysis.scaling.groups import plural
 from jobs.plan.table import console
 
 HEADING = "Against the reference"

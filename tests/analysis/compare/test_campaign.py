@@ -285,7 +285,7 @@ def test_a_leaderboard_fits_80_columns_and_lists_the_changes(tmp_path: Path) -> 
 
 def test_the_report_of_a_campaign_has_the_board_as_text_and_a_table_for_spreadsheets(tmp_path: Path) -> None:
     a_mixed_campaign(tmp_path)
-    assert main(["report", str(tmp_path), "--no-cache"]) == 0
+    assert main(["report", str(tmp_path)]) == 0
     html = (tmp_path / "report.html").read_text()
     assert f"Leaderboard of {tmp_path.name}" in Page(html).text
     assert "<b>hot" not in html
@@ -298,7 +298,7 @@ def test_the_report_of_a_campaign_has_the_board_as_text_and_a_table_for_spreadsh
     ]
     assert rows[1]["changed_against_baseline"] == "nothing"
     # What it wrote is no log of another program.
-    assert main(["report", str(tmp_path), "--no-cache"]) == 0
+    assert main(["report", str(tmp_path)]) == 0
     assert "no parser knows" not in (tmp_path / "report.md").read_text()
 
 

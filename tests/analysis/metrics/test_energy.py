@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.metrics.energy import LONGEST_GAP_S, energy_j
 from analysis.parsers import metrics as a
 from analysis.parsers.base import Kind, Text
 from analysis.report.report import report
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.analysis.parsers.reading import CORPUS, column, needs_corpus, records

@@ -20,8 +20,8 @@ from analysis.report.figures.style import Figure
 from analysis.report.headline import answers
 from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
+from analysis.report.sections.layouts import held_and_sent
 from analysis.scaling.groups import scaling_groups
-from analysis.scaling.layouts import held_and_sent
 from jobs import metrics as m
 from jobs.rundir import RunDir, append_record
 from jobs.schema import Lora, Run, Schedule

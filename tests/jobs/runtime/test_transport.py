@@ -83,7 +83,7 @@ def test_a_run_of_several_ranks_records_once_an_attempt_how_they_talk(ranks: int
 
 def rows(path: Path) -> list[dict[str, str]]:
     """runs.csv of a report on a path."""
-    assert main(["report", str(path), "--no-cache"]) == 0
+    assert main(["report", str(path)]) == 0
     return list(csv.DictReader((path / "runs.csv").read_text().splitlines()))
 
 
