@@ -9,9 +9,8 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable
 
-from analysis.scaling.groups import FEWEST_REPEATS, Group, Spread, coverage, interval_rank
+from analysis.intervals import Spread
 from jobs.metrics import Metric
 
 ABSENT = "—"
@@ -60,26 +59,9 @@ def shown_spread(metric: Metric, spread: Spread | None) -> str:
     return f"{middle} ({low} to {high}{interval})"
 
 
-def interval_words(groups: Iterable[Group]) -> str:
-    """Which confidence interval the medians of these lines have, and its coverage, by number of repeats."""
-    counts = sorted({len(point.runs) for group in groups for point in group.points})
-    if not counts:
-        return ""
-    said = [
-        f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
-        for n in counts
-        if (k := interval_rank(n))
-    ]
-    if not said:
-        return (
-            f"Medians have no confidence interval: that takes {FEWEST_REPEATS} repeats, and no point has more than "
-            f"{counts[-1]}."
-        )
-    return (
-        "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
-        f"distribution: {'; '.join(said)}; not shown where it is smallest to largest. Points of fewer than "
-        f"{FEWEST_REPEATS} repeats have none. That of a speedup or efficiency takes the reference's median as exact."
-    )
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: `1 rank`, `2 ranks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def unit(metric: Metric) -> str:

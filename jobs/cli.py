@@ -137,7 +137,6 @@ def parser() -> Parser:
         "--tolerance", type=float, metavar="SHARE", help="how much worse than FILE still passes (default 0.05, so 5 %%)"
     )
     sub.add_argument("--allow-missing", action="store_true", help="points of FILE that were not measured do not fail")
-    sub.add_argument("--no-cache", action="store_true", help="read all runs again, also those that have not changed")
     sub.add_argument("-o", "--output", type=folder, help="where to write (default: the one DIR given, else here)")
     sub.add_argument(
         "--format",
@@ -191,12 +190,14 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command == "leaderboard":
         return show_leaderboard(options.campaign)
     if options.command in {"attempt", "campaign"}:
-        from jobs.campaign.attempt import attempt, attempts
+        from jobs.campaign.trial import submit_trial, submit_trials
 
         how = {key: getattr(options, key) for key in ("campaign", "repeats", "changed_code", "wait")}
         one = options.command == "attempt"
         code, campaign = (
-            attempt(options.name, options.overrides, **how) if one else attempts(options.file, options.overrides, **how)
+            submit_trial(options.name, options.overrides, **how)
+            if one
+            else submit_trials(options.file, options.overrides, **how)
         )
         return show_leaderboard(campaign) or code if options.wait else code
     from jobs.submit import commands
@@ -235,7 +236,7 @@ def report(options: argparse.Namespace) -> int:
         from analysis.report.compare import compare
 
         a, b = options.compare
-        answer, page = compare(a, b, options.output, options.format, use_cache=not options.no_cache)
+        answer, page = compare(a, b, options.output, options.format)
         print(*answer, page, sep="\n")
         return 0
     if not options.paths:
@@ -250,11 +251,10 @@ def report(options: argparse.Namespace) -> int:
             options.tolerance,
             allow_missing=options.allow_missing,
             formats=options.format,
-            use_cache=not options.no_cache,
         )
     from analysis.report.report import report as write_report
 
-    print(write_report(options.paths, options.output, options.format, use_cache=not options.no_cache))
+    print(write_report(options.paths, options.output, options.format))
     return 0
 
 

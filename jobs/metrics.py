@@ -7,6 +7,7 @@ absent: no 0, -1, inf or NaN stands for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -76,6 +77,10 @@ class Metric:
     def display(self) -> DisplayUnit:
         """The unit that reports show."""
         return self.shown_in or DisplayUnit(self.unit, 1.0)
+
+    def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
+        """Pickle the name, so that another process gets its own object of REGISTRY and not a second one."""
+        return registered, (self.name,)
 
 
 # --- one value per optimizer step (metrics.jsonl) -------------------------------------------------------------
@@ -619,6 +624,11 @@ REST_TIME = Metric(
 )
 
 REGISTRY: dict[str, Metric] = {m.name: m for m in list(globals().values()) if isinstance(m, Metric)}
+
+
+def registered(name: str) -> Metric:
+    """Return the metric of this name; raise KeyError where there is none."""
+    return REGISTRY[name]
 
 
 def members(group: Group) -> tuple[Metric, ...]:

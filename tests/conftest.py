@@ -31,9 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_surrounding_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests see neither a user's site files and cache nor a launcher that happens to run them."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+def _no_surrounding_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests see neither a user's site files nor a launcher that happens to run them."""
     for name in list(os.environ):
         if name.startswith(("SLURMSCALE_SITE", "SUBMITIT_")) or name in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}:
             monkeypatch.delenv(name)

@@ -1,13 +1,14 @@
-"""A campaign: attempts against their baseline, judged. Derived from the run directories alone.
+"""A campaign: trials against their baseline, judged from the run directories alone.
 
-An attempt is as fast as the geometric mean of the ratios of its pairs says, each a repeat of it and the repeat of the
-baseline that ran beside it. It is faster or slower only where the interval of that mean is on one side of 1, a tie
-where it is not, and nothing with fewer than three pairs.
+A trial is one configuration, submitted by `slurmscale attempt`. Its speed is the geometric mean of the ratios of its
+pairs, each the time of a repeat of the baseline over that of the repeat of the trial that ran beside it. A trial is
+faster or slower only if the interval of that mean lies on one side of 1, and a tie otherwise; with fewer pairs than an
+interval takes there is no verdict.
 """
 
 from __future__ import annotations
 
-import statistics
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +16,21 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS, paired_interval, welch_interval
-from analysis.compare.rules import Reference, Rules, breaches
-from analysis.load.run_directory import RunResult
+from analysis.compare.core import Ratio, matched
+from analysis.compare.rules import Baseline, Rules, breaches
+from analysis.intervals import CONFIDENCE
+from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.schema import LauncherKind
 
 BASELINE = "baseline"
-# What tells repeats apart, and how they were started: no difference between attempts.
+# Settings that distinguish repeats or say how they were started: no difference between trials.
 NO_CHANGE = ("name", "repeat", "sweep", "runs_dir", "launcher.")
 
 
 class Verdict(Enum):
-    """What may be said of an attempt; the value is said."""
+    """The verdict on a trial; the value is printed."""
 
     faster = "faster"
     tie = "tie"
@@ -38,12 +40,17 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """The repeats of a configuration, and those of the baseline beside them, by number of the repeat."""
+class Trial:
+    """A configuration that was repeated in turns with the baseline."""
 
     name: str
-    runs: Mapping[int, RunResult]
-    beside: Mapping[int, RunResult]
+    repeats: Mapping[int, tuple[Sequence[RunResult], Sequence[RunResult]]]
+    """The runs of the baseline and of the trial by number of the repeat; where there are several, the last counts."""
+
+    @property
+    def runs(self) -> dict[int, RunResult]:
+        """Its runs by number of the repeat."""
+        return {number: tried[-1] for number, (_, tried) in sorted(self.repeats.items()) if tried}
 
     @property
     def first(self) -> RunResult:
@@ -55,58 +62,72 @@ class Attempt:
         """Repeats that finished and were measured."""
         return [run for run in self.runs.values() if run.used]
 
+    def ratios(self, rules: Rules) -> list[float]:
+        """Return the time of the baseline divided by that of the trial, for each pair of which both were measured."""
+        pairs = [(beside[-1], tried[-1]) for _, (beside, tried) in sorted(self.repeats.items()) if beside and tried]
+        times_s = [[rules.time_s(run) for run in pair] for pair in pairs if all(run.used for run in pair)]
+        return [of_baseline / of_trial for of_baseline, of_trial in times_s if of_baseline and of_trial]
+
 
 @dataclass(frozen=True)
 class Entry:
-    """An attempt with its verdict."""
+    """A trial with its verdict."""
 
-    attempt: Attempt
+    trial: Trial
     verdict: Verdict
     ratios: Sequence[float] = ()
-    """Time of the baseline divided by that of the attempt, of each whole pair: above 1 is faster."""
-    interval: tuple[float, float] | None = None
-    """Of their geometric mean, at CONFIDENCE."""
+    """Time of the baseline divided by that of the trial, one value a pair: above 1 is faster."""
     reasons: Sequence[str] = ()
-    """Why it does not count."""
+    """Reasons why it does not count."""
     rank: int | None = None
-    """Shared by those that cannot be told apart; None where nothing may be said."""
+    """Shared by trials that do not differ significantly; None without a verdict."""
     holds: bool = False
-    """Whether `faster` or `slower` stays when the interval is widened for all attempts (Bonferroni)."""
+    """Whether `faster` or `slower` holds if the interval is widened for the number of trials (Bonferroni)."""
+
+    @functools.cached_property
+    def ratio(self) -> Ratio | None:
+        """The ratio over its pairs; None without a pair."""
+        return Ratio.of_pairs(self.ratios) if self.ratios else None
 
     @property
-    def ratio(self) -> float | None:
-        """Geometric mean of the ratios; None without a whole pair."""
-        return statistics.geometric_mean(self.ratios) if self.ratios else None
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the ratio; None with too few pairs, or where none varies."""
+        return self.ratio.interval if self.ratio else None
 
 
 @dataclass(frozen=True)
-class Board:
-    """A campaign, judged."""
+class Leaderboard:
+    """A judged campaign."""
 
     path: Path
-    baseline: Sequence[RunResult]
-    """All its repeats, beside attempts too."""
-    attempts: Sequence[Attempt]
-    """In the order in which they were submitted."""
+    baseline_runs: Sequence[RunResult]
+    """All repeats of the baseline, also those beside trials."""
+    trials: Sequence[Trial]
+    """In order of submission."""
     entries: Sequence[Entry]
-    """The best first; those that do not count last."""
+    """The best first; trials that do not count last."""
     rules: Rules
-    reference: Reference | None
-    """None while no repeat of the baseline has finished."""
+    baseline: Baseline | None
+    """None until a repeat of the baseline has finished."""
 
     @property
     def compared(self) -> int:
-        """How many attempts an interval decides about."""
-        return sum(is_compared(entry) for entry in self.entries)
+        """Number of trials that an interval decides about."""
+        return sum(map(is_compared, self.entries))
 
     @property
     def runs(self) -> list[RunResult]:
         """All runs."""
-        return [*self.baseline, *(run for attempt in self.attempts for run in attempt.runs.values())]
+        return [*self.baseline_runs, *(run for trial in self.trials for run in trial.runs.values())]
+
+    @property
+    def first(self) -> RunResult:
+        """The run that stands for the campaign's settings: the first of the baseline, if any."""
+        return (self.baseline_runs or self.runs)[0]
 
 
-def boards(runs: Iterable[RunResult]) -> list[Board]:
-    """The campaigns among some runs, each judged, in the order of their directories."""
+def leaderboards(runs: Iterable[RunResult]) -> list[Leaderboard]:
+    """Return the campaigns among some runs, each judged, in order of their directories."""
     campaigns: dict[Path, list[RunResult]] = defaultdict(list)
     for run in runs:
         if part_of(run) and not (run.state == "not started" and run.setting("launcher.kind") == LauncherKind.dry.name):
@@ -115,86 +136,80 @@ def boards(runs: Iterable[RunResult]) -> list[Board]:
 
 
 def part_of(run: RunResult) -> Mapping[str, Any] | None:
-    """What a run's provenance says of its attempt: name, role, repeat; None for a run of no campaign."""
+    """Return name, role and repeat from a run's provenance; None for a run of no campaign."""
     known = run.provenance.get("attempt")
     if not isinstance(known, Mapping) or not isinstance(known.get("name"), str) or type(known.get("repeat")) is not int:
         return None
     return known
 
 
-def attempts_of(runs: Sequence[RunResult]) -> list[Attempt]:
-    """The attempts among the runs of a campaign, in the order of their submission."""
-    found: dict[str, tuple[dict[int, RunResult], dict[int, RunResult]]] = defaultdict(lambda: ({}, {}))
+def repeat_of(run: RunResult) -> int:
+    """Return the number of the repeat of a campaign's run."""
+    return int((part_of(run) or {})["repeat"])
+
+
+def trials_of(runs: Sequence[RunResult]) -> list[Trial]:
+    """Return the trials among the runs of a campaign, in order of submission."""
+    found: dict[str, tuple[list[RunResult], list[RunResult]]] = defaultdict(lambda: ([], []))
     for run in sorted(runs, key=submitted):
         part = part_of(run)
         if part is not None and part["name"] != BASELINE:
-            found[part["name"]][part.get("role") == BASELINE][part["repeat"]] = run
-    return [Attempt(name, tried, beside) for name, (tried, beside) in found.items() if tried]
+            found[part["name"]][part.get("role") != BASELINE].append(run)
+    return [Trial(name, matched(beside, tried, repeat_of)) for name, (beside, tried) in found.items() if tried]
 
 
 def submitted(run: RunResult) -> tuple[str, str]:
-    """By what runs are in the order of their submission; those of one submission were prepared in its order."""
+    """Return the sort key of submission; runs of one submission were prepared in its order."""
     return str(run.provenance.get("time")), str(run.events[0].get("time") if run.events else None)
 
 
 # --- the judgement ---------------------------------------------------------------------------------------------
 
 
-def judged(path: Path, runs: Sequence[RunResult]) -> Board:
-    """The board of one campaign, of at least one run."""
-    attempts = attempts_of(runs)
-    baseline = [run for run in runs if (part_of(run) or {}).get("role") == BASELINE]
-    rules = Rules.of((baseline or runs)[0])
-    finished = [run for run in baseline if run.used]
-    reference = Reference(finished, rules) if finished else None
-    entries = [judge(attempt, reference) for attempt in attempts]
-    return Board(path, baseline, attempts, ranked(entries), rules, reference)
+def judged(path: Path, runs: Sequence[RunResult]) -> Leaderboard:
+    """Return the leaderboard of one campaign, of at least one run."""
+    baseline_runs = [run for run in runs if (part_of(run) or {}).get("role") == BASELINE]
+    rules = Rules.of((baseline_runs or runs)[0])
+    finished = [run for run in baseline_runs if run.used]
+    baseline = Baseline(finished, rules) if finished else None
+    trials = trials_of(runs)
+    entries = ranked([judge(trial, baseline) for trial in trials])
+    return Leaderboard(path, baseline_runs, trials, entries, rules, baseline)
 
 
-def judge(attempt: Attempt, reference: Reference | None) -> Entry:
-    """The verdict on one attempt, by itself."""
-    if reference is None:
-        return Entry(attempt, Verdict.invalid, reasons=["no repeat of the baseline has finished"])
-    pairs = [(attempt.beside.get(number), run) for number, run in sorted(attempt.runs.items())]
-    times_s = [
-        (reference.rules.time_s(beside), reference.rules.time_s(run))
-        for beside, run in pairs
-        if beside is not None and beside.used and run.used
-    ]
-    ratios = [of_baseline / of_run for of_baseline, of_run in times_s if of_baseline and of_run]
-    interval = paired_interval(ratios)
-    if reasons := reasons_of(attempt, reference):
-        return Entry(attempt, Verdict.invalid, ratios, interval, reasons)
-    return Entry(attempt, verdict_of(ratios, interval), ratios, interval)
+def judge(trial: Trial, baseline: Baseline | None) -> Entry:
+    """Return the verdict on one trial, by itself."""
+    if baseline is None:
+        return Entry(trial, Verdict.invalid, reasons=["no repeat of the baseline has finished"])
+    entry = Entry(trial, Verdict.invalid, trial.ratios(baseline.rules), reasons_of(trial, baseline))
+    return entry if entry.reasons else replace(entry, verdict=verdict_of(entry.ratio))
 
 
-def reasons_of(attempt: Attempt, reference: Reference) -> list[str]:
-    """Why an attempt does not count: what is wrong with any of its repeats, each reason once."""
+def reasons_of(trial: Trial, baseline: Baseline) -> list[str]:
+    """Return why a trial does not count: the faults of all its repeats, each reason once."""
     found: dict[str, list[int]] = defaultdict(list)
-    for number, run in sorted(attempt.runs.items()):
-        for reason in breaches(run, reference):
+    for number, run in trial.runs.items():
+        for reason in breaches(run, baseline):
             found[reason].append(number)
-    everywhere = len(attempt.runs)
     return [
-        reason if len(numbers) == everywhere else f"repeat {', '.join(map(str, numbers))}: {reason}"
+        reason if len(numbers) == len(trial.runs) else f"repeat {', '.join(map(str, numbers))}: {reason}"
         for reason, numbers in found.items()
     ]
 
 
-def verdict_of(ratios: Sequence[float], interval: tuple[float, float] | None) -> Verdict:
-    """What the pairs of an attempt that counts prove."""
-    if len(ratios) < FEWEST_REPEATS:
+def verdict_of(ratio: Ratio | None) -> Verdict:
+    """Return what the pairs of a trial that counts prove."""
+    if ratio is None or ratio.too_few:
         return Verdict.too_few
-    # Pairs that are all the same have no interval, and prove nothing but that no clock was read.
-    low, high = interval or (1.0, 1.0)
-    return Verdict.faster if low > 1 else Verdict.slower if high < 1 else Verdict.tie
+    # Pairs that are all equal have no interval. They prove nothing, as a measured time varies: a tie.
+    return {1: Verdict.faster, 0: Verdict.tie, -1: Verdict.slower}[ratio.direction]
 
 
 def ranked(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries in their order, with ranks; neighbours that cannot be told apart share one."""
+    """Return the entries in order, with ranks; neighbours that do not differ significantly share one."""
     compared = sum(map(is_compared, entries))
     by_verdict: dict[Verdict, list[Entry]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda entry: -(entry.ratio or 0)):
+    for entry in sorted(entries, key=lambda entry: -(entry.ratio.middle if entry.ratio else 0)):
         by_verdict[entry.verdict].append(replace(entry, holds=holds(entry, compared)))
     faster = numbered(by_verdict[Verdict.faster], 1)
     # The baseline has the rank of those that tie with it.
@@ -204,60 +219,54 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def is_compared(entry: Entry) -> bool:
-    """Whether its interval decides."""
+    """Return whether the interval of an entry decides its verdict."""
     return entry.interval is not None and entry.verdict is not Verdict.invalid
 
 
 def numbered(entries: Sequence[Entry], first: int) -> list[Entry]:
-    """Entries, the fastest first, with ranks from `first` on, which those share that cannot be told apart."""
+    """Return entries, the fastest first, with ranks from `first` on, shared as `ranked` does."""
     found: list[Entry] = []
     for place, entry in enumerate(entries, start=first):
         leader = next((each for each in found if each.rank == found[-1].rank), None)
-        between = welch_interval(leader.ratios, entry.ratios) if leader else None
-        shared = leader is not None and (between is None or between[0] <= 1 <= between[1])
+        shared = leader is not None and Ratio.of_sides(leader.ratios, entry.ratios).direction == 0
         found.append(replace(entry, rank=found[-1].rank if shared else place))
     return found
 
 
 def holds(entry: Entry, compared: int) -> bool:
-    """Whether a difference stays at the confidence that all comparisons together leave to each (Bonferroni)."""
+    """Return whether a difference holds at the confidence left to each of all comparisons together (Bonferroni)."""
     if entry.verdict not in {Verdict.faster, Verdict.slower}:
         return False
-    widened = paired_interval(entry.ratios, 1 - (1 - CONFIDENCE) / max(1, compared))
-    return verdict_of(entry.ratios, widened) is entry.verdict
+    widened = Ratio.of_pairs(entry.ratios, 1 - (1 - CONFIDENCE) / max(1, compared))
+    return verdict_of(widened) is entry.verdict
 
 
 # --- what was changed ------------------------------------------------------------------------------------------
 
 
 def changes(run: RunResult, since: RunResult) -> list[str]:
-    """What differs between two configurations, their code and what their ranks sent over: `nodes 1 → 2`."""
+    """Return the differences of settings, code and transports between two runs: `nodes 1 → 2`."""
     settings = [
         {key: value for key, value in each.settings.items() if not key.startswith(NO_CHANGE)} for each in (since, run)
     ]
     found = [f"{key} {settings[0].get(key)} → {settings[1].get(key)}" for key in differing_keys(settings)]
     codes = [str(each.provenance.get("code_digest")) for each in (since, run)]
     transports = [each.transport for each in (since, run)]
-    return (
-        found
-        + ([f"code {codes[0]} → {codes[1]}"] if codes[0] != codes[1] else [])
-        # What an older version did not record may have been the same.
-        + (
-            [f"transport {transports[0]} → {transports[1]}"]
-            if None not in transports and transports[0] != transports[1]
-            else []
-        )
-    )
+    if codes[0] != codes[1]:
+        found.append(f"code {codes[0]} → {codes[1]}")
+    # An older version did not record the transport, so a missing one may be equal.
+    if None not in transports and transports[0] != transports[1]:
+        found.append(f"transport {transports[0]} → {transports[1]}")
+    return found
 
 
-def rehearsal(board: Board) -> list[str]:
-    """What the campaign's baseline has otherwise than its contest; empty where it is the contest, or there is none."""
-    run = (board.baseline or board.runs)[0]
-    name = run.setting("contest.name")
-    if name is None:
+def rehearsal(board: Leaderboard) -> list[str]:
+    """Return how the campaign's baseline departs from its contest; empty if it does not, or without a contest."""
+    run = board.first
+    if run.setting("contest.name") is None:
         return []
     both = [(key, run.setting(f"{key}.name"), run.setting(f"contest.{key}")) for key in ("model", "data")]
-    typed = [str(each) for each in as_list(lookup(run.provenance, "overrides"))]
+    overrides = [str(each) for each in as_list(lookup(run.provenance, "overrides"))]
     return [f"{key} {own}, not {wanted}" for key, own, wanted in both if own != wanted] + [
-        each for each in typed if each.startswith("contest.")
+        each for each in overrides if each.startswith("contest.")
     ]

@@ -1,8 +1,8 @@
-"""Figures that others have published, and whether a run of ours may be compared with them.
+"""Published figures, and the conditions under which a run may be compared with them.
 
-published.csv has a row a figure, published_documents.csv the documents: numbers, settings and citations as printed, and
-what a document does not say is empty. The time that H20044 gives for 40 steps cannot count its checkpoint: less 2:30,
-3.32 minutes would be 2.4 PFLOP/s for each GPU, more than an H100 has.
+published.csv has a row a figure, published_documents.csv a row a document: numbers, settings and citations as printed;
+a cell is empty if the document does not state the value. The time that H20044 prints for 40 steps cannot include its
+checkpoint: 3.32 minutes less 2:30 would be 2.4 PFLOP/s for each GPU, more than an H100 has.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
+from analysis.run import RunResult
 from analysis.untrusted import as_list, lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -27,48 +27,48 @@ COUNTS = (
     "nodes", "gpus", "tensor", "pipeline",
     "micro_batch_size", "global_batch_size", "sequence_length", "steps", "epochs",
 )  # fmt: skip
-# How an override begins that chooses a file of conf/experiment.
+# The beginning of an override that selects a file of conf/experiment.
 EXPERIMENT = "experiment="
-# What a training loop is made of, of a run that was started once.
+# The parts of the training loop of a run that was started once.
 LOOP = (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME, m.CHECKPOINT_TOTAL_TIME)
 
 
 @dataclass(frozen=True)
 class Document:
-    """Where figures were published."""
+    """A document that figures were published in."""
 
     document: str
-    """Our name for it."""
+    """Its key in published.csv."""
     title: str
     publisher: str
     date: str
-    """As far as the document tells: 2024, or 2024-05."""
+    """As exact as the document states it: 2024, or 2024-05."""
     number: str
 
     @property
     def name(self) -> str:
-        """Its number, else its title."""
+        """Its number, or its title if it has none."""
         return self.number or self.title
 
     @property
     def citation(self) -> str:
-        """All that is known of it: `H20044: Scale AI Training (Dell, 2024-05)`."""
+        """The full citation: `H20044: Scale AI Training (Dell, 2024-05)`."""
         title = f"{self.number}: {self.title}" if self.number else self.title
         return f"{title} ({', '.join(filter(None, (self.publisher, self.date)))})"
 
 
 @dataclass(frozen=True)
 class Published:
-    """One published figure, with the settings it was measured under; None or empty where the document is silent."""
+    """One published figure with its settings; None or empty if the document does not state them."""
 
     document: Document
     table: str
     row: str
     """The cells that name the row, joined by bars."""
     experiment: str
-    """The file of conf/experiment that makes it again."""
+    """The file of conf/experiment that reproduces it."""
     model: str
-    """As in conf/model, where it is there."""
+    """As in conf/model, if it is there."""
     nodes: int
     gpus: int
     gpu: str
@@ -83,40 +83,40 @@ class Published:
     steps: int | None
     epochs: int | None
     data: str
-    """As in conf/data, where that decides."""
+    """As in conf/data, if the data must be equal."""
     data_as_published: str
     variant: str
     metric: Metric
     value: float
     """In the metric's unit."""
     printed: str
-    """As it stands in the table."""
+    """As printed in the table."""
     printed_unit: str
-    """Where only the heading has it."""
+    """Set if only the heading has the unit."""
 
     @property
     def source(self) -> str:
-        """The figure as printed, and where: `3.32 min in table 4 of H20044`."""
+        """The figure as printed, with its place: `3.32 min in table 4 of H20044`."""
         printed = " ".join(filter(None, (self.printed, self.printed_unit)))
         where = f"table {self.table}" if self.table.isdigit() else f"the table under {self.table}"
         return f"{printed} in {where} of {self.document.name}"
 
 
 def table(name: str) -> list[dict[str, str]]:
-    """The rows of one of the data files."""
+    """Return the rows of one of the data files."""
     text = (files("analysis") / "compare" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 @functools.cache
 def published() -> tuple[Published, ...]:
-    """All figures."""
+    """Return all figures."""
     documents = {row["document"]: Document(**row) for row in table("published_documents.csv")}
     return tuple(figure(row, documents) for row in table("published.csv"))
 
 
 def figure(row: Mapping[str, str], documents: Mapping[str, Document]) -> Published:
-    """The figure of one row."""
+    """Return the figure of one row."""
     other = {*COUNTS, "document", "metric", "value", "unit"}
     settings: dict[str, Any] = {name: text for name, text in row.items() if name not in other}
     settings |= {name: int(row[name]) if row[name] else None for name in COUNTS}
@@ -129,20 +129,20 @@ def figure(row: Mapping[str, str], documents: Mapping[str, Document]) -> Publish
 
 
 def experiment_of(run: RunResult) -> str | None:
-    """The experiment file that the run was composed from; None without one."""
-    typed = [str(each) for each in as_list(run.provenance.get("overrides"))]
-    named = [each.removeprefix(EXPERIMENT) for each in typed if each.startswith(EXPERIMENT)]
+    """Return the experiment file that the run was composed from; None without one."""
+    overrides = [str(each) for each in as_list(run.provenance.get("overrides"))]
+    named = [each.removeprefix(EXPERIMENT) for each in overrides if each.startswith(EXPERIMENT)]
     return named[-1] if named else None
 
 
 def figures_for(run: RunResult) -> list[Published]:
-    """What was published of the experiment that the run makes again, or else of its very settings."""
+    """Return the figures published of the run's experiment, or else of equal settings."""
     named = [each for each in published() if each.experiment and each.experiment == experiment_of(run)]
     return named or [each for each in published() if not list(conflicts(run, each))]
 
 
 def conflicts(run: RunResult, figure: Published) -> Iterator[str]:
-    """Which settings of a run are known to be others than those of a figure."""
+    """Yield the settings of a run that are known to differ from those of a figure."""
     both = {**task(run, figure), "tensor": (run.setting("parallelism.tensor"), figure.tensor)}
     both["pipeline"] = run.setting("parallelism.pipeline"), figure.pipeline
     both["data"] = run.setting("data.name"), figure.data or None
@@ -152,7 +152,7 @@ def conflicts(run: RunResult, figure: Published) -> Iterator[str]:
 
 
 def task(run: RunResult, figure: Published) -> dict[str, tuple[Any, Any]]:
-    """What must be equal for a ratio to say anything: of the run, and as published."""
+    """Return the settings that must be equal for a ratio: of the run, and as published."""
     return {
         "model": (run.setting("model.name"), figure.model),
         "nodes": (run.setting("nodes"), figure.nodes),
@@ -166,17 +166,17 @@ def task(run: RunResult, figure: Published) -> dict[str, tuple[Any, Any]]:
 
 
 def obstacle(run: RunResult, figure: Published) -> str | None:
-    """Why there is no ratio of a run and a figure; None where there may be one."""
+    """Return why a run and a figure have no ratio; None if they may have one."""
     for name, (ours, theirs) in task(run, figure).items():
         if theirs is not None and ours != theirs:
-            return f"{name} {'not known' if ours is None else ours}, published {theirs}"
+            return f"{name} {'unknown' if ours is None else ours}, published {theirs}"
     if figure.epochs is not None:
-        return "the document does not say how many samples an epoch has"
+        return "the document does not state the number of samples of an epoch"
     return None
 
 
 def measured(run: RunResult, metric: Metric) -> float | None:
-    """A metric of a run, also those that only a comparison asks for; None where it was not measured."""
+    """Return a metric of a run, also one that only comparisons use; None if it was not measured."""
     if metric is m.EPOCH_TIME:
         epochs, useful_s = run.setting("job.epochs"), run.values.get(m.USEFUL_TIME)
         return useful_s / epochs if epochs and useful_s is not None else None

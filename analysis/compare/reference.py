@@ -1,7 +1,7 @@
-"""The rows of a runs.csv, read back as what a later report is held against.
+"""Read a runs.csv back, as the reference of a later report.
 
-The file may have been kept for months, cut short or saved by a spreadsheet: what is not as
-analysis.report.runs_table wrote it is refused with its line and column, never guessed.
+The file may have been kept for months, cut short or saved by a spreadsheet. Anything that differs from the form of
+analysis.report.runs_table is refused with its line and column and never guessed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jobs.errors import ReportError
 from jobs.layout import AXIS_NAMES
 from jobs.metrics import Better
 
-# Of the rates the first one that a point has.
+# Only the first rate that a point has is checked.
 CHECKED = (*RATES, m.MEMORY_PEAK, m.FINAL_LOSS)
-# Two points are one when they agree in each of these columns that the reference has.
+# Two rows are the same point if they agree in each of these columns that the reference has.
 IDENTITY = (
     "model",
     "parameters",
@@ -44,24 +44,24 @@ IDENTITY = (
 )
 DEVICE = ("device", "device_name", "emulated_nodes")
 NEEDED = ("name", "model", "parallelism", "nodes", "ranks", *DEVICE, "not_used_because", m.TOKENS_PER_S.name)
-MAKE_ONE = "A reference is a runs.csv that an earlier `slurmscale report DIR` wrote; make one and keep it elsewhere."
+MAKE_ONE = "A reference is a runs.csv written by an earlier `slurmscale report DIR`; make one and keep it elsewhere."
 
 
 @dataclass(frozen=True)
-class ReferenceFile:
-    """A table of runs: its columns, and its rows as text by column."""
+class RunsTable:
+    """A runs.csv: its columns, and its rows as text by column."""
 
     columns: Sequence[str]
     rows: Sequence[Mapping[str, str]]
 
     @property
     def used(self) -> list[Mapping[str, str]]:
-        """The rows that were measured and whose loss was believed."""
+        """The rows that were measured and whose loss is believed."""
         return [row for row in self.rows if not row["not_used_because"] and not row.get("loss_doubt")]
 
 
-def read_reference(path: Path) -> ReferenceFile:
-    """The table in a file; raises ReportError with line and column where it is no runs.csv, or holds nothing."""
+def read_reference(path: Path) -> RunsTable:
+    """Read the table of a file; raise ReportError with line and column if it is no runs.csv or has no valid run."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -70,12 +70,12 @@ def read_reference(path: Path) -> ReferenceFile:
         raise ReportError(f"{path} is not UTF-8 text (byte {error.start}). {MAKE_ONE}") from error
     table = parsed(text, str(path))
     if not table.used:
-        raise ReportError(f"{path} holds no run that was measured and believed, so nothing can be held against it.")
+        raise ReportError(f"{path} contains no valid run to compare with.")
     return table
 
 
-def parsed(text: str, where: str) -> ReferenceFile:
-    """The table in a text of `where`; raises ReportError with line and column."""
+def parsed(text: str, where: str) -> RunsTable:
+    """Parse the table of a text; raise ReportError with `where`, line and column."""
     # Strict: a quote that is never closed is a torn file, not a long cell.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -85,18 +85,18 @@ def parsed(text: str, where: str) -> ReferenceFile:
         for cells in reader:
             if len(cells) != len(columns):
                 raise ReportError(
-                    f"{where}, line {reader.line_num}: {len(cells)} cells, but the first line names {len(columns)} "
-                    "columns: the file is cut short or was edited. Take the original, or write it again."
+                    f"{where}, line {reader.line_num}: {len(cells)} cells for {len(columns)} columns: "
+                    "the file is cut short or was edited. Take the original, or write it again."
                 )
             row = dict(zip(columns, cells, strict=True))
             refuse_impossible_values(row, f"{where}, line {reader.line_num}")
             rows.append(row)
     except csv.Error as error:
         raise ReportError(
-            f"{where}, line {reader.line_num}: no CSV ({error}): the file is cut short or was edited. Take the "
+            f"{where}, line {reader.line_num}: not CSV ({error}): the file is cut short or was edited. Take the "
             "original, or write it again."
         ) from error
-    return ReferenceFile(columns, rows)
+    return RunsTable(columns, rows)
 
 
 def refuse_other_tables(columns: Sequence[str], text: str, where: str) -> None:
@@ -104,17 +104,17 @@ def refuse_other_tables(columns: Sequence[str], text: str, where: str) -> None:
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         first = text.split("\n", 1)[0]
-        saved = " It has semicolons: a spreadsheet saved it in another form." if ";" in first else ""
+        saved = " It contains semicolons: a spreadsheet saved it in another form." if ";" in first else ""
         raise ReportError(
             f"{where} has no column {missing[0]}; its first line begins {short(first, 60)!r}.{saved} {MAKE_ONE}"
         )
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
-        raise ReportError(f"{where} names the column {twice[0]!r} more than once: it was edited. Take the original.")
+        raise ReportError(f"{where} contains the column {twice[0]!r} more than once: it was edited. Take the original.")
 
 
 def refuse_impossible_values(row: Mapping[str, str], where: str) -> None:
-    """Raise ReportError where a checked metric of a used row is no number, or one that cannot be."""
+    """Raise ReportError if a checked metric of a used row is not a number or is out of range."""
     for metric in CHECKED:
         text = row.get(metric.name, "")
         if not text or row["not_used_because"]:

@@ -19,9 +19,9 @@ from analysis.failures.sacct import read_jobs, verdict_on_job
 from analysis.failures.signatures import MARKERS, matches
 from analysis.failures.verdict import Verdict, decide
 from analysis.formatting import short
-from analysis.load.run_directory import RunResult
 from analysis.parsers.base import Line, Record
 from analysis.parsers.search import Search, blocks
+from analysis.run import RunResult
 from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.rundir import BATCH_STARTED, SweepDir
 from jobs.submit.submissions import Submission, submissions_on_record

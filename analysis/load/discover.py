@@ -16,20 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from analysis.failures.sacct import accounted
-from analysis.load.derived import with_derived
 from analysis.load.read import Task, read_all
-from analysis.load.run_directory import RunResult
 from analysis.load.run_files import FILES
-from analysis.logs.facts import FILE_NAME, read_facts
-from analysis.logs.file import LogFile
-from analysis.logs.read import read_logs
+from analysis.logs.facts import read_facts
+from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.runs import log_runs, name_below
 from analysis.logs.streams import with_errors
+from analysis.metrics.cost import cost_values
+from analysis.metrics.mfu import utilization
 from analysis.parsers import genai_perf, sacct
 from analysis.parsers.detect import document
+from analysis.progress import with_progress
+from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
-from jobs.rundir import FIGURES, WRITTEN, SweepDir, is_power_log, read_records
+from jobs.rundir import FIGURES, WRITTEN, SweepDir, read_records
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,14 @@ class Found:
     """Files in which there is none, below the paths that were given."""
 
 
-def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = False) -> Found:
+def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
     """Every run and log at and below these paths, each once, in the order of their paths.
 
-    From the cache come those of our runs and of the logs that have not changed; what is derived of runs is not in it. A
-    process that may not be spawned is that of a script: a new process would execute the script's own lines again.
-    Raises ReportError when a path does not exist or when there is neither a run nor a log.
+    Without `may_spawn` this process reads all of them: a spawned process would execute the lines of a caller's script
+    again. Raise ReportError when a path does not exist or when there is neither a run nor a log.
     """
     paths = list(paths)
-    directories: dict[Path, bool] = {}
+    directories: set[Path] = set()
     files: dict[Path, Path] = {}
     for path in paths:
         runs, others = files_below(path)
@@ -61,13 +61,16 @@ def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = Fa
         files |= {other.resolve(): root for other in others}
     ledger = functools.cache(submissions)
     tasks = [
-        Task(path, ledger(path.parent).get(path.name, []), directories[path])
+        Task(path, ledger(path.parent).get(path.name, []))
         # As paths are in order, which compare their parts again each time.
         for path in sorted(directories, key=lambda path: path.parts)
     ]
-    own = read_all(tasks, use_cache=use_cache, may_spawn=may_spawn)
-    facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FILE_NAME}
-    read_files = read_logs([path for path in sorted(files) if path.name != FILE_NAME], use_cache=use_cache)
+    own = read_all(tasks, may_spawn=may_spawn)
+    facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FACTS_FILE}
+    paths_of_logs = [path for path in sorted(files) if path.name != FACTS_FILE]
+    read_files = {
+        path: read_log_file(path) for path in with_progress(paths_of_logs, len(paths_of_logs), "Reading logs")
+    }
     logs = with_accounting(with_errors(read_files))
     told = [log for log in logs.values() if log.told]
     roots = sorted({files[log.path] for log in told})
@@ -85,6 +88,14 @@ def read(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = Fa
     return Found(with_derived([*without_copies(own), *trainings]), told, unknown)
 
 
+def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
+    """Return the runs, the used ones with their utilization and their cost: the same for our runs and for logs."""
+    return [
+        replace(run, values={**run.values, **utilization(run).values, **cost_values(run)}) if run.used else run
+        for run in runs
+    ]
+
+
 def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
     """The logs, where tables of sacct among them tell more of the ends of their jobs."""
     tables = [path for path, log in logs.items() if sacct.FORMAT.name in log.formats]
@@ -93,9 +104,9 @@ def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
     return {path: replace(log, verdict=said.get(path, log.verdict)) for path, log in logs.items()}
 
 
-def read_runs(paths: Iterable[Path], *, use_cache: bool = False, may_spawn: bool = False) -> list[RunResult]:
+def read_runs(paths: Iterable[Path], *, may_spawn: bool = False) -> list[RunResult]:
     """The runs alone, of ours and of logs; errors as those of `read`."""
-    return list(read(paths, use_cache=use_cache, may_spawn=may_spawn).runs)
+    return list(read(paths, may_spawn=may_spawn).runs)
 
 
 def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
@@ -108,31 +119,31 @@ def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
     return records
 
 
-def files_below(path: Path) -> tuple[dict[Path, bool], list[Path]]:
+def files_below(path: Path) -> tuple[set[Path], list[Path]]:
     """Run directories of ours at or below a path, resolved, and other files; not what is inside a run or a sweep.
 
-    Nor the parts of a benchmark's result that lies there as a whole. With each run whether power readings lie in it.
+    Nor the parts of a benchmark's result that lies there as a whole.
     """
     if path.is_file():
-        return {}, [path]
+        return set(), [path]
     if not path.is_dir():
         what = "is neither a file nor a directory" if path.exists() else "does not exist"
         raise ReportError(
             f"{path} {what}. Give sweeps, runs, logs or directories of them, for instance: slurmscale report runs/demo"
         )
-    runs: dict[Path, bool] = {}
+    runs: set[Path] = set()
     others: list[Path] = []
     parts: set[Path] = set()
 
     def unreadable(error: OSError) -> None:
         # Reading it will say why.
-        runs[Path(error.filename)] = False
+        runs.add(Path(error.filename))
 
     of_a_run = frozenset(FILES)
     for directory, below, files in os.walk(path.resolve(), onerror=unreadable):
         # One file alone may be anyone's: conf/config.yaml of a checkout is not a run.
         if len(of_a_run.intersection(files)) > 1:
-            runs[Path(directory)] = any(map(is_power_log, files))
+            runs.add(Path(directory))
             below.clear()
         elif SweepDir(Path(directory)).submissions.name in files:
             below[:] = [name for name in below if name != SweepDir(Path()).logs.name]

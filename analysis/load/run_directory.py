@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,15 +19,14 @@ import numpy as np
 import yaml
 
 from analysis.load.run_files import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
-from analysis.logs.file import LogFile
 from analysis.metrics.checkpoints import checkpoint_values
-from analysis.metrics.communication import Collective, degrees, read_collectives, sums
-from analysis.metrics.energy import Energy, energy_of_run
-from analysis.metrics.goodput import Loss, account, starts_of
+from analysis.metrics.communication import Collective, read_collectives, sums
+from analysis.metrics.energy import energy_of_run
+from analysis.metrics.goodput import account, starts_of
 from analysis.metrics.step_variation import steadiness
-from analysis.metrics.stragglers import Straggler, straggler_share, stragglers, stragglers_of_log
-from analysis.parsers.base import Kind
-from analysis.untrusted import as_list, flat, lookup, number
+from analysis.metrics.stragglers import straggler_share, stragglers
+from analysis.run import RunResult, last_event
+from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.failures import end_of, latest_attempt
 from jobs.metrics import Metric
@@ -51,118 +50,9 @@ COUNTS = ("nodes", "ranks_per_node", "repeat", "job.unmeasured_steps")
 types_of = functools.cache(get_type_hints)
 
 
-@dataclass(frozen=True, eq=False)
-class RunResult:
-    """What one run directory holds; with a `reason` when it is not used."""
-
-    path: Path
-    config: Mapping[str, Any] = field(default_factory=dict)
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    events: tuple[Mapping[str, Any], ...] = ()
-    state: str = "finished"
-    reason: str | None = None
-    values: Mapping[Metric, float] = field(default_factory=dict)
-    """Measured over steady steps; times of attempts are summed over the attempts that recorded their end, start-up by
-    cause over all starts; what a rank holds and sends is of the latest attempt that recorded it, sent summed over axes
-    and collectives."""
-    losses: Mapping[int, float] = field(default_factory=dict)
-    """Loss by step."""
-    steady_steps: int = 0
-    step_times_s: Mapping[int, float] = field(default_factory=dict)
-    """Time of each steady step, by step."""
-    lost_to: Sequence[Loss] = field(default_factory=list)
-    """What ended its starts but the last, and what that cost."""
-    energy: Energy | None = None
-    """By the power readings that lie beside it; None where there are none."""
-    log: LogFile | None = None
-    """The log of another program that all of this comes from; None for a run directory of ours."""
-
-    @property
-    def used(self) -> bool:
-        """Whether figures and answer may rest on it."""
-        return self.reason is None
-
-    @property
-    def name(self) -> str:
-        """The name the run was given, else its directory's."""
-        return str(self.config.get("name") or self.path.name)
-
-    @property
-    def sweep(self) -> str:
-        """The sweep it was submitted in, else the directory above."""
-        return str(self.config.get("sweep") or self.path.parent.name)
-
-    @property
-    def ranks(self) -> int | None:
-        """World size; None where a log does not tell."""
-        nodes, ranks_per_node = self.setting("nodes"), self.setting("ranks_per_node")
-        if isinstance(nodes, int) and isinstance(ranks_per_node, int):
-            return nodes * ranks_per_node
-        return self.setting("ranks") if self.log else None
-
-    @functools.cached_property
-    def started(self) -> Mapping[str, Any]:
-        """The latest `started` event; empty when it never started."""
-        return last_event(self.events, "started")
-
-    @functools.cached_property
-    def settings(self) -> Mapping[str, Any]:
-        """The configuration by dotted keys."""
-        return flat(self.config)
-
-    @functools.cached_property
-    def collectives(self) -> tuple[Collective, ...] | None:
-        """What a rank sent in a step; None when no attempt recorded it."""
-        return read_collectives(last_event(self.events, "layout"))
-
-    @functools.cached_property
-    def transports(self) -> Sequence[str]:
-        """The transports of collectives, from the latest attempt that recorded them; empty if none did."""
-        return [str(transport) for transport in as_list(last_event(self.events, "transport").get("ways"))]
-
-    @property
-    def transport(self) -> str | None:
-        """The transports as text; None if they were not recorded."""
-        return ", ".join(self.transports) or None
-
-    @functools.cached_property
-    def stragglers(self) -> Sequence[Straggler] | None:
-        """Ranks and nodes that the others waited for; None where that was not recorded."""
-        if self.log:
-            return stragglers_of_log(self.log.of(Kind.sample), self.log.settings, self.values.get(m.STEP_TIME_MEDIAN))
-        return stragglers(self.events, self.step_times_s)
-
-    @functools.cached_property
-    def degrees(self) -> Mapping[str, int]:
-        """The degree of every axis of the rank grid by the plan; empty when that holds no whole grid."""
-        return degrees(self.plan) or {}
-
-    @property
-    def attempts(self) -> int:
-        """How often the run was started."""
-        return sum(event["event"] == "started" for event in self.events)
-
-    def setting(self, key: str) -> Any:
-        """A configuration value by its dotted key; None when absent."""
-        return lookup(self.config, key)
-
-
-def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str, Any]:
-    """The last event of a kind; empty when there is none."""
-    return next((event for event in reversed(events) if event["event"] == kind), {})
-
-
-# --- reading one -----------------------------------------------------------------------------------------------
-
-
 def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
     """One run directory, with what its sweep's ledger has on it; what cannot be used says why in `reason`."""
-    return run_of(path, contents_of(path), submissions)
-
-
-def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
-    """The result of a run directory with these contents; reads no file."""
+    contents = contents_of(path)
     config: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
     provenance: Mapping[str, Any] = {}
@@ -183,12 +73,17 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         starts = starts_of(events, records, submissions)
         energy = energy_of_run(RunDir(path).power_logs, starts, ranks) if starts else None
     except UnusableError as error:
-        return RunResult(path, config, plan, provenance, events, error.state, str(error))
+        return RunResult(
+            path, config, plan, provenance, events, error.state, str(error), collectives=collectives_of(events)
+        )
     except OSError as error:
         reason = f"{error.filename or path} cannot be read: {error.strerror or error}"
-        return RunResult(path, config, plan, provenance, events, "unreadable", reason)
+        return RunResult(
+            path, config, plan, provenance, events, "unreadable", reason, collectives=collectives_of(events)
+        )
     spent = account(starts) if starts else None
     step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
+    slow, collectives = stragglers(events, step_times_s), collectives_of(events)
     return RunResult(
         path,
         config,
@@ -198,10 +93,11 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         values={
             **measured(steps, steady, ranks),
             **steadiness(step_times_s),
-            **straggler_share(stragglers(events, step_times_s)),
+            **straggler_share(slow),
             **attempt_times(events),
             **startup_parts(events),
-            **memory_and_communication(events),
+            **held(events),
+            **sums(collectives),
             **evaluated(events),
             **checkpoint_values(events, records),
             **(spent.values if spent else {}),
@@ -211,6 +107,8 @@ def run_of(path: Path, contents: Contents, submissions: Sequence[Mapping[str, An
         step_times_s=step_times_s,
         lost_to=spent.losses if spent else [],
         energy=energy,
+        collectives=collectives,
+        stragglers=slow,
     )
 
 
@@ -377,8 +275,12 @@ def evaluated(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
     return {metric: value for metric in m.EVALUATION_METRICS if (value := number(event, metric)) is not None}
 
 
-def memory_and_communication(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
-    """What a rank keeps and what it sends in a step, as the latest attempt that counted them recorded it."""
-    event = last_event(events, "layout")
-    held = number(event, m.PARAMETERS_HELD)
-    return ({} if held is None else {m.PARAMETERS_HELD: held}) | sums(read_collectives(event))
+def held(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
+    """Return the parameters that a rank keeps, as the latest attempt that counted them recorded it."""
+    parameters = number(last_event(events, "layout"), m.PARAMETERS_HELD)
+    return {} if parameters is None else {m.PARAMETERS_HELD: parameters}
+
+
+def collectives_of(events: tuple[Mapping[str, Any], ...]) -> tuple[Collective, ...] | None:
+    """Return what a rank sent in a step, as the latest attempt that counted it recorded it; None where none did."""
+    return read_collectives(last_event(events, "layout"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,6 @@ AT = RunDir(Path())
 FILES = [path.name for path in (AT.config, AT.plan, AT.provenance, AT.status, AT.metrics)]
 Contents = Mapping[str, bytes | OSError]
 """What the files of a run directory hold, by name, or why a file cannot be read."""
-Stamp = list[int | None]
-"""Of each file of a run directory its inode, size and time of last change in ns since the epoch; None for no file."""
-# So long NFS may show a file as it was (acregmax). It is also longer than a tick of any file system's clock, and a file
-# that changes twice in one has one time for both.
-SETTLED_NS = 60 * 10**9
-
 READ_AT_ONCE_BYTES = 1 << 20
 
 
@@ -38,28 +31,6 @@ class UnusableError(Exception):
 def contents_of(path: Path) -> Contents:
     """What is in the files of a run directory: all that a report reads of it, each file read once."""
     return {name: content_of(f"{path}/{name}") for name in FILES}
-
-
-def stamp_of(path: Path) -> Stamp | None:
-    """What stays the same only as long as the files of a run directory do; None where that is not sure.
-
-    That is where one has changed just now, or cannot be looked at. The time of change, other than that of modification,
-    can be set by no program.
-    """
-    stamp: Stamp = []
-    settled = time.time_ns() - SETTLED_NS
-    for name in FILES:
-        try:
-            status = os.stat(f"{path}/{name}")  # noqa: PTH116 (a Path for each takes longer; there may be 50,000 files)
-        except FileNotFoundError:
-            stamp.append(None)
-            continue
-        except OSError:
-            return None
-        if status.st_ctime_ns > settled:
-            return None
-        stamp += (status.st_ino, status.st_size, status.st_ctime_ns)
-    return stamp
 
 
 def content_of(path: str) -> bytes | OSError:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from analysis.failures.verdict import Verdict
-from analysis.formatting import significant
-from analysis.load.run_directory import RunResult
+from analysis.formatting import plural, significant
 from analysis.logs.steps import Attempt, LogRun, interval, losses_of
 from analysis.metrics.goodput import Loss
 from analysis.parsers import metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
-from analysis.scaling.groups import plural
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.failures import FailureCause
 

@@ -20,7 +20,6 @@ from analysis.parsers.base import Text
 from jobs.errors import ReportError
 from jobs.metrics import Metric
 
-FILE_NAME = "facts.yaml"
 NUMBERS = {
     metric.name: metric
     for metric in (

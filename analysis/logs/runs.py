@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load.run_directory import RunResult
 from analysis.logs.attempts import cause_words, without_attempts
 from analysis.logs.energy import energy_of_log
-from analysis.logs.facts import FILE_NAME, Facts
+from analysis.logs.facts import Facts
 from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
 from analysis.logs.model import model_of, parameters_of
@@ -31,6 +30,7 @@ from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.base import Kind, Text
+from analysis.run import FACTS_FILE, RunResult
 from jobs import metrics as m
 from jobs.failures import FailureCause
 from jobs.metrics import Metric
@@ -43,7 +43,7 @@ SUMMED_UP = (
     m.MEMORY_PEAK,
     m.EVALUATION_LOSS,
 )
-SAY_SO = f"write `ranks: N` into a {FILE_NAME} beside it"
+SAY_SO = f"write `ranks: N` into a {FACTS_FILE} beside it"
 # MLPerf's word for a run that reached its target.
 SUCCESS = "success"
 # Steps whose times differ by less, of two logs with the same losses, are the same steps.
@@ -115,6 +115,7 @@ def result(run: LogRun, root: Path) -> RunResult:
     counted = steady(run.steps)
     values = measured(run, counted, settings["ranks"])
     state, reason = standing(run, values)
+    slow = stragglers_of_log(run.file.of(Kind.sample), run.settings, values.get(m.STEP_TIME_MEDIAN))
     return RunResult(
         run.file.path,
         {**settings, "name": name_below(root, run.file.path), "sweep": root.name or str(root)},
@@ -122,10 +123,11 @@ def result(run: LogRun, root: Path) -> RunResult:
         events=({"event": "started", **device(run)},) * max(1, run.starts),
         state=state,
         reason=reason,
-        values=values,
+        values=values | straggler_share(slow),
         losses=by_step(run.steps, m.LOSS),
         steady_steps=len(counted),
         step_times_s=by_step(counted, m.STEP_TIME),
+        stragglers=slow,
         log=run.file,
     )
 
@@ -248,8 +250,7 @@ def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict
         values |= {metric: told[-1]} if told else {}
     if a.CONVERGENCE_FACTOR in run.settings:
         values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
-    found = stragglers_of_log(run.file.of(Kind.sample), run.settings, values.get(m.STEP_TIME_MEDIAN))
-    return values | evaluating(run.file) | straggler_share(found)
+    return values | evaluating(run.file)
 
 
 def evaluating(file: LogFile) -> dict[Metric, float]:

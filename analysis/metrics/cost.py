@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 
-from analysis.load.run_directory import RunResult
 from analysis.metrics.energy import Energy
 from analysis.parsers import metrics as a
-from analysis.scaling.groups import Group
+from analysis.run import RunResult
 from analysis.untrusted import as_number, count
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -53,15 +52,3 @@ def energy_values(energy: Energy, tokens: float | None) -> dict[Metric, float]:
     if tokens and energy.complete:
         values[m.ENERGY_PER_TOKEN] = energy.energy_j / tokens
     return values
-
-
-def reference_cost(group: Group) -> float | None:
-    """RANK_TIME_PER_TOKEN of a group's reference; None without one, or where it is not known."""
-    spread = group.reference.spread(m.RANK_TIME_PER_TOKEN) if group.reference else None
-    return spread.median if spread else None
-
-
-def relative_cost(run: RunResult, reference: float | None) -> float | None:
-    """RELATIVE_COST of a run against the cost of its reference; None where either is not known."""
-    cost = run.values.get(m.RANK_TIME_PER_TOKEN)
-    return cost / reference if reference and cost is not None else None

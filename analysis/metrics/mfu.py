@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from analysis.formatting import significant
-from analysis.load.run_directory import RunResult
-from analysis.logs.facts import FILE_NAME
-from analysis.logs.model import ARITHMETIC, claims, tokens_per_s
+from analysis.parsers import megatron
+from analysis.parsers import metrics as a
+from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -39,6 +39,14 @@ FORWARD_FLOPS_PER_WEIGHT = 2
 # The same for an entry of attention's two products, of which a token has s x heads x head size in each layer.
 FLOPS_PER_ATTENDED = 12
 FORWARD_FLOPS_PER_ATTENDED = 4
+# What programs call an arithmetic type. Of float32 a log does not tell whether its products are TF32.
+ARITHMETIC = {
+    **dict.fromkeys(("bf16", "bf16-true", "bf16-mixed", "bfloat16", "torch.bfloat16"), Precision.bfloat16.name),
+    **dict.fromkeys(("fp16", "16-true", "16-mixed", "float16", "torch.float16"), "float16"),
+}
+# Programs whose samples are all of the sequence length, without padding: they cut them from one stream of tokens. Of
+# others their configuration may say so.
+FULL_SAMPLES = {megatron.FORMAT.name}
 
 
 class UnknownError(Exception):
@@ -148,6 +156,33 @@ def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float
     return Utilization(said=[f"no MFU: {why}"], impossible=f"{run.name}: an MFU or HFU of {why}.")
 
 
+def tokens_per_s(run: RunResult) -> float | None:
+    """Tokens per second of a log, all ranks together, also where it tells samples that are all as long."""
+    told, samples = run.values.get(m.TOKENS_PER_S), run.values.get(a.SAMPLES_PER_S)
+    length = run.setting("job.sequence_length")
+    full = run.log is not None and (run.setting("job.full_samples") or not FULL_SAMPLES.isdisjoint(run.log.formats))
+    return samples * length if told is None and full and samples is not None and length else told
+
+
+def claims(run: RunResult, achieved_flops_per_s: float, mfu: float) -> list[str]:
+    """What the log says itself, beside what was worked out here: clauses of a sentence."""
+    return [
+        f"the log itself says {significant(value / size, 4)} {unit}, {round(100 * (value / ours - 1), 1) + 0.0:+g} % "
+        "from this"
+        for metric, ours, size, unit in (
+            (a.FLOPS_PER_S_PER_RANK, achieved_flops_per_s, 1e12, "TFLOP/s per rank"),
+            (a.MODEL_FLOPS_UTILIZATION, mfu, 0.01, "% MFU"),
+        )
+        if (value := run.values.get(metric)) is not None
+    ]
+
+
+def tells_of_flops(run: RunResult) -> bool:
+    """Whether a log says anything of its model's shape or of its FLOPs, so that a reader may expect an MFU."""
+    told = run.values.keys() & {a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION}
+    return bool(told) or run.setting("model.layers") is not None
+
+
 # --- the devices' peak -----------------------------------------------------------------------------------------
 
 
@@ -158,7 +193,7 @@ def peak_of(run: RunResult) -> Peak:
     own = run.setting("gpu")
     described = own if lookup(own, "device_name") == device else known_gpu(str(device))
     if device is None or described is None:
-        hint = "" if device or not run.log else f": write `gpu_name: NAME` into a {FILE_NAME} beside it"
+        hint = "" if device or not run.log else f": write `gpu_name: NAME` into a {FACTS_FILE} beside it"
         raise UnknownError(f"the peak of {device or 'an unnamed device'} is not known{hint}")
     if run.started.get("emulated_nodes") is True:
         raise UnknownError("nodes are emulated, so ranks may share a device")
@@ -277,7 +312,7 @@ def setting(run: RunResult, key: str) -> int:
 
 def missing(name: str) -> str:
     """That a log does not tell a number, and who may."""
-    return f"the log does not tell {name}, and no {FILE_NAME} beside it does"
+    return f"the log does not tell {name}, and no {FACTS_FILE} beside it does"
 
 
 def whole(value: Any, name: str) -> int:

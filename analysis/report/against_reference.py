@@ -1,7 +1,7 @@
-"""`slurmscale report DIR... --reference FILE`: the report of these runs, and whether they do as well as an earlier one.
+"""`slurmscale report DIR... --reference FILE`: the report of these runs, judged against an earlier report.
 
-The runs are judged as the runs.csv that the report writes of them, so that both sides pass through the same text and
-nothing that is kept can be missing. Imports no torch.
+The runs are judged by the runs.csv that the report writes, so both sides pass through the same text and columns.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from analysis.report.sections.regression import section, sentence, show
 from jobs.errors import ReportError
 
 TOLERANCE = 0.05
-# The exit code that tells a regression from a refusal (2) and a failure (1).
+# The exit code of a regression; a refusal has 2, a failure 1.
 REGRESSED = 3
 
 
@@ -32,28 +32,28 @@ def regress(
     *,
     allow_missing: bool,
     formats: Iterable[str] = (),
-    use_cache: bool = True,
 ) -> int:
-    """Write the report of these runs, and show how they do against a reference; 0 when they pass, 3 when they do not.
+    """Write the report of these runs and print the comparison with a reference; return 0 if they pass, else 3.
 
-    Raises ReportError when the reference cannot be read, is of other devices, or would be overwritten.
+    Raises ReportError if the reference cannot be read, is of other devices, or would be overwritten.
     """
     chosen = chosen_formats(formats)
     share = TOLERANCE if tolerance is None else tolerance
     if not 0 <= share < 1:
-        raise ReportError(f"--tolerance={share:g} is not from 0 to below 1. For 5 % type --tolerance 0.05")
+        raise ReportError(f"--tolerance={share:g} is not in [0, 1). For 5 %, use --tolerance 0.05")
     folder = output or (paths[0] if len(paths) == 1 else Path())
     kept = read_reference(reference)
     if (folder / "runs.csv").resolve() == reference.resolve():
         raise ReportError(
-            f"{reference} is where this report would write its own runs.csv. Keep the reference elsewhere, or write "
+            f"This report would overwrite {reference} with its own runs.csv. Keep the reference elsewhere, or write "
             "the report elsewhere with --output DIR."
         )
-    content = build(read(paths, use_cache=use_cache, may_spawn=True))
+    content = build(read(paths, may_spawn=True))
     now = parsed(to_csv(content.rows), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
-    said = sentence(found)
-    content = replace(content, answers=[said, *content.answers], sections=[section(found), *content.sections])
+    content = replace(
+        content, answers=[sentence(found), *content.answers], sections=[section(found), *content.sections]
+    )
     page = write(content, folder, chosen)
     show(found, page)
     return 0 if found.passed else REGRESSED

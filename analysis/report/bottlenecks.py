@@ -11,12 +11,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.formatting import shown, significant, unit
-from analysis.load.run_directory import RunResult
-from analysis.report.headline import by_task, farthest, fastest, prefix, told_line
+from analysis.formatting import plural, shown, significant, unit
+from analysis.report.headline import farthest, fastest, prefix, told_line
 from analysis.report.sections.goodput import lost_words
 from analysis.report.sections.stragglers import cost, who
-from analysis.scaling.groups import STRONG, Group, Point, plural
+from analysis.run import RunResult
+from analysis.scaling.groups import STRONG, Group, Point, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of
 from jobs import metrics as m
 from jobs.layout import AXES, Layout

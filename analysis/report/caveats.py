@@ -7,97 +7,31 @@ never silently dropped.
 from __future__ import annotations
 
 import statistics
-import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from analysis.compare.core import relative_change
+from analysis.compare.loss import loss_gaps
 from analysis.failures.runs import Failure
-from analysis.formatting import per_second, shown
-from analysis.load.run_directory import RunResult
-from analysis.logs.facts import FILE_NAME, SWITCHES
+from analysis.formatting import per_second, plural, shown
+from analysis.logs.facts import SWITCHES
 from analysis.metrics.mfu import utilization
 from analysis.parsers import metrics as a
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift
 from analysis.report.sections.stragglers import ranks_straggle
-from analysis.scaling.groups import Group, plural
+from analysis.run import FACTS_FILE, RunResult
+from analysis.scaling.groups import Group
 from analysis.scaling.mlperf import scores_lag
-from analysis.untrusted import as_list, canonical, lookup
-from jobs import metrics as m
+from analysis.untrusted import as_list, lookup
 from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
 
-# Relative distance of a final loss from the median of its peers beyond which a run is not believed.
-FINAL_LOSS_TOLERANCE = 0.01
-# Relative distance of losses of the same step, same arithmetic type, beyond which layouts are said to disagree.
-SAME_STEP_TOLERANCE = 1e-3
 MOST_SENTENCES = 5
 # A repeat is told when it is farther from the median of its point than this share of it, and than so many times the
 # median distance of all its repeats.
 REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_TO_TELL_REPEATS = 0.05, 5, 4
-# The sections that the loss follows from, less what has no influence on the mathematics of a step; precision changes
-# rounding, not the sum.
-INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
-    "model": (),
-    "data": {"cache_dir"},
-    "job": {
-        "name",
-        "micro_batch_size",
-        "precision",
-        "export",
-        "checkpoint_every_steps",
-        "keep_checkpoints",
-        "unmeasured_steps",
-    },
-}
-
-
-def peers(run: RunResult) -> bytes:
-    """What runs that must reach the same loss have in common: model, data, job and global batch.
-
-    Neither layout nor engine, except where dropout draws its random numbers in an order that follows from them.
-    """
-    settings = {
-        name: {key: value for key, value in section.items() if key not in without}
-        for name, without in INFLUENCE_LOSS.items()
-        if isinstance(section := run.config.get(name), Mapping)
-    }
-    drawn_by = [run.setting("engine.kind"), run.plan.get("layout")] if run.setting("job.lora.dropout") else None
-    return canonical([settings, run.plan.get("global_batch_size"), drawn_by])
-
-
-def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> list[list[RunResult]]:
-    """The used runs in lists of equal key."""
-    groups: dict[Hashable, list[RunResult]] = defaultdict(list)
-    for run in runs:
-        if run.used:
-            groups[key(run)].append(run)
-    return list(groups.values())
-
-
-def loss_doubts(runs: Iterable[RunResult]) -> dict[Path, str]:
-    """Why a run's loss is not believed, by its path; runs without doubt are absent.
-
-    Of logs nobody knows whether they must reach the same loss: neither the data nor its order is told.
-    """
-    doubts = {}
-    for members in grouped([run for run in runs if run.log is None], peers):
-        middle = statistics.median(run.values[m.FINAL_LOSS] for run in members)
-        for run in members:
-            loss = run.values[m.FINAL_LOSS]
-            if distance(loss, middle) > FINAL_LOSS_TOLERANCE:
-                doubts[run.path] = (
-                    f"final loss {loss:.5g} is {distance(loss, middle) * 100:.1f} % from {middle:.5g}, the median of "
-                    f"{plural(len(members), 'run')} of the same model, data, job and global batch"
-                )
-    return doubts
-
-
-def distance(value: float, of: float) -> float:
-    """How far a value is from another, relative to that."""
-    return abs(value - of) / max(abs(of), sys.float_info.min)
 
 
 def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
@@ -132,17 +66,12 @@ def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
 
 
 def loss_disagreement(runs: list[RunResult]) -> list[str]:
-    """Layouts whose losses differ at the same step: one sentence a set of peers, the widest gap first."""
-    gaps = []
-    for members in grouped(runs, lambda run: (peers(run), str(run.setting("job.precision")))):
-        widest = max((gap_at(step, members) for step in sorted(members[0].losses)), key=lambda gap: gap.distance)
-        if widest.distance > SAME_STEP_TOLERANCE:
-            gaps.append((len(members), widest))
+    """Report layouts whose losses differ at the same step: one sentence a set of peers, the widest gap first."""
     sentences = [
-        f"{plural(count, 'run')} that should compute the same losses differ by up to {gap.distance * 100:.2f} %, at "
+        f"{plural(gap.runs, 'run')} that should compute the same losses differ by up to {gap.distance * 100:.2f} %, at "
         f"step {gap.step}: {gap.low.losses[gap.step]:.5g} in {gap.low.name}, {gap.high.losses[gap.step]:.5g} in "
         f"{gap.high.name}. Find out which is right before comparing their speed: a fast wrong run does not win."
-        for count, gap in sorted(gaps, key=lambda item: -item[1].distance)
+        for gap in loss_gaps(runs)
     ]
     return first_of(sentences, "Further sets of runs whose losses differ by less")
 
@@ -151,24 +80,6 @@ def first_of(sentences: list[str], rest: str) -> list[str]:
     """The first sentences, and how many are not said."""
     more = len(sentences) - MOST_SENTENCES
     return sentences[:MOST_SENTENCES] + ([f"{rest}: {more:,}."] if more > 0 else [])
-
-
-@dataclass(frozen=True)
-class Gap:
-    """How far apart the losses of one step are."""
-
-    distance: float
-    step: int
-    low: RunResult
-    high: RunResult
-
-
-def gap_at(step: int, runs: list[RunResult]) -> Gap:
-    """The gap of one step among the runs that recorded it."""
-    recorded = [run for run in runs if step in run.losses]
-    low = min(recorded, key=lambda run: run.losses[step])
-    high = max(recorded, key=lambda run: run.losses[step])
-    return Gap(distance(high.losses[step], low.losses[step]), step, low, high)
 
 
 def above_the_peak(runs: list[RunResult]) -> list[str]:
@@ -263,7 +174,7 @@ def facts_contradicted(runs: list[RunResult]) -> list[str]:
     sentences = []
     for run in runs:
         for metric, fact in run.log.facts.items() if run.log else ():
-            told, used = told_by_log(run, metric), FILE_NAME
+            told, used = told_by_log(run, metric), FACTS_FILE
             batch = run.plan.get("global_batch_size")
             if metric is a.GLOBAL_BATCH_SIZE and batch != fact:
                 # Steps that tell their batch go before what is said of all of them.
@@ -273,10 +184,10 @@ def facts_contradicted(runs: list[RunResult]) -> list[str]:
                     str(bool(each)).lower() if metric.name in SWITCHES else f"{each:,.0f}" for each in (fact, told)
                 ]
                 sentences.append(
-                    f"{FILE_NAME} says {metric.name} {numbers[0]}, {run.name} says {numbers[1]}; "
+                    f"{FACTS_FILE} says {metric.name} {numbers[0]}, {run.name} says {numbers[1]}; "
                     f"what {used} says was used."
                 )
-    return first_of(sentences, f"Further numbers that logs tell otherwise than {FILE_NAME}")
+    return first_of(sentences, f"Further numbers that logs tell otherwise than {FACTS_FILE}")
 
 
 def told_by_log(run: RunResult, metric: Metric) -> float | None:
@@ -296,10 +207,10 @@ def places_impossible(runs: list[RunResult]) -> list[str]:
         if stated and nodes and ranks and (nodes > ranks or (per_node and nodes * per_node != ranks)):
             each = f" with {plural(per_node, 'rank')} each" if per_node else ""
             sentences.append(
-                f"With {FILE_NAME}, {run.name} has {plural(ranks, 'rank')} on {plural(nodes, 'node')}{each}, which "
-                f"cannot be: correct nodes, ranks_per_node or ranks in {FILE_NAME}."
+                f"With {FACTS_FILE}, {run.name} has {plural(ranks, 'rank')} on {plural(nodes, 'node')}{each}, which "
+                f"cannot be: correct nodes, ranks_per_node or ranks in {FACTS_FILE}."
             )
-    return first_of(sentences, f"Further logs whose nodes and ranks cannot be as {FILE_NAME} says")
+    return first_of(sentences, f"Further logs whose nodes and ranks cannot be as {FACTS_FILE} says")
 
 
 def work_differs(groups: Iterable[Group]) -> list[str]:
@@ -324,8 +235,8 @@ def repeats_apart(groups: Iterable[Group]) -> list[str]:
             if len(point.runs) >= FEWEST_TO_TELL_REPEATS:
                 sentences += [
                     f"{run.name} has {shown(point.rate, run.values[point.rate])} {per_second(point.rate)}, "
-                    f"{distance(run.values[point.rate], middle) * 100:.0f} % from the median of its {len(point.runs)} "
-                    f"repeats, {group.label} on {point.place}. It counts: find out what it ran into."
+                    f"{abs(relative_change(run.values[point.rate], middle)) * 100:.0f} % from the median of its "
+                    f"{len(point.runs)} repeats, {group.label} on {point.place}. It counts: find out what it ran into."
                     for run in point.runs
                     if abs(run.values[point.rate] - middle) > limit
                 ]
@@ -341,7 +252,7 @@ def ranks_untold(runs: list[RunResult]) -> list[str]:
     tell, them = ("log does", "it") if len(without) == 1 else ("logs do", "them")
     return [
         f"{len(without):,} {tell} not tell how many ranks there were ({which}): measured, but in no line and no "
-        f"figure. Write `ranks: N` into a {FILE_NAME} beside {them}."
+        f"figure. Write `ranks: N` into a {FACTS_FILE} beside {them}."
     ]
 
 

@@ -1,6 +1,6 @@
 """`slurmscale report --compare A B`: the report of the runs of both, with A against B first.
 
-Imports no torch; analysis.report.report does not import it, since scipy takes a second.
+Imports no torch. analysis.report.report does not import it, because scipy.stats takes a second.
 """
 
 from __future__ import annotations
@@ -10,65 +10,63 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.compare.ab import compare_groups
+from analysis.compare.loss import loss_doubts
 from analysis.formatting import one_line
 from analysis.load.discover import Found, read, without_copies
-from analysis.report.caveats import loss_doubts
 from analysis.report.export.formats import chosen_formats
 from analysis.report.report import Report, build, write
-from analysis.report.sections.pairs import doubts_of_time, ratios_figure, sections, sentences
+from analysis.report.sections.pairs import order_of_time, ratios_figure, sections, sentences
 from analysis.scaling.groups import scaling_groups
 from jobs.errors import ReportError
 
 
-def compare(
-    a: Path, b: Path, output: Path | None, formats: Iterable[str] = (), *, use_cache: bool = True
-) -> tuple[list[str], Path]:
-    """Write the report of A and B into `output`, or the current directory; returns the answer and the page's path.
+def compare(a: Path, b: Path, output: Path | None, formats: Iterable[str] = ()) -> tuple[list[str], Path]:
+    """Write the report of A and B into `output`, or the current directory; return the sentences and the page's path.
 
-    Raises ReportError when one of them does not exist or holds no run, or when they share a run.
+    Raises ReportError if one of them does not exist or contains no run, or if they share a run.
     """
     chosen = chosen_formats(formats)
-    sides = found_in("A", a, use_cache=use_cache), found_in("B", b, use_cache=use_cache)
+    sides = found_in("A", a), found_in("B", b)
     shared = {run.path for run in sides[0].runs} & {run.path for run in sides[1].runs}
     if shared:
         where = "are the same" if a.resolve() == b.resolve() else f"share {len(shared)} of their runs"
         raise ReportError(
-            f"--compare: {a} and {b} {where}, so there is nothing to tell apart. Give two sweeps or directories of "
-            "runs of which neither lies in the other, for instance: slurmscale report --compare runs/before runs/after"
+            f"--compare: {a} and {b} {where}, so there is nothing to compare. Pass two sweeps or run directories, "
+            "neither inside the other, for instance: slurmscale report --compare runs/before runs/after"
         )
-    content, answer = compared_report(*sides)
+    content, text = compared_report(*sides)
     title = one_line(f"{a} (A) against {b} (B)")
-    return answer, write(replace(content, title=title), output or Path(), chosen)
+    return text, write(replace(content, title=title), output or Path(), chosen)
 
 
-def found_in(side: str, path: Path, *, use_cache: bool) -> Found:
-    """The runs and logs of one side; raises ReportError with the side when there is none."""
+def found_in(side: str, path: Path) -> Found:
+    """Return the runs and logs of one side; raise ReportError with the name of the side if there is none."""
     try:
-        return read([path], use_cache=use_cache, may_spawn=True)
+        return read([path], may_spawn=True)
     except ReportError as error:
         raise ReportError(
-            f"--compare: {side}: {error}\nIt takes two of them: slurmscale report --compare runs/before runs/after"
+            f"--compare: {side}: {error}\nPass two directories: slurmscale report --compare runs/before runs/after"
         ) from error
 
 
 def compared_report(a: Found, b: Found) -> tuple[Report, list[str]]:
-    """The usual report of all runs with A against B first, and the sentences of the latter."""
+    """Return the report of all runs with A against B first, and the sentences about A against B."""
     of_a = {run.path for run in a.runs}
     runs = sorted([*a.runs, *b.runs], key=lambda run: run.path)
-    # Of logs, read has looked for copies below each root.
+    # `read` has already looked for copies among the logs below each root.
     runs = [*without_copies([run for run in runs if run.log is None]), *(run for run in runs if run.log is not None)]
     doubts = loss_doubts(runs)
     sides = [[run for run in runs if run.used and (run.path in of_a) is is_a] for is_a in (True, False)]
     comparison = compare_groups(*(scaling_groups(side, doubts) for side in sides))
-    # Equal settings would make runs of A and B repeats of one point, as other code alone does not tell them apart.
-    told_apart = [replace(run, config={**run.config, "side": "A" if run.path in of_a else "B"}) for run in runs]
-    content = build(Found(told_apart, [*a.logs, *b.logs], [*a.unknown, *b.unknown]))
-    answer = sentences(comparison)
+    # With equal settings, runs of A and B would be repeats of one point: different code alone does not separate them.
+    separated = [replace(run, config={**run.config, "side": "A" if run.path in of_a else "B"}) for run in runs]
+    content = build(Found(separated, [*a.logs, *b.logs], [*a.unknown, *b.unknown]))
+    text = sentences(comparison)
     report = replace(
         content,
-        answers=[*answer, *content.answers],
-        warnings=[*doubts_of_time(*sides), *content.warnings],
+        answers=[*text, *content.answers],
+        warnings=[*order_of_time(*sides), *content.warnings],
         figures=[*ratios_figure(comparison), *content.figures],
         sections=[*sections(comparison), *content.sections],
     )
-    return report, answer
+    return report, text

@@ -7,23 +7,13 @@ that of the fastest point, or the one with the most ranks where that has no othe
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
-from analysis.formatting import per_second, shown
-from analysis.load.run_directory import RunResult
-from analysis.scaling.groups import Group, Point, Spread, plural
+from analysis.formatting import per_second, plural, shown
+from analysis.intervals import Spread
+from analysis.run import RunResult, hardware
+from analysis.scaling.groups import Group, Point, by_task
 from jobs import metrics as m
-
-DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}
-
-
-def hardware(runs: Iterable[RunResult]) -> str:
-    """What the runs ran on, for the first word of a sentence: CPU, GPU, or emulated nodes of either."""
-    runs = list(runs)
-    devices = sorted({DEVICES.get(str(run.started.get("device")), "Unknown device") for run in runs})
-    words = " and ".join(devices) or "Nothing measured"
-    return f"Emulated nodes on {words}" if any(run.started.get("emulated_nodes") is True for run in runs) else words
 
 
 def answers(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
@@ -43,15 +33,6 @@ def no_answer(runs: Collection[RunResult]) -> str:
     if len(runs) > 1:
         return f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
     return "No result: the run cannot be used; the reason is below."
-
-
-def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
-    """The groups of each task, by model, data and sequence length, in that order."""
-    tasks: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
-    for group in groups:
-        first = group.runs[0]
-        tasks[group.model, str(first.setting("data.name")), str(first.setting("job.sequence_length"))].append(group)
-    return dict(sorted(tasks.items()))
 
 
 def prefix(groups: Sequence[Group], *, name_task: bool) -> str:

@@ -1,6 +1,7 @@
-"""`slurmscale leaderboard DIR`: who is ahead of the baseline, what does not count and why, and every attempt's ledger.
+"""`slurmscale leaderboard DIR`: the trials of a campaign by rank, why some do not count, and the ledger of their time.
 
-The same tables for a terminal, the page of a report and a spreadsheet. Imports no torch.
+The terminal, the page of a report and the spreadsheet show the same tables, in which a trial is called an attempt, as
+in the command that submits it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.compare.ab import CONFIDENCE, FEWEST_REPEATS
-from analysis.compare.campaign import Board, Entry, Verdict, boards, changes, rehearsal
+from analysis.compare.campaign import Entry, Leaderboard, Verdict, changes, leaderboards, rehearsal
 from analysis.compare.published import figures_for
-from analysis.formatting import ABSENT, csv_cell, shown, significant
+from analysis.formatting import ABSENT, csv_cell, plural, shown, significant
+from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.figures.style import Section
-from analysis.report.headline import hardware
-from analysis.scaling.groups import plural
+from analysis.run import RunResult, hardware
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Metric
@@ -43,33 +42,35 @@ COUNTED_WORDS = {
 
 
 def show(path: Path) -> int:
-    """Print the leaderboard of a campaign; returns the exit code. Raises ReportError where there is none."""
+    """Print the leaderboard of a campaign and return the exit code; raise ReportError if there is none."""
     if not path.is_dir():
-        raise ReportError(f"There is no directory {path}. Give that of a campaign, such as runs/apac_hpc_ai_2024.")
-    found = boards(read_runs([path]))
+        raise ReportError(
+            f"There is no directory {path}. Pass the directory of a campaign, such as runs/apac_hpc_ai_2024."
+        )
+    found = leaderboards(read_runs([path]))
     if not found:
         raise ReportError(
-            f"{path} is not a campaign: no run in it was started by slurmscale attempt. Type slurmscale attempt "
-            "baseline OVERRIDES to begin one."
+            f"{path} is not a campaign: no run in it was started by slurmscale attempt. To begin one, run: "
+            "slurmscale attempt baseline OVERRIDES"
         )
     for board in found:
         print_board(board, console())
     return 0
 
 
-def print_board(board: Board, out: Console) -> None:
-    """The leaderboard, what is below its line, and the ledger, for a terminal of 80 columns or more."""
+def print_board(board: Leaderboard, out: Console) -> None:
+    """Print the leaderboard, the trials that do not count, and the ledger, for a terminal of 80 columns or more."""
     out.print(lead(board), markup=False, highlight=False)
     rows, below = leader_rows(board), [entry for entry in board.entries if entry.verdict is Verdict.invalid]
     out.print(rich_table(HEADINGS, rows[: len(rows) - len(below)]))
     if below:
-        out.print("\nBelow the line, since they do not count:", highlight=False)
+        out.print("\nNot ranked, because they do not count:", highlight=False)
     for entry in below:
-        out.print(f"  {entry.attempt.name}: {reasons(entry)}", markup=False, highlight=False)
-    out.print("\nLedger: seconds of a repeat, medians", highlight=False)
+        out.print(f"  {entry.trial.name}: {reasons(entry)}", markup=False, highlight=False)
+    out.print("\nLedger: seconds per repeat, medians", highlight=False)
     ledger = ledger_rows(board)
     out.print(rich_table(LEDGER_HEADINGS[:-1], [row[:-1] for row in ledger]))
-    out.print("\nWhat each attempt changed against the one before:", highlight=False)
+    out.print("\nChanges of each attempt against the one before:", highlight=False)
     for row in ledger[1:]:
         out.print(f"  {row[0]}: {row[-1]}", markup=False, highlight=False)
     out.print()
@@ -78,7 +79,7 @@ def print_board(board: Board, out: Console) -> None:
 
 
 def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table of names, numbers and, where the last heading says so, a verdict in words."""
+    """Return a table of names, numbers and, under that heading, a verdict in words."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
         table.add_column(heading, justify="left" if heading in {"Attempt", "Verdict"} else "right", overflow="fold")
@@ -90,83 +91,82 @@ def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 # --- words -----------------------------------------------------------------------------------------------------
 
 
-def lead(board: Board) -> str:
-    """What is compared, on what, and whether it is the contest."""
-    contest = (board.baseline or board.runs)[0].setting("contest.name")
+def lead(board: Leaderboard) -> str:
+    """Return what is compared, on which hardware, and whether it is the contest."""
+    contest = board.first.setting("contest.name")
     of = f" of {contest}" if contest and contest != board.path.name else ""
     ran = [run for run in board.runs if run.started]
     where = hardware(ran) if ran else "Nothing measured"
-    text = f"{where}: campaign {board.path.name}{of}, {plural(len(board.attempts), 'attempt')} against the baseline"
+    text = f"{where}: campaign {board.path.name}{of}, {plural(len(board.trials), 'attempt')} against the baseline"
     if found := rehearsal(board):
         text = f"Rehearsal, not the contest ({'; '.join(found)}). {text}"
     return f"{text}; {COUNTED_WORDS[board.rules.counted]}."
 
 
 def answers(runs: Iterable[RunResult]) -> list[str]:
-    """One sentence for each campaign among the runs: whether anything is faster than its baseline."""
-    return [answer(board) for board in boards(runs)]
+    """Return one sentence for each campaign among the runs: the trials that are faster than its baseline."""
+    return [answer(board) for board in leaderboards(runs)]
 
 
-def answer(board: Board) -> str:
-    """Who is ahead, by how much and how surely, and how many do not count."""
+def answer(board: Leaderboard) -> str:
+    """Return the first trials with ratio and interval, and the number of trials that count."""
     ahead = [entry for entry in board.entries if entry.rank == 1 and entry.verdict is Verdict.faster]
     below = sum(entry.verdict is Verdict.invalid for entry in board.entries)
-    counted = f"{len(board.attempts) - below} of {plural(len(board.attempts), 'attempt')} count"
+    counted = f"{len(board.trials) - below} of {plural(len(board.trials), 'attempt')} count"
     if not ahead:
-        return f"Campaign {board.path.name}: no attempt is shown to be faster than the baseline; {counted}."
-    said = [
-        f"{entry.attempt.name} {entry.ratio:.3g} times ({' to '.join(f'{value:.3g}' for value in entry.interval)}, "
+        return f"Campaign {board.path.name}: no attempt is significantly faster than the baseline; {counted}."
+    listed = [
+        f"{entry.trial.name} {ratio.middle:.3g} times ({ratio.interval[0]:.3g} to {ratio.interval[1]:.3g}, "
         f"{len(entry.ratios)} pairs)"
         for entry in ahead
-        if entry.ratio is not None and entry.interval is not None
+        if (ratio := entry.ratio) and ratio.interval
     ]
-    return f"Campaign {board.path.name}: faster than the baseline, and first, {', '.join(said)}; {counted}."
+    return f"Campaign {board.path.name}: faster than the baseline, and first, {', '.join(listed)}; {counted}."
 
 
-def notes(board: Board) -> list[str]:
-    """How to read it: the test, the loss band, chance among many, other transports, what the organisers measured."""
+def notes(board: Leaderboard) -> list[str]:
+    """Return how to read it: the test, the loss band, multiple comparisons, transports, published baselines."""
     rules = board.rules
-    said = [
+    text = [
         "Ratio: the geometric mean of time of the baseline / time of the attempt, over n pairs of repeats that ran in "
         f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms. A tie is an interval that "
-        "holds 1. Fewer "
-        f"than {FEWEST_REPEATS} pairs prove nothing. Attempts that share a rank cannot be told apart (Welch)."
+        f"contains 1. At least {FEWEST_FOR_MEAN} pairs are required for a verdict. Attempts with the same rank do not "
+        "differ significantly (Welch)."
     ]
-    if board.reference is not None:
-        low, high = (significant(value, RATIO_DIGITS) for value in board.reference.band)
-        said.append(
+    if board.baseline is not None:
+        low, high = (significant(value, RATIO_DIGITS) for value in board.baseline.band)
+        text.append(
             f"A loss counts from {low} to {high}: the mean over the last {rules.loss_steps} steps, and of the "
-            f"baseline's {plural(len(board.reference.runs), 'repeat')}, +- the larger of "
+            f"baseline's {plural(len(board.baseline.runs), 'repeat')}, +- the larger of "
             f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
         )
     if board.compared > 1:
         chance = 1 - CONFIDENCE**board.compared
         each = 1 - (1 - CONFIDENCE) / board.compared
-        said.append(
-            f"{board.compared} attempts were compared: were none of them another speed, up to {percent(chance)} of "
-            f"such leaderboards would still name one. A star marks what holds at {percent(each)} too (Bonferroni)."
+        text.append(
+            f"{board.compared} attempts were compared: if all were as fast as the baseline, up to {percent(chance)} of "
+            "such leaderboards would still report a difference. A star marks a difference that also holds at "
+            f"{percent(each)} (Bonferroni)."
         )
-    return said + transports(board) + (published_words(board.reference.run) if board.reference else [])
+    return text + transports(board) + (published_words(board.baseline.run) if board.baseline else [])
 
 
-def transports(board: Board) -> list[str]:
-    """The attempts whose collectives travelled by other transports than the baseline's: one sentence, or none."""
-    transport = board.reference and board.reference.run.transport
-    # What an older version did not record may have been the same.
-    known = {
-        attempt.name: attempt.first.transport for attempt in board.attempts if transport and attempt.first.transport
-    }
-    others = [f"of {name} by {own}" for name, own in known.items() if own != transport]
-    return [f"Collectives of the baseline travelled by {transport}; {'; '.join(others)}."] if others else []
+def transports(board: Leaderboard) -> list[str]:
+    """Return the trials whose collectives used other transports than the baseline's: one sentence, or none."""
+    used = board.baseline and board.baseline.run.transport
+    # An older version did not record the transport, so a missing one may be equal.
+    known = {trial.name: trial.first.transport for trial in board.trials if used and trial.first.transport}
+    others = [f"{name} used {own}" for name, own in known.items() if own != used]
+    return [f"Collectives of the baseline used {used}; {'; '.join(others)}."] if others else []
 
 
 def percent(share: float) -> str:
-    """A share in per cent, to a digit that tells 99 from 99.5."""
+    """Return a share in per cent, with three digits: `99.5 %`."""
     return f"{share * 100:.3g} %"
 
 
 def published_words(run: RunResult) -> list[str]:
-    """What was published of the contest that a run was composed for, by machine: one sentence, or none."""
+    """Return the figures published of a run's contest, by machine: one sentence, or none."""
     found = [figure for figure in figures_for(run) if figure.experiment]
     values: dict[str, list[str]] = {figure.hardware: [] for figure in found}
     for figure in found:
@@ -176,12 +176,12 @@ def published_words(run: RunResult) -> list[str]:
 
 
 def reasons(entry: Entry) -> str:
-    """Why an attempt does not count."""
+    """Return why a trial does not count."""
     return "; ".join(entry.reasons)
 
 
 def verdict_words(entry: Entry) -> str:
-    """The verdict, starred where it survives the number of attempts; of an attempt that does not count, why."""
+    """Return the verdict, with a star if it holds after Bonferroni correction, or why the trial does not count."""
     if entry.verdict is Verdict.invalid:
         return reasons(entry)
     return f"{entry.verdict.value}{' *' if entry.holds else ''}"
@@ -190,27 +190,27 @@ def verdict_words(entry: Entry) -> str:
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
-def leader_rows(board: Board) -> list[list[str]]:
-    """A row an attempt, the best first and those that do not count last; the baseline before those that tie with it."""
+def leader_rows(board: Leaderboard) -> list[list[str]]:
+    """Return a row a trial, those that do not count last; the baseline stands before those that tie with it."""
     rows = [leader_row(board, entry) for entry in board.entries]
     faster = sum(entry.verdict is Verdict.faster for entry in board.entries)
-    if board.reference is None:
+    if board.baseline is None:
         return rows
-    runs = board.reference.runs
+    runs = board.baseline.runs
     baseline = ["baseline", str(faster + 1), time_words(board, runs), "1", "", str(len(runs)), loss_words(board, runs)]
     return [*rows[:faster], [*baseline, ""], *rows[faster:]]
 
 
-def leader_row(board: Board, entry: Entry) -> list[str]:
-    """The cells of an attempt under HEADINGS."""
-    used = entry.attempt.used
+def leader_row(board: Leaderboard, entry: Entry) -> list[str]:
+    """Return the cells of a trial under HEADINGS."""
+    used = entry.trial.used
     counts = entry.verdict is not Verdict.invalid
     interval = " to ".join(f"{value:.3f}" for value in entry.interval) if entry.interval and counts else ABSENT
     return [
-        entry.attempt.name,
+        entry.trial.name,
         ABSENT if entry.rank is None else str(entry.rank),
         time_words(board, used),
-        f"{entry.ratio:.3f}" if entry.ratio is not None and counts else ABSENT,
+        f"{entry.ratio.middle:.3f}" if entry.ratio is not None and counts else ABSENT,
         interval,
         str(len(entry.ratios)),
         loss_words(board, used),
@@ -218,53 +218,53 @@ def leader_row(board: Board, entry: Entry) -> list[str]:
     ]
 
 
-def time_words(board: Board, runs: Iterable[RunResult]) -> str:
-    """The median of the time that counts."""
+def time_words(board: Leaderboard, runs: Iterable[RunResult]) -> str:
+    """Return the median of the compared time."""
     time_s = middle(board.rules.time_s(run) for run in runs)
     return ABSENT if time_s is None else significant(time_s, RATIO_DIGITS)
 
 
-def loss_words(board: Board, runs: Sequence[RunResult]) -> str:
-    """The median of the loss that is judged."""
+def loss_words(board: Leaderboard, runs: Sequence[RunResult]) -> str:
+    """Return the median of the judged loss."""
     loss = middle(map(board.rules.loss, runs))
     return ABSENT if loss is None else significant(loss, RATIO_DIGITS)
 
 
-def ledger_rows(board: Board) -> list[list[str]]:
-    """A row an attempt in the order of submission: where its time went, and what was changed."""
+def ledger_rows(board: Leaderboard) -> list[list[str]]:
+    """Return a row a trial in order of submission: the parts of its time, and its changes."""
     rows = []
-    before = board.reference.run if board.reference else None
-    if board.reference is not None:
-        rows.append(["baseline", *split(board.reference.runs), ""])
-    for attempt in board.attempts:
-        rows.append([attempt.name, *split(attempt.used), changed(attempt.first, before) or ABSENT])
-        before = attempt.first
+    before = board.baseline.run if board.baseline else None
+    if board.baseline is not None:
+        rows.append(["baseline", *split(board.baseline.runs), ""])
+    for trial in board.trials:
+        rows.append([trial.name, *split(trial.used), changed(trial.first, before) or ABSENT])
+        before = trial.first
     return rows
 
 
 def split(runs: Sequence[RunResult]) -> list[str]:
-    """The medians of the parts of a run's time and of their sum."""
+    """Return the medians of the parts of a run's time and of their sum."""
     return [shown(metric, median(runs, metric)) for metric in m.ATTEMPT_METRICS]
 
 
 def median(runs: Iterable[RunResult], metric: Metric) -> float | None:
-    """The median of a metric over the runs that have it."""
+    """Return the median of a metric over the runs that have it."""
     return middle(run.values.get(metric) for run in runs)
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are known, if any."""
+    """Return the median of the known values, if any."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 def sections(runs: Iterable[RunResult]) -> list[Section]:
-    """Two tables of a report for each campaign among its runs: the leaderboard and the ledger."""
+    """Return two tables for each campaign among the runs: the leaderboard and the ledger."""
     found = []
-    for board in boards(runs):
+    for board in leaderboards(runs):
         note = " ".join([lead(board), *notes(board)])
         found.append(Section(f"Leaderboard of {board.path.name}", note, HEADINGS, leader_rows(board)))
-        words = "Seconds of a repeat, medians; the last column is what was changed against the attempt before."
+        words = "Seconds per repeat, medians; the last column shows the changes against the attempt before."
         found.append(Section(f"Ledger of {board.path.name}", words, LEDGER_HEADINGS, ledger_rows(board)))
     return found
 
@@ -273,8 +273,8 @@ def sections(runs: Iterable[RunResult]) -> list[Section]:
 
 
 def to_csv(runs: Iterable[RunResult]) -> str | None:
-    """One row an attempt of each campaign, full precision and SI units; None where there is no campaign."""
-    rows = [row for board in boards(runs) for row in records(board)]
+    """Return one row a trial of each campaign, in full precision and SI units; None without a campaign."""
+    rows = [row for board in leaderboards(runs) for row in records(board)]
     if not rows:
         return None
     file = io.StringIO()
@@ -284,34 +284,34 @@ def to_csv(runs: Iterable[RunResult]) -> str | None:
     return file.getvalue()
 
 
-def records(board: Board) -> list[dict[str, Any]]:
-    """What is known of each attempt of a campaign, by column."""
-    baseline = board.reference.run if board.reference else None
-    firsts = [baseline, *(attempt.first for attempt in board.attempts)]
-    before = dict(zip((attempt.name for attempt in board.attempts), firsts, strict=False))
+def records(board: Leaderboard) -> list[dict[str, Any]]:
+    """Return the values of each trial of a campaign, by column."""
+    baseline = board.baseline.run if board.baseline else None
+    firsts = [baseline, *(trial.first for trial in board.trials)]
+    before = dict(zip((trial.name for trial in board.trials), firsts, strict=False))
     return [
         {
             "campaign": board.path.name,
-            "attempt": entry.attempt.name,
+            "attempt": entry.trial.name,
             "rank": entry.rank,
             "verdict": entry.verdict.name,
             "holds_after_bonferroni": entry.holds,
             "does_not_count_because": reasons(entry) or None,
             "pairs": len(entry.ratios),
-            "ratio": entry.ratio,
+            "ratio": entry.ratio.middle if entry.ratio else None,
             "ratio_low": entry.interval[0] if entry.interval else None,
             "ratio_high": entry.interval[1] if entry.interval else None,
             "counted": board.rules.counted.name,
-            "counted_time_s": middle(board.rules.time_s(run) for run in entry.attempt.used),
-            "judged_loss": middle(board.rules.loss(run) for run in entry.attempt.used),
-            **{metric.name: median(entry.attempt.used, metric) for metric in (*m.ATTEMPT_METRICS, *WORK)},
-            "changed_against_baseline": changed(entry.attempt.first, baseline),
-            "changed_against_attempt_before": changed(entry.attempt.first, before[entry.attempt.name]),
+            "counted_time_s": middle(board.rules.time_s(run) for run in entry.trial.used),
+            "judged_loss": middle(board.rules.loss(run) for run in entry.trial.used),
+            **{metric.name: median(entry.trial.used, metric) for metric in (*m.ATTEMPT_METRICS, *WORK)},
+            "changed_against_baseline": changed(entry.trial.first, baseline),
+            "changed_against_attempt_before": changed(entry.trial.first, before[entry.trial.name]),
         }
         for entry in board.entries
     ]
 
 
 def changed(run: RunResult, since: RunResult | None) -> str | None:
-    """What differs from another configuration, in words; None where there is none."""
+    """Return the differences from another run in words; None without one."""
     return None if since is None else "; ".join(changes(run, since)) or "nothing"

@@ -5,12 +5,13 @@ Page, Markdown, LaTeX and data frames show this one table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.formatting import ABSENT, shown_spread, title
+from analysis.intervals import FEWEST_FOR_MEDIAN, Spread, coverage, interval_rank
 from analysis.parsers import metrics as a
-from analysis.scaling.groups import Group, Point, Spread
+from analysis.scaling.groups import Group, Point
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -62,3 +63,25 @@ def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
     if metric is m.EFFICIENCY:
         return group.efficiency(point)
     return point.spread(metric)
+
+
+def interval_words(groups: Iterable[Group]) -> str:
+    """Which confidence interval the medians of these lines have, and its coverage, by number of repeats."""
+    counts = sorted({len(point.runs) for group in groups for point in group.points})
+    if not counts:
+        return ""
+    said = [
+        f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
+        for n in counts
+        if (k := interval_rank(n))
+    ]
+    if not said:
+        return (
+            f"Medians have no confidence interval: that takes {FEWEST_FOR_MEDIAN} repeats, and no point has more than "
+            f"{counts[-1]}."
+        )
+    return (
+        "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
+        f"distribution: {'; '.join(said)}; not shown where it is smallest to largest. Points of fewer than "
+        f"{FEWEST_FOR_MEDIAN} repeats have none. That of a speedup or efficiency takes the reference's median as exact."
+    )

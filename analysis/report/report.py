@@ -23,36 +23,37 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
+from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import failures
-from analysis.formatting import ABSENT, interval_words, one_line, unbroken
+from analysis.formatting import ABSENT, one_line, plural, unbroken
 from analysis.formatting import markdown_cell as escaped
 from analysis.load.discover import Found, read
-from analysis.load.run_directory import RunResult
 from analysis.logs.steps import WARM_UP_RULE
 from analysis.report.bottlenecks import Limits, limits
-from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.caveats import warnings
 from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure, Section
-from analysis.report.headline import answers, hardware
+from analysis.report.headline import answers
 from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
 from analysis.report.leaderboard import answers as campaign_answers
 from analysis.report.leaderboard import sections as campaign_sections
 from analysis.report.leaderboard import to_csv as leaderboard_csv
-from analysis.report.points_table import point_table
+from analysis.report.points_table import interval_words, point_table
 from analysis.report.runs_table import Row, fold, markdown_table, rows_of, to_csv
 from analysis.report.sections.benchmarks import measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
 from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.laws import fits_section
+from analysis.report.sections.layouts import memory_and_communication
 from analysis.report.sections.mfu import utilization_section
+from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.published import published_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.stragglers import straggler_section
-from analysis.scaling.groups import Group, plural, scaling_groups
-from analysis.scaling.layouts import memory_and_communication
-from analysis.scaling.mlperf import mlperf_section
+from analysis.run import RunResult, hardware
+from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
 from jobs.errors import ReportError
@@ -97,7 +98,7 @@ class Report:
         return [row for row in self.rows if not row.run.used]
 
 
-def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), *, use_cache: bool = True) -> Path:
+def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) -> Path:
     """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
 
     Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
@@ -108,7 +109,7 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), 
     collecting = gc.isenabled()
     gc.disable()
     try:
-        content = build(read(paths, use_cache=use_cache, may_spawn=True))
+        content = build(read(paths, may_spawn=True))
         return write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
     finally:
         if collecting:

@@ -6,25 +6,24 @@ named by jobs.metrics.
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
-import io
-import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from analysis.failures.runs import Failure
 from analysis.formatting import ABSENT, csv_cell, markdown_cell, shown, title
-from analysis.load.run_directory import RunResult
-from analysis.metrics.communication import axis_order
-from analysis.metrics.cost import reference_cost, relative_cost
+from analysis.metrics.communication import axis_order, degrees
 from analysis.parsers import metrics as a
 from analysis.report.sections.checkpoints import failures, written
 from analysis.report.sections.goodput import lost_words
+from analysis.run import RunResult
+from analysis.scaling.cost import reference_cost, relative_cost
 from analysis.scaling.groups import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m
@@ -99,8 +98,6 @@ class Column:
     value: Callable[[Row], Any]
     heading: str | None = None
     metric: Metric | None = None
-    is_measured: bool = False
-    """Whether the value is that of the run's metric."""
 
     def text(self, row: Row) -> str:
         """The value for a person."""
@@ -133,7 +130,7 @@ def planned(name: str, key: str, heading: str | None = None) -> Column:
 
 def degree(axis: Axis) -> Column:
     """A column of the degree of an axis of the rank grid."""
-    return Column(axis.name, lambda row: row.run.degrees.get(axis.name), axis.heading)
+    return Column(axis.name, lambda row: (degrees(row.run.plan) or {}).get(axis.name), axis.heading)
 
 
 def started(name: str, key: str, heading: str | None = None) -> Column:
@@ -143,7 +140,7 @@ def started(name: str, key: str, heading: str | None = None) -> Column:
 
 def measured(metric: Metric, *, on_page: bool = False) -> Column:
     """A column of a metric of the run."""
-    return Column(metric.name, lambda row: row.run.values.get(metric), title(metric) if on_page else None, metric, True)
+    return Column(metric.name, lambda row: row.run.values.get(metric), title(metric) if on_page else None, metric)
 
 
 COLUMNS: Sequence[Column] = (
@@ -294,37 +291,21 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
     return [c for c in on_page if c not in shared], [(str(c.heading), c.text(first)) for c in shared]
 
 
-def to_csv(rows: Iterable[Row]) -> str:
-    """All columns of all rows, full precision, with a line of names."""
-    rows = list(rows)
-    columns = columns_of(rows)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(csv_cell(column.name) for column in columns)
-    # Of 10,000 runs a million cells, and most are metrics, which are looked up together.
-    parts = [
-        (measured_cells if is_measured else other_cells)(list(group))
-        for is_measured, group in itertools.groupby(columns, key=lambda column: column.is_measured)
-    ]
-    writer.writerows(itertools.chain.from_iterable([part(row) for part in parts]) for row in rows)
-    return file.getvalue()
+def runs_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return a row a run with every column, the values as they are: Python objects, None where absent."""
+    return pd.DataFrame({each.name: list(map(each.value, rows)) for each in columns_of(rows)}, dtype=object)
 
 
-def measured_cells(columns: Iterable[Column]) -> Callable[[Row], Iterable[object]]:
-    """What gives a row's cells in these columns of metrics."""
-    metrics = [column.metric for column in columns if column.metric]
-    return lambda row: map(row.run.values.get, metrics)
-
-
-def other_cells(columns: Iterable[Column]) -> Callable[[Row], Iterable[object]]:
-    """What gives a row's cells in these columns; only text is ever changed for a spreadsheet."""
-    values = [column.value for column in columns]
-    # Most texts, as a model's name, are those of many runs.
-    cell = functools.cache(csv_cell)
-    return lambda row: [cell(value) if isinstance(value := value_of(row), str) else value for value_of in values]
+def to_csv(rows: Sequence[Row]) -> str:
+    """Return all columns of all rows in full precision, with a line of names; no text is a formula."""
+    frame = runs_frame(rows)
+    cells = {csv_cell(name): pd.Series(map(csv_cell, values), dtype=object) for name, values in frame.items()}
+    return str(pd.DataFrame(cells).to_csv(index=False, lineterminator="\n"))
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; cells are text, whatever they hold."""
-    lines = [headings, ["---"] * len(headings), *([markdown_cell(cell) for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    """Return a Markdown table; cells are text, whatever they contain."""
+    cells = [[markdown_cell(cell) for cell in row] for row in rows]
+    frame = pd.DataFrame(cells, columns=[markdown_cell(heading) for heading in headings])
+    # No cell is padded to the widest one, which may be long, and none is taken for a number.
+    return frame.to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True) + "\n"

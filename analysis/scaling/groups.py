@@ -9,20 +9,18 @@ batch, and a batch that changes otherwise makes it neither. A run of unknown ran
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
-import statistics
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from analysis.load.run_directory import RunResult
+from analysis.formatting import plural
+from analysis.intervals import Spread
 from analysis.parsers import metrics as a
-from analysis.untrusted import canonical, flat
+from analysis.run import RunResult
+from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -53,49 +51,6 @@ STRONG, WEAK = "strong", "weak"
 CHANGING, UNKNOWN = "changing batch", "unknown batch"
 # What a line's speed may be counted in: the first of them that all its runs have.
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
-# Of an interval of the median; fewer repeats than these have none that is so sure.
-LEAST_COVERAGE = 0.95
-FEWEST_REPEATS = 6
-
-
-def coverage(n: int, k: int) -> float:
-    """How probably the k-th smallest to the k-th largest of n independent repeats hold the median, however distributed.
-
-    Either all but k - 1 are above the median or all but k - 1 below it, where they do not: a binomial tail, twice.
-    """
-    return 1 - sum(math.comb(n, i) for i in range(k)) / (1 << (n - 1))
-
-
-@functools.cache
-def interval_rank(n: int) -> int:
-    """The largest k whose coverage is at least LEAST_COVERAGE; 0 for fewer than FEWEST_REPEATS, where none is."""
-    tails = itertools.accumulate(math.comb(n, i) for i in range(n // 2))
-    return sum(1 - tail / (1 << (n - 1)) >= LEAST_COVERAGE for tail in tails)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A median over repeats with the smallest and the largest of them."""
-
-    median: float
-    low: float
-    high: float
-    n: int
-    interval: tuple[float, float] | None = None
-    """Of the median, as `interval_rank` says; None for fewer repeats than it takes."""
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value."""
-        ordered = sorted(values)
-        k = interval_rank(len(ordered))
-        interval = (ordered[k - 1], ordered[-k]) if k else None
-        return cls(statistics.median(ordered), ordered[0], ordered[-1], len(ordered), interval)
-
-    def over(self, reference: float) -> Spread:
-        """The same repeats, each divided by a reference."""
-        interval = self.interval and (self.interval[0] / reference, self.interval[1] / reference)
-        return Spread(self.median / reference, self.low / reference, self.high / reference, self.n, interval)
 
 
 @dataclass(frozen=True)
@@ -197,11 +152,10 @@ class Group:
 
 def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -> list[Group]:
     """The groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
-    members: dict[Hashable, list[RunResult]] = defaultdict(list)
+    members: dict[bytes, list[RunResult]] = defaultdict(list)
     used = [run for run in runs if run.used and run.ranks is not None]
-    sections: dict[tuple[str, int], bytes] = {}
     for run in used:
-        members[line_of(run, sections)].append(run)
+        members[canonical(compared(run))].append(run)
     labels = distinct_labels([compared(group[0]) for group in members.values()])
     groups = [one_group(label, group, doubtful) for label, group in zip(labels, members.values(), strict=True)]
     return sorted(groups, key=lambda group: group.label)
@@ -243,34 +197,9 @@ def mode_of(declared: str | None, points: Sequence[Point]) -> str:
 
 
 def compared(run: RunResult) -> dict[str, Any]:
-    """What must be equal within a group: the settings, and the device that was found."""
-    return without_bookkeeping(run.settings) | {"device": run.started.get("device_name")}
-
-
-def without_bookkeeping(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by dotted keys, less those in which points of one line may differ."""
-    return {key: value for key, value in settings.items() if key not in NOT_COMPARED}
-
-
-def line_of(run: RunResult, sections: dict[tuple[str, int], bytes]) -> Hashable:
-    """What is equal for runs for which `compared` is, and only for them.
-
-    Writing a section of the settings out takes long, and most runs share it: `sections` remembers those of runs that
-    live on.
-    """
-    settings = {}
-    texts = set()
-    for name, value in run.config.items():
-        if not isinstance(value, dict):
-            settings[name] = value
-            continue
-        known = name, id(value)
-        if known not in sections:
-            sections[known] = canonical(without_bookkeeping(flat({name: value})))
-        texts.add(sections[known])
-    # A section without settings to compare is as one that is not there.
-    texts.discard(b"{}")
-    return canonical([without_bookkeeping(settings), run.started.get("device_name")]), frozenset(texts)
+    """Return what must be equal within a group: the settings by dotted keys, and the device that was found."""
+    settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
+    return settings | {"device": run.started.get("device_name")}
 
 
 def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -310,6 +239,10 @@ def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in differing if key not in implied]
 
 
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: `1 rank`, `2 ranks`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
+    """The groups of each task, by model, data and sequence length, in that order."""
+    tasks: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        first = group.runs[0]
+        tasks[group.model, str(first.setting("data.name")), str(first.setting("job.sequence_length"))].append(group)
+    return dict(sorted(tasks.items()))

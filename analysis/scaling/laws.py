@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from analysis.scaling.groups import STRONG, Group, Point, plural
+from analysis.formatting import plural
+from analysis.scaling.groups import STRONG, Group, Point
 
 Array = NDArray[np.float64]
 

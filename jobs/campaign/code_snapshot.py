@@ -1,7 +1,7 @@
-"""`--changed-code`: an attempt of other code than its baseline's, which a campaign keeps a snapshot of.
+"""`--changed-code`: a trial with other code than its baseline, of whose code the campaign keeps a snapshot.
 
-The baseline of each pair then runs the code that the campaign began with, and the attempt runs this program's, so that
-what is measured is the change of the code. Otherwise both run this program's.
+The baseline of each pair then runs the code that the campaign began with and the trial runs the present code, so the
+pair measures the change of the code. Otherwise both run the present code.
 """
 
 from __future__ import annotations
@@ -15,58 +15,60 @@ from jobs.errors import ConfigError, RunDirError
 from jobs.rundir import RunDir
 from jobs.submit.provenance import code_digest, packaged_code
 
-# What reads a run's configuration: where it differs, the old code may not know a setting of the new one.
+# The file that defines the configuration: if it differs, the old code may not know a new setting.
 SCHEMA = Path("jobs/schema.py")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The code that a campaign's baseline ran."""
+    """The code of a campaign's baseline."""
 
     path: Path
     facts: dict[str, Any]
-    """What provenance says of it."""
+    """Its entries in the provenance."""
 
 
 def snapshot_of(baseline: RunDir) -> Snapshot:
-    """The code of a baseline.
+    """Return the code of a baseline.
 
-    Raises RunDirError where it is gone, ConfigError where it is this program's, or too different from it.
+    Raises RunDirError if it is gone, ConfigError if it equals the present code or has another schema.
     """
     path = baseline.code.resolve()
     if not (path / SCHEMA).is_file():
-        raise RunDirError(f"{path}, the code of the baseline, is gone. Leave --changed-code out, or begin a campaign.")
+        raise RunDirError(
+            f"{path}, the code of the baseline, is gone. Leave --changed-code out, or begin a new campaign."
+        )
     facts = json.loads(baseline.provenance.read_text())
     code = packaged_code()
     if facts["code_digest"] == code_digest(code):
         raise ConfigError(
-            f"--changed-code: the code is the baseline's, {facts['code_digest']}; nothing has changed. "
-            "Change it in this checkout, or leave --changed-code out."
+            f"--changed-code: the code equals that of the baseline, {facts['code_digest']}. Change the code of this "
+            "checkout, or leave --changed-code out."
         )
     if (path / SCHEMA).read_bytes() != code[SCHEMA]:
         raise ConfigError(
-            f"--changed-code: {SCHEMA} has changed, too, and the baseline's code may not read a configuration of this "
-            "one. Undo that change, or begin a campaign of its own: slurmscale attempt baseline OVERRIDES "
+            f"--changed-code: {SCHEMA} has changed too, so the baseline's code may not read a configuration of the "
+            "present code. Undo that change, or begin another campaign: slurmscale attempt baseline OVERRIDES "
             "--campaign DIRECTORY"
         )
     return Snapshot(path, {key: facts[key] for key in ("code_digest", "git") if key in facts})
 
 
 def refuse_mixture(name: str, first: RunDir, beside: RunDir, *, changed_code: bool) -> None:
-    """Raise RunDirError where further repeats of an attempt would not be of the code of its first, and its baseline."""
+    """Raise RunDirError if the code of further repeats of a trial or its baseline would differ from the first's."""
     then = digest_of(first), digest_of(beside)
     if None in then:
         return
     now = code_digest(packaged_code())
     if (then[0] != then[1]) != changed_code or (changed_code and then[0] != now):
         raise RunDirError(
-            f"The attempt {name} ran code {then[0]} beside a baseline of code {then[1]}, and further repeats would "
-            f"not; the code is {now} now. Type another name."
+            f"The attempt {name} ran code {then[0]} beside a baseline of code {then[1]}, but further repeats would run "
+            f"other code (now {now}). Use another name."
         )
 
 
 def digest_of(run: RunDir) -> str | None:
-    """The digest of the code that a run was submitted with; None where there is no such run."""
+    """Return the digest of the code that a run was submitted with; None if there is no such run."""
     try:
         return str(json.loads(run.provenance.read_text())["code_digest"])
     except (OSError, ValueError, KeyError):
@@ -74,6 +76,6 @@ def digest_of(run: RunDir) -> str | None:
 
 
 def changed_since(baseline: RunDir) -> tuple[str, str] | None:
-    """The digests of a baseline's code and of this program's where they differ; None where they do not."""
+    """Return the digests of a baseline's code and of the present code; None if they are equal."""
     then, now = digest_of(baseline), code_digest(packaged_code())
     return None if then in {None, now} else (str(then), now)

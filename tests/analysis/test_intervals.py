@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.formatting import interval_words, shown_spread
+from analysis.formatting import shown_spread
+from analysis.intervals import Spread, coverage, interval_rank
+from analysis.report.points_table import interval_words
 from analysis.report.report import report
-from analysis.scaling.groups import Spread, coverage, interval_rank, scaling_groups
+from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.measured_runs import measured_run

@@ -28,8 +28,8 @@ from pathlib import Path
 import torch
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.metrics.mfu import work_of
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import SweepDir
 

@@ -1,8 +1,7 @@
-"""How long a report of 10,000 runs takes: `make benchmark` prints it cold and warm, beside processor seconds.
+"""Time a report of 10,000 runs: `make benchmark` prints wall and processor seconds.
 
-The runs are made here, as many as the argument says, 50 steps each, with the files that a run writes, and then left
-alone for a minute. Whole processes are timed. Cold is with an empty cache, warm the same again; the table is what
-runs.csv needs.
+The runs are made here, the argument gives their number: 50 steps each, with the files that a run writes. Whole
+processes are timed. The table is what runs.csv needs.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
-from analysis.load.run_files import SETTLED_NS
-from analysis.report.caveats import loss_doubts
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
 from jobs.rundir import RunDir, SweepDir, append_record, dump_run
@@ -73,20 +71,15 @@ def noisy(line: str) -> str:
 def table(folder: Path) -> str:
     """What runs.csv holds, from the directories to the text."""
     gc.disable()  # as analysis.report.report does
-    runs = read_runs([folder], use_cache=True, may_spawn=True)
+    runs = read_runs([folder], may_spawn=True)
     doubts = loss_doubts(runs)
     return to_csv(rows_of(runs, scaling_groups(runs, doubts), doubts))
 
 
-def timed(*command: str, cache: Path) -> tuple[float, float]:
+def timed(*command: str) -> tuple[float, float]:
     """Wall and processor seconds of a process with its children."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", *command],
-        check=True,
-        capture_output=True,
-        env=os.environ | {"XDG_CACHE_HOME": str(cache)},
-    )
+    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
     wall_s, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -96,8 +89,6 @@ def main(count: int) -> None:
     with tempfile.TemporaryDirectory() as where:
         folder, out = Path(where) / "runs", Path(where) / "out"
         make_runs(folder, count)
-        # As nearly all runs of a report have been for long: of files that changed just now no stamp is kept.
-        time.sleep(SETTLED_NS / 1e9)
         print(f"{len(os.sched_getaffinity(0))} cores, {count:,} runs of {STEPS} steps; best of {REPEATS}\n")
         print("| what | wall | processors |\n| --- | ---: | ---: |")
         commands = {
@@ -105,13 +96,10 @@ def main(count: int) -> None:
             "the report": ("jobs.cli", "report", "--output", str(out), str(folder)),
         }
         for what, command in commands.items():
-            caches = [Path(where) / f"{command[0]}-{i}" for i in range(REPEATS)]
-            for how in ("cold", "warm"):
-                wall_s, processors_s = min(timed(*command, cache=cache) for cache in caches)
-                print(f"| {what}, {how} | {wall_s:.1f} s | {processors_s:.1f} s |", flush=True)
+            wall_s, processors_s = min(timed(*command) for _ in range(REPEATS))
+            print(f"| {what} | {wall_s:.1f} s | {processors_s:.1f} s |", flush=True)
         for file in sorted(out.iterdir()):
             print(f"| {file.name} | {file.stat().st_size / 1e6:.1f} MB | |")
-        print(f"| the cache | {sum(f.stat().st_size for f in caches[0].rglob('*.zst')) / 1e6:.1f} MB | |")
 
 
 if __name__ == "__main__":

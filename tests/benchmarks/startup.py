@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
+from analysis.run import RunResult
 from jobs import metrics as m
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 

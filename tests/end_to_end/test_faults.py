@@ -15,7 +15,7 @@ import pytest
 
 from analysis.failures.runs import Failure, failures
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.failures import FailureCause, record_failure

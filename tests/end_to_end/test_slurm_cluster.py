@@ -88,7 +88,7 @@ def test_a_three_node_job_runs_on_three_nodes_and_is_accounted_as_such(slurm: Sl
     def accounted() -> str:
         return output("sacct", "-X", "-n", "-P", "-j", job, "-o", "State,NNodes,Account,QOS,Partition").strip()
 
-    wait_until(lambda: accounted() == "COMPLETED|3|research|normal|gpu"), accounted()
+    wait_until(lambda: accounted() == "COMPLETED|3|research|normal|gpu")
     names = (tmp_path / "log").read_text().split()
     assert len(names) == len(set(names)) == 3
     assert set(names) <= set(slurm.nodes[:4])

@@ -1,4 +1,4 @@
-"""Made campaigns: pairs of runs, and the leaderboard of them."""
+"""Fake campaigns: pairs of runs, and their leaderboard."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from analysis.compare.campaign import Board, boards
+from analysis.compare.campaign import Leaderboard, leaderboards
 from analysis.load.discover import read_runs
-from jobs.cli import main
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from tests.support.fake_runs import a_run, ended, finished_run, prepared, started, step
 
-EXPERIMENT = ["+experiment=apac_hpc_ai_2024", "model=tiny", "data=stdlib"]
 SLOWER = ((8.0, 10.0), (8.1, 10.2), (8.0, 9.9))
 
 
@@ -35,7 +31,7 @@ def a_repeat(
     end: str | None = "finished",
     **facts: Any,
 ) -> RunDir:
-    """A repeat whose training took so long, as one of an attempt leaves it."""
+    """Write a repeat of a trial, or of the baseline beside it, whose training took `time_s`."""
     label = name if role == "attempt" or name == "baseline" else f"{name}-baseline"
     run = replace(run or a_run(steps=len(losses)), name=f"{label}-r{number}", repeat=number)
     part = {"name": name, "role": role, "repeat": number, "changes": []}
@@ -50,33 +46,23 @@ def a_repeat(
     return directory
 
 
-def pairs(campaign: Path, name: str, times_s: Sequence[tuple[float, float]], **attempt: Any) -> None:
-    """An attempt of so many pairs: the time of the baseline, and that of the attempt beside it."""
-    for number, (of_baseline, of_attempt) in enumerate(times_s, start=1):
+def pairs(campaign: Path, name: str, times_s: Sequence[tuple[float, float]], **trial: Any) -> None:
+    """Write a trial with a pair for each two times: that of the baseline, and that of the trial beside it."""
+    for number, (of_baseline, of_trial) in enumerate(times_s, start=1):
         a_repeat(campaign, name, number, of_baseline, role="baseline")
-        a_repeat(campaign, name, number, of_attempt, **attempt)
+        a_repeat(campaign, name, number, of_trial, **trial)
 
 
-def board_of(campaign: Path) -> Board:
-    (board,) = boards(read_runs([campaign]))
+def leaderboard_of(campaign: Path) -> Leaderboard:
+    """Return the leaderboard of the only campaign in a directory."""
+    (board,) = leaderboards(read_runs([campaign]))
     return board
-
-
-@pytest.fixture
-def campaign(tmp_path: Path) -> Path:
-    """A campaign whose baseline was prepared, nothing of it run."""
-    path = tmp_path / "my campaign"
-    rules = ["contest.nodes=1", "contest.ranks_per_node=1", "contest.samples=16", "contest.sequence_length=32"]
-    small = ["job.micro_batch_size=1", "scaling.global_batch_size=8", f"data.cache_dir={tmp_path}/cache"]
-    told = main(["attempt", "baseline", *EXPERIMENT, *rules, *small, "launcher=dry", "--campaign", str(path)])
-    assert told == 0
-    return path
 
 
 def runs(
     sweep: Path, step_times_s: Sequence[float], like: Run | None = None, losses: Sequence[float] = (), **started: Any
 ) -> None:
-    """A repeat for each step time, in a sweep that bears the directory's name."""
+    """Write a repeat for each step time, in a sweep named after the directory."""
     for repeat, step_time_s in enumerate(step_times_s, start=1):
         run = replace(like or a_run(), name=f"{(like or a_run()).name}-{repeat}", repeat=repeat, sweep=sweep.name)
         finished_run(sweep, run, step_time_s=step_time_s, losses=losses, **started)

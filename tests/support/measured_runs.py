@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis.load.run_directory import RunResult
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_runs import a_run, ended, started, step

@@ -1,7 +1,7 @@
 """The report's tables as pandas data frames, for notebooks and for Parquet: full precision, SI units, absent is <NA>.
 
 `analysis.frames` is the door. Types follow the values: whole numbers are Int64, other numbers Float64 (metrics always),
-truth values boolean, all else text. Needs pandas.
+truth values boolean, all else text.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import infer_dtype
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult, latest, step_records
-from analysis.report.caveats import loss_doubts
+from analysis.load.run_directory import latest, step_records
 from analysis.report.points_table import POINT_METRICS, spread_at
-from analysis.report.runs_table import Row, columns_of, rows_of
+from analysis.report.runs_table import Row, columns_of, rows_of, runs_frame
+from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
-from analysis.untrusted import as_number, number
+from analysis.untrusted import number
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_records
 
-LARGEST_INT64 = 2**63 - 1
+# By what pandas infers; all else is text.
+KINDS = {"boolean": "boolean", "integer": "Int64", "floating": "Float64", "mixed-integer-float": "Float64"}
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,13 @@ def read_frames(paths: Iterable[Path]) -> Frames:
     runs = read_runs(paths)
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
-    return Frames(runs_frame(rows_of(runs, groups, doubts)), points_frame(groups), steps_frame(runs))
+    return Frames(typed_runs(rows_of(runs, groups, doubts)), points_frame(groups), steps_frame(runs))
 
 
-def runs_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """One row per run, with the columns of runs.csv."""
-    columns = columns_of(rows)
-    return pd.DataFrame({each.name: typed([each.value(row) for row in rows], each.metric) for each in columns})
+def typed_runs(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the table of runs.csv with typed columns."""
+    frame = runs_frame(rows)
+    return pd.DataFrame({each.name: typed(frame[each.name], each.metric) for each in columns_of(rows)})
 
 
 def points_frame(groups: Sequence[Group]) -> pd.DataFrame:
@@ -104,16 +107,12 @@ def steps_of(run: RunResult) -> Mapping[int, Mapping[str, Any]]:
 
 
 def typed(values: Sequence[Any], metric: Metric | None = None) -> Any:
-    """A pandas array of the narrowest type that holds all values; None is absent."""
-    if metric is not None:
-        return pd.array(values, dtype="Float64")
-    present = [value for value in values if value is not None]
-    if present and all(isinstance(value, bool) for value in present):
-        return pd.array(values, dtype="boolean")
-    if present and all(type(value) is int and abs(value) <= LARGEST_INT64 for value in present):
-        return pd.array(values, dtype="Int64")
-    if present and all(as_number(value) is not None for value in present):
-        return pd.array(values, dtype="Float64")
+    """Return an array of the narrowest nullable type that holds all values; None and NaN are absent."""
+    column = pd.Series(values, dtype=object)
+    kind = "Float64" if metric else KINDS.get(infer_dtype(column), "string")
+    if kind != "string":
+        with suppress(OverflowError):  # an integer of more than 64 bits
+            return column.astype(kind).array
     # Names of files may hold bytes that are no UTF-8; they are written as in runs.csv.
     texts = [None if value is None else str(value).encode("utf-8", "replace").decode() for value in values]
     return pd.array(texts, dtype="string")

@@ -16,7 +16,7 @@ from jobs.errors import ReportError
 
 # The optional packages of each format; pyproject's extra `paper` names them too.
 PACKAGES: dict[str, Sequence[str]] = {
-    "parquet": ("pandas", "pyarrow"),
+    "parquet": ("pyarrow",),
     "svg": ("matplotlib",),
     "png": ("matplotlib",),
     "latex": (),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import pandas as pd
+
 from analysis.formatting import ABSENT, one_line
 from analysis.report.figures.style import word
 from analysis.report.points_table import PLACE_COLUMNS, point_table
@@ -35,11 +37,9 @@ SPECIAL = {
 }
 HEAD = r"""% \usepackage{booktabs}
 \providecommand{\medianrange}[3]{\begin{tabular}[t]{@{}r@{}}#1\\[-1pt]{\tiny #2--#3}\end{tabular}}
-\begin{table*}
-\centering
-\footnotesize
-\setlength{\tabcolsep}{4pt}
 """
+# Commands before the tabular, as pandas takes them.
+SMALL = [{"selector": "footnotesize", "props": ":{};"}, {"selector": "setlength", "props": r":{\tabcolsep}{4pt};"}]
 EMPTY = "% No run can be used: there is no point to show.\n"
 
 
@@ -59,18 +59,23 @@ def latex_table(groups: Sequence[Group]) -> str:
     for i, heading in enumerate(headings):
         said_once = len(rows) > 1 and i > 0 and heading in PLACE_COLUMNS and len({row[i] for row in rows}) == 1
         (shared if said_once else kept).append((i, heading))
-    head = " & ".join(two_lines(heading) for _, heading in kept)
-    body = "".join(" & ".join(cell(row[i], numeric=i > 1) for i, _ in kept) + " \\\\\n" for row in rows)
+    table = pd.DataFrame(
+        [[cell(row[i], numeric=i > 1) for i, _ in kept] for row in rows],
+        columns=[two_lines(heading) for _, heading in kept],
+    )
     same = "".join(f" {heading}: {rows[0][i]}." for i, heading in shared)
     caption = (
         f"{word(groups)}: medians over n repeats, below them the smallest and the largest. Speedup and efficiency are "
         f"against the point with the fewest ranks of the same line.{same}"
     )
     alignment = "".join("r" if i > 1 else "l" for i, _ in kept)
-    return (
-        f"{HEAD}\\caption{{{escaped(caption)}}}\n\\label{{tab:points}}\n"
-        f"\\begin{{tabular}}{{@{{}}{alignment}@{{}}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}"
-        "\\bottomrule\n\\end{tabular}\n\\end{table*}\n"
+    return HEAD + table.style.hide(axis="index").set_table_styles(SMALL).to_latex(
+        environment="table*",
+        position_float="centering",
+        caption=escaped(caption),
+        label="tab:points",
+        column_format=f"@{{}}{alignment}@{{}}",
+        hrules=True,
     )
 
 

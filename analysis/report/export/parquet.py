@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.report.export.data_frames import runs_frame
+from analysis.report.export.data_frames import typed_runs
 from analysis.report.runs_table import Row, columns_of
 
 
 def runs_parquet(rows: Sequence[Row]) -> bytes:
     """The data frame of runs as the bytes of a Parquet file."""
-    table = pa.Table.from_pandas(runs_frame(rows), preserve_index=False)
+    table = pa.Table.from_pandas(typed_runs(rows), preserve_index=False)
     schema = table.schema
     for i, column in enumerate(columns_of(rows)):
         if column.metric is not None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, shown
-from analysis.load.run_directory import RunResult
 from analysis.report.figures.style import empty_plot
+from analysis.run import RunResult
 from jobs.metrics import Metric
 
 # More bars do not fit a page.

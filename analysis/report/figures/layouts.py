@@ -12,13 +12,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from analysis.formatting import plot_text, shown, title, unit
+from analysis.formatting import plot_text, plural, shown, title, unit
 from analysis.metrics.communication import Collective
 from analysis.report.figures.over_ranks import unit_size
 from analysis.report.figures.style import AXIS, Figure, empty_plot, word
-from analysis.report.headline import by_task
-from analysis.scaling.groups import Group, plural
-from analysis.scaling.layouts import MeasuredLayout, axes_of, in_words, layouts_by_ranks
+from analysis.scaling.groups import Group, by_task
+from analysis.scaling.layouts import MeasuredLayout, axes_of, layouts_by_ranks
 from jobs import metrics as m
 from jobs.layout import AXIS_NAMES
 
@@ -39,6 +38,8 @@ OTHER_COLOURS = ("#000000", "#F0E442", "#7F3C8D")
 MINOR_COLOUR = "#999999"
 # An axis whose part of every bar is shorter than this part of the longest bar cannot be seen; all such are one segment.
 SMALLEST_SEGMENT = 0.005
+# A loss or a norm that is reduced: its digits in MiB would only be wide.
+SMALLEST_SHOWN_BYTES, TINY = 1024, "< 0.001"
 
 
 @dataclass(frozen=True)
@@ -288,3 +289,10 @@ def caption(groups: Sequence[Group], rows: Sequence[Row], sent: bool, left_out: 
     if left_out:
         sentences.append(f"Left out: {plural(left_out, 'slower point')}.")
     return " ".join(sentences)
+
+
+def in_words(collective: Collective) -> str:
+    """A collective with its bytes and, in parentheses, its calls."""
+    payload = shown(m.COLLECTIVE_BYTES, collective.payload_bytes)
+    tiny = 0 < collective.payload_bytes < SMALLEST_SHOWN_BYTES
+    return f"{collective.collective} {TINY if tiny else payload} ({collective.calls:,.0f})"

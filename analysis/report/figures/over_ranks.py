@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from analysis.formatting import plot_text, shown, shown_spread, title
+from analysis.formatting import plot_text, plural, shown, shown_spread, title
+from analysis.intervals import Spread
 from analysis.report.figures.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
-from analysis.scaling.groups import RATES, WEAK, Group, Point, Spread, plural
+from analysis.scaling.groups import RATES, WEAK, Group, Point
 from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from analysis.formatting import plot_text, shown, title
-from analysis.load.run_directory import RunResult
+from analysis.formatting import plot_text, plural, shown, title
 from analysis.parsers import metrics as a
 from analysis.report.figures.bars import MOST_BARS, stacked
+from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
 from analysis.report.figures.over_ranks import of, over_ranks
+from analysis.report.figures.startup import startup_bars
 from analysis.report.figures.style import Figure, Look, empty_plot, legend, looks_of, word
-from analysis.report.sections.goodput import goodput_bars
-from analysis.report.sections.startup import startup_bars
-from analysis.scaling.groups import RATES, Group, Point, plural
+from analysis.run import RunResult
+from analysis.scaling.groups import RATES, Group, Point
 from analysis.scaling.laws import best_fits
 from jobs import metrics as m
 from jobs.metrics import Metric

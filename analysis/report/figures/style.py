@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from analysis.report.headline import hardware
+from analysis.run import hardware
 from analysis.scaling.groups import Group
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.formatting import short, shown, shown_spread, title
-from analysis.load.run_directory import RunResult
+from analysis.intervals import Spread
 from analysis.report.figures.style import Section
-from analysis.scaling.groups import Spread
+from analysis.run import RunResult
 from jobs import metrics as m
 
 LONGEST_ERROR = 120

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from analysis.formatting import shown, significant, title
-from analysis.load.run_directory import RunResult
-from analysis.metrics.cost import reference_cost, relative_cost
+from analysis.formatting import plural, shown, significant, title
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
 from analysis.report.figures.style import Section
-from analysis.report.headline import DEVICES, hardware
-from analysis.scaling.groups import Group, plural
+from analysis.run import DEVICES, RunResult, hardware
+from analysis.scaling.cost import reference_cost, relative_cost
+from analysis.scaling.groups import Group
 from jobs import metrics as m
 from jobs.metrics import Metric
 

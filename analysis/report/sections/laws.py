@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.formatting import ABSENT, per_second, shown, significant, title
+from analysis.formatting import ABSENT, per_second, plural, shown, significant, title
 from analysis.report.figures.style import Section, word
-from analysis.scaling.groups import Group, plural
+from analysis.scaling.groups import Group
 from analysis.scaling.laws import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, why_none
 from jobs import metrics as m
 

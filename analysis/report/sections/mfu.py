@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from analysis.formatting import ABSENT, shown, title
-from analysis.load.run_directory import RunResult
-from analysis.logs.model import tells_of_flops
-from analysis.metrics.mfu import utilization
+from analysis.formatting import ABSENT, plural, shown, title
+from analysis.metrics.mfu import tells_of_flops, utilization
 from analysis.report.figures.style import Section
-from analysis.report.headline import hardware
-from analysis.scaling.groups import plural
+from analysis.run import RunResult, hardware
 from jobs import metrics as m
 
 HEADING = "Model FLOPs utilization"

@@ -1,7 +1,7 @@
-"""Measured beside published: what the runs reach, what a document prints of the same experiment, and what differs.
+"""Measured beside published: the figures of the runs, those printed of the same experiment, and the differences.
 
-A ratio is shown only of one metric, one model and one task (analysis.compare.published). Other differences stand
-beside it in words.
+A ratio is shown only for the same metric, model and task (analysis.compare.published). Other differences are listed
+beside it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from analysis.compare.published import Published, figures_for, measured, obstacle
 from analysis.formatting import ABSENT, shown, shown_spread, significant, title
-from analysis.load.run_directory import RunResult
+from analysis.intervals import Spread
 from analysis.report.figures.style import Section
-from analysis.report.headline import hardware
-from analysis.scaling.groups import Group, Point, Spread
+from analysis.run import RunResult, hardware
+from analysis.scaling.groups import Group, Point
 
 HEADING = "Measured beside published"
 HEADINGS = ("Line", "Metric", "n", "Measured", "Published", "Measured / published", "What differs, and the source")
@@ -21,27 +21,27 @@ NOT_STATED = "not stated"
 
 
 def published_section(groups: Sequence[Group]) -> Section | None:
-    """A row a point and figure that was published of its experiment or settings; None where there is none."""
+    """Return a row for each point and each figure published of its experiment or settings; None without any."""
     points = [(group, point, figures_for(point.runs[0])) for group in groups for point in group.points]
     rows = [row for group, point, figures in points for row in rows_of(group, point, figures)]
     if not rows:
         return None
-    told = hardware(run for _, point, figures in points if figures for run in point.runs)
+    measured_on = hardware(run for _, point, figures in points if figures for run in point.runs)
     found = [figure for _, _, figures in points for figure in figures]
     documents = {figure.document.citation: None for figure in found}
     metrics = {figure.metric.name: figure.metric.definition for figure in found}
     note = (
-        f"{told}: medians over n repeats, with the smallest and the largest, beside what documents print. The ratio "
-        "is measured over published: of a time, below 1 is faster. There is none where the metric was not measured, or "
-        f"where model, size or task differ. What a time counts, documents seldom say. {'. '.join(documents)}. "
-        + " ".join(f"{name}: {definition}" for name, definition in metrics.items())
+        f"{measured_on}: medians over n repeats, with the smallest and the largest, beside published figures. The "
+        "ratio is measured / published; for a time, below 1 is faster. There is no ratio if the metric was not "
+        "measured, or if model, size or task differ. Documents seldom state which phases a time includes. "
+        f"{'. '.join(documents)}. " + " ".join(f"{name}: {definition}" for name, definition in metrics.items())
     )
     return Section(HEADING, note, HEADINGS, rows)
 
 
 def rows_of(group: Group, point: Point, figures: Sequence[Published]) -> Iterator[list[str]]:
-    """The cells of a point's figures under HEADINGS, the hardware first; what differs is said once."""
-    said = None
+    """Yield the cells of a point's figures under HEADINGS, the hardware first; equal differences are listed once."""
+    listed = None
     for figure in figures:
         values = [value for run in point.runs if (value := measured(run, figure.metric)) is not None]
         spread = Spread.of(values) if values else None
@@ -51,10 +51,10 @@ def rows_of(group: Group, point: Point, figures: Sequence[Published]) -> Iterato
             "The loss is not believed." if point.doubtful else "",
             "" if spread else "Not measured by this run.",
             f"No ratio: {against}." if against else "",
-            "Differs as above." if differs == said else differs,
+            "Differs as above." if differs == listed else differs,
             f"{figure.source}.",
         )
-        said = differs
+        listed = differs
         yield [
             f"{hardware(point.runs)}: {group.described} on {point.place}",
             title(figure.metric),
@@ -67,13 +67,13 @@ def rows_of(group: Group, point: Point, figures: Sequence[Published]) -> Iterato
 
 
 def ratio(spread: Spread) -> str:
-    """A ratio with its smallest and largest repeat, where these differ."""
+    """Return a ratio with its smallest and largest repeat, if these differ."""
     middle, low, high = (significant(value, 3) for value in (spread.median, spread.low, spread.high))
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def differences(point: Point, figure: Published) -> Iterator[str]:
-    """What keeps the two from being one experiment, but their task: the machines first."""
+    """Yield the differences of a point from a published figure, except in their task: the machines first."""
     run = point.runs[0]
     yield f"{hardware(point.runs)} ({run.started.get('device_name', 'unnamed')}); published: {machine(figure)}."
     settings = {
@@ -86,16 +86,16 @@ def differences(point: Point, figure: Published) -> Iterator[str]:
     }
     for name, (ours, theirs) in settings.items():
         if ours != theirs:
-            yield f"{name}: {'not known' if ours is None else ours}; published: {theirs or NOT_STATED}."
+            yield f"{name}: {'unknown' if ours is None else ours}; published: {theirs or NOT_STATED}."
 
 
 def machine(figure: Published) -> str:
-    """What a figure was measured on: `8 NVIDIA H100 SXM, Dell PowerEdge XE9680, RoCE enabled`."""
+    """Return the hardware of a figure: `8 NVIDIA H100 SXM, Dell PowerEdge XE9680, RoCE enabled`."""
     gpus = f"{figure.gpus} {figure.gpu or 'GPUs'}"
     return ", ".join(filter(None, (gpus, figure.hardware, figure.variant)))
 
 
 def software(run: RunResult) -> str:
-    """What ran: the engine, and torch where it is known."""
+    """Return the engine, and the version of torch if it is known."""
     engine, torch = run.setting("engine.kind"), run.started.get("torch")
     return ", ".join(f"{name}{value}" for name, value in (("engine ", engine), ("torch ", torch)) if value is not None)

@@ -1,6 +1,6 @@
-"""How a regression is told: a table in the terminal with the verdict last, a sentence and a table on the page.
+"""The result of the regression gate: a table in the terminal with the verdict last, a sentence and a table on the page.
 
-Nothing here judges; analysis.compare.regression does, and calls this.
+analysis.compare.regression judges; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from analysis.compare.loss import FINAL_LOSS_TOLERANCE
 from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
-from analysis.formatting import ABSENT, one_line, shown, shown_spread, title
-from analysis.report.caveats import FINAL_LOSS_TOLERANCE
+from analysis.formatting import ABSENT, one_line, plural, shown, shown_spread, title
 from analysis.report.figures.style import Section
-from analysis.scaling.groups import plural
 from jobs.plan.table import console
 
 HEADING = "Against the reference"
@@ -25,11 +24,11 @@ MOST_ADDED = 12
 
 
 def sentence(found: Regression) -> str:
-    """PASS, REGRESSION where a point got worse, or FAIL where something is missing; with what was compared."""
+    """Return PASS, REGRESSION if a point got worse, or FAIL if a point is missing, with the numbers compared."""
     points = len({check.point for check in found.compared})
     against = f"against {found.reference}, tolerance {percent(found.tolerance)}"
     held = [f"{name} of {plural(count, 'point')}" for name, count in found.unjudged.items()]
-    unjudged = [f"not judged, for the reference holds no values: {', '.join(held)}"] if held else []
+    unjudged = [f"not judged, because the reference contains no values: {', '.join(held)}"] if held else []
     if not found.compared and not held:
         return f"FAIL {against}: no point of the reference was measured, so nothing could be compared."
     counts = Counter(check.verdict for check in found.checks)
@@ -44,22 +43,22 @@ def sentence(found: Regression) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a person reads it: `5 %`."""
+    """Return a share in per cent: `5 %`."""
     return f"{share * 100:.3g} %"
 
 
 def change_words(check: Check) -> str:
-    """The change against the reference with its sign: `-8.1 %`."""
+    """Return the change against the reference with its sign: `-8.1 %`."""
     return ABSENT if check.change is None else f"{check.change * 100:+.1f} %"
 
 
 def ordered(found: Regression) -> list[Check]:
-    """What fails first, then what was not judged, the rest as it comes."""
+    """Return the failing checks first, then those that were not judged, then the others in their order."""
     return sorted(found.checks, key=lambda check: (check.verdict not in FAILING, check.verdict is not Verdict.unjudged))
 
 
 def section(found: Regression) -> Section:
-    """A row a checked metric of a point."""
+    """Return the table of checks, one row a metric of a point."""
     rows = []
     for check in ordered(found):
         numbers = [shown_spread(check.metric, each) for each in (check.reference, check.now)] if check.metric else []
@@ -68,18 +67,19 @@ def section(found: Regression) -> Section:
         rows.append([what, *(numbers or [ABSENT, ABSENT]), change_words(check), words])
     rows += [[point, ABSENT, ABSENT, ABSENT, "not in the reference"] for point in found.added]
     note = (
-        f"Medians over repeats against those of {found.reference}. Worse: by more than {percent(found.tolerance)}, in "
-        "the metric's own direction; of the final loss any departure by more than "
+        f"Medians over repeats against those of {found.reference}. A metric is worse if it changed by more than "
+        f"{percent(found.tolerance)} in its unfavourable direction. The final loss fails if it differs by more than "
         f"{percent(FINAL_LOSS_TOLERANCE)}, because then it is not the same computation. A point of the reference that "
-        f"was not measured {'is listed' if found.allow_missing else 'fails'}, one that it does not have is listed."
+        f"was not measured {'is listed' if found.allow_missing else 'fails'}; a point that the reference does not "
+        "contain is listed."
     )
     if found.not_matched_on:
-        note += f" Columns that this reference does not have, so not matched on: {', '.join(found.not_matched_on)}."
-    return Section(HEADING, note, ("Point", "Reference", "Now", "Change", "So"), rows)
+        note += f" Not matched on columns that this reference does not contain: {', '.join(found.not_matched_on)}."
+    return Section(HEADING, note, ("Point", "Reference", "Now", "Change", "Verdict"), rows)
 
 
 def show(found: Regression, page: Path) -> None:
-    """Print the table, the page's path, and last the verdict."""
+    """Print the table, the page's path and, last, the verdict."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("", no_wrap=True)
     for heading in ("point", "metric"):
@@ -91,7 +91,7 @@ def show(found: Regression, page: Path) -> None:
     for check in checks[:MOST_SHOWN]:
         numbers = [shown(check.metric, each.median if each else None) if check.metric else ABSENT
                    for each in (check.reference, check.now)]  # fmt: skip
-        # Text: what a file says is no markup.
+        # Text, because the contents of a file are no markup.
         cells = [check.point, title(check.metric) if check.metric else "", *numbers, change_words(check), check.why]
         colour = COLOURS.get(check.verdict, "red")
         table.add_row(Text(check.verdict.value, colour), *(Text(one_line(cell)) for cell in cells))

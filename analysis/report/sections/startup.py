@@ -1,47 +1,14 @@
-"""How a page tells of start-up by cause: a table, and a bar a run."""
+"""The table of start-up by cause."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from analysis.formatting import shown, title
-from analysis.load.run_directory import RunResult
-from analysis.report.figures.bars import MOST_BARS, stacked
-from analysis.report.figures.style import Figure, Section, word
-from analysis.scaling.groups import Group, plural
+from analysis.report.figures.startup import HEADING, MEANING, PARTS, spent, told, whole
+from analysis.report.figures.style import Section
+from analysis.run import RunResult
 from jobs import metrics as m
-from jobs.metrics import Metric
-
-HEADING = "Start-up by cause"
-PARTS = (
-    (m.STARTUP_IMPORT_TIME, "interpreter and imports", "#999999"),
-    (m.STARTUP_RENDEZVOUS_TIME, "rendezvous", "#56B4E9"),
-    (m.STARTUP_DATA_TIME, "data", "#009E73"),
-    (m.STARTUP_MODEL_TIME, "model", "#F0D98C"),
-    (m.STARTUP_WEIGHTS_TIME, "weights", "#0072B2"),
-    (m.STARTUP_CHECKPOINT_TIME, "checkpoint", "#CC79A7"),
-    (m.STARTUP_OTHER_TIME, "other", "#d4d4d8"),
-)
-MEANING = (
-    "From the start of rank 0's process to its first step, over all starts of a run; rank 0 waits for slower ranks in "
-    "rendezvous, checkpoint and other. Compilation is in the first step."
-)
-
-
-def told(runs: Sequence[RunResult]) -> list[RunResult]:
-    """The runs that recorded it, the longest start-ups first, as many as fit a page."""
-    known = [run for run in runs if m.STARTUP_IMPORT_TIME in run.values]
-    return sorted(known, key=lambda run: (-whole(run), run.name))[:MOST_BARS]
-
-
-def whole(run: RunResult) -> float:
-    """The sum of a run's parts, in seconds."""
-    return sum(run.values.get(metric, 0.0) for metric in m.STARTUP_PARTS)
-
-
-def spent(runs: Sequence[RunResult]) -> list[Metric]:
-    """The parts that any of these runs recorded."""
-    return [metric for metric in m.STARTUP_PARTS if any(metric in run.values for run in runs)]
 
 
 def startup_section(runs: Sequence[RunResult]) -> Section | None:
@@ -67,18 +34,3 @@ def largest(run: RunResult) -> str:
     """The part that took the most, in words: `weights, 61 %`."""
     metric, name, _ = max(PARTS, key=lambda part: run.values.get(part[0], 0.0))
     return f"{name}, {100 * run.values[metric] / whole(run):.0f} %" if whole(run) else "nothing"
-
-
-def startup_bars(groups: Sequence[Group]) -> list[Figure]:
-    """The same as bars; no figure when no run recorded it."""
-    runs = [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
-    bars = told(runs)[::-1]
-    if not bars:
-        return []
-    labels = [f"{run.name}, {plural(run.ranks or 1, 'rank')}" for run in bars]
-    known = spent(bars)
-    plot = stacked(bars, labels, [part for part in PARTS if part[0] in known])
-    plot.update_xaxes(title_text="Start-up of rank 0 (s)")
-    left_out = len([run for run in runs if m.STARTUP_IMPORT_TIME in run.values]) - len(bars)
-    rest = f" Left out: {plural(left_out, 'run')} that started faster." if left_out else ""
-    return [Figure("startup", HEADING, f"{word(groups)}: {MEANING}{rest}", plot, wide=True)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from analysis.formatting import short, shown
-from analysis.load.run_directory import RunResult
+from analysis.formatting import plural, short, shown
 from analysis.metrics.step_variation import slow_steps
-from analysis.scaling.groups import plural
+from analysis.run import RunResult
 from jobs import metrics as m
 
 # Change of the step time over a run, of its median, and p below which it is told.

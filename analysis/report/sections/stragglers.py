@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.formatting import short, shown, significant, title
-from analysis.load.run_directory import RunResult
+from analysis.formatting import plural, short, shown, significant, title
 from analysis.metrics.stragglers import Straggler
 from analysis.report.figures.style import Section
 from analysis.report.sections.step_variation import LONGEST_NAME, named
-from analysis.scaling.groups import plural
+from analysis.run import RunResult
 from jobs import metrics as m
 
 MOST_NAMED = 4

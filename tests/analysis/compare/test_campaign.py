@@ -1,4 +1,4 @@
-"""Campaigns: what is refused, what runs in which order, and what a leaderboard may say of it."""
+"""Campaigns: refusals, the order of runs, and the verdicts of a leaderboard."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from analysis.compare.campaign import Board, Entry, Verdict, boards
+from analysis.compare.campaign import Entry, Leaderboard, Verdict, leaderboards
 from analysis.load.discover import read_runs
 from analysis.report.leaderboard import lead, notes, print_board, reasons
-from jobs.campaign.attempt import attempt_points, baseline_points, campaign_points, opened
-from jobs.campaign.campaign_file import read_attempts
+from jobs.campaign.campaign import opened
+from jobs.campaign.campaign_file import read_trials
+from jobs.campaign.trial import baseline_points, campaign_points, trial_points
 from jobs.cli import main
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run
 from jobs.submit.provenance import PACKAGES
-from tests.support.campaigns import EXPERIMENT, SLOWER, a_repeat, board_of, pairs
+from tests.support.campaigns import SLOWER, a_repeat, leaderboard_of, pairs
 from tests.support.fake_runs import a_run, ended, event, prepared, step, with_job
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, train
 from tests.support.report_pages import Page
 
+EXPERIMENT = ["+experiment=apac_hpc_ai_2024", "model=tiny", "data=stdlib"]
 # One rank, 24 samples, and an epoch of 6 steps.
 TINY = [
     *SMALL,
@@ -44,12 +46,12 @@ TINY = [
 # --- made-up campaigns, whose truth is known -------------------------------------------------------------------
 
 
-def entry_of(board: Board, name: str) -> Entry:
-    (entry,) = [entry for entry in board.entries if entry.attempt.name == name]
+def entry_of(board: Leaderboard, name: str) -> Entry:
+    (entry,) = [entry for entry in board.entries if entry.trial.name == name]
     return entry
 
 
-def shown(board: Board, width: int = 80) -> str:
+def shown(board: Leaderboard, width: int = 80) -> str:
     out = Console(width=width, record=True, file=None, quiet=False, force_terminal=False)
     with out.capture() as captured:
         print_board(board, out)
@@ -62,24 +64,25 @@ FASTER = ((10.0, 8.0), (10.2, 8.1), (9.9, 8.0))
 
 def test_the_same_configuration_again_is_a_tie_and_shares_the_baselines_rank(tmp_path: Path) -> None:
     pairs(tmp_path, "again", NOISE)
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     entry = entry_of(board, "again")
     assert (entry.verdict, entry.rank, entry.holds) == (Verdict.tie, 1, False)
     assert "baseline     1" in shown(board)
 
 
-def test_what_is_beyond_the_repeats_is_faster_or_slower_and_ranked_about_the_baseline(tmp_path: Path) -> None:
+def test_a_difference_beyond_the_repeats_is_ranked_above_or_below_the_baseline(tmp_path: Path) -> None:
     pairs(tmp_path, "slow", SLOWER)
     pairs(tmp_path, "again", NOISE)
     pairs(tmp_path, "fast", FASTER)
-    board = board_of(tmp_path)
-    assert [(entry.attempt.name, entry.verdict, entry.rank) for entry in board.entries] == [
+    board = leaderboard_of(tmp_path)
+    assert [(entry.trial.name, entry.verdict, entry.rank) for entry in board.entries] == [
         ("fast", Verdict.faster, 1),
         ("again", Verdict.tie, 2),
         ("slow", Verdict.slower, 4),
     ]
     fast = entry_of(board, "fast")
-    assert fast.ratio == pytest.approx(1.2489, rel=1e-4)
+    assert fast.ratio is not None
+    assert fast.ratio.middle == pytest.approx(1.2489, rel=1e-4)
     assert fast.interval is not None
     assert fast.interval[0] < 1.2489 < fast.interval[1]
 
@@ -87,38 +90,38 @@ def test_what_is_beyond_the_repeats_is_faster_or_slower_and_ranked_about_the_bas
 @pytest.mark.parametrize("count", [1, 2])
 def test_fewer_than_three_pairs_are_never_a_win_however_fast(count: int, tmp_path: Path) -> None:
     pairs(tmp_path, "lucky", [(10.0, 5.0), (10.2, 5.0)][:count])
-    entry = entry_of(board_of(tmp_path), "lucky")
+    entry = entry_of(leaderboard_of(tmp_path), "lucky")
     assert (entry.verdict, entry.rank, entry.interval) == (Verdict.too_few, None, None)
-    assert "too few repeats" in shown(board_of(tmp_path))
+    assert "too few repeats" in shown(leaderboard_of(tmp_path))
 
 
-def test_attempts_that_cannot_be_told_apart_share_a_rank_and_others_do_not(tmp_path: Path) -> None:
+def test_trials_without_a_significant_difference_share_a_rank(tmp_path: Path) -> None:
     pairs(tmp_path, "fast", FASTER)
     pairs(tmp_path, "as_fast", ((10.0, 8.1), (10.2, 8.05), (9.9, 7.95)))
     pairs(tmp_path, "less_fast", ((10.0, 9.0), (10.2, 9.2), (9.9, 9.0)))
-    ranks = {entry.attempt.name: entry.rank for entry in board_of(tmp_path).entries}
+    ranks = {entry.trial.name: entry.rank for entry in leaderboard_of(tmp_path).entries}
     assert ranks == {"fast": 1, "as_fast": 1, "less_fast": 3}
 
 
-def test_a_win_that_would_not_survive_so_many_attempts_has_no_star(tmp_path: Path) -> None:
+def test_a_win_that_fails_the_bonferroni_correction_has_no_star(tmp_path: Path) -> None:
     # Its interval leaves 1 out at 95 %, and not at the 99 % that five comparisons leave to each.
     pairs(tmp_path, "barely", ((10.0, 9.6), (10.0, 9.45), (10.0, 9.75)))
-    assert entry_of(board_of(tmp_path), "barely").holds
+    assert entry_of(leaderboard_of(tmp_path), "barely").holds
     for number in range(4):
         pairs(tmp_path, f"again{number}", NOISE)
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     entry = entry_of(board, "barely")
     assert (entry.verdict, entry.holds) == (Verdict.faster, False)
-    said = " ".join(notes(board))
-    assert "5 attempts were compared: were none of them another speed, up to 22.6 % of such leaderboards" in said
-    assert "holds at 99 % too (Bonferroni)" in said
+    message = " ".join(notes(board))
+    assert "5 attempts were compared: if all were as fast as the baseline, up to 22.6 % of such leaderboards" in message
+    assert "A star marks a difference that also holds at 99 % (Bonferroni)" in message
 
 
 def test_a_pair_counts_only_whole(tmp_path: Path) -> None:
     pairs(tmp_path, "fast", FASTER)
     a_repeat(tmp_path, "fast", 4, 10.0, role="baseline", end="failed")
     a_repeat(tmp_path, "fast", 4, 1.0)
-    assert len(entry_of(board_of(tmp_path), "fast").ratios) == 3
+    assert len(entry_of(leaderboard_of(tmp_path), "fast").ratios) == 3
 
 
 # --- what does not count -----------------------------------------------------------------------------------------
@@ -142,24 +145,24 @@ def contested(**contest: Any) -> Run:
     return replace(a_run(steps=4), contest=replace(CONTEST, **contest))
 
 
-def judged_beside(tmp_path: Path, like: Run | None = None, **attempt: Any) -> str:
-    """Why an attempt does not count beside three repeats of the baseline; nothing where it counts."""
+def judged_beside(tmp_path: Path, like: Run | None = None, **trial: Any) -> str:
+    """Return why a trial does not count beside three repeats of the baseline; empty if it counts."""
     for number in range(1, 4):
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline", run=like)
-    a_repeat(tmp_path, "tried", 1, 5.0, **attempt)
-    entry = entry_of(board_of(tmp_path), "tried")
+    a_repeat(tmp_path, "tried", 1, 5.0, **trial)
+    entry = entry_of(leaderboard_of(tmp_path), "tried")
     assert (entry.verdict is Verdict.invalid) == bool(entry.reasons)
     return reasons(entry)
 
 
-def test_a_batch_that_the_run_recorded_otherwise_than_it_was_configured_is_seen(tmp_path: Path) -> None:
-    said = judged_beside(tmp_path, samples=32)
-    assert said == "other work: 32 samples per optimizer step, the baseline 16; 128 samples, the baseline 64"
+def test_a_recorded_batch_that_differs_from_the_configuration_is_seen(tmp_path: Path) -> None:
+    message = judged_beside(tmp_path, samples=32)
+    assert message == "other work: 32 samples per optimizer step, the baseline 16; 128 samples, the baseline 64"
 
 
 def test_a_shortened_epoch_is_seen(tmp_path: Path) -> None:
-    said = judged_beside(tmp_path, losses=(5.0, 3.0, 2.0))
-    assert said == "trained on less: 48 samples, the baseline 64; 3,072 tokens, the baseline 4,096"
+    message = judged_beside(tmp_path, losses=(5.0, 3.0, 2.0))
+    assert message == "trained on less: 48 samples, the baseline 64; 3,072 tokens, the baseline 4,096"
 
 
 def test_tokens_are_compared_without_padding(tmp_path: Path) -> None:
@@ -188,10 +191,10 @@ def test_the_band_is_as_wide_as_the_baselines_repeats_differ(tmp_path: Path) -> 
     for number, last in enumerate((1.6, 2.0, 2.4), start=1):
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline", losses=(5.0, 4.0, 3.0, last))
     a_repeat(tmp_path, "tried", 1, 5.0, losses=(5.0, 4.0, 3.0, 3.0))
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     # Mean 2.5, standard deviation 0.2: three of them are more than 5 % of the mean.
-    assert board.reference is not None
-    assert board.reference.band == pytest.approx((1.9, 3.1))
+    assert board.baseline is not None
+    assert board.baseline.band == pytest.approx((1.9, 3.1))
     assert entry_of(board, "tried").verdict is Verdict.too_few
 
 
@@ -200,7 +203,7 @@ def test_a_diverged_run_without_a_finite_loss_does_not_count(tmp_path: Path) -> 
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline")
     directory = a_repeat(tmp_path, "tried", 1, 5.0)
     step(directory, 4, loss=None, samples=16)
-    assert reasons(entry_of(board_of(tmp_path), "tried")) == "the loss of step 4 is absent or not a finite number"
+    assert reasons(entry_of(leaderboard_of(tmp_path), "tried")) == "the loss of step 4 is absent or not a finite number"
 
 
 def test_a_run_that_did_not_finish_does_not_count(tmp_path: Path) -> None:
@@ -208,26 +211,26 @@ def test_a_run_that_did_not_finish_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_started_twice_has_no_time_of_its_own(tmp_path: Path) -> None:
-    assert judged_beside(tmp_path, starts=2) == "was started 2 times: its time is not that of one run"
+    assert judged_beside(tmp_path, starts=2) == "was started 2 times, so its time is not that of one run"
 
 
 def test_other_models_lengths_and_data_are_another_task(tmp_path: Path) -> None:
     other = with_job(a_run(steps=4), sequence_length=32)
-    said = judged_beside(tmp_path, run=replace(other, model=replace(other.model, layers=1)), data="other tokens")
-    assert said == (
+    message = judged_beside(tmp_path, run=replace(other, model=replace(other.model, layers=1)), data="other tokens")
+    assert message == (
         "another task: model.layers 1, the baseline has 2; data other tokens, the baseline has random tokens; "
         "job.sequence_length 32, the baseline has 64"
     )
 
 
 def test_more_ranks_are_another_task(tmp_path: Path) -> None:
-    said = judged_beside(tmp_path, run=a_run(steps=4, ranks_per_node=2))
-    assert said == "another task: ranks 2, the baseline has 1"
+    message = judged_beside(tmp_path, run=a_run(steps=4, ranks_per_node=2))
+    assert message == "another task: ranks 2, the baseline has 1"
 
 
 def test_rules_that_were_changed_are_another_task(tmp_path: Path) -> None:
-    said = judged_beside(tmp_path, like=contested(), run=contested(loss_tolerance=0.5))
-    assert said == "another task: contest.loss_tolerance 0.5, the baseline has 0.05"
+    message = judged_beside(tmp_path, like=contested(), run=contested(loss_tolerance=0.5))
+    assert message == "another task: contest.loss_tolerance 0.5, the baseline has 0.05"
 
 
 def test_a_run_beyond_the_time_limit_does_not_count(tmp_path: Path) -> None:
@@ -235,19 +238,19 @@ def test_a_run_beyond_the_time_limit_does_not_count(tmp_path: Path) -> None:
         a_repeat(tmp_path, "baseline", number, 10.0, role="baseline", run=contested())
     directory = a_repeat(tmp_path, "tried", 1, 5.0, run=contested(), end=None)
     ended(directory, "finished", step=4, total_time_s=61.0)
-    assert reasons(entry_of(board_of(tmp_path), "tried")) == "took 61.00 s, the contest's limit is 1 min"
+    assert reasons(entry_of(leaderboard_of(tmp_path), "tried")) == "took 61.00 s, the contest's limit is 1 min"
 
 
-def test_what_is_wrong_with_one_repeat_is_said_of_that_one(tmp_path: Path) -> None:
+def test_a_fault_of_one_repeat_names_that_repeat(tmp_path: Path) -> None:
     pairs(tmp_path, "tried", FASTER)
     a_repeat(tmp_path, "tried", 4, 5.0, samples=8)
-    assert reasons(entry_of(board_of(tmp_path), "tried")).startswith("repeat 4: trained on less: 8 samples per")
+    assert reasons(entry_of(leaderboard_of(tmp_path), "tried")).startswith("repeat 4: trained on less: 8 samples per")
 
 
 def test_without_a_finished_baseline_nothing_counts(tmp_path: Path) -> None:
     a_repeat(tmp_path, "baseline", 1, 10.0, role="baseline", end="failed")
     a_repeat(tmp_path, "tried", 1, 5.0)
-    board = board_of(tmp_path)
+    board = leaderboard_of(tmp_path)
     assert reasons(entry_of(board, "tried")) == "no repeat of the baseline has finished"
     assert "tried" in shown(board)
 
@@ -256,33 +259,33 @@ def test_total_time_is_compared_where_the_rules_say_so(tmp_path: Path) -> None:
     for role in ("baseline", "attempt"):
         directory = a_repeat(tmp_path, "tried", 1, 5.0, role=role, run=contested(counted=Counted.total), end=None)
         ended(directory, "finished", step=4, total_time_s=30.0 if role == "baseline" else 20.0)
-    assert entry_of(board_of(tmp_path), "tried").ratio == pytest.approx(1.5)
+    assert entry_of(leaderboard_of(tmp_path), "tried").ratios == pytest.approx([1.5])
 
 
 # --- how it is shown ---------------------------------------------------------------------------------------------
 
 
-def a_mixed_campaign(path: Path) -> Board:
+def a_mixed_campaign(path: Path) -> Leaderboard:
     for number in range(1, 4):
         a_repeat(path, "baseline", number, 10.0 + number / 10, role="baseline")
     pairs(path, "fast", FASTER, run=with_job(a_run(steps=4), micro_batch_size=2))
     pairs(path, "again", NOISE)
     pairs(path, "<b>hot", ((10.0, 9.0),), losses=(5.0, 9.0, 9.0, 9.0))
-    return board_of(path)
+    return leaderboard_of(path)
 
 
-def test_a_leaderboard_fits_80_columns_and_says_what_was_changed(tmp_path: Path) -> None:
+def test_a_leaderboard_fits_80_columns_and_lists_the_changes(tmp_path: Path) -> None:
     text = shown(a_mixed_campaign(tmp_path))
     assert max(map(len, text.splitlines())) <= 80
     assert "faster" in text
-    assert "Below the line, since they do not count:\n  <b>hot: loss 9.000 is outside" in text
+    assert "Not ranked, because they do not count:\n  <b>hot: loss 9.000 is outside" in text
     assert "  fast: job.micro_batch_size 1 → 2\n" in text
     assert "  again: job.micro_batch_size 2 → 1\n" in text
 
 
 def test_the_report_of_a_campaign_has_the_board_as_text_and_a_table_for_spreadsheets(tmp_path: Path) -> None:
     a_mixed_campaign(tmp_path)
-    assert main(["report", str(tmp_path), "--no-cache"]) == 0
+    assert main(["report", str(tmp_path)]) == 0
     html = (tmp_path / "report.html").read_text()
     assert f"Leaderboard of {tmp_path.name}" in Page(html).text
     assert "<b>hot" not in html
@@ -295,33 +298,48 @@ def test_the_report_of_a_campaign_has_the_board_as_text_and_a_table_for_spreadsh
     ]
     assert rows[1]["changed_against_baseline"] == "nothing"
     # What it wrote is no log of another program.
-    assert main(["report", str(tmp_path), "--no-cache"]) == 0
+    assert main(["report", str(tmp_path)]) == 0
     assert "no parser knows" not in (tmp_path / "report.md").read_text()
 
 
-def test_a_rehearsal_and_changed_rules_are_said_first(tmp_path: Path) -> None:
+def test_a_rehearsal_and_changed_rules_come_first(tmp_path: Path) -> None:
     run = contested(model="llama2_7b")
     directory = a_repeat(tmp_path, "baseline", 1, 10.0, role="baseline", run=run)
     known = json.loads(directory.provenance.read_text())
     directory.provenance.write_text(json.dumps(known | {"overrides": ["model=tiny", "contest.samples=64"]}))
-    said = lead(board_of(tmp_path))
-    assert said.startswith("Rehearsal, not the contest (model tiny, not llama2_7b; contest.samples=64). CPU: campaign ")
+    message = lead(leaderboard_of(tmp_path))
+    assert message.startswith(
+        "Rehearsal, not the contest (model tiny, not llama2_7b; contest.samples=64). CPU: campaign "
+    )
 
 
-def test_a_folder_without_attempts_has_no_leaderboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_trials_has_no_leaderboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = prepared(tmp_path, a_run())
     event(directory, "started")
     assert main(["leaderboard", str(tmp_path)]) == 2
-    assert "is not a campaign: no run in it was started by slurmscale attempt. Type" in capsys.readouterr().err
+    assert (
+        "is not a campaign: no run in it was started by slurmscale attempt. To begin one, run:"
+        in capsys.readouterr().err
+    )
     assert main(["leaderboard", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere. Give that of a campaign, such as runs/apac_hpc_ai_2024." in capsys.readouterr().err
+    assert "nowhere. Pass the directory of a campaign, such as runs/apac_hpc_ai_2024." in capsys.readouterr().err
 
 
-# --- what is refused, and what is submitted in which order -------------------------------------------------------
+# --- refusals, and the order of submission -------------------------------------------------------
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    """A campaign whose baseline was prepared and not run."""
+    path = tmp_path / "my campaign"
+    rules = ["contest.nodes=1", "contest.ranks_per_node=1", "contest.samples=16", "contest.sequence_length=32"]
+    small = ["job.micro_batch_size=1", "scaling.global_batch_size=8", f"data.cache_dir={tmp_path}/cache"]
+    assert main(["attempt", "baseline", *EXPERIMENT, *rules, *small, "launcher=dry", "--campaign", str(path)]) == 0
+    return path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["x", "job.micro_batch=2"], "job.micro_batch is not a configuration key. Did you mean job.micro_batch_size"),
         (["x", "nodes=2"], "nodes=2 is another machine than the contest's. Set nodes=1. The rule is contest.nodes=1"),
@@ -335,24 +353,24 @@ def test_a_folder_without_attempts_has_no_leaderboard(tmp_path: Path, capsys: py
         (["x", "job=finetune_lora"], "job.lora does not count. Set job.lora=null."),
         (["x", "model.layers=2"], "model.layers=2, the baseline has 4: an attempt keeps model, data and ranks."),
         (["x", "data.bpe_vocab_size=512"], "data.bpe_vocab_size=512, the baseline has 2048: an attempt keeps"),
-        (["x", "contest.samples=8"], "contest.samples=8: the rules are the baseline's, and an attempt does not change"),
-        (["x", "sweep=mine"], "sweep=mine: runs of an attempt are named by the campaign. Leave sweep out."),
-        (["job.micro_batch_size=2"], "is an override; an attempt has a name first: slurmscale attempt NAME job."),
-        (["a b"], "'a b' cannot be an attempt's name: letters, digits and ._+- only"),
-        (["x", "--repeats", "0"], "--repeats 0 is not a positive number. Type --repeats 3 or more."),
+        (["x", "contest.samples=8"], "contest.samples=8: the rules are those of the baseline, and an attempt cannot"),
+        (["x", "sweep=mine"], "sweep=mine: the campaign sets sweep for the runs of an attempt. Leave sweep out."),
+        (["job.micro_batch_size=2"], "is an override, but the name comes first: slurmscale attempt NAME job."),
+        (["a b"], "'a b' cannot be the name of an attempt. Use letters, digits and ._+-"),
+        (["x", "--repeats", "0"], "--repeats 0 is not a positive number. Use --repeats 3 or more."),
         (["baseline", "model=tiny"], "has a baseline of other overrides (+experiment=apac_hpc_ai_2024 model=tiny"),
     ],
 )  # fmt: skip
-def test_what_breaks_the_rules_is_refused_with_what_to_type_and_nothing_is_prepared(
-    arguments: list[str], said: str, campaign: Path, capsys: pytest.CaptureFixture[str]
+def test_a_broken_rule_is_refused_with_its_remedy_and_nothing_is_prepared(
+    arguments: list[str], expected: str, campaign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(campaign.iterdir())
     assert main(["attempt", *arguments, "--campaign", str(campaign)]) == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert sorted(campaign.iterdir()) == before
 
 
-def test_an_attempt_keeps_its_name_and_gets_more_repeats_by_the_same_words(
+def test_a_trial_keeps_its_name_and_gets_more_repeats_by_the_same_words(
     campaign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = ["attempt", "mbs2", "job.micro_batch_size=2", "--repeats", "1", "--campaign", str(campaign)]
@@ -361,24 +379,24 @@ def test_an_attempt_keeps_its_name_and_gets_more_repeats_by_the_same_words(
         "mbs2-baseline-r1", "mbs2-baseline-r2", "mbs2-r1", "mbs2-r2",
     ]  # fmt: skip
     assert main(["attempt", "mbs2", "job.micro_batch_size=4", "--campaign", str(campaign)]) == 2
-    assert "For more repeats of it type slurmscale attempt mbs2 job.micro_batch_size=2;" in capsys.readouterr().err
-    # What was only shown was not measured: no attempt failed.
-    assert boards(read_runs([campaign])) == []
+    assert "For more repeats of it, run slurmscale attempt mbs2 job.micro_batch_size=2;" in capsys.readouterr().err
+    # The attempts were only shown, so there is nothing to judge.
+    assert leaderboards(read_runs([campaign])) == []
 
 
-def test_in_a_job_array_only_what_is_alike_takes_turns(campaign: Path) -> None:
+def test_only_jobs_of_equal_resources_take_turns_in_a_job_array(campaign: Path) -> None:
     more = ["cluster=generic_slurm", "launcher=slurm", "cluster.cpus_per_rank=3"]
     with pytest.raises(ConfigError, match="cannot take turns with its baseline in a job array") as refused:
-        attempt_points("x", more, opened(campaign), 1)
+        trial_points("x", more, opened(campaign), 1)
     assert "they differ in cpus_per_task" in str(refused.value)
-    assert "Type launcher=pilot launcher.pilot_nodes=1," in str(refused.value)
+    assert "Set launcher=pilot launcher.pilot_nodes=1," in str(refused.value)
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "pilot"])
-def test_an_attempt_takes_turns_with_the_baseline_one_run_at_a_time_on_slurm_too(launcher: str, campaign: Path) -> None:
+def test_a_trial_takes_turns_with_the_baseline_one_run_at_a_time_on_slurm_too(launcher: str, campaign: Path) -> None:
     cluster = ["cluster=generic_slurm"] if launcher == "slurm" else []
     size = ["launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=200"] if launcher == "pilot" else []
-    points = attempt_points("ddp", ["parallelism=ddp", f"launcher={launcher}", *size, *cluster], opened(campaign), 2)
+    points = trial_points("ddp", ["parallelism=ddp", f"launcher={launcher}", *size, *cluster], opened(campaign), 2)
     assert [point.run.name for point in points] == ["ddp-baseline-r1", "ddp-r1", "ddp-baseline-r2", "ddp-r2"]
     assert [point.run.parallelism.name for point in points] == ["fsdp_full", "ddp"] * 2
     assert {(point.run.launcher.kind, point.run.launcher.max_running) for point in points} == {
@@ -386,11 +404,11 @@ def test_an_attempt_takes_turns_with_the_baseline_one_run_at_a_time_on_slurm_too
     }
 
 
-def test_the_attempts_of_a_file_take_turns_with_the_baseline_and_with_each_other(tmp_path: Path) -> None:
+def test_the_trials_of_a_file_take_turns_with_the_baseline_and_with_each_other(tmp_path: Path) -> None:
     file, path = tmp_path / "attempts.yaml", tmp_path / "campaign"
     base = [*TINY, f"data.cache_dir={tmp_path}/cache"]
     file.write_text(f"baseline: {json.dumps(base)}\nddp: [parallelism=ddp]\nagain:\n")
-    points = campaign_points(read_attempts(file), ["launcher=dry"], path, 2)
+    points = campaign_points(read_trials(file), ["launcher=dry"], path, 2)
     assert [point.run.name for point in points] == [
         "baseline-r1", "baseline-r2",
         "ddp-baseline-r1", "ddp-r1", "again-baseline-r1", "again-r1",
@@ -405,28 +423,32 @@ def test_the_attempts_of_a_file_take_turns_with_the_baseline_and_with_each_other
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments", "said"),
+    ("text", "arguments", "expected"),
     [
-        ("x: job.micro_batch_size=2\n", [], "the overrides of x are 'job.micro_batch_size=2' and not a list of texts."),
-        ("x: [{job.micro_batch_size: 2}]\n", [], "not a list of texts. Type x: [key=value, ...], or x: for no change."),
+        ("x: job.micro_batch_size=2\n", [], "the overrides of x are 'job.micro_batch_size=2', not a list of texts."),
+        (
+            "x: [{job.micro_batch_size: 2}]\n",
+            [],
+            "not a list of texts. Write x: [key=value, ...], or x: for no change.",
+        ),
         ("x: []\nx: [parallelism=ddp]\n", [], "attempts.yaml is not YAML: while constructing a mapping"),
-        ("- parallelism=ddp\n", [], "attempts.yaml holds no attempts. A line is a name with its overrides: ddp:"),
-        ("", [], "attempts.yaml holds no attempts."),
+        ("- parallelism=ddp\n", [], "attempts.yaml contains no attempts. Write a name with its overrides a line: ddp:"),
+        ("", [], "attempts.yaml contains no attempts."),
         ("x: [}\n", [], "attempts.yaml is not YAML: while parsing"),
-        ("a b:\n", [], "'a b' cannot be an attempt's name"),
-        ("x: [launcher=dry]\n", [], "launcher=dry of x says how runs are started, which is the same for all attempts"),
+        ("a b:\n", [], "'a b' cannot be the name of an attempt"),
+        ("x: [launcher=dry]\n", [], "launcher=dry of x sets the launcher, which is the same for all attempts"),
         ("x:\n", ["job.micro_batch_size=2"], "job.micro_batch_size=2 belongs to an attempt: write it into"),
     ],
 )
-def test_a_file_that_names_no_attempts_is_refused_with_what_to_type(
-    text: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_without_trials_is_refused_with_its_form(
+    text: str, arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "attempts.yaml").write_text(text)
     assert main(["campaign", str(tmp_path / "attempts.yaml"), *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
-def test_of_a_file_with_one_attempt_that_breaks_a_rule_none_is_prepared(
+def test_a_file_with_one_trial_that_breaks_a_rule_prepares_nothing(
     campaign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, before = campaign.parent / "attempts.yaml", sorted(campaign.iterdir())
@@ -436,7 +458,7 @@ def test_of_a_file_with_one_attempt_that_breaks_a_rule_none_is_prepared(
     assert sorted(campaign.iterdir()) == before
 
 
-def test_a_file_without_a_baseline_is_told_how_to_begin_a_campaign(
+def test_a_file_without_a_baseline_is_refused_with_the_command_that_begins_a_campaign(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "attempts.yaml"
@@ -446,7 +468,7 @@ def test_a_file_without_a_baseline_is_told_how_to_begin_a_campaign(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_of_attempts_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_trials_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["campaign", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err
 
@@ -466,8 +488,8 @@ def test_the_only_campaign_below_runs_is_found_and_of_several_one_must_be_named(
     second.mkdir(parents=True)
     (second / "provenance.json").write_text("{}")
     assert main(["attempt", "x"]) == 2
-    assert "There are 2 campaigns in" in (said := capsys.readouterr().err)
-    assert "--campaign runs/first or --campaign runs/second" in said
+    assert "There are 2 campaigns in" in (message := capsys.readouterr().err)
+    assert "--campaign runs/first or --campaign runs/second" in message
 
 
 def test_the_experiment_is_the_task_of_the_contest() -> None:
@@ -485,12 +507,12 @@ def test_thresholds_that_judge_nothing_are_refused() -> None:
         "contest.loss_steps=0": "loss_steps=0 is not a positive",
         "contest.loss_tolerance=-1": "loss_tolerance=-1 is not a finite number of 0 or more",
     }
-    for override, said in wrong.items():
-        with pytest.raises(ConfigError, match=said):
+    for override, expected in wrong.items():
+        with pytest.raises(ConfigError, match=expected):
             compose([*EXPERIMENT, override], multirun=False)
 
 
-def test_a_value_of_a_section_that_is_not_set_is_refused_with_what_to_type() -> None:
+def test_a_value_of_a_section_that_is_not_set_is_refused() -> None:
     for section in ("contest", "job.lora"):
         key = "nodes" if section == "contest" else "rank"
         with pytest.raises(ConfigError, match=rf"{section}.{key}=1: {section} is null, so nothing in it can be"):
@@ -501,29 +523,29 @@ def test_a_value_of_a_section_that_is_not_set_is_refused_with_what_to_type() -> 
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Board:
-    """Baseline and attempts that really trained, one repeat each, as their scripts would have started them."""
+def real(tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
+    """Baseline and trials that really trained, one repeat each, as their scripts would have started them."""
     path = tmp_path_factory.mktemp("real") / "campaign"
     common = ["--campaign", str(path), "--repeats", "1"]
     base = [*TINY, "launcher=script", f"data.cache_dir={path.parent}/cache"]
-    attempts = {
+    trials = {
         "mbs2": ["job.micro_batch_size=2"],
         "hot": ["job.learning_rate=30"],
         "gbs8": ["scaling.global_batch_size=8"],
         "short": ["job.epochs=null", "job.steps=4"],
     }
     assert main(["attempt", "baseline", *base, *common]) == 0
-    for name, changes in attempts.items():
+    for name, changes in trials.items():
         assert main(["attempt", name, *changes, *common]) == 0
-    for run in ("baseline-r1", "mbs2-baseline-r1", *(f"{name}-r1" for name in attempts)):
+    for run in ("baseline-r1", "mbs2-baseline-r1", *(f"{name}-r1" for name in trials)):
         # Forked from this process, a rank executes the checkout and not the snapshot.
         RunDir(path / run).code.unlink()
         assert train(RunDir(path / run)) == [0], run
-    return board_of(path)
+    return leaderboard_of(path)
 
 
-def test_of_a_real_campaign_only_the_run_that_did_the_baselines_work_may_be_ranked(real: Board) -> None:
-    assert {entry.attempt.name: entry.verdict for entry in real.entries} == {
+def test_only_the_real_run_that_did_the_work_of_the_baseline_may_be_ranked(real: Leaderboard) -> None:
+    assert {entry.trial.name: entry.verdict for entry in real.entries} == {
         "mbs2": Verdict.too_few,
         "hot": Verdict.invalid,
         "gbs8": Verdict.invalid,
@@ -532,22 +554,22 @@ def test_of_a_real_campaign_only_the_run_that_did_the_baselines_work_may_be_rank
     assert len(entry_of(real, "mbs2").ratios) == 1
 
 
-def test_a_diverged_real_run_is_caught_by_its_loss(real: Board) -> None:
-    said = reasons(entry_of(real, "hot"))
-    assert said.startswith("loss ")
-    assert "is outside the baseline's" in said
+def test_a_diverged_real_run_is_caught_by_its_loss(real: Leaderboard) -> None:
+    message = reasons(entry_of(real, "hot"))
+    assert message.startswith("loss ")
+    assert "is outside the baseline's" in message
 
 
-def test_a_real_run_with_another_batch_is_caught_by_what_its_steps_recorded(real: Board) -> None:
+def test_a_real_run_with_another_batch_is_caught_by_the_record_of_its_steps(real: Leaderboard) -> None:
     assert "8 samples per optimizer step, the baseline 4" in reasons(entry_of(real, "gbs8"))
 
 
-def test_a_real_run_with_a_shortened_epoch_is_caught_by_its_samples(real: Board) -> None:
+def test_a_real_run_with_a_shortened_epoch_is_caught_by_its_samples(real: Leaderboard) -> None:
     assert "trained on less: 16 samples, the baseline 24" in reasons(entry_of(real, "short"))
 
 
 @pytest.mark.slow
-def test_started_here_the_runs_of_an_attempt_go_one_after_the_other_in_turns(tmp_path: Path) -> None:
+def test_started_here_the_runs_of_a_trial_go_one_after_the_other_in_turns(tmp_path: Path) -> None:
     path = tmp_path / "campaign"
     common = ["--campaign", str(path), "--repeats", "1", "--wait"]
     for arguments in (["baseline", *TINY, f"data.cache_dir={tmp_path}/cache"], ["again"]):
@@ -581,7 +603,7 @@ def typed_in(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.slow
-def test_an_attempt_of_changed_code_runs_beside_the_code_of_the_baseline(tmp_path: Path) -> None:
+def test_a_trial_of_changed_code_runs_beside_the_code_of_the_baseline(tmp_path: Path) -> None:
     path = tmp_path / "campaign"
     how = ["--campaign", str(path), "--repeats", "1", "--wait"]
     done = typed_in(ROOT, "attempt", "baseline", *TINY, f"data.cache_dir={tmp_path}/cache", *how)
@@ -597,23 +619,23 @@ def test_an_attempt_of_changed_code_runs_beside_the_code_of_the_baseline(tmp_pat
 
 
 @pytest.mark.slow
-def test_changed_code_is_told_of_and_refused_where_it_measures_nothing(campaign: Path, tmp_path: Path) -> None:
+def test_changed_code_is_reported_and_refused_if_it_measures_nothing(campaign: Path, tmp_path: Path) -> None:
     def typed(checkout: Path, *arguments: str) -> str:
         done = typed_in(checkout, "attempt", *arguments, "--repeats", "1", "--campaign", str(campaign))
         return " ".join((done.stdout + done.stderr).split())
 
-    assert "the code is the baseline's, " in typed(ROOT, "x", "--changed-code")
-    assert "--changed-code is of an attempt against a baseline that ran before" in typed(
+    assert "the code equals that of the baseline, " in typed(ROOT, "x", "--changed-code")
+    assert "--changed-code compares an attempt with a baseline that ran before" in typed(
         ROOT, "baseline", "--changed-code"
     )
     comment = edited_checkout(tmp_path / "a", "jobs/run.py", "from __future__", "# Mine.\nfrom __future__")
-    assert "both of each pair run it as it is now. To measure the change itself type --changed-code." in typed(
+    assert "both runs of each pair use the present code. To measure the change itself, add --changed-code." in typed(
         comment, "x", "launcher=dry"
     )
     assert "beside a baseline of code" in typed(comment, "x", "--changed-code")
     assert not (campaign / "x-r2").exists()
     schema = edited_checkout(tmp_path / "b", "jobs/schema.py", "class OptimizerLoop(", "# Mine.\nclass OptimizerLoop(")
-    assert "jobs/schema.py has changed, too" in typed(schema, "y", "--changed-code")
+    assert "jobs/schema.py has changed too" in typed(schema, "y", "--changed-code")
     (campaign / "baseline-r1/code").resolve().rename(tmp_path / "gone")
     assert "the code of the baseline, is gone. Leave --changed-code out" in typed(comment, "y", "--changed-code")
     assert not (campaign / "y-r1").exists()
@@ -634,4 +656,4 @@ def test_in_a_pilot_a_whole_campaign_shares_one_allocation_and_its_nodes(tmp_pat
     assert [record["run"] for record in records] == ["baseline-r1", "again-baseline-r1", "again-r1"]
     assert len({record["place"] for record in records}) == 1
     assert len({record["log_id"].split("-")[0] for record in records}) == 1
-    assert entry_of(board_of(path), "again").verdict is Verdict.too_few
+    assert entry_of(leaderboard_of(path), "again").verdict is Verdict.too_few

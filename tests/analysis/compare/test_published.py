@@ -165,7 +165,7 @@ def test_there_is_no_ratio_where_the_task_is_another(override: str, why: str, tm
     assert time["What differs, and the source"].startswith(f"No ratio: {why}. ")
 
 
-def test_another_layout_or_precision_of_the_experiment_is_compared_and_said(tmp_path: Path) -> None:
+def test_another_layout_or_precision_of_the_experiment_is_compared_and_listed(tmp_path: Path) -> None:
     changed = ["parallelism.tensor=4", "job.precision=float32"]
     trained(tmp_path, of_experiment(EXPERIMENT, *changed), [EXPERIMENT, *changed])
     time, *_ = rows(tmp_path)
@@ -189,7 +189,8 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
     assert (without["Measured"], without["Published"], with_roce["Published"]) == ("400.0", "1,220", "1,071")
     assert without["Measured / published"] == with_roce["Measured / published"] == "—"
     assert (
-        "No ratio: the document does not say how many samples an epoch has." in without["What differs, and the source"]
+        "No ratio: the document does not state the number of samples of an epoch."
+        in without["What differs, and the source"]
     )
     assert "RoCE not enabled" in without["What differs, and the source"]
 

@@ -1,4 +1,4 @@
-"""A reference: what got worse fails with its own exit code; what cannot be compared, and torn files, are refused."""
+"""A reference: a worse metric fails with its own exit code; other devices and torn files are refused."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tests.support.paths import ROOT
 from tests.support.report_pages import Page
 
 STEADY = (0.500, 0.502, 0.498)
-MAKE_ONE = "A reference is a runs.csv that an earlier `slurmscale report DIR` wrote; make one and keep it elsewhere."
+MAKE_ONE = "A reference is a runs.csv written by an earlier `slurmscale report DIR`; make one and keep it elsewhere."
 
 
 def csv_of(sweep: Path) -> str:
     return to_csv(build(read([sweep])).rows)
 
 
-def held(before: Path, now: Path, tolerance: float = 0.05, *, allow_missing: bool = False) -> Regression:
+def compared(before: Path, now: Path, tolerance: float = 0.05, *, allow_missing: bool = False) -> Regression:
     reference, runs_now = (parsed(csv_of(sweep), str(sweep)) for sweep in (before, now))
     return regression_of(reference, runs_now, Path("kept.csv"), tolerance, allow_missing=allow_missing)
 
 
-def held_without(where: Path, *emptied: str) -> Regression:
+def compared_without(where: Path, *emptied: str) -> Regression:
     """The runs of now against those of before, whose cells of these columns are empty."""
     reference = parsed(csv_of(where / "before"), "kept.csv")
     rows = [{**row, **dict.fromkeys(emptied, "")} for row in reference.rows]
@@ -82,7 +82,7 @@ def report_by_command(where: Path, reference: str, *options: str) -> subprocess.
         (1.10, ["--tolerance", "0.2"], 0, "PASS"),
     ],
 )
-def test_the_exit_code_tells_a_regression_and_the_last_line_says_so(
+def test_a_regression_has_its_own_exit_code_and_last_line(
     tmp_path: Path, times: float, options: Sequence[str], code: int, verdict: str
 ) -> None:
     reference = kept(tmp_path)
@@ -110,7 +110,7 @@ def test_each_metric_is_judged_in_its_own_direction(tmp_path: Path) -> None:
     for run in (tmp_path / "now").iterdir():
         text = (run / "metrics.jsonl").read_text()
         (run / "metrics.jsonl").write_text(text.replace(str(2**30), str(2**31)))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert verdicts(found) == {
         "tokens_per_s": Verdict.better,
         "memory_peak_bytes": Verdict.worse,
@@ -123,7 +123,7 @@ def test_each_metric_is_judged_in_its_own_direction(tmp_path: Path) -> None:
 def test_another_loss_fails_in_either_direction_however_fast(tmp_path: Path, last: float) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", slower(0.5), losses=[8.0, 4.0, 3.0, 2.0, 1.6, last])
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert verdicts(found)["final_loss"] is Verdict.other_loss
     assert not found.passed
 
@@ -131,16 +131,18 @@ def test_another_loss_fails_in_either_direction_however_fast(tmp_path: Path, las
 def test_a_change_that_is_the_tolerance_passes(tmp_path: Path) -> None:
     runs(tmp_path / "before", (0.5,))
     runs(tmp_path / "now", (0.625,))
-    assert held(tmp_path / "before", tmp_path / "now", 0.2).passed
-    assert not held(tmp_path / "before", tmp_path / "now", 0.199).passed
+    assert compared(tmp_path / "before", tmp_path / "now", 0.2).passed
+    assert not compared(tmp_path / "before", tmp_path / "now", 0.199).passed
 
 
 def test_medians_are_compared_so_that_one_bad_repeat_does_not_fail(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", (0.5, 0.5, 5.0))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert found.passed
-    assert found.checks[0].why == "n = 3 and 3; repeats spread over 90%, more than the tolerance: chance may decide"
+    assert (
+        found.checks[0].why == "n = 3 and 3; repeats spread over 90%, more than the tolerance: the result may be chance"
+    )
 
 
 def test_a_metric_that_the_reference_has_and_the_runs_lack_fails(tmp_path: Path) -> None:
@@ -149,19 +151,19 @@ def test_a_metric_that_the_reference_has_and_the_runs_lack_fails(tmp_path: Path)
     (run,) = (tmp_path / "now").iterdir()
     text = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(text.replace(str(2**30), "null"))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert [check.why for check in found.failing] == ["no run recorded memory_peak_bytes"]
 
 
 def test_metrics_without_a_value_in_the_reference_are_named_and_not_judged(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", slower(9))
-    found = held_without(tmp_path, "tokens_per_s")
+    found = compared_without(tmp_path, "tokens_per_s")
     assert found.passed
     assert verdicts(found)["tokens_per_s"] is Verdict.unjudged
     assert sentence(found) == (
-        "PASS against kept.csv, tolerance 5 %: none worse, of 2 checks of 1 point; not judged, for the reference holds "
-        "no values: tokens_per_s of 1 point."
+        "PASS against kept.csv, tolerance 5 %: none worse, of 2 checks of 1 point; not judged, because the reference "
+        "contains no values: tokens_per_s of 1 point."
     )
 
 
@@ -169,15 +171,15 @@ def test_a_reference_without_any_value_of_what_was_measured_is_refused(tmp_path:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY)
     with pytest.raises(ReportError) as caught:
-        held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
+        compared_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
     assert str(caught.value) == (
-        "kept.csv holds no values of tokens_per_s, memory_peak_bytes, final_loss for the points that were measured, so "
-        "nothing can be held against it. Take the original file, or write it again."
+        "kept.csv contains no values of tokens_per_s, memory_peak_bytes, final_loss for the measured points, so there "
+        "is nothing to compare with. Take the original file, or write it again."
     )
     runs(tmp_path / "before", STEADY, a_run("two", ranks_per_node=2))
-    found = held_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
+    found = compared_without(tmp_path, "tokens_per_s", "memory_peak_bytes", "final_loss")
     assert not found.passed
-    assert "1 of the reference not measured; not judged, for the reference holds no values: " in sentence(found)
+    assert "1 of the reference not measured; not judged, because the reference contains no values: " in sentence(found)
 
 
 # --- which points belong together ------------------------------------------------------------------------------
@@ -187,10 +189,10 @@ def test_a_point_that_was_not_measured_fails_unless_allowed(tmp_path: Path) -> N
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "before", STEADY, a_run("two", ranks_per_node=2))
     runs(tmp_path / "now", STEADY)
-    (missing,) = held(tmp_path / "before", tmp_path / "now").failing
+    (missing,) = compared(tmp_path / "before", tmp_path / "now").failing
     assert (missing.point, missing.verdict) == ("ddp, 2 ranks on 1 node", Verdict.missing)
     assert missing.why.startswith("no such run; the nearest has ranks 1, not 2")
-    assert held(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
+    assert compared(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
 
 
 def test_a_point_whose_run_failed_says_why(tmp_path: Path) -> None:
@@ -198,21 +200,21 @@ def test_a_point_whose_run_failed_says_why(tmp_path: Path) -> None:
     directory = prepared(tmp_path / "now", replace(a_run("broken"), sweep="now"))
     started(directory, a_run())
     event(directory, "failed", rank=0, node="node9", error="no such luck")
-    (missing,) = held(tmp_path / "before", tmp_path / "now").failing
+    (missing,) = compared(tmp_path / "before", tmp_path / "now").failing
     assert missing.why == "broken: failed at step 0 of 6: rank 0 on node9: no such luck"
 
 
 def test_nothing_compared_is_never_a_pass(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY, with_job(a_run(), micro_batch_size=2))
-    assert not held(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
+    assert not compared(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
 
 
 def test_a_point_that_the_reference_does_not_have_is_listed_and_passes(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY)
     runs(tmp_path / "now", STEADY, a_run("two", ranks_per_node=2))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert found.passed
     assert found.added == ["ddp, 2 ranks on 1 node"]
 
@@ -222,19 +224,19 @@ def test_settings_that_no_column_shows_keep_two_points_apart(tmp_path: Path) -> 
     for sweep in ("before", "now"):
         runs(tmp_path / sweep, STEADY)
         runs(tmp_path / sweep, slower(0.5 if sweep == "before" else 1.0), compiled)
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert sorted(check.verdict.value for check in found.checks if check.metric and "tok" in check.metric.name) == [
         "WORSE", "passed"
     ]  # fmt: skip
     assert len({check.point for check in found.checks}) == 2
 
 
-def test_other_settings_that_no_column_shows_are_said(tmp_path: Path) -> None:
+def test_other_settings_without_a_column_are_reported(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY, with_engine(a_run(), "native", compile=True))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert found.passed
-    assert found.checks[0].why == "n = 3 and 3; settings that no column shows are not all the same"
+    assert found.checks[0].why == "n = 3 and 3; settings without a column of their own differ"
 
 
 @pytest.mark.parametrize("field", ["micro_batch_size", "sequence_length", "steps", "precision"])
@@ -247,7 +249,7 @@ def test_points_of_other_work_are_not_compared(tmp_path: Path, field: str) -> No
         changed = [f"  {field}: {values[field]}" if line.startswith(f"  {field}:") else line for line in lines]
         assert changed != lines
         (run / "config.yaml").write_text("\n".join(changed))
-    found = held(tmp_path / "before", tmp_path / "now")
+    found = compared(tmp_path / "before", tmp_path / "now")
     assert not found.compared
     assert f"{field} {values[field]}, not " in found.failing[0].why
 
@@ -265,9 +267,9 @@ def test_an_older_reference_is_matched_on_the_columns_it_has(tmp_path: Path) -> 
     assert found.not_matched_on == ["data", "job"]
 
 
-def test_logs_are_held_by_their_rate_and_never_by_a_loss_of_unknown_data(tmp_path: Path) -> None:
+def test_logs_are_compared_by_rate_and_never_by_a_loss_of_unknown_data(tmp_path: Path) -> None:
     system(tmp_path, 8, (10, 11, 12))
-    found = held(tmp_path, tmp_path)
+    found = compared(tmp_path, tmp_path)
     assert found.passed
     assert {check.metric for check in found.checks} == {SAMPLES_PER_S}
     assert {check.point for check in found.checks} == {"llama2_70b_lora, 64 ranks on 8 nodes"}
@@ -285,11 +287,10 @@ def test_another_device_is_no_regression(tmp_path: Path) -> None:
     runs(tmp_path / "now", slower(9))
     assert main(["report", str(tmp_path / "now"), "--reference", str(reference)]) == 2
     with pytest.raises(ReportError) as caught:
-        held(tmp_path / "before", tmp_path / "now")
+        compared(tmp_path / "before", tmp_path / "now")
     assert str(caught.value) == (
-        "kept.csv was measured on H100 (cuda), these runs on Test CPU (cpu): between devices a difference is no "
-        "regression. Hold them against a reference of the same device, or compare the two by: slurmscale report "
-        "--compare A B"
+        "kept.csv was measured on H100 (cuda), these runs on Test CPU (cpu): a difference between devices is no "
+        "regression. Use a reference of the same device, or compare the two: slurmscale report --compare A B"
     )
 
 
@@ -297,10 +298,10 @@ def test_emulated_nodes_are_another_device(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     runs(tmp_path / "now", STEADY, emulated_nodes=True)
     with pytest.raises(ReportError, match=r"these runs on Test CPU \(cpu, emulated nodes\)"):
-        held(tmp_path / "before", tmp_path / "now")
+        compared(tmp_path / "before", tmp_path / "now")
 
 
-def test_a_reference_is_never_overwritten_by_what_is_held_against_it(
+def test_a_reference_is_never_overwritten_by_the_report_compared_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs(tmp_path / "now", STEADY)
@@ -308,17 +309,17 @@ def test_a_reference_is_never_overwritten_by_what_is_held_against_it(
     reference = tmp_path / "now/runs.csv"
     before = reference.read_bytes()
     assert main(["report", str(tmp_path / "now"), "--reference", str(reference)]) == 2
-    assert "is where this report would write its own runs.csv." in capsys.readouterr().err
+    assert "This report would overwrite" in capsys.readouterr().err
     assert reference.read_bytes() == before
 
 
 @pytest.mark.parametrize("tolerance", ["5", "-0.1", "nan"])
-def test_a_tolerance_that_is_no_share_is_refused(
+def test_a_tolerance_outside_0_to_1_is_refused(
     tmp_path: Path, tolerance: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference = kept(tmp_path)
     assert main(["report", str(tmp_path / "before"), "--reference", str(reference), "--tolerance", tolerance]) == 2
-    assert "is not from 0 to below 1. For 5 % type --tolerance 0.05" in capsys.readouterr().err
+    assert "is not in [0, 1). For 5 %, use --tolerance 0.05" in capsys.readouterr().err
 
 
 def refusal(path: Path, text: str | bytes) -> str:
@@ -331,13 +332,13 @@ def refusal(path: Path, text: str | bytes) -> str:
 def test_a_torn_file_is_named_with_its_line(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     text = csv_of(tmp_path / "before")
-    said = refusal(tmp_path, text[: text.rindex("feedc0de")])
-    assert said.startswith("kept.csv, line 4: ")
-    assert said.endswith(
-        f" cells, but the first line names {len(text.splitlines()[0].split(','))} columns: the file is cut short or "
+    message = refusal(tmp_path, text[: text.rindex("feedc0de")])
+    assert message.startswith("kept.csv, line 4: ")
+    assert message.endswith(
+        f" cells for {len(text.splitlines()[0].split(','))} columns: the file is cut short or "
         "was edited. Take the original, or write it again."
     )
-    assert "line 4: no CSV (unexpected end of data)" in refusal(tmp_path, f'{text[: text.rindex("feedc0de")]}"fe')
+    assert "line 4: not CSV (unexpected end of data)" in refusal(tmp_path, f'{text[: text.rindex("feedc0de")]}"fe')
 
 
 @pytest.mark.parametrize("value", ["abc", "-1", "0", "nan", "inf", "1,000"])
@@ -357,9 +358,9 @@ def test_an_edited_value_is_named_with_its_line_and_column(tmp_path: Path, value
     )
 
 
-def test_files_of_another_kind_are_refused_with_what_is_one(tmp_path: Path) -> None:
+def test_other_files_are_refused_with_the_command_that_makes_a_reference(tmp_path: Path) -> None:
     assert refusal(tmp_path, "a,b\n1,2\n") == (f"kept.csv has no column name; its first line begins 'a,b'. {MAKE_ONE}")
-    assert "It has semicolons: a spreadsheet saved it in another form." in refusal(tmp_path, "name;sweep\n1;2\n")
+    assert "It contains semicolons: a spreadsheet saved it in another form." in refusal(tmp_path, "name;sweep\n1;2\n")
     assert refusal(tmp_path, "") == f"kept.csv has no column name; its first line begins ''. {MAKE_ONE}"
     assert refusal(tmp_path, b"\xff\xfe\x00") == f"kept.csv is not UTF-8 text (byte 0). {MAKE_ONE}"
     with pytest.raises(ReportError, match="Is a directory"):
@@ -368,20 +369,18 @@ def test_files_of_another_kind_are_refused_with_what_is_one(tmp_path: Path) -> N
 
 def test_a_reference_without_a_believed_run_is_refused(tmp_path: Path) -> None:
     prepared(tmp_path / "before", a_run())
-    assert refusal(tmp_path, csv_of(tmp_path / "before")) == (
-        "kept.csv holds no run that was measured and believed, so nothing can be held against it."
-    )
+    assert refusal(tmp_path, csv_of(tmp_path / "before")) == ("kept.csv contains no valid run to compare with.")
 
 
 def test_a_column_twice_is_refused(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     header, rest = csv_of(tmp_path / "before").split("\n", 1)
     assert refusal(tmp_path, f"{header},name\n{rest}") == (
-        "kept.csv names the column 'name' more than once: it was edited. Take the original."
+        "kept.csv contains the column 'name' more than once: it was edited. Take the original."
     )
 
 
-def test_what_a_spreadsheet_adds_is_no_difference(tmp_path: Path) -> None:
+def test_additions_of_a_spreadsheet_are_ignored(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     text = csv_of(tmp_path / "before")
     (tmp_path / "saved.csv").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
@@ -391,16 +390,16 @@ def test_what_a_spreadsheet_adds_is_no_difference(tmp_path: Path) -> None:
 # --- what is shown ---------------------------------------------------------------------------------------------
 
 
-def test_page_and_terminal_list_what_is_worse_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_and_terminal_list_worse_metrics_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reference = kept(tmp_path)
     runs(tmp_path / "now", slower(1.25))
     assert main(["report", str(tmp_path / "now"), "--reference", str(reference)]) == 3
     table, *_, verdict = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] != "point")
     assert " ".join(table.split()) == "WORSE ddp, 1 rank on 1 node Tokens/s 2,048 1,638 -20.0 % n = 3 and 3"
-    said = f"REGRESSION against {reference}, tolerance 5 %: 1 worse, of 3 checks of 1 point."
-    assert verdict == said
+    message = f"REGRESSION against {reference}, tolerance 5 %: 1 worse, of 3 checks of 1 point."
+    assert verdict == message
     page = Page((tmp_path / "now/report.html").read_text())
-    assert page.text.index(said) < page.text.index("Results")
+    assert page.text.index(message) < page.text.index("Results")
     assert "Against the reference" in page.text
     assert "ddp, 1 rank on 1 node: Tokens/s" in page.text
 
@@ -419,4 +418,4 @@ def test_hostile_text_of_a_reference_stays_text(tmp_path: Path, capsys: pytest.C
 
 def test_runs_that_were_copied_into_the_reference_pass(tmp_path: Path) -> None:
     finished_run(tmp_path / "before", a_run())
-    assert held(tmp_path / "before", tmp_path / "before").passed
+    assert compared(tmp_path / "before", tmp_path / "before").passed

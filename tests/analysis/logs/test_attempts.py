@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import report
+from analysis.run import RunResult
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.metrics.mfu import utilization
 from analysis.report.caveats import warnings
 from analysis.report.report import report
+from analysis.run import RunResult
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write

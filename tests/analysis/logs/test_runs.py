@@ -12,11 +12,11 @@ import pytest
 
 from analysis.failures.runs import failures
 from analysis.load.discover import read, read_runs
-from analysis.load.run_directory import RunResult
 from analysis.parsers import metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import build, page, report
 from analysis.report.runs_table import rows_of, to_csv
+from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m
@@ -409,6 +409,6 @@ def test_files_whose_names_are_no_text_are_read_and_named(tmp_path: Path) -> Non
     write(tmp_path / "train.out", megatron([(step, 5) for step in range(1, 9)]))
     odd = os.fsdecode(b"caf\xe9.dat")
     write(tmp_path / odd, "x")
-    found = read([tmp_path], use_cache=True)
+    found = read([tmp_path])
     assert (len(found.runs), found.unknown) == (1, [odd])
     assert "caf" in page(build(found))

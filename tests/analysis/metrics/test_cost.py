@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.report import report
+from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.rules.values import service_units_are_positive

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.metrics.energy import LONGEST_GAP_S, energy_j
 from analysis.report.report import report
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_events import clock, compute, killed_once, meet

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.metrics.goodput import Loss, Start, Step, account
 from analysis.report.figures.page import figures
 from analysis.report.report import report
+from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.rundir import RunDir

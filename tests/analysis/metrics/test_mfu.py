@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.metrics.mfu import known_gpus, utilization
 from analysis.report.export.paper import drawn
 from analysis.report.figures.page import figures
 from analysis.report.report import report
+from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.cost import parameters

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.caveats import warnings
 from analysis.report.report import report
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.layout import layout_of
 from jobs.runtime.pace import summary

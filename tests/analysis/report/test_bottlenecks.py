@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.report.bottlenecks import Limits, limits
-from analysis.report.caveats import loss_doubts
 from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs.rundir import RunDir

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.report import report
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step

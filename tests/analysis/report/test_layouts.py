@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
+from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
-from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.caveats import warnings
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure
 from analysis.report.headline import answers
 from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
+from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.groups import scaling_groups
-from analysis.scaling.layouts import memory_and_communication
 from jobs import metrics as m
 from jobs.rundir import RunDir, append_record
 from jobs.schema import Lora, Run, Schedule

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from analysis.formatting import csv_cell, is_number, markdown_cell, significant
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
 from analysis.report.runs_table import COLUMNS, markdown_table, rows_of, to_csv
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.rundir import RunDir

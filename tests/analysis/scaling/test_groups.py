@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.compare.loss import loss_doubts
+from analysis.intervals import Spread
 from analysis.load.discover import read_runs
-from analysis.load.run_directory import RunResult
-from analysis.report.caveats import loss_doubts, warnings
+from analysis.report.caveats import warnings
 from analysis.report.headline import answers
-from analysis.scaling.groups import Group, Spread, compared, line_of, scaling_groups
-from analysis.untrusted import canonical
+from analysis.scaling.groups import Group, scaling_groups
 from jobs.schema import Parallelism, Precision, Run, Scaling, ScalingMode, Sharding, Strategy
 from tests.support.fake_runs import a_run, finished_run, prepared, with_job
 from tests.support.measured_runs import RIGHT, SLIGHTLY_OFF, WRONG, measured_run
@@ -31,20 +31,6 @@ def answer_in(path: Path) -> str:
     runs = read_runs([path])
     (sentence,) = answers(scaling_groups(runs, loss_doubts(runs)), runs)
     return sentence
-
-
-CONFIGS = st.dictionaries(
-    st.sampled_from(["data", "job", "repeat", "engine"]),
-    st.one_of(st.integers(0, 1), st.dictionaries(st.sampled_from(["seed", "name", "kind"]), st.integers(0, 1))),
-)
-
-
-@given(st.lists(CONFIGS, min_size=2, max_size=2))
-def test_runs_are_of_one_line_where_all_settings_that_are_compared_are_equal(configs: list[dict[str, Any]]) -> None:
-    runs = [RunResult(Path(f"{i}"), config) for i, config in enumerate(configs)]
-    one, other = (canonical(compared(run)) for run in runs)
-    sections: dict[tuple[str, int], bytes] = {}
-    assert (line_of(runs[0], sections) == line_of(runs[1], sections)) == (one == other)
 
 
 # --- known truths ----------------------------------------------------------------------------------------------

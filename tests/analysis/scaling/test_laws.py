@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
 from analysis.formatting import plot_text
-from analysis.load.run_directory import RunResult
 from analysis.report.figures.over_ranks import EXTRAPOLATED
 from analysis.report.figures.page import figures
 from analysis.report.report import report
 from analysis.report.sections.laws import fits_section
+from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.scaling.laws import LAWS, Fit, Law, aicc, best_fits, fit_of, fits_of, why_none
 from tests.support.fake_runs import a_run, finished_run

@@ -13,7 +13,7 @@ from analysis.report.leaderboard import notes, records
 from jobs.cli import main
 from jobs.rundir import RunDir
 from jobs.runtime.transport import SOCKETS_ADVICE, gloo_transports, listen_to_nccl, read_nccl_transports
-from tests.support.campaigns import SLOWER, board_of, pairs
+from tests.support.campaigns import SLOWER, leaderboard_of, pairs
 from tests.support.fake_runs import a_run, event, finished_run
 from tests.support.real_run import events, make_run, printed, train
 
@@ -85,7 +85,7 @@ def test_a_run_of_several_ranks_records_once_an_attempt_how_they_talk(ranks: int
 
 def rows(path: Path) -> list[dict[str, str]]:
     """runs.csv of a report on a path."""
-    assert main(["report", str(path), "--no-cache"]) == 0
+    assert main(["report", str(path)]) == 0
     return list(csv.DictReader((path / "runs.csv").read_text().splitlines()))
 
 
@@ -143,8 +143,8 @@ def test_an_attempt_whose_collectives_travelled_otherwise_than_the_baselines_is_
     sent_by(tmp_path, "*-baseline-r*", "NET/IB/GDRDMA", "P2P/CUMEM")
     sent_by(tmp_path, "sockets-r*", "NET/Socket", "P2P/CUMEM")
     sent_by(tmp_path, "again-r*", "NET/IB/GDRDMA", "P2P/CUMEM")
-    board = board_of(tmp_path)
-    said = "Collectives of the baseline travelled by NET/IB/GDRDMA, P2P/CUMEM; of sockets by NET/Socket, P2P/CUMEM."
+    board = leaderboard_of(tmp_path)
+    said = "Collectives of the baseline used NET/IB/GDRDMA, P2P/CUMEM; sockets used NET/Socket, P2P/CUMEM."
     assert said in notes(board)
     changed = {record["attempt"]: record["changed_against_baseline"] for record in records(board)}
     assert changed == {

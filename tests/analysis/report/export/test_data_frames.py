@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.load.run_directory import RunResult
 from analysis.report.export.data_frames import steps_of
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.support.fake_runs import a_run, finished_run, prepared
@@ -72,7 +72,9 @@ def test_runs_without_our_own_records_have_the_losses_that_are_known() -> None:
 def test_several_places_make_one_frame(tmp_path: Path) -> None:
     for sweep in ("one", "two"):
         finished_run(tmp_path / sweep, a_run(sweep, sweep=sweep))
-    assert list(analysis.frames(tmp_path / "one", tmp_path / "two").runs["sweep"]) == ["one", "two"]
+    places = [tmp_path / "one", str(tmp_path / "two")]
+    assert list(analysis.frames(*places).runs["sweep"]) == ["one", "two"]
+    assert list(analysis.frames(places).runs["sweep"]) == ["one", "two"]
 
 
 def test_no_run_is_the_same_refusal_as_of_the_report(tmp_path: Path) -> None:

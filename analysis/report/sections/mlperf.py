@@ -1,0 +1,80 @@
+"""The table of MLPerf Training's systems: score, time to train and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import ABSENT, plural, shown, shown_spread, significant
+from analysis.intervals import Spread
+from analysis.parsers import metrics as a
+from analysis.report.figures.style import Section
+from analysis.run import RunResult
+from analysis.scaling.mlperf import System, evaluating, systems_of
+
+NOTE = (
+    "One row a system: all results of it that reached the target or were aborted. Score: the fastest and the slowest "
+    "result are dropped, an aborted one being the slowest; the mean of the others times the convergence factor of "
+    "scaling.json, which is 1 where there is none (MLPerf training rules). Samples and evaluations: medians. Speedup: "
+    "score of the first row of the same line divided by the row's, and below it that of the throughput."
+)
+HEADINGS = (
+    "System",
+    "Nodes",
+    "Ranks",
+    "GBS",
+    "Results",
+    "Score (min)",
+    "Time to train (min)",
+    "Samples to the target",
+    "In evaluations (%)",
+    "Speedup in score",
+    "Speedup in throughput",
+    "What to know",
+)
+
+
+def mlperf_section(runs: Sequence[RunResult]) -> Section | None:
+    """A row of each system, if there is any."""
+    rows = [row(system, line[0]) for line in systems_of(runs) for system in line]
+    return Section("Time to train (MLPerf)", NOTE, HEADINGS, rows) if rows else None
+
+
+def row(system: System, reference: System) -> list[str]:
+    """The cells of a system."""
+    first = system.results[0]
+    times = [run.values[a.TIME_TO_TRAIN] / 60 for run in system.reached]
+    size = first.plan.get("global_batch_size")
+    return [
+        f"{first.setting('model.name')}, {first.setting('system.organization') or 'organization not told'}",
+        f"{first.setting('nodes'):,}" if first.setting("nodes") else ABSENT,
+        f"{system.ranks:,}" if system.ranks else ABSENT,
+        f"{size:,}" if size else ABSENT,
+        f"{len(system.results):,}",
+        ABSENT if system.score_s is None else significant(system.score_s / 60, a.TIME_TO_TRAIN.digits),
+        shown_spread(a.TIME_TO_TRAIN, Spread.of(times)) if times else ABSENT,
+        shown(a.SAMPLES_DONE, system.median(a.SAMPLES_DONE)),
+        evaluating(system),
+        ratio(reference.score_s, system.score_s),
+        ratio(system.median(a.SAMPLES_PER_S), reference.median(a.SAMPLES_PER_S)),
+        words(system, reference),
+    ]
+
+
+def ratio(over: float | None, under: float | None) -> str:
+    """How many times one is the other."""
+    return ABSENT if over is None or under is None else f"{over / under:.2f}"
+
+
+def words(system: System, reference: System) -> str:
+    """What a reader must know of a row."""
+    said = []
+    if aborted := len(system.results) - len(system.reached):
+        said.append(f"{plural(aborted, 'result')} aborted")
+    if system.score_s is None:
+        said.append("no score: too few results that reached the target")
+    if system.convergence_factor != 1:
+        said.append(f"convergence factor {system.convergence_factor:.4g}")
+    sizes = [each.results[0].plan.get("global_batch_size") for each in (reference, system)]
+    if sizes[0] != sizes[1]:
+        said.append(f"global batch {sizes[1] or 'not told'} against {sizes[0] or 'not told'} of the reference")
+    return "; ".join(said) or "—"

@@ -1,0 +1,92 @@
+"""The directory of a campaign: a sweep whose runs record in their provenance the trial that they belong to.
+
+The first trial is called `baseline`, and later ones are composed from its overrides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
+from jobs.errors import RunDirError
+from jobs.rundir import RunDir, SweepDir
+
+BASELINE = "baseline"
+# The directory that is searched if no campaign is named, as in conf/config.yaml.
+DEFAULT_PLACE = Path("runs")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign's directory, and the overrides of its baseline."""
+
+    sweep: SweepDir
+    base: list[str]
+    """Overrides of the baseline."""
+    code: Snapshot | None = None
+    """The code that the baseline of a pair runs; None for that of the trial."""
+
+    def first(self, name: str) -> RunDir:
+        """Return the directory of the first repeat of a trial."""
+        return self.sweep.run(repeat_name(name, 1))
+
+
+def opened(folder: Path | None, *, changed_code: bool = False) -> Campaign:
+    """Return the campaign in a folder, or the only one below `runs`; with `changed_code`, with its baseline's code."""
+    if folder is None:
+        folder = only_campaign(DEFAULT_PLACE)
+    sweep = SweepDir(folder.expanduser().absolute())
+    first = sweep.run(repeat_name(BASELINE, 1))
+    known = recorded(first)
+    if known is None:
+        raise RunDirError(
+            f"{sweep.path} is not a campaign: it has no baseline. Run slurmscale attempt {BASELINE} OVERRIDES "
+            f"--campaign {sweep.quoted}, or begin a file of attempts with {BASELINE}: [OVERRIDES]."
+        )
+    if not changed_code and (codes := changed_since(first)):
+        print(
+            f"The code has changed since the baseline ({codes[0]}, now {codes[1]}); both runs of each pair use the "
+            "present code. To measure the change itself, add --changed-code."
+        )
+    return Campaign(sweep, known["changes"], snapshot_of(first) if changed_code else None)
+
+
+def only_campaign(place: Path) -> Path:
+    """Return the only campaign in a directory of sweeps; raise RunDirError if there is none, or several."""
+    found = sorted({path.parent.parent for path in place.glob(f"*/{repeat_name(BASELINE, 1)}/provenance.json")})
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise RunDirError(
+            f"There is no campaign in {place.absolute()}. To begin one, run slurmscale attempt {BASELINE} OVERRIDES, "
+            f"or begin a file of attempts with {BASELINE}: [OVERRIDES]. To use one elsewhere, add --campaign DIRECTORY."
+        )
+    raise RunDirError(
+        f"There are {len(found)} campaigns in {place.absolute()}. Add "
+        f"{' or '.join(f'--campaign {shlex.quote(str(path))}' for path in found)}."
+    )
+
+
+def recorded(directory: RunDir) -> dict[str, Any] | None:
+    """Return the trial that a run's provenance records: name, role, repeat, changes; None if there is no such run."""
+    try:
+        known = json.loads(directory.provenance.read_text()).get("attempt")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return known if isinstance(known, dict) and isinstance(known.get("changes"), list) else None
+
+
+def repeat_name(name: str, repeat: int) -> str:
+    """Return the name of a run directory."""
+    return f"{name}-r{repeat}"
+
+
+def repeats_on_disk(sweep: SweepDir, name: str) -> int:
+    """Return the number of repeats that a trial has."""
+    numbers = (re.fullmatch(rf"{re.escape(name)}-r(\d+)", path.name) for path in sweep.path.glob("*-r*"))
+    return max((int(found[1]) for found in numbers if found), default=0)

@@ -1,0 +1,180 @@
+"""Submit trials of a campaign: one configuration against its baseline, repeated in turns with it.
+
+`slurmscale attempt NAME` submits one, `slurmscale campaign FILE` all that a file lists. The repeats of a trial
+alternate with their own repeats of the baseline, so that a drift of the machine affects both of a pair.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jobs.campaign.campaign import BASELINE, Campaign, opened, recorded, repeat_name, repeats_on_disk
+from jobs.campaign.campaign_file import read_trials
+from jobs.campaign.code_snapshot import refuse_mixture
+from jobs.campaign.rules import (
+    is_shared,
+    refuse_another_task,
+    refuse_changed_code,
+    refuse_changes,
+    refuse_name,
+    refuse_repeats,
+    refuse_two_arrays,
+)
+from jobs.errors import ConfigError, RunDirError
+from jobs.plan.compose import Point, compose
+from jobs.rundir import SweepDir
+from jobs.schema import Launcher, LauncherKind, Run
+from jobs.submit.commands import submit_points
+
+
+def submit_trial(
+    name: str, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
+) -> tuple[int, Path]:
+    """Compose, check and submit the repeats of a trial, all or none; return the exit code and the campaign.
+
+    With `changed_code` the baseline beside it runs the code that the campaign began with. Raises, before anything is
+    prepared, ConfigError for a name or override that a trial cannot have and for a task that is not the baseline's,
+    RunDirError if there is no campaign, or several.
+    """
+    refuse_name(name)
+    refuse_repeats(repeats)
+    if name == BASELINE:
+        refuse_changed_code(changed_code=changed_code)
+        points = baseline_points(overrides, campaign, repeats)
+    else:
+        points = trial_points(name, overrides, opened(campaign, changed_code=changed_code), repeats)
+    return submitted(points, wait=wait)
+
+
+def submit_trials(
+    file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
+) -> tuple[int, Path]:
+    """Compose, check and submit the repeats of all trials of a file, all or none, as `submit_trial` does.
+
+    The overrides set the launcher and nothing else. Returns the exit code and the campaign.
+    """
+    named = read_trials(file)
+    for name, changes in named.items():
+        refuse_name(name)
+        if name != BASELINE and (started := [each for each in changes if is_shared(each)]):
+            raise ConfigError(
+                f"{file}: {started[0]} of {name} sets the launcher, which is the same for all attempts of a file. "
+                f"Pass it on the command line: slurmscale campaign {shlex.join([str(file), started[0]])}"
+            )
+    refuse_repeats(repeats)
+    if task := [each for each in overrides if not is_shared(each)]:
+        raise ConfigError(
+            f"{task[0]} belongs to an attempt: write it into {file}. The command line accepts only settings of the "
+            "launcher: launcher=..., launcher.KEY=..."
+        )
+    return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
+
+
+def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path]:
+    """Submit all points of one campaign; return the exit code and its directory."""
+    code = submit_points(points, wait=wait)
+    run = points[0].run
+    return code, Path(run.runs_dir) / str(run.sweep)
+
+
+# --- the points ----------------------------------------------------------------------------------------------
+
+
+def campaign_points(
+    named: Mapping[str, list[str]], where: list[str], folder: Path | None, repeats: int, *, changed_code: bool = False
+) -> list[Point]:
+    """Return the baseline, if it is named, then the first pair of every trial, then the second, ...
+
+    A machine that becomes slower within an hour then affects all trials alike.
+    """
+    points = []
+    if BASELINE in named:
+        refuse_changed_code(changed_code=changed_code)
+        points = baseline_points(named[BASELINE], folder, repeats, where)
+        campaign = Campaign(sweep_of(points[0].run, folder), named[BASELINE])
+    else:
+        campaign = opened(folder, changed_code=changed_code)
+    tried = [
+        trial_points(name, [*where, *changes], campaign, repeats) for name, changes in named.items() if name != BASELINE
+    ]
+    turns = range(0, 2 * repeats, 2)
+    return points + [point for turn in turns for each in tried for point in each[turn : turn + 2]]
+
+
+def sweep_of(run: Run, folder: Path | None) -> SweepDir:
+    """Return the directory of a new campaign: the named one, or that of its baseline's sweep."""
+    return SweepDir(folder.expanduser().absolute() if folder else Path(run.runs_dir) / str(run.sweep))
+
+
+def baseline_points(overrides: list[str], folder: Path | None, repeats: int, where: Sequence[str] = ()) -> list[Point]:
+    """Return the repeats of a new campaign's baseline, or more of them; `where` sets the launcher."""
+    point = compose_one([*overrides, *where], BASELINE)
+    sweep = sweep_of(point.run, folder)
+    known = recorded(sweep.run(repeat_name(BASELINE, 1)))
+    if known is not None and known["changes"] != overrides:
+        raise RunDirError(
+            f"{sweep.path} has a baseline of other overrides ({' '.join(known['changes'])}), and a baseline cannot "
+            "change. For another campaign, add --campaign DIRECTORY; for an attempt against this baseline, run "
+            "slurmscale attempt NAME OVERRIDES with only the overrides that differ."
+        )
+    done = repeats_on_disk(sweep, BASELINE)
+    return [
+        placed(point, sweep, BASELINE, repeat, name=BASELINE, role=BASELINE, repeat=repeat, changes=overrides)
+        for repeat in range(done + 1, done + repeats + 1)
+    ]
+
+
+def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: int) -> list[Point]:
+    """Return the repeats of baseline and trial in the order in which they run: baseline, trial, baseline, trial, ..."""
+    changes = [each for each in overrides if not is_shared(each)]
+    where = [each for each in overrides if is_shared(each)]
+    refuse_changes(name, changes, campaign)
+    baseline = compose_one([*campaign.base, *where], BASELINE)
+    tried = compose_one([*campaign.base, *where, *changes], name)
+    refuse_another_task(name, tried.run, baseline.run)
+    refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
+    beside = campaign.first(f"{name}-{BASELINE}")
+    refuse_mixture(name, campaign.first(name), beside, changed_code=campaign.code is not None)
+    if campaign.code is not None:
+        baseline = replace(baseline, code=campaign.code.path, facts=campaign.code.facts)
+    done = repeats_on_disk(campaign.sweep, name)
+    return [
+        placed(point, campaign.sweep, run_name, repeat, name=name, role=role, repeat=repeat, changes=changes)
+        for repeat in range(done + 1, done + repeats + 1)
+        for point, run_name, role in ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
+    ]
+
+
+def compose_one(overrides: list[str], name: str) -> Point:
+    """Return the one point of these overrides; a ConfigError contains the name of the trial."""
+    try:
+        return compose(overrides, multirun=False)[0]
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: Any) -> Point:
+    """Return a repeat of a point in the campaign's directory, one run at a time, with `facts` in its provenance."""
+    run = point.run
+    return replace(
+        point,
+        run=replace(
+            run,
+            runs_dir=str(sweep.path.parent),
+            sweep=sweep.path.name,
+            name=repeat_name(run_name, number),
+            repeat=number,
+            launcher=one_at_a_time(run.launcher),
+        ),
+        facts={**point.facts, "attempt": facts},
+    )
+
+
+def one_at_a_time(launcher: Launcher) -> Launcher:
+    """Return the launcher with one run at a time: runs side by side would disturb each other's measurement."""
+    in_slurm = launcher.kind in {LauncherKind.slurm, LauncherKind.pilot}
+    return replace(launcher, max_running=1) if in_slurm else launcher
