@@ -52,7 +52,7 @@ def regress(
     now = parsed(to_csv(content.rows), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
     said = sentence(found)
-    content = replace(content, answers=[said, *content.answers], sections=[section(found), *content.sections])
+    content = replace(content, headlines=[said, *content.headlines], sections=[section(found), *content.sections])
     page = write(content, folder, chosen)
     show(found, page)
     return 0 if found.passed else REGRESSED

@@ -64,7 +64,7 @@ def compared_report(a: Found, b: Found) -> tuple[Report, list[str]]:
     answer = sentences(comparison)
     report = replace(
         content,
-        answers=[*answer, *content.answers],
+        headlines=[*answer, *content.headlines],
         warnings=[*doubts_of_time(*sides), *content.warnings],
         figures=[*ratios_figure(comparison), *content.figures],
         sections=[*sections(comparison), *content.sections],

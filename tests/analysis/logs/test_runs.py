@@ -161,7 +161,7 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
     (said,) = warnings(found.runs, {})
     assert said.startswith("1 log does not tell how many ranks there were (job.out)")
     assert said.endswith("Write `ranks: N` into a facts.yaml beside it.")
-    answer = "No scaling result: no log tells how many ranks there were; the warnings say what to write."
+    answer = "No scaling result: no log contains the number of ranks; see the warnings for what to add."
     assert build(found).answers == [answer]
     html = page(build(found))
     assert "<h2>Every run measured</h2>" in html
@@ -349,7 +349,7 @@ def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
     shutil.copy(SAMPLES / "nccl_tests.txt", logs)
     content = build(read([tmp_path]))
     assert (content.title, content.lead) == ("Report: fabric", "1 log; none tells of a training.")
-    assert content.answers == ["No scaling result: that takes trainings. What was measured is below."]
+    assert content.headlines == ["No scaling result: there is no training run. Other measurements are below."]
     section = next(each for each in content.measurements if each.heading == "nccl-tests")
     assert section.headings[:2] == ("File", "Message size (B)")
     assert "bus_bandwidth_bytes_per_s" in page(content)
