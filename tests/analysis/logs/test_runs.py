@@ -162,7 +162,7 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
     assert said.startswith("1 log does not tell how many ranks there were (job.out)")
     assert said.endswith("Write `ranks: N` into a facts.yaml beside it.")
     answer = "No scaling result: no log contains the number of ranks; see the warnings for what to add."
-    assert build(found).answers == [answer]
+    assert build(found).headlines == [answer]
     html = page(build(found))
     assert "<h2>Every run measured</h2>" in html
     assert "<h2>Results</h2>" not in html
@@ -436,7 +436,7 @@ OUT_OF_MEMORY = (
 def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tmp_path: Path) -> None:
     run = one(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
     assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it told of any step", False)
-    assert build(read([tmp_path])).answers == ["No result: the run cannot be used; the reason is below."]
+    assert build(read([tmp_path])).headlines == ["No result: the run cannot be used; the reason is below."]
     (ended,) = endings([run]).values()
     assert ended.proof == "slurm-7.out:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
 
