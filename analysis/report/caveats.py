@@ -219,7 +219,7 @@ def sockets_between_nodes(runs: list[RunResult]) -> list[str]:
     over = [
         run.name
         for run in runs
-        if SOCKETS in run.ways and run.setting("nodes") > 1 and run.started.get("emulated_nodes") is not True
+        if SOCKETS in run.transports and run.setting("nodes") > 1 and run.started.get("emulated_nodes") is not True
     ]
     if not over:
         return []
