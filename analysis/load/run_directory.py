@@ -23,7 +23,7 @@ from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
 from analysis.metrics.goodput import account, starts_of
-from analysis.metrics.step_variation import steadiness
+from analysis.metrics.step_variation import step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number
@@ -92,7 +92,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         events,
         values={
             **measured(steps, steady, ranks),
-            **steadiness(step_times_s),
+            **step_variation(step_times_s),
             **straggler_share(slow),
             **attempt_times(events),
             **startup_parts(events),
