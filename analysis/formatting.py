@@ -1,7 +1,7 @@
-"""How values are written where a person or a spreadsheet reads them; nothing here computes.
+"""Format values for people and spreadsheets; nothing here computes.
 
-Names and errors come from files, so every medium has its own way of keeping them text: jinja escapes HTML, the
-functions below do the rest. Used by table, answer, figures and report.
+Names and errors come from files, so every medium needs its own escaping: jinja escapes HTML, the functions below escape
+the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMULA = re.compile(r"\s*[=+\-@\t\r]")
 
 
 def significant(value: float, digits: int) -> str:
-    """A number with thousands separators, rounded to significant digits."""
+    """Return a number with thousands separators, rounded to significant digits."""
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
@@ -32,11 +32,11 @@ def significant(value: float, digits: int) -> str:
 
 
 def shown(metric: Metric, value: float | None) -> str:
-    """A metric's value in its shown unit and digits, without the unit; a dash when absent."""
+    """Return a metric's value in its shown unit and digits, without the unit; a dash if absent."""
     if value is None:
         return ABSENT
     value /= metric.display.size
-    # A count is written as one, however many digits it may have.
+    # A count is shown in full, whatever its number of digits.
     return (
         f"{value:,.0f}"
         if metric.digits >= COUNT_DIGITS and value == round(value)
@@ -45,9 +45,9 @@ def shown(metric: Metric, value: float | None) -> str:
 
 
 def shown_spread(metric: Metric, spread: Spread | None) -> str:
-    """A median with the smallest and largest repeat, where these differ: `5,310 (5,200 to 5,400)`.
+    """Return a median with the smallest and largest repeat, if these differ: `5,310 (5,200 to 5,400)`.
 
-    And its confidence interval, where that is another: `5,310 (5,200 to 5,400; CI 5,280 to 5,370)`.
+    Add the confidence interval if it is another: `5,310 (5,200 to 5,400; CI 5,280 to 5,370)`.
     """
     if spread is None:
         return ABSENT
@@ -60,21 +60,21 @@ def shown_spread(metric: Metric, spread: Spread | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun: `1 rank`, `2 ranks`."""
+    """Return a count with its noun: `1 rank`, `2 ranks`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def unit(metric: Metric) -> str:
-    """The unit a person is shown; empty for a bare number."""
+    """Return the shown unit; empty for a bare number."""
     name = metric.display.name
     return "" if name in {"1", "1/s"} else name
 
 
 def title(metric: Metric) -> str:
-    """A metric's name as a heading: `Step time median (s)`."""
+    """Return a metric's name as a heading: `Step time median (s)`."""
     name = metric.name
     bare = name.removesuffix("_bytes_per_s").removesuffix("_s").removesuffix("_bytes").removesuffix("_j")
-    # The unit is said once, unless too little is left: `Collective` alone is no quantity.
+    # Drop the unit from the name, unless too little is left: `Collective` alone is no quantity.
     if metric.unit == "J" or (metric.unit in {"s", "B", "B/s"} and "_" in bare):
         name = bare
     words = name.replace("_per_", "/").replace("_", " ")
@@ -83,44 +83,44 @@ def title(metric: Metric) -> str:
 
 
 def per_second(rate: Metric) -> str:
-    """The unit of a rate in words: `tokens/s`."""
+    """Return the unit of a rate: `tokens/s`."""
     return rate.name.replace("_per_s", "/s").replace("_", " ")
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks and other control characters."""
+    """Return text without line breaks and other control characters."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text).strip()
 
 
 def unbroken(text: str) -> str:
-    """Text in which a line does not end between a number and its per cent sign, or inside `n = 2`."""
+    """Return text without a line break between a number and its per cent sign, or inside `n = 2`."""
     return re.sub(r"(?<=\d) (?=%)|(?<=\bn) (?==)|(?<=\bn =) (?=\d)", "\u00a0", text)
 
 
 def short(text: str, limit: int) -> str:
-    """One line of text, cut in the middle where it is longer than the limit."""
+    """Return one line of text, cut in the middle if it is longer than the limit."""
     text = one_line(text)
     half = (limit - 1) // 2
     return text if len(text) <= limit else f"{text[:half]}…{text[-half:]}"
 
 
 def plot_text(text: str, limit: int = 60) -> str:
-    """Text that plotly shows as it is, cut to a length; plotly would take tags and entities for markup."""
+    """Return text cut to a length and escaped: plotly interprets tags and entities."""
     return html.escape(short(text, limit), quote=False)
 
 
 def markdown_cell(text: str) -> str:
-    """Text that a Markdown table shows as it is."""
+    """Return text escaped for a Markdown table."""
     return re.sub(r"([\\`*\[\]|~])", r"\\\1", html.escape(one_line(text), quote=False))
 
 
 def csv_cell(value: object) -> object:
-    """A value that a spreadsheet takes for data: text that looks like a formula gets an apostrophe."""
+    """Return a value that a spreadsheet reads as data: text that looks like a formula gets an apostrophe."""
     if not isinstance(value, str):
         return "" if value is None else value
     return f"'{value}" if FORMULA.match(value) and not is_number(value) else value
 
 
 def is_number(text: str) -> bool:
-    """Whether text is a number, sign included; infinity and nan as Python writes them."""
+    """Return True if text is a number with an optional sign, or inf or nan as Python writes them."""
     return re.fullmatch(r"\s*[+-]?(inf|nan|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*", text) is not None

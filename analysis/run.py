@@ -26,7 +26,7 @@ DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """What one run directory holds; with a `reason` when it is not used."""
+    """One run; with a `reason` if it is not used."""
 
     path: Path
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -45,34 +45,34 @@ class RunResult:
     step_times_s: Mapping[int, float] = field(default_factory=dict)
     """Time of each steady step, by step."""
     lost_to: Sequence[Loss] = field(default_factory=list)
-    """What ended its starts but the last, and what that cost."""
+    """The cause of the end of every start but the last, with its cost."""
     energy: Energy | None = None
-    """By the power readings that lie beside it; None where there are none."""
+    """Energy by the power readings beside it; None without readings."""
     collectives: tuple[Collective, ...] | None = None
     """What a rank sent in a step, as the latest attempt that recorded it reports; None when none did."""
     stragglers: Sequence[Straggler] | None = None
     """Ranks and nodes that the others waited for, worst first; None where that was not recorded."""
     log: LogFile | None = None
-    """The log of another program that all of this comes from; None for a run directory of ours."""
+    """The log of another program that the run was read from; None for a run directory of ours."""
 
     @property
     def used(self) -> bool:
-        """Whether figures and answer may rest on it."""
+        """Return True if figures and headline may use it."""
         return self.reason is None
 
     @property
     def name(self) -> str:
-        """The name the run was given, else its directory's."""
+        """Return the name of the run, else that of its directory."""
         return str(self.config.get("name") or self.path.name)
 
     @property
     def sweep(self) -> str:
-        """The sweep it was submitted in, else the directory above."""
+        """Return the sweep it was submitted in, else the directory above."""
         return str(self.config.get("sweep") or self.path.parent.name)
 
     @property
     def ranks(self) -> int | None:
-        """World size; None where a log does not tell."""
+        """Return the world size; None if a log does not report it."""
         nodes, ranks_per_node = self.setting("nodes"), self.setting("ranks_per_node")
         if isinstance(nodes, int) and isinstance(ranks_per_node, int):
             return nodes * ranks_per_node
@@ -80,41 +80,41 @@ class RunResult:
 
     @functools.cached_property
     def started(self) -> Mapping[str, Any]:
-        """The latest `started` event; empty when it never started."""
+        """Return the latest `started` event; empty if it never started."""
         return last_event(self.events, "started")
 
     @functools.cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The configuration by dotted keys."""
+        """Return the configuration by dotted keys."""
         return flat(self.config)
 
     @functools.cached_property
     def transports(self) -> Sequence[str]:
-        """The transports of collectives, from the latest attempt that recorded them; empty if none did."""
-        return [str(transport) for transport in as_list(last_event(self.events, "transport").get("ways"))]
+        """Return the transports of its collectives in the latest attempt that recorded them; empty if none did."""
+        return [str(each) for each in as_list(last_event(self.events, "transport").get("ways"))]
 
     @property
     def transport(self) -> str | None:
-        """The transports as text; None if they were not recorded."""
+        """Return the transports as text; None if they were not recorded."""
         return ", ".join(self.transports) or None
 
     @property
     def attempts(self) -> int:
-        """How often the run was started."""
+        """Return the number of starts."""
         return sum(event["event"] == "started" for event in self.events)
 
     def setting(self, key: str) -> Any:
-        """A configuration value by its dotted key; None when absent."""
+        """Return a configuration value by its dotted key; None if absent."""
         return lookup(self.config, key)
 
 
 def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str, Any]:
-    """The last event of a kind; empty when there is none."""
+    """Return the last event of a kind; empty if there is none."""
     return next((event for event in reversed(events) if event["event"] == kind), {})
 
 
 def hardware(runs: Iterable[RunResult]) -> str:
-    """What the runs ran on, for the first word of a sentence: CPU, GPU, or emulated nodes of either."""
+    """Return the hardware for the first word of a sentence: CPU, GPU, or emulated nodes of either."""
     runs = list(runs)
     devices = sorted({DEVICES.get(str(run.started.get("device")), "Unknown device") for run in runs})
     words = " and ".join(devices) or "Nothing measured"

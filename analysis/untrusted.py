@@ -1,7 +1,4 @@
-"""Values of files that anyone may have written: what is not of the expected kind is absent, never repaired.
-
-Used by everything in analysis that reads a configuration, a plan or a record.
-"""
+"""Values of files that anyone may have written: a value of another kind than expected is absent, never repaired."""
 
 from __future__ import annotations
 
@@ -14,24 +11,24 @@ import orjson
 
 from jobs.metrics import Metric
 
-# Asked of every number of a log; no quantity is larger, and squares and sums of what is smaller stay finite.
+# No quantity is larger; squares and sums of smaller numbers stay finite.
 LARGEST = 1e150
 
 
 def number(record: Mapping[str, Any], metric: Metric) -> float | None:
-    """A metric of a record; None when it is absent or no finite number."""
+    """Return a metric of a record; None if it is absent or not a finite number."""
     return as_number(record.get(metric.name))
 
 
 def as_number(value: Any) -> float | None:
-    """The value if it is a finite number, else None."""
+    """Return the value if it is a finite number, else None."""
     if type(value) is not float and type(value) is not int:
         return None
     return value if -LARGEST <= value <= LARGEST else None  # also false for NaN, and safe for huge integers
 
 
 def printed_number(text: str) -> float | None:
-    """The number that a log prints so; None for what is no number, or one that stands for a missing one (nan, inf)."""
+    """Return the number in a printed text; None for other text, nan and inf."""
     try:
         return as_number(float(text))
     except ValueError:
@@ -39,13 +36,13 @@ def printed_number(text: str) -> float | None:
 
 
 def count(record: Mapping[str, Any], key: str) -> int | None:
-    """A whole number of a record; None when it is absent or something else."""
+    """Return a whole number of a record; None if it is absent or something else."""
     value = record.get(key)
     return value if type(value) is int else None
 
 
 def moment(record: Mapping[str, Any]) -> float | None:
-    """When a record was written, in seconds since the epoch; None when it does not tell."""
+    """Return the time of a record in seconds since the epoch; None if it has none."""
     try:
         return datetime.fromisoformat(record["time"]).timestamp()
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -53,26 +50,26 @@ def moment(record: Mapping[str, Any]) -> float | None:
 
 
 def lookup(values: Any, key: str) -> Any:
-    """A value of nested mappings by its dotted key; None when absent."""
+    """Return a value of nested mappings by its dotted key; None if absent."""
     for part in parts_of(key):
-        # Nearly all are dictionaries, which is a faster question.
+        # isinstance of dict is faster than of Mapping, and nearly all are dictionaries.
         values = values.get(part) if isinstance(values, (dict, Mapping)) else None
     return values
 
 
 @functools.cache
 def parts_of(key: str) -> list[str]:
-    """The names in a dotted key; every key is one of ours."""
+    """Return the names in a dotted key. Every key is one of ours, so the cache stays small."""
     return key.split(".")
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys; lists stay values."""
+    """Return nested mappings as one mapping with dotted keys; lists stay values."""
     items: dict[str, Any] = {}
 
     def add(values: Mapping[str, Any], prefix: str) -> None:
         for key, value in values.items():
-            # What YAML and JSON make of a mapping; to ask for any Mapping takes most of the time here.
+            # YAML and JSON yield dict; isinstance of Mapping would take most of the time here.
             if isinstance(value, dict):
                 add(value, f"{prefix}{key}.")
             else:
@@ -83,14 +80,14 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical(values: Any) -> bytes:
-    """Bytes that are the same for equal values, to group by: JSON, and what JSON has no word for as text."""
+    """Return bytes that are equal for equal values, to group by: JSON, with other types as text."""
     try:
         return orjson.dumps(values, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        # Of integers of more than 64 bits, and of text that is no Unicode.
+        # Integers of more than 64 bits, and text that is not Unicode.
         return repr(values).encode(errors="backslashreplace")
 
 
 def as_list(value: Any) -> list[Any]:
-    """The value if it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []

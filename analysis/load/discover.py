@@ -1,7 +1,7 @@
-"""What there is to report on: our run directories, and every other file that may be a log; each once.
+"""Find and read everything to report on: our run directories, and every other file that may be a log; each once.
 
-A directory counts as a run when it holds at least two of the files that jobs/rundir.py names, so that a broken run is
-still listed. What else lies in a sweep of ours is no log of others.
+A directory is a run if it contains at least two of the files that jobs/rundir.py names, so that a broken run is still
+listed. Other files in a sweep of ours are not logs.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from jobs.rundir import FIGURES, WRITTEN, SweepDir, read_records
 
 @dataclass(frozen=True)
 class Found:
-    """What lies at and below the paths of a report."""
+    """Everything at and below the paths of a report."""
 
     runs: Sequence[RunResult]
-    """Run directories of ours, then trainings that logs tell of."""
+    """Our run directories, then the trainings in logs."""
     logs: Sequence[LogFile]
-    """Every file that some format is in, trainings among them."""
+    """Every file of a known format, with those of trainings."""
     unknown: Sequence[str]
-    """Files in which there is none, below the paths that were given."""
+    """Files of no known format, by their paths below those given."""
 
 
 def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
-    """Every run and log at and below these paths, each once, in the order of their paths.
+    """Read every run and log at and below these paths, each once, in the order of their paths.
 
     Without `may_spawn` this process reads all of them: a spawned process would execute the lines of a caller's script
     again. Raise ReportError when a path does not exist or when there is neither a run nor a log.
@@ -62,7 +62,7 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
     ledger = functools.cache(submissions)
     tasks = [
         Task(path, ledger(path.parent).get(path.name, []))
-        # As paths are in order, which compare their parts again each time.
+        # The order of paths, which would compare their parts again each time.
         for path in sorted(directories, key=lambda path: path.parts)
     ]
     own = read_all(tasks, may_spawn=may_spawn)
@@ -97,7 +97,7 @@ def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
 
 
 def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
-    """The logs, where tables of sacct among them tell more of the ends of their jobs."""
+    """Return the logs with the verdicts that tables of sacct among them add."""
     tables = [path for path, log in logs.items() if sacct.FORMAT.name in log.formats]
     verdicts = {path: log.verdict for path, log in logs.items() if log.verdict and path not in tables}
     said = accounted(verdicts, tables)
@@ -105,12 +105,12 @@ def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
 
 
 def read_runs(paths: Iterable[Path], *, may_spawn: bool = False) -> list[RunResult]:
-    """The runs alone, of ours and of logs; errors as those of `read`."""
+    """Read only the runs, ours and those of logs; errors as for `read`."""
     return list(read(paths, may_spawn=may_spawn).runs)
 
 
 def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
-    """When the runs of a sweep were submitted, by run name; nothing where its ledger is missing or cannot be read."""
+    """Return the submissions of a sweep by run name; nothing if its ledger is missing or cannot be read."""
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
     with suppress(OSError):
         for record in read_records(SweepDir(sweep).submissions):
@@ -120,9 +120,9 @@ def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def files_below(path: Path) -> tuple[set[Path], list[Path]]:
-    """Run directories of ours at or below a path, resolved, and other files; not what is inside a run or a sweep.
+    """Return our run directories at or below a path, resolved, and other files.
 
-    Nor the parts of a benchmark's result that lies there as a whole.
+    Files inside a run or a sweep are left out, and the parts of a benchmark's result that is there as a whole.
     """
     if path.is_file():
         return set(), [path]
@@ -136,7 +136,7 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
     parts: set[Path] = set()
 
     def unreadable(error: OSError) -> None:
-        # Reading it will say why.
+        # Reading it will report the error.
         runs.add(Path(error.filename))
 
     of_a_run = frozenset(FILES)
@@ -160,7 +160,7 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
 
 
 def without_copies(runs: list[RunResult]) -> list[RunResult]:
-    """The runs, where a copy of a run's directory is not used: it is not a second measurement."""
+    """Return the runs, with a copied run directory unused: it is not a second measurement."""
 
     def name(run: RunResult) -> tuple[str, str]:
         return str(run.config.get("sweep")), str(run.config.get("name"))
@@ -169,7 +169,7 @@ def without_copies(runs: list[RunResult]) -> list[RunResult]:
     originals: dict[bytes, RunResult] = {}
     kept = []
     for run in runs:
-        # Nearly every name is there once, and what is compared takes long to write out.
+        # Serializing takes long, and nearly every name is there once.
         if not run.used or namesakes[name(run)] == 1:
             kept.append(run)
             continue

@@ -1,8 +1,8 @@
-"""From run directories to one `RunResult` each: what was measured, or why the run cannot be used.
+"""Read a run directory as a `RunResult`: the measured values, or the reason that the run cannot be used.
 
-Reads what jobs/rundir.py describes and nothing else; no run is dropped, none is repaired. A run counts when it
-recorded its end (`finished`), every step has a finite loss, and at least one step is steady. Values in files are
-untrusted: what is not a finite number is absent.
+The files are those of jobs/rundir.py; no run is dropped, none is repaired. A run is used if it recorded its end
+(`finished`), every step has a finite loss, and at least one step is steady. Values in files are untrusted: a value that
+is not a finite number is absent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
 from analysis.metrics.goodput import account, starts_of
-from analysis.metrics.step_variation import steadiness
+from analysis.metrics.step_variation import step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number
@@ -33,7 +33,7 @@ from jobs.metrics import Metric
 from jobs.rundir import RunDir
 from jobs.schema import Run
 
-# What the page and the groups read of a config.yaml; a file without one of them is of another version.
+# The settings that page and groups read; a config.yaml without one of them is of another version.
 REQUIRED = (
     "nodes",
     "ranks_per_node",
@@ -51,7 +51,7 @@ types_of = functools.cache(get_type_hints)
 
 
 def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
-    """One run directory, with what its sweep's ledger has on it; what cannot be used says why in `reason`."""
+    """Read one run directory; `submissions` are its records in the sweep's ledger."""
     contents = contents_of(path)
     config: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
@@ -92,7 +92,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         events,
         values={
             **measured(steps, steady, ranks),
-            **steadiness(step_times_s),
+            **step_variation(step_times_s),
             **straggler_share(slow),
             **attempt_times(events),
             **startup_parts(events),
@@ -113,9 +113,9 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
 
 
 def read_config(contents: Contents) -> Mapping[str, Any]:
-    """The frozen configuration as plain data (building jobs.schema objects takes 10 ms a run).
+    """Return the frozen configuration as plain data (building jobs.schema objects takes 10 ms a run).
 
-    Raises UnusableError when it is missing, is not YAML, or is not a run of this version.
+    Raise UnusableError if it is missing, is not YAML, or is not a run of this version.
     """
     name = AT.config.name
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -131,7 +131,7 @@ def read_config(contents: Contents) -> Mapping[str, Any]:
 
 
 def with_defaults(values: Mapping[str, Any], schema: type) -> dict[str, Any]:
-    """The settings, and those that an older version did not have at what jobs.schema says they default to."""
+    """Return the settings, with the defaults of jobs.schema for those that an older version did not have."""
     filled = dict(values)
     for setting in fields(schema):
         section = types_of(schema)[setting.name]
@@ -144,17 +144,17 @@ def with_defaults(values: Mapping[str, Any], schema: type) -> dict[str, Any]:
 
 
 def step_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of a metrics file that are of steps, of all attempts, in the order written."""
+    """Return the records of steps, of all attempts, in the order written."""
     return [record for record in records if number(record, m.STEP) is not None]
 
 
 def latest(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """One record a step: where attempts overlap, the later attempt's replaces the earlier one."""
+    """Return one record a step: if attempts overlap, the later attempt's replaces the earlier one."""
     return {int(record[m.STEP.name]): record for record in records}
 
 
 def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:
-    """The first step of each attempt, also of those whose records a later attempt replaced."""
+    """Return the first step of each attempt, also of those whose records a later attempt replaced."""
     first: dict[int, int] = {}
     for record in records:
         if (attempt := number(record, m.ATTEMPT)) is not None:
@@ -164,7 +164,7 @@ def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:
 
 
 def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[int, int]) -> list[dict[str, Any]]:
-    """The records that count: timed, and after the first `unmeasured` steps of their attempt."""
+    """Return the steady records: timed, and after the first `unmeasured` steps of their attempt."""
     steady = []
     for step, record in steps.items():
         attempt, time_s = number(record, m.ATTEMPT), number(record, m.STEP_TIME)
@@ -178,7 +178,7 @@ def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[
 
 
 def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str, Any], *, last: int) -> None:
-    """Raise UnusableError unless the run recorded its end; says how far it came and what stopped it."""
+    """Raise UnusableError, with the last step and the reason, unless the run recorded its end."""
     kinds = [event["event"] for event in events]
     if "finished" in kinds:
         return
@@ -197,7 +197,7 @@ def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str
 
 
 def refuse_other_hardware(events: tuple[Mapping[str, Any], ...], config: Mapping[str, Any]) -> None:
-    """Raise UnusableError when a run was not on what its configuration says, or on two kinds of device."""
+    """Raise UnusableError if a run had other ranks than configured, or two kinds of device."""
     started = [event for event in events if event["event"] == "started"]
     devices = sorted({str(event.get("device_name", "unnamed")) for event in started})
     if len(devices) > 1:
@@ -209,7 +209,7 @@ def refuse_other_hardware(events: tuple[Mapping[str, Any], ...], config: Mapping
 
 
 def refuse_unmeasured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], unmeasured: int) -> None:
-    """Raise UnusableError when a loss is missing or no step is steady."""
+    """Raise UnusableError if a loss is missing or no step is steady."""
     if not steps:
         raise UnusableError("unmeasured", f"finished, but {AT.metrics.name} holds no step")
     without = [step for step, record in steps.items() if number(record, m.LOSS) is None]
@@ -226,7 +226,7 @@ def refuse_unmeasured(steps: dict[int, dict[str, Any]], steady: list[dict[str, A
 
 
 def measured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], ranks: int) -> dict[Metric, float]:
-    """The metrics of one run, by their definitions in jobs.metrics."""
+    """Return the metrics of one run, by their definitions in jobs.metrics."""
     times_s = [record[m.STEP_TIME.name] for record in steady]
     tokens = sum(record[m.TOKENS.name] for record in steady)
     tokens_per_s = tokens / math.fsum(times_s)
@@ -239,7 +239,7 @@ def measured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], ran
     }
     percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
     values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
-    # A step that does not tell its tokens or samples leaves their sum unknown.
+    # The sums are unknown if one step has no count.
     if None not in trained:
         values |= {m.TOKENS_TRAINED: sum(filter(None, trained))}
     samples = [number(record, m.SAMPLES) for record in steps.values()]
@@ -251,7 +251,7 @@ def measured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], ran
 
 
 def attempt_times(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
-    """Where the wall time went, summed over the attempts that recorded their end."""
+    """Return the parts of the wall time, summed over the attempts that recorded their end."""
     ends = [event for event in events if event["event"] in {"finished", "stopped"}]
     sums = {}
     for metric in m.ATTEMPT_METRICS:
@@ -262,7 +262,7 @@ def attempt_times(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
 
 
 def startup_parts(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
-    """Where the start-up of rank 0 went, summed over the starts that recorded it."""
+    """Return the parts of the start-up of rank 0, summed over the starts that recorded them."""
     starts = [event for event in events if event["event"] == "started"]
     known = {metric: [number(event, metric) for event in starts] for metric in m.STARTUP_PARTS}
     present = {metric: [value for value in values if value is not None] for metric, values in known.items()}
@@ -270,7 +270,7 @@ def startup_parts(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
 
 
 def evaluated(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
-    """What the latest evaluation found."""
+    """Return the results of the latest evaluation."""
     event = last_event(events, "evaluated")
     return {metric: value for metric in m.EVALUATION_METRICS if (value := number(event, metric)) is not None}
 

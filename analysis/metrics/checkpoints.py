@@ -1,4 +1,4 @@
-"""What saving cost a run: how large its checkpoints were, how long training waited, how fast they were written.
+"""The cost of checkpoints: their size, the time that training waited, their bandwidth.
 
 Stalls are in the records of steps, sizes and times of writing in events.
 """
@@ -16,7 +16,7 @@ from jobs.metrics import Metric
 
 
 def checkpoint_values(events: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]]) -> dict[Metric, float]:
-    """The metrics of a run's checkpoints, over all of its starts; what was not recorded is absent."""
+    """Return the metrics of a run's checkpoints over all of its starts; absent if not recorded."""
     records = list(records)
     values: dict[Metric, float] = {}
     stalls_s = [stall_s for record in records if (stall_s := number(record, m.CHECKPOINT_TIME)) is not None]
@@ -38,6 +38,6 @@ def checkpoint_values(events: Iterable[Mapping[str, Any]], records: Iterable[Map
 
 
 def bandwidth(event: Mapping[str, Any]) -> float | None:
-    """Bytes per second of one checkpoint; None when it does not tell."""
+    """Return bytes per second of one checkpoint; None if size or time is absent."""
     size, time_s = number(event, m.CHECKPOINT_SIZE), number(event, m.CHECKPOINT_WRITE_TIME)
     return size / time_s if size is not None and time_s is not None and time_s > 0 else None

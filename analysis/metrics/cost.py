@@ -1,4 +1,4 @@
-"""What a run cost: nodes and ranks over the time that it held them, service units, energy, and all that per token.
+"""The cost of a run: node and rank time, service units, energy, and each of them per token.
 
 Of every start, lost work included; not of the time in a queue. Definitions: jobs.metrics.
 """
@@ -20,7 +20,7 @@ HOUR_S = 3600.0
 
 
 def held_time_s(run: RunResult) -> float | None:
-    """How long a run held its nodes, over all of its starts; None where a start recorded too little to tell."""
+    """Return the time that a run held its nodes, over all of its starts; None if a start recorded too little."""
     if m.RUN_TIME in run.values:
         return run.values[m.RUN_TIME] - math.fsum(run.values.get(part, 0.0) for part in WAITING)
     if a.TIME_TO_TRAIN in run.values:
@@ -29,7 +29,7 @@ def held_time_s(run: RunResult) -> float | None:
 
 
 def cost_values(run: RunResult) -> dict[Metric, float]:
-    """The costs of a used run that are known."""
+    """Return the known costs of a used run."""
     held_s, nodes, ranks = held_time_s(run), count(run.config, "nodes"), run.ranks
     tokens = run.values.get(m.TOKENS_TRAINED)
     values = energy_values(run.energy, tokens) if run.energy else {}
@@ -45,7 +45,7 @@ def cost_values(run: RunResult) -> dict[Metric, float]:
 
 
 def energy_values(energy: Energy, tokens: float | None) -> dict[Metric, float]:
-    """What is known of the energy of a run; nothing where no reading is of its time."""
+    """Return the known energy of a run; empty if no reading falls into its time."""
     if energy.covered is None:
         return {}
     values = {m.ENERGY: energy.energy_j, m.ENERGY_COVERED: energy.covered}

@@ -22,7 +22,7 @@ from analysis.parsers import nvidia_smi
 from analysis.parsers.base import Text
 from analysis.parsers.detect import read_log
 
-# Between readings farther apart than this the power is not known.
+# Between readings farther apart than this the power is unknown.
 LONGEST_GAP_S = 30.0
 # Below this share of the time an energy is not that of the run (the definition of ENERGY_PER_TOKEN says it, too).
 LEAST_COVERED = 0.95
@@ -32,11 +32,11 @@ Reading = tuple[str, float, float]
 
 @dataclass(frozen=True)
 class Energy:
-    """What devices took over some intervals, as far as it was read."""
+    """The energy of devices over some intervals, as far as readings cover them."""
 
     energy_j: float
     covered_s: float
-    """Time over which it is known, summed over devices."""
+    """Time with known power, summed over devices."""
     interval_s: float
     """Time of the intervals."""
     devices: tuple[str, ...]
@@ -54,13 +54,13 @@ class Energy:
 
     @property
     def complete(self) -> bool:
-        """Whether no device is missing or too many, and hardly any time is."""
+        """Return True if every device and nearly all of the time is covered."""
         all_read = not self.left_out and self.expected in {None, len(self.devices)}
         return all_read and self.covered is not None and self.covered >= LEAST_COVERED
 
 
 def energy_j(samples: Iterable[Reading], begin_s: float, end_s: float, *, expected: int | None = None) -> Energy:
-    """Energy of all devices from `begin_s` to `end_s`, in seconds since the epoch.
+    """Return the energy of all devices from `begin_s` to `end_s`, in seconds since the epoch.
 
     Readings of one device at one moment count as their mean. Gaps above LONGEST_GAP_S are not bridged. `expected`: how
     many devices there are to be read.
@@ -91,7 +91,7 @@ def energy_over(samples: Iterable[Reading], intervals: Sequence[tuple[float, flo
 
 
 def integral(readings: Mapping[float, Sequence[float]], begin_s: float, end_s: float) -> tuple[float, float]:
-    """Joules of one device in an interval, and the seconds over which they are known."""
+    """Return the joules of one device in an interval, and the seconds that readings cover."""
     times_s = np.array(sorted(readings))
     powers_w = np.array([statistics.fmean(readings[time_s]) for time_s in times_s])
     # Each stretch between two readings, cut to the interval.
@@ -106,7 +106,7 @@ def integral(readings: Mapping[float, Sequence[float]], begin_s: float, end_s: f
 
 
 def energy_of_run(logs: Sequence[Path], starts: Sequence[Start], ranks: int) -> Energy | None:
-    """What the GPUs took over the starts of a run, by the logs of nvidia-smi beside it; None without any reading."""
+    """Return the energy of the GPUs over the starts of a run by the nvidia-smi logs in it; None without readings."""
     samples = [sample for log in logs for sample in nvidia_smi_samples(log)]
     intervals = [(start.process_started, last_seen(start)) for start in starts]
     return energy_over(samples, intervals, expected=ranks) if samples else None
@@ -133,7 +133,7 @@ def moment_of(timestamp: str) -> float | None:
 
 
 def last_seen(start: Start) -> float:
-    """When a start ended; where nothing tells, its last record."""
+    """Return the end of a start; its last record if the end was not recorded."""
     if start.ended is not None:
         return start.ended
     return start.met + max((step.elapsed_s for step in start.steps if step.elapsed_s is not None), default=0.0)

@@ -1,4 +1,4 @@
-"""Goodput: how much of a run's wall time went into steps that its final model is made of, and what the rest went into.
+"""Goodput: the share of a run's wall time in steps that its final model consists of, and the parts of the rest.
 
 The definition is that of Google's ML Goodput ("productive, preserved training progress") and of Llama 3's effective
 training time (useful training over elapsed time; arXiv:2407.21783, section 3.3.4): wall time, whatever the hardware
@@ -20,18 +20,18 @@ from jobs.metrics import Metric
 from jobs.schema import LauncherKind
 
 ENDS = {"finished", "stopped", "failed"}
-# Slurm starts a run again that could not say what ended it, as on a node that crashed.
+# Slurm restarts a run that could not record its end, as on a node that crashed.
 NO_CAUSE = "no cause recorded"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step that a start recorded."""
+    """A recorded step of a start."""
 
     number: int
     time_s: float
     stall_s: float = 0.0
-    """Saving a checkpoint held up training for so long."""
+    """The time for which a checkpoint stopped training."""
     elapsed_s: float | None = None
     """Since the first step of the start; None in records of older versions."""
 
@@ -45,11 +45,11 @@ class Start:
     from_step: int = 0
     steps: Sequence[Step] = ()
     ended: float | None = None
-    """None: nothing tells, so that it ended with its last record."""
+    """None: not recorded, so that it ended with its last record."""
     died: bool = False
-    """It did not end at a step boundary of its own accord."""
+    """It did not stop by itself at a step boundary."""
     cause: str = NO_CAUSE
-    """What ended it."""
+    """The cause of its end."""
     resubmitted: bool = False
     """A person asked for it, not the program or Slurm."""
     submitted: float | None = None
@@ -57,13 +57,13 @@ class Start:
 
     @property
     def process_started(self) -> float:
-        """When the process of rank 0 began."""
+        """Return the start of rank 0's process."""
         return self.met - self.startup_s
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What one cause cost: the work that was lost, and all until training went on."""
+    """The cost of one cause: the lost work, and the time until training continued."""
 
     cause: str
     starts: int
@@ -72,7 +72,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Account:
-    """Where the wall time of a run went, over all of its starts."""
+    """The parts of the wall time of a run, over all of its starts."""
 
     parts: Mapping[Metric, float]
     losses: Sequence[Loss]
@@ -80,14 +80,14 @@ class Account:
 
     @property
     def values(self) -> dict[Metric, float]:
-        """The metrics of the run."""
+        """Return the metrics of the run."""
         total_s = math.fsum(self.parts.values())
         goodput = {m.GOODPUT: self.parts[m.USEFUL_TIME] / total_s} if total_s else {}
         return {**goodput, m.RUN_TIME: total_s, **self.parts, m.LOST_STEPS: self.lost_steps}
 
 
 class Clock:
-    """Spends a run's time from its beginning, each second on one part; it never goes back, whatever records say."""
+    """Assign each second of a run, from its beginning, to one part; never go back, whatever the records."""
 
     def __init__(self, begin: float) -> None:
         self.at = begin
@@ -95,7 +95,7 @@ class Clock:
         self.lost: dict[str, float] = defaultdict(float)
 
     def spend(self, part: Metric, until: float, *, lost_to: str | None = None) -> None:
-        """The time until a moment went into a part, and was lost to a cause."""
+        """Assign the time until a moment to a part, and its loss to a cause."""
         spent_s = max(0.0, until - self.at)
         self.at += spent_s
         self.spent[part] = self.spent.get(part, 0.0) + spent_s
@@ -104,7 +104,7 @@ class Clock:
 
 
 def account(starts: Sequence[Start]) -> Account:
-    """The account of a run that has finished, from at least one start in order."""
+    """Return the account of a finished run from its starts in order, at least one."""
     first = starts[0]
     clock = Clock(first.process_started if first.submitted is None else first.submitted)
     cause = None
@@ -127,7 +127,7 @@ def account(starts: Sequence[Start]) -> Account:
 
 
 def spend_steps(clock: Clock, start: Start, *, kept: float) -> None:
-    """Spend the time of a start from its first step on; steps after `kept` were done again, or could have been."""
+    """Assign the time of a start from its first step on; steps after `kept` were repeated, or could have been."""
     end = math.inf if start.ended is None else start.ended
     for step in start.steps:
         lost = step.number > kept
@@ -172,7 +172,7 @@ def starts_of(
 def start_of(
     events: Sequence[Mapping[str, Any]], steps: Mapping[float | None, list[Step]], submission: Mapping[str, Any] | None
 ) -> Start | None:
-    """One start from its `started` event and what followed it; None when it did not record what is needed."""
+    """Return one start from its `started` event and the events after it; None if a needed field is absent."""
     started = events[0]
     requeued = next((event for event in events if event["event"] == "requeued"), None)
     of_ranks = events if requeued is None else events[: events.index(requeued)]
@@ -202,7 +202,7 @@ def start_of(
 
 
 def cause_of(requeued: Mapping[str, Any] | None, ends: Sequence[Mapping[str, Any]]) -> str:
-    """What ended a start, in one word where there is one."""
+    """Return the cause of a start's end, one word if there is one."""
     # A rank that lost another one is a witness, whoever wrote first.
     own = [end for end in ends if end.get("cause") != FailureCause.lost_peer.name]
     end = requeued or next(iter([*own, *ends]), {})
@@ -215,7 +215,7 @@ def same_restart(event: Mapping[str, Any], started: Mapping[str, Any]) -> bool:
 
 
 def steps_by_attempt(records: Iterable[Mapping[str, Any]]) -> dict[float | None, list[Step]]:
-    """The timed steps of each attempt, in the order of their records."""
+    """Return the timed steps of each attempt, in the order of their records."""
     steps: dict[float | None, list[Step]] = defaultdict(list)
     for record in records:
         step, time_s = number(record, m.STEP), number(record, m.STEP_TIME)

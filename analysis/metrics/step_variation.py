@@ -1,4 +1,4 @@
-"""How steady the steps of a run are: single slow ones, and a drift of the step time over the run.
+"""Step-time variation of a run: single slow steps, and a drift of the step time over the run.
 
 Both rules are robust: neither a few slow steps nor a skewed distribution of step times makes a drift, and slow steps do
 not hide themselves by widening the spread. Definitions and limits: jobs.metrics.
@@ -17,22 +17,22 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 
-def steadiness(step_times_s: Mapping[int, float]) -> dict[Metric, float]:
-    """Slow steps and drift of a run, from its steady step times by step; without what takes more steps than it has."""
+def step_variation(step_times_s: Mapping[int, float]) -> dict[Metric, float]:
+    """Return slow steps and drift of a run from its steady step times by step, each only if it has enough steps."""
     times_s = np.array([step_times_s[step] for step in sorted(step_times_s)])
     slow = slowness(step_times_s, times_s) if len(times_s) >= m.SLOW_FEWEST_STEPS else {}
     return slow | (drift(times_s) if len(times_s) >= m.DRIFT_FEWEST_STEPS else {})
 
 
 def slowness(step_times_s: Mapping[int, float], times_s: NDArray[np.float64]) -> dict[Metric, float]:
-    """How many steps are slow, and what they cost."""
+    """Return the number of slow steps and their cost."""
     slow = slow_steps(step_times_s)
     beyond_s = sum(step_times_s[step] for step in slow) - len(slow) * float(np.median(times_s))
     return {m.SLOW_STEPS: float(len(slow)), m.SLOW_STEPS_SHARE: beyond_s / float(times_s.sum())}
 
 
 def slow_steps(step_times_s: Mapping[int, float]) -> list[int]:
-    """The steps that SLOW_STEPS counts."""
+    """Return the steps that SLOW_STEPS counts."""
     times_s = np.fromiter(step_times_s.values(), float)
     middle = float(np.median(times_s))
     deviation_s = m.MAD_TO_DEVIATION * float(np.median(np.abs(times_s - middle)))
@@ -41,7 +41,7 @@ def slow_steps(step_times_s: Mapping[int, float]) -> list[int]:
 
 
 def drift(times_s: NDArray[np.float64]) -> dict[Metric, float]:
-    """How far the step time went over the run, and how surely.
+    """Return the drift of the step time over the run, with its p.
 
     Over blocks, because neighbouring steps are alike, which makes single ones surer than they are. Slope: Sen 1968,
     https://doi.org/10.1080/01621459.1968.10480934. By hand, since importing scipy.stats takes longer than a report.
@@ -56,7 +56,7 @@ def drift(times_s: NDArray[np.float64]) -> dict[Metric, float]:
 
 
 def chance(blocks: NDArray[np.float64], balance: int) -> float:
-    """How often values without a trend have a balance of rises and falls over all pairs so far from 0, or farther.
+    """Return the two-sided p of Kendall's S, the balance of rises and falls over all pairs.
 
     Kendall's test (Rank Correlation Methods, 1970): exact by the number of permutations with so many inversions, or
     where values are equal by the normal distribution with the variance that they leave.

@@ -51,9 +51,8 @@ def regress(
     content = build(read(paths, may_spawn=True))
     now = parsed(to_csv(content.rows), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
-    content = replace(
-        content, answers=[sentence(found), *content.answers], sections=[section(found), *content.sections]
-    )
+    headlines = [sentence(found), *content.headlines]
+    content = replace(content, headlines=headlines, sections=[section(found), *content.sections])
     page = write(content, folder, chosen)
     show(found, page)
     return 0 if found.passed else REGRESSED

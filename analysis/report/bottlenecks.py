@@ -1,7 +1,7 @@
-"""What holds it back, in sentences, as far as records tell: slower steps, traffic, time without steps, restarts.
+"""Bottlenecks in sentences: slower steps, stragglers, communication, time without steps, restarts.
 
-Of each task the point is told that the answer is about: the one with the most ranks of its line, else the fastest. What
-was not recorded has no sentence.
+The sentences of a task are about the point of its headline: the one with the most ranks of its line, else the fastest.
+A quantity that was not recorded has no sentence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.formatting import plural, shown, significant, unit
-from analysis.report.headline import farthest, fastest, prefix, told_line
+from analysis.report.headline import farthest, fastest, headline_line, prefix
 from analysis.report.sections.goodput import lost_words
 from analysis.report.sections.stragglers import cost, who
 from analysis.run import RunResult
@@ -23,9 +23,9 @@ from jobs.layout import AXES, Layout
 from jobs.metrics import Metric
 from jobs.schema import ScalingMode
 
-# A step of the slowest tenth that takes this much longer than the median is worth a sentence.
+# Steps are uneven if the slowest tenth takes this many times the median step.
 SLOW_STEP_RATIO = 1.1
-# What is less of the wall time is not named.
+# A smaller share of the wall time is not listed.
 SMALLEST_SHARE = 0.01
 LATER_STEPS = (m.WARMUP_TIME, m.STEADY_TIME)
 OTHER_PARTS = (
@@ -37,8 +37,8 @@ OTHER_PARTS = (
 
 
 @dataclass(frozen=True)
-class Told:
-    """The point to tell of, with its line, and the reference where the line has one."""
+class Focus:
+    """The point that the sentences are about, with its line, and the reference if the line has one."""
 
     group: Group
     point: Point
@@ -46,62 +46,62 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What holds a task back; the heading starts with the hardware."""
+class Bottlenecks:
+    """The bottlenecks of a task; the heading starts with the hardware."""
 
     heading: str
     sentences: Sequence[str]
 
 
-def limits(groups: Sequence[Group]) -> list[Limits]:
-    """What is known of each task; a task of which nothing is has none."""
+def bottlenecks(groups: Sequence[Group]) -> list[Bottlenecks]:
+    """Return the bottlenecks of each task for which any is known."""
     tasks = by_task(groups).values()
     found = []
     for members in tasks:
-        told = point_told(members)
-        if told is None:
+        focus = focus_of(members)
+        if focus is None:
             continue
-        sentences = [said for rule in RULES if (said := rule(told))] + restarts(members)
+        sentences = [sentence for rule in RULES if (sentence := rule(focus))] + restarts(members)
         start = prefix(members, name_task=len(tasks) > 1)
         if sentences:
-            found.append(Limits(f"{start}what holds {told.group.label} on {told.point.place} back", sentences))
+            found.append(Bottlenecks(f"{start}bottlenecks of {focus.group.label} on {focus.point.place}", sentences))
     return found
 
 
-def point_told(groups: Sequence[Group]) -> Told | None:
-    """What the answer of a task is about; None where all losses disagree."""
-    line = told_line(groups)
+def focus_of(groups: Sequence[Group]) -> Focus | None:
+    """Return the point of a task's headline; None if all losses disagree."""
+    line = headline_line(groups)
     point = line and farthest(line)
     if line and point:
-        return Told(line, point, line.reference)
+        return Focus(line, point, line.reference)
     best = fastest(groups)
-    return Told(*best, None) if best else None
+    return Focus(*best, None) if best else None
 
 
 # --- one sentence each -----------------------------------------------------------------------------------------
 
 
-def growth(told: Told) -> str | None:
-    """How much longer a step takes than ideal scaling from the reference would make it."""
-    now = told.point.spread(m.STEP_TIME_MEDIAN)
-    before = told.reference.spread(m.STEP_TIME_MEDIAN) if told.reference else None
-    if told.reference is None or now is None or before is None:
+def growth(focus: Focus) -> str | None:
+    """Compare the step time with ideal scaling from the reference."""
+    now = focus.point.spread(m.STEP_TIME_MEDIAN)
+    before = focus.reference.spread(m.STEP_TIME_MEDIAN) if focus.reference else None
+    if focus.reference is None or now is None or before is None:
         return None
-    if told.group.mode == STRONG:
-        ideal_s = before.median * told.reference.ranks / told.point.ranks
-    elif told.group.mode == ScalingMode.weak.name:
+    if focus.group.mode == STRONG:
+        ideal_s = before.median * focus.reference.ranks / focus.point.ranks
+    elif focus.group.mode == ScalingMode.weak.name:
         ideal_s = before.median
     else:
         return None
     return (
         f"A step takes {shown(m.STEP_TIME_MEDIAN, now.median)} s, {significant(now.median / ideal_s, 3)} times the "
-        f"{shown(m.STEP_TIME_MEDIAN, ideal_s)} s of ideal {told.group.mode} scaling from {told.reference.place}."
+        f"{shown(m.STEP_TIME_MEDIAN, ideal_s)} s of ideal {focus.group.mode} scaling from {focus.reference.place}."
     )
 
 
-def traffic(told: Told) -> str | None:
-    """What a rank sends in a step, and over which axes that cross nodes."""
-    layout = MeasuredLayout(told.group, told.point)
+def traffic(focus: Focus) -> str | None:
+    """Report the bytes that a rank sends in a step, and how many of them over axes that cross nodes."""
+    layout = MeasuredLayout(focus.group, focus.point)
     if not layout.collectives:
         return None
     sent = {axis: sum(each.payload_bytes for each in layout.over(axis)) for axis in axes_of([layout])}
@@ -111,21 +111,20 @@ def traffic(told: Told) -> str | None:
         part = sum(sent[axis] for axis in crossing)
         much = "all" if part == sum(sent.values()) else in_unit(part)
         where = f", {much} of it over axes that cross nodes ({', '.join(crossing)})"
-    elif told.point.nodes == 1:
+    elif focus.point.nodes == 1:
         where = ", all inside a node"
     else:
         where = ""
     return (
-        f"A rank sends {total} a step{where}. How much of the step that takes is not recorded: part of it may "
-        "hide behind computation."
+        f"A rank sends {total} a step{where}. The time of it is not recorded, and a part may overlap with computation."
     )
 
 
-def slow_steps(told: Told) -> str | None:
-    """Whether some steps are much slower than the median one."""
+def slow_steps(focus: Focus) -> str | None:
+    """Report steps that are much slower than the median one."""
     ratios = [
         run.values[m.STEP_TIME_P90] / run.values[m.STEP_TIME_MEDIAN]
-        for run in told.point.runs
+        for run in focus.point.runs
         if m.STEP_TIME_P90 in run.values and m.STEP_TIME_MEDIAN in run.values
     ]
     if not ratios or statistics.median(ratios) < SLOW_STEP_RATIO:
@@ -134,19 +133,19 @@ def slow_steps(told: Told) -> str | None:
     return f"Steps are uneven: the slowest tenth takes at least {ratio} times the median step."
 
 
-def straggler(told: Told) -> str | None:
-    """The rank or node that the others wait for, of the run that it costs most."""
-    found = [(run.stragglers[0], run) for run in told.point.runs if run.stragglers]
+def straggler(focus: Focus) -> str | None:
+    """Report the rank or node that the others wait for, in the run with the largest share."""
+    found = [(run.stragglers[0], run) for run in focus.point.runs if run.stragglers]
     if not found:
         return None
     worst, run = max(found, key=lambda each: each[0].share)
-    where = f", in {run.name}" if len(told.point.runs) > 1 else ""
+    where = f", in {run.name}" if len(focus.point.runs) > 1 else ""
     return f"The others wait for {who(worst)}{where}: {cost(worst)}."
 
 
-def time_without_steps(told: Told) -> str | None:
-    """The share of the wall time that steps have, and what takes the rest."""
-    runs = [run for run in told.point.runs if run.values.get(m.TOTAL_TIME)]
+def time_without_steps(focus: Focus) -> str | None:
+    """Split the wall time into steps and the rest."""
+    runs = [run for run in focus.point.runs if run.values.get(m.TOTAL_TIME)]
     total_s = math.fsum(run.values[m.TOTAL_TIME] for run in runs)
     if not total_s:
         return None
@@ -157,7 +156,7 @@ def time_without_steps(told: Told) -> str | None:
     rest = [(share(metric), name) for metric, name in OTHER_PARTS]
     named = [f"{name} {percent(part)}" for part, name in sorted(rest, reverse=True) if part >= SMALLEST_SHARE]
     mean_s = significant(total_s / len(runs), 3)
-    return f"Steps after the first have {percent(share(*LATER_STEPS))} of the wall time ({mean_s} s a run)" + (
+    return f"Steps after the first take {percent(share(*LATER_STEPS))} of the wall time ({mean_s} s a run)" + (
         f"; {', '.join(named)}." if named else "."
     )
 
@@ -166,7 +165,7 @@ RULES = (growth, straggler, traffic, slow_steps, time_without_steps)
 
 
 def restarts(groups: Sequence[Group]) -> list[str]:
-    """What it cost that runs were started more than once, by the run that lost most."""
+    """Report the restarts and the lowest goodput."""
     runs = every_run(groups)
     known = [run for run in runs if run.attempts > 1 and m.GOODPUT in run.values]
     if not known:
@@ -183,12 +182,12 @@ def restarts(groups: Sequence[Group]) -> list[str]:
 
 
 def every_run(groups: Iterable[Group]) -> list[RunResult]:
-    """The runs of all points, believed or not, each once."""
+    """Return the runs of all points, with doubted ones, each once."""
     return [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
 
 
 def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:
-    """Whether ranks on different nodes meet on an axis; no where the plan does not tell."""
+    """Return True if an axis has ranks on different nodes; False if the plan has no whole grid."""
     point, grid = layout.point, layout.grid
     if point.nodes is None:
         return False
@@ -204,10 +203,10 @@ def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:
 
 
 def in_unit(payload_bytes: float) -> str:
-    """Bytes that are sent, with their unit."""
+    """Return sent bytes with their unit."""
     return f"{shown(m.COLLECTIVE_BYTES, payload_bytes)} {unit(m.COLLECTIVE_BYTES)}"
 
 
 def percent(share: float) -> str:
-    """A share as a percentage."""
+    """Return a share as a percentage."""
     return f"{significant(100 * share, 3)} %"

@@ -35,7 +35,7 @@ REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_TO_TELL_REPEATS = 0.05, 5, 4
 
 
 def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
-    """What a reader must know before believing the report."""
+    """Return the warnings of a report."""
     used = [run for run in runs if run.used]
     own = [run for run in used if run.log is None]
     logs = [run for run in used if run.log is not None]
@@ -125,7 +125,7 @@ def hosts_differ(runs: list[RunResult]) -> list[str]:
 
 
 def sockets_between_nodes(runs: list[RunResult]) -> list[str]:
-    """Runs on several nodes between which NCCL sent over TCP; of nodes that are emulated it could do nothing else."""
+    """Report runs on several real nodes between which NCCL used TCP."""
     over = [
         run.name
         for run in runs
@@ -141,7 +141,7 @@ def sockets_between_nodes(runs: list[RunResult]) -> list[str]:
 
 
 def batch_differs(runs: list[RunResult]) -> list[str]:
-    """Global batches of different size, whose losses are not comparable."""
+    """Report global batches of different size, whose losses are not comparable."""
     sizes = sorted({size for run in runs if isinstance(size := run.plan.get("global_batch_size"), int)})
     if len(sizes) < 2:
         return []
@@ -153,45 +153,45 @@ def batch_differs(runs: list[RunResult]) -> list[str]:
 
 
 def ended_badly(runs: list[RunResult]) -> list[str]:
-    """Logs of runs that did not end well, whose steps count all the same."""
+    """Report logs of runs that failed, whose steps count nevertheless."""
     failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.cause is not FailureCause.unknown]
     sentences = [
-        f"{run.name} ended badly ({run.state}); its steps until then count. {Failure.of(run.path.name, verdict).proof}"
+        f"{run.name} failed ({run.state}); its steps until then count. {Failure.of(run.path.name, verdict).proof}"
         for run in failed
         if run.log and (verdict := run.log.verdict) and verdict.line and verdict.proof
     ]
-    return first_of(sentences, "Further logs of runs that ended badly")
+    return first_of(sentences, "Further logs of failed runs")
 
 
 def several_attempts(runs: list[RunResult]) -> list[str]:
-    """Trainings of several attempts, and files that may belong to one."""
+    """Report trainings of several attempts, and files that may belong to one."""
     sentences = [run.log.note for run in runs if run.log and run.log.note]
     return first_of(sentences, "Further logs of several attempts")
 
 
 def facts_contradicted(runs: list[RunResult]) -> list[str]:
-    """Numbers that a log tells otherwise than the facts.yaml that goes before it."""
+    """Report numbers in logs that contradict facts.yaml."""
     sentences = []
     for run in runs:
         for metric, fact in run.log.facts.items() if run.log else ():
             told, used = told_by_log(run, metric), FACTS_FILE
             batch = run.plan.get("global_batch_size")
             if metric is a.GLOBAL_BATCH_SIZE and batch != fact:
-                # Steps that tell their batch go before what is said of all of them.
+                # A batch reported with each step overrides facts.yaml.
                 told, used = batch, "the log"
             if told is not None and told != fact:
                 numbers = [
                     str(bool(each)).lower() if metric.name in SWITCHES else f"{each:,.0f}" for each in (fact, told)
                 ]
                 sentences.append(
-                    f"{FACTS_FILE} says {metric.name} {numbers[0]}, {run.name} says {numbers[1]}; "
-                    f"what {used} says was used."
+                    f"{FACTS_FILE} has {metric.name} {numbers[0]}, {run.name} has {numbers[1]}; "
+                    f"the value of {used} is used."
                 )
-    return first_of(sentences, f"Further numbers that logs tell otherwise than {FACTS_FILE}")
+    return first_of(sentences, f"Further numbers in logs that contradict {FACTS_FILE}")
 
 
 def told_by_log(run: RunResult, metric: Metric) -> float | None:
-    """A number as the log alone tells it; its ranks also by its nodes."""
+    """Return a number of the log itself; ranks also by nodes times ranks per node."""
     told = run.log.settings if run.log else {}
     if metric is a.RANKS and metric not in told and {a.NODES, a.RANKS_PER_NODE} <= told.keys():
         return told[a.NODES] * told[a.RANKS_PER_NODE]
@@ -199,7 +199,7 @@ def told_by_log(run: RunResult, metric: Metric) -> float | None:
 
 
 def places_impossible(runs: list[RunResult]) -> list[str]:
-    """Logs that cannot have had as many nodes and ranks as a facts.yaml makes of them."""
+    """Report logs whose nodes and ranks contradict each other because of facts.yaml."""
     sentences = []
     for run in runs:
         nodes, per_node, ranks = (run.setting(name) for name in ("nodes", "ranks_per_node", "ranks"))
@@ -208,13 +208,13 @@ def places_impossible(runs: list[RunResult]) -> list[str]:
             each = f" with {plural(per_node, 'rank')} each" if per_node else ""
             sentences.append(
                 f"With {FACTS_FILE}, {run.name} has {plural(ranks, 'rank')} on {plural(nodes, 'node')}{each}, which "
-                f"cannot be: correct nodes, ranks_per_node or ranks in {FACTS_FILE}."
+                f"is impossible: correct nodes, ranks_per_node or ranks in {FACTS_FILE}."
             )
-    return first_of(sentences, f"Further logs whose nodes and ranks cannot be as {FACTS_FILE} says")
+    return first_of(sentences, f"Further logs whose nodes and ranks are impossible with {FACTS_FILE}")
 
 
 def work_differs(groups: Iterable[Group]) -> list[str]:
-    """Lines whose points did not do the same work."""
+    """Report lines whose points did not do the same work."""
     sentences = [
         f"{group.described}: {why}. Its speedup and efficiency compare throughputs only, and neither strong nor weak "
         "scaling; how many samples a given quality takes may differ from point to point."
@@ -225,7 +225,7 @@ def work_differs(groups: Iterable[Group]) -> list[str]:
 
 
 def repeats_apart(groups: Iterable[Group]) -> list[str]:
-    """Repeats that are much faster or slower than the others of their point."""
+    """Report repeats that are much faster or slower than the others of their point."""
     sentences = []
     for group in groups:
         for point in group.points:
@@ -236,7 +236,7 @@ def repeats_apart(groups: Iterable[Group]) -> list[str]:
                 sentences += [
                     f"{run.name} has {shown(point.rate, run.values[point.rate])} {per_second(point.rate)}, "
                     f"{abs(relative_change(run.values[point.rate], middle)) * 100:.0f} % from the median of its "
-                    f"{len(point.runs)} repeats, {group.label} on {point.place}. It counts: find out what it ran into."
+                    f"{len(point.runs)} repeats, {group.label} on {point.place}. It counts: check its node and log."
                     for run in point.runs
                     if abs(run.values[point.rate] - middle) > limit
                 ]
@@ -244,19 +244,19 @@ def repeats_apart(groups: Iterable[Group]) -> list[str]:
 
 
 def ranks_untold(runs: list[RunResult]) -> list[str]:
-    """Logs that cannot stand on an axis of ranks."""
+    """Report logs without a number of ranks."""
     without = [run.name for run in runs if run.ranks is None]
     if not without:
         return []
     which = f"{', '.join(without[:3])}{', ...' if len(without) > 3 else ''}"
-    tell, them = ("log does", "it") if len(without) == 1 else ("logs do", "them")
+    logs, them = ("log does", "it") if len(without) == 1 else ("logs do", "them")
     return [
-        f"{len(without):,} {tell} not tell how many ranks there were ({which}): measured, but in no line and no "
+        f"{len(without):,} {logs} not contain the number of ranks ({which}): measured, but in no line and no "
         f"figure. Write `ranks: N` into a {FACTS_FILE} beside {them}."
     ]
 
 
 def planned(runs: list[RunResult]) -> list[str]:
-    """What the plan warned of before the runs were submitted."""
+    """Report the warnings of the plans."""
     counts = Counter(str(text) for run in runs for text in as_list(run.plan.get("warnings")))
-    return [f"Said before submission, of {plural(count, 'run')}: {text}" for text, count in sorted(counts.items())]
+    return [f"Warned before submission, for {plural(count, 'run')}: {text}" for text, count in sorted(counts.items())]

@@ -64,7 +64,7 @@ def compared_report(a: Found, b: Found) -> tuple[Report, list[str]]:
     text = sentences(comparison)
     report = replace(
         content,
-        answers=[*text, *content.answers],
+        headlines=[*text, *content.headlines],
         warnings=[*order_of_time(*sides), *content.warnings],
         figures=[*ratios_figure(comparison), *content.figures],
         sections=[*sections(comparison), *content.sections],

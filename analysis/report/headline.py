@@ -1,8 +1,8 @@
-"""The answer in one sentence a task: how far the best line scales, and which point is fastest.
+"""The headline, one sentence a task: how far the best line scales, and which point is fastest.
 
-A task is what throughputs may be compared over: the same model, data and sequence length. The line that is told is
-that of the fastest point, or the one with the most ranks where that has no other rank count; doubtful points
-(analysis.report.caveats) are never told.
+Throughputs are compared within a task: the same model, data and sequence length. The headline is about the line of the
+fastest point, or about the one with the most ranks if that line has no other rank count. Doubtful points (see
+analysis.report.caveats) are never named.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from analysis.scaling.groups import Group, Point, by_task
 from jobs import metrics as m
 
 
-def answers(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
-    """One sentence for each task of the report, or one that says why there is none."""
+def headlines(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
+    """Return one sentence for each task of the report, or one with the reason that there is none."""
     if not groups:
-        return [no_answer(runs)]
+        return [no_headline(runs)]
     tasks = by_task(groups).values()
-    return [answer(members, prefix(members, name_task=len(tasks) > 1)) for members in tasks]
+    return [headline(members, prefix(members, name_task=len(tasks) > 1)) for members in tasks]
 
 
-def no_answer(runs: Collection[RunResult]) -> str:
-    """Why no question is answered."""
+def no_headline(runs: Collection[RunResult]) -> str:
+    """Return the reason that there is no result."""
     if not runs:
-        return "No scaling result: that takes trainings. What was measured is below."
+        return "No scaling result: there is no training run. Other measurements are below."
     if any(run.used for run in runs):
-        return "No scaling result: no log tells how many ranks there were; the warnings say what to write."
+        return "No scaling result: no log contains the number of ranks; see the warnings for what to add."
     if len(runs) > 1:
         return f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
     return "No result: the run cannot be used; the reason is below."
 
 
 def prefix(groups: Sequence[Group], *, name_task: bool) -> str:
-    """The first words of a sentence on a task: the hardware, then the task where there are several."""
+    """Return the first words of a sentence: the hardware, then the task if there are several."""
     first = groups[0].runs[0]
     task = [str(name)] if (name := first.setting("data.name")) else [groups[0].model]
     task += [f"sequence length {length:,}"] if (length := first.setting("job.sequence_length")) else []
@@ -44,21 +44,21 @@ def prefix(groups: Sequence[Group], *, name_task: bool) -> str:
 
 
 def fastest(groups: Sequence[Group]) -> tuple[Group, Point] | None:
-    """The point with the most tokens per second, with its line; None when no point may be told."""
+    """Return the point with the highest throughput and its line; None if all points are doubtful."""
     points = [(group, point) for group in groups for point in group.points if not point.doubtful]
     return max(points, key=lambda item: item[1].throughput.median, default=None)
 
 
-def told_line(groups: Sequence[Group]) -> Group | None:
-    """The line whose scaling is told; None when none of them scales, or no point may be told."""
+def headline_line(groups: Sequence[Group]) -> Group | None:
+    """Return the line of the headline; None if none has two rank counts, or all points are doubtful."""
     best = fastest(groups)
     if best and farthest(best[0]):
         return best[0]
     return max((line for line in groups if farthest(line)), key=lambda line: line.points[-1].ranks, default=None)
 
 
-def answer(groups: Sequence[Group], start: str) -> str:
-    """The sentence of one task."""
+def headline(groups: Sequence[Group], start: str) -> str:
+    """Return the sentence of one task."""
     best = fastest(groups)
     if best is None:
         return f"{start}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
@@ -66,7 +66,7 @@ def answer(groups: Sequence[Group], start: str) -> str:
     points = [each for line in groups for each in line.points if not each.doubtful]
     rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
     spread = repeats(point.throughput) + overlap(point, points)
-    line = told_line(groups)
+    line = headline_line(groups)
     if line is None:
         why = (
             "the losses that a reference needs are not believed"
@@ -84,15 +84,15 @@ def answer(groups: Sequence[Group], start: str) -> str:
 
 
 def farthest(group: Group) -> Point | None:
-    """The point with the most ranks that may be told; None when it or the reference is doubtful or absent."""
+    """Return the believed point with the most ranks; None if it or the reference is doubtful or absent."""
     if group.reference is None or group.reference.doubtful:
         return None
-    told = [point for point in group.points if not point.doubtful and point.ranks > group.reference.ranks]
-    return told[-1] if told else None
+    believed = [point for point in group.points if not point.doubtful and point.ranks > group.reference.ranks]
+    return believed[-1] if believed else None
 
 
 def reach(group: Group) -> str:
-    """How far a line scales, with reference, mode, repeats and spread."""
+    """Return how far a line scales, with reference, mode, repeats and spread."""
     reference, point = group.reference, farthest(group)
     assert reference is not None
     assert point is not None
@@ -116,7 +116,7 @@ def reach(group: Group) -> str:
 
 
 def overlap(fastest: Point, points: Sequence[Point]) -> str:
-    """How many points are as fast as the fastest, or have a repeat that is: it is then not fastest beyond doubt."""
+    """Return how many points are as fast as the fastest, or have a repeat that is; empty if none."""
     best, others = fastest.throughput, [point.throughput for point in points if point is not fastest]
     equal = sum(other.median == best.median for other in others)
     within = sum(other.median < best.median and other.high >= best.low for other in others)
@@ -127,7 +127,7 @@ def overlap(fastest: Point, points: Sequence[Point]) -> str:
 
 
 def repeats(spread: Spread) -> str:
-    """The number of repeats and their spread: `n = 2, 5,200 to 5,400`."""
+    """Return the number of repeats and their spread: `n = 2, 5,200 to 5,400`."""
     if spread.n == 1:
         return "n = 1, no spread"
     # Rates have the same digits, whatever they count.

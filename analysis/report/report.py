@@ -29,12 +29,12 @@ from analysis.formatting import ABSENT, one_line, plural, unbroken
 from analysis.formatting import markdown_cell as escaped
 from analysis.load.discover import Found, read
 from analysis.logs.steps import WARM_UP_RULE
-from analysis.report.bottlenecks import Limits, limits
+from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure, Section
-from analysis.report.headline import answers
+from analysis.report.headline import headlines
 from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
 from analysis.report.leaderboard import answers as campaign_answers
 from analysis.report.leaderboard import sections as campaign_sections
@@ -70,8 +70,8 @@ class Report:
 
     title: str
     lead: str
-    answers: Sequence[str]
-    limits: Sequence[Limits]
+    headlines: Sequence[str]
+    bottlenecks: Sequence[Bottlenecks]
     warnings: Sequence[str]
     groups: Sequence[Group]
     rows: Sequence[Row]
@@ -149,8 +149,8 @@ def build(found: Found) -> Report:
     return Report(
         title=report_title(found),
         lead=lead(used, len(runs)) if runs else f"{plural(len(found.logs), 'log')}; none tells of a training.",
-        answers=[*campaign_answers(runs), *answers(groups, runs)],
-        limits=limits(groups),
+        headlines=[*campaign_answers(runs), *headlines(groups, runs)],
+        bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),
         groups=groups,
         rows=rows_of(runs, groups, doubts, failures(runs)),
@@ -303,10 +303,10 @@ def markdown(content: Report) -> str:
     """The answer and the tables as Markdown; warnings and reasons included."""
     columns, shared = fold(content.used)
     parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
-    parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.answers]
-    for limit in content.limits:
-        said = "".join(f"- {escaped(sentence)}\n" for sentence in limit.sentences)
-        parts.append(f"\n## {escaped(limit.heading)}\n\n{said}")
+    parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.headlines]
+    for each in content.bottlenecks:
+        said = "".join(f"- {escaped(sentence)}\n" for sentence in each.sentences)
+        parts.append(f"\n## {escaped(each.heading)}\n\n{said}")
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.campaigns]

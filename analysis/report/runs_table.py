@@ -308,4 +308,4 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     cells = [[markdown_cell(cell) for cell in row] for row in rows]
     frame = pd.DataFrame(cells, columns=[markdown_cell(heading) for heading in headings])
     # No cell is padded to the widest one, which may be long, and none is taken for a number.
-    return frame.to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True) + "\n"
+    return f"{frame.to_markdown(index=False, tablefmt='github', stralign=None, disable_numparse=True)}\n"

@@ -155,7 +155,7 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(opened: Callable[...,
     page = opened(sweep, PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
     # The answer is on the first screen.
-    answer = page.locator("section.answer").bounding_box()
+    answer = page.locator("section.headline").bounding_box()
     assert answer is not None
     assert answer["y"] < 600
 

@@ -69,7 +69,8 @@ def latex_table(groups: Sequence[Group]) -> str:
         f"against the point with the fewest ranks of the same line.{same}"
     )
     alignment = "".join("r" if i > 1 else "l" for i, _ in kept)
-    return HEAD + table.style.hide(axis="index").set_table_styles(SMALL).to_latex(
+    styled = table.style.hide(axis="index").set_table_styles(SMALL)
+    source = styled.to_latex(
         environment="table*",
         position_float="centering",
         caption=escaped(caption),
@@ -77,6 +78,7 @@ def latex_table(groups: Sequence[Group]) -> str:
         column_format=f"@{{}}{alignment}@{{}}",
         hrules=True,
     )
+    return f"{HEAD}{source}"
 
 
 def two_lines(heading: str) -> str:

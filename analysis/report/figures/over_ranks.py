@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, shown_spread, title
 from analysis.intervals import Spread
-from analysis.report.figures.style import MOST_LEGEND_LINES, Figure, Look, empty_plot, legend, word
+from analysis.report.figures.style import MOST_LEGEND_LINES, Figure, Style, empty_plot, legend, word
 from analysis.scaling.groups import RATES, WEAK, Group, Point
 from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
 from jobs import metrics as m
@@ -37,7 +37,7 @@ def over_ranks(
     heading: str,
     metric: Metric,
     groups: Sequence[Group],
-    looks: dict[str, Look],
+    styles: dict[str, Style],
     spread_at: Callable[[Group, Point], Spread | None],
     *,
     fits: Mapping[str, Fit] = MappingProxyType({}),
@@ -65,9 +65,9 @@ def over_ranks(
     side_by_side = len(ranks) == 1
     for i, (group, spreads) in enumerate(drawn):
         x = [i if side_by_side else point.ranks for point, _ in spreads]
-        plot.add_trace(line(group, spreads, x, metric, looks[group.label]))
+        plot.add_trace(line(group, spreads, x, metric, styles[group.label]))
     add_ideal(plot, metric, [group for group, _ in drawn], ranks)
-    add_extrapolated(plot, metric, fits, looks)
+    add_extrapolated(plot, metric, fits, styles)
     plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else ranks_axis(ranks)))
     plot.update_yaxes(title_text=title(metric))
     if both_log:
@@ -81,7 +81,7 @@ def over_ranks(
 
 
 def line(
-    group: Group, spreads: Sequence[tuple[Point, Spread]], x: Sequence[int], metric: Metric, look: Look
+    group: Group, spreads: Sequence[tuple[Point, Spread]], x: Sequence[int], metric: Metric, style: Style
 ) -> go.Scatter:
     """One group's line: medians, with bars from the smallest to the largest repeat."""
     size = unit_size(metric)
@@ -99,9 +99,9 @@ def line(
             "width": 5,
         },
         mode="lines+markers",
-        line={"color": look.colour, "dash": look.dash, "width": 2},
+        line={"color": style.colour, "dash": style.dash, "width": 2},
         marker={
-            "symbol": [f"{look.symbol}-open" if point.doubtful else look.symbol for point, _ in spreads],
+            "symbol": [f"{style.symbol}-open" if point.doubtful else style.symbol for point, _ in spreads],
             "size": 9,
         },
         hoverinfo="text",
@@ -126,7 +126,7 @@ def add_ideal(plot: go.Figure, metric: Metric, groups: Sequence[Group], ranks: S
         plot.add_trace(go.Scatter(name=named, x=x, y=y, mode="lines", line=style, hoverinfo="skip"))
 
 
-def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], looks: dict[str, Look]) -> None:
+def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], styles: dict[str, Style]) -> None:
     """Fitted laws from the most measured ranks on, dotted and open, in the colours of their lines; one legend entry."""
     size = unit_size(metric)
     for label, fit in fits.items():
@@ -141,7 +141,7 @@ def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], l
                 x=x,
                 y=[fit.throughput(ranks).value / size for ranks in x],
                 mode="lines+markers",
-                line={"color": looks[label].colour, "dash": "dot", "width": 1.5},
+                line={"color": styles[label].colour, "dash": "dot", "width": 1.5},
                 marker={"symbol": "circle-open", "size": [0] * (len(x) - 1) + [11]},
                 hoverinfo="text",
                 hovertext=f"{plot_text(label)}<br>{where}<br>{far}",

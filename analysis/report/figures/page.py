@@ -17,7 +17,7 @@ from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
 from analysis.report.figures.over_ranks import of, over_ranks
 from analysis.report.figures.startup import startup_bars
-from analysis.report.figures.style import Figure, Look, empty_plot, legend, looks_of, word
+from analysis.report.figures.style import Figure, Style, empty_plot, legend, styles_of, word
 from analysis.run import RunResult
 from analysis.scaling.groups import RATES, Group, Point
 from analysis.scaling.laws import best_fits
@@ -40,33 +40,33 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
     """The figures in the order of the page; none when no run is used."""
     if not groups:
         return []
-    looks = looks_of(groups)
+    styles = styles_of(groups)
     return [
         *(
-            over_ranks("Throughput", rate, counted, looks, lambda _, point: point.throughput, fits=best_fits(counted))
+            over_ranks("Throughput", rate, counted, styles, lambda _, point: point.throughput, fits=best_fits(counted))
             for rate in RATES
             if (counted := [group for group in groups if group.rate is rate])
         ),
-        over_ranks("Speedup", m.SPEEDUP, groups, looks, Group.speedup),
-        over_ranks("Efficiency", m.EFFICIENCY, groups, looks, Group.efficiency),
-        *where_known(BEFORE_STEP_TIME, groups, looks),
-        over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, looks, of(m.STEP_TIME_MEDIAN)),
-        *where_known(AFTER_STEP_TIME, groups, looks),
+        over_ranks("Speedup", m.SPEEDUP, groups, styles, Group.speedup),
+        over_ranks("Efficiency", m.EFFICIENCY, groups, styles, Group.efficiency),
+        *where_known(BEFORE_STEP_TIME, groups, styles),
+        over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, styles, of(m.STEP_TIME_MEDIAN)),
+        *where_known(AFTER_STEP_TIME, groups, styles),
         *side_by_side(groups),
         time_split(groups),
         *startup_bars(groups),
         *goodput_bars(groups),
-        loss_curves(groups, looks),
-        over_ranks("Memory per rank", m.MEMORY_PEAK, groups, looks, of(m.MEMORY_PEAK)),
+        loss_curves(groups, styles),
+        over_ranks("Memory per rank", m.MEMORY_PEAK, groups, styles, of(m.MEMORY_PEAK)),
     ]
 
 
-def where_known(metrics: Mapping[Metric, str], groups: Sequence[Group], looks: dict[str, Look]) -> Iterator[Figure]:
+def where_known(metrics: Mapping[Metric, str], groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[Figure]:
     """A figure over ranks of each of these metrics that any run has, under its heading."""
     told = {metric for group in groups for run in group.runs for metric in run.values}
     for metric, heading in metrics.items():
         if metric in told:
-            yield over_ranks(heading, metric, groups, looks, of(metric))
+            yield over_ranks(heading, metric, groups, styles, of(metric))
 
 
 PARTS = (
@@ -112,7 +112,7 @@ def typical(point: Point) -> RunResult:
     return next(run for run in point.runs if run.values[point.rate] == middle)
 
 
-def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:
+def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
     """Loss over steps, one line a run, in the colour of its group; of very many runs one a point."""
     points = [(group, point) for group in groups for point in group.points]
     runs = [(group, point, run) for group, point in points for run in dict.fromkeys(point.runs + point.doubted)]
@@ -125,7 +125,7 @@ def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:
     named: set[str] = set()
     for group, point, run in runs:
         steps = list(thinned(list(run.losses), most))
-        look = looks[group.label]
+        style = styles[group.label]
         plot.add_trace(
             go.Scatter(
                 name=plot_text(group.label),
@@ -134,7 +134,7 @@ def loss_curves(groups: Sequence[Group], looks: dict[str, Look]) -> Figure:
                 x=steps,
                 y=[run.losses[step] for step in steps],
                 mode="lines+markers" if len(steps) == 1 else "lines",
-                line={"color": look.colour, "dash": look.dash, "width": 1.5},
+                line={"color": style.colour, "dash": style.dash, "width": 1.5},
                 hoverinfo="text",
                 hovertext=[
                     f"{plot_text(run.name)}, {point.place}<br>step {step}: loss {shown(m.LOSS, run.losses[step])}"

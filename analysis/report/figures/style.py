@@ -1,4 +1,4 @@
-"""How every figure of a report looks, and what figures and sections are: heading, words, plot or table.
+"""The style of every figure of a report, and what figures and sections are: heading, text, plot or table.
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart (https://jfly.uni-koeln.de/color); the marker's shape
 is the parallelism, so that a print without colour still reads.
@@ -55,20 +55,20 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a group is drawn, the same in every figure."""
+class Style:
+    """Colour, dash and symbol of a group, the same in every figure."""
 
     colour: str
     dash: str
     symbol: str
 
 
-def looks_of(groups: Sequence[Group]) -> dict[str, Look]:
-    """A look for each group, by label: colour and dash by order, symbol by parallelism."""
+def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
+    """A style for each group, by label: colour and dash by order, symbol by parallelism."""
     strokes = itertools.cycle((colour, dash) for dash in DASHES for colour in COLOURS)
     symbols = dict(zip(sorted({str(group.parallelism) for group in groups}), itertools.cycle(SYMBOLS), strict=False))
     return {
-        group.label: Look(*stroke, symbols[str(group.parallelism)])
+        group.label: Style(*stroke, symbols[str(group.parallelism)])
         for group, stroke in zip(groups, strokes, strict=False)
     }
 

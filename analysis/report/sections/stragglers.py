@@ -1,4 +1,4 @@
-"""How a page tells of stragglers: a sentence for what holds a point back, a warning, a row each."""
+"""Stragglers on the page: a sentence among the bottlenecks, a warning, a row each."""
 
 from __future__ import annotations
 

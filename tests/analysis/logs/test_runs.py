@@ -127,10 +127,10 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
     assert found.runs[0].used
     assert scaling_groups(found.runs) == []
     (said,) = warnings(found.runs, {})
-    assert said.startswith("1 log does not tell how many ranks there were (job.out)")
+    assert said.startswith("1 log does not contain the number of ranks (job.out)")
     assert said.endswith("Write `ranks: N` into a facts.yaml beside it.")
-    answer = "No scaling result: no log tells how many ranks there were; the warnings say what to write."
-    assert build(found).answers == [answer]
+    answer = "No scaling result: no log contains the number of ranks; see the warnings for what to add."
+    assert build(found).headlines == [answer]
     html = page(build(found))
     assert "<h2>Every run measured</h2>" in html
     assert "<h2>Results</h2>" not in html
@@ -167,8 +167,8 @@ def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -
     runs = read_runs([tmp_path])
     assert runs[0].ranks == 8
     assert warnings(runs, {}) == [
-        "facts.yaml says ranks 8, job.out says 16; what facts.yaml says was used.",
-        "facts.yaml says global_batch_size 32, job.out says 16; what the log says was used.",
+        "facts.yaml has ranks 8, job.out has 16; the value of facts.yaml is used.",
+        "facts.yaml has global_batch_size 32, job.out has 16; the value of the log is used.",
     ]
 
 
@@ -190,8 +190,8 @@ def test_more_nodes_than_ranks_in_facts_are_warned_of(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
     write(tmp_path / "facts.yaml", "nodes: 16\n")
     assert warnings(read_runs([tmp_path]), {}) == [
-        "With facts.yaml, job.out has 8 ranks on 16 nodes, which cannot be: correct nodes, ranks_per_node or ranks in "
-        "facts.yaml."
+        "With facts.yaml, job.out has 8 ranks on 16 nodes, which is impossible: correct nodes, ranks_per_node or "
+        "ranks in facts.yaml."
     ]
 
 
@@ -317,7 +317,7 @@ def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
     shutil.copy(SAMPLES / "nccl_tests.txt", logs)
     content = build(read([tmp_path]))
     assert (content.title, content.lead) == ("Report: fabric", "1 log; none tells of a training.")
-    assert content.answers == ["No scaling result: that takes trainings. What was measured is below."]
+    assert content.headlines == ["No scaling result: there is no training run. Other measurements are below."]
     section = next(each for each in content.measurements if each.heading == "nccl-tests")
     assert section.headings[:2] == ("File", "Message size (B)")
     assert "bus_bandwidth_bytes_per_s" in page(content)
@@ -329,9 +329,7 @@ def test_a_log_of_a_failed_run_says_the_line_that_proves_why(tmp_path: Path) -> 
     (run,) = read_runs([tmp_path])
     assert run.state == "out of host memory"
     said = " ".join(warnings([run], {}))
-    assert (
-        "job.out ended badly (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in said
-    )
+    assert "job.out failed (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in said
 
 
 def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) -> None:
@@ -339,7 +337,7 @@ def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) 
     write(tmp_path / "sacct.txt", "JobID|State|ExitCode\n7|FAILED|90:0\n7.0|OUT_OF_MEMORY|0:125\n")
     (run,) = read_runs([tmp_path])
     assert run.state == "out of host memory"
-    (sentence,) = [each for each in warnings([run], {}) if "ended badly" in each]
+    (sentence,) = [each for each in warnings([run], {}) if "failed (" in each]
     assert sentence.endswith("its steps until then count. sacct.txt:3: 7.0 OUT_OF_MEMORY, exit code 0:125")
     (row,) = csv.DictReader(to_csv(rows_of([run], [], {}, failures([run]))).splitlines())
     assert row["ended_by"] == "out_of_host_memory"
@@ -363,7 +361,7 @@ OUT_OF_MEMORY = (
 def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tmp_path: Path) -> None:
     run = one(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
     assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it told of any step", False)
-    assert build(read([tmp_path])).answers == ["No result: the run cannot be used; the reason is below."]
+    assert build(read([tmp_path])).headlines == ["No result: the run cannot be used; the reason is below."]
     (ended,) = failures([run]).values()
     assert ended.proof == "slurm-7.out:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau, theilslopes
 
 from analysis.load.discover import read_runs
-from analysis.metrics.step_variation import slow_steps, steadiness
+from analysis.metrics.step_variation import slow_steps, step_variation
 from analysis.report.caveats import warnings
 from analysis.report.report import report
 from jobs import metrics as m
@@ -48,7 +48,7 @@ def said(path: Path) -> list[str]:
 
 @given(st.lists(st.integers(1, 40), min_size=m.DRIFT_FEWEST_STEPS, max_size=90))
 def test_the_drift_and_its_p_are_those_of_theil_sen_and_of_kendall(times: list[int]) -> None:
-    values = steadiness(by_step([float(time) for time in times]))
+    values = step_variation(by_step([float(time) for time in times]))
     blocks = [float(np.median(block)) for block in np.array_split(times, m.DRIFT_BLOCKS)]
     order = range(m.DRIFT_BLOCKS)
     rise = theilslopes(blocks, order).slope * m.DRIFT_BLOCKS / np.median(times)
@@ -63,7 +63,7 @@ def test_the_drift_and_its_p_are_those_of_theil_sen_and_of_kendall(times: list[i
 def test_a_slow_step_is_found_and_its_cost_is_what_it_took_beyond_the_median() -> None:
     times_s = by_step([1.0] * 15 + [5.0] + [1.0] * 4)
     assert slow_steps(times_s) == [18]
-    values = steadiness(times_s)
+    values = step_variation(times_s)
     assert values[m.SLOW_STEPS] == 1
     assert values[m.SLOW_STEPS_SHARE] == pytest.approx(4 / 24)
 
@@ -85,8 +85,8 @@ def test_slow_steps_do_not_hide_each_other() -> None:
 
 
 def test_too_few_steps_have_neither_slow_ones_nor_a_drift() -> None:
-    assert steadiness(by_step([1.0] * 8 + [9.0])) == {}
-    assert set(steadiness(by_step(noise(49)))) == {m.SLOW_STEPS, m.SLOW_STEPS_SHARE}
+    assert step_variation(by_step([1.0] * 8 + [9.0])) == {}
+    assert set(step_variation(by_step(noise(49)))) == {m.SLOW_STEPS, m.SLOW_STEPS_SHARE}
 
 
 def test_slow_steps_are_named_with_number_steps_worst_and_cost(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_long_name_is_cut_in_the_middle(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rise", [-0.3, 0.1, 0.5])
 def test_a_drift_is_recovered_from_noise(rise: float) -> None:
     times_s = [time_s * (1 + rise * i / 199) for i, time_s in enumerate(noise(200))]
-    values = steadiness(by_step(times_s))
+    values = step_variation(by_step(times_s))
     assert values[m.STEP_TIME_DRIFT] == pytest.approx(rise / (1 + rise / 2), abs=0.02)
     assert values[m.STEP_TIME_DRIFT_P] < 0.001
 
@@ -137,11 +137,11 @@ def test_a_drift_is_recovered_from_noise(rise: float) -> None:
 def test_slow_steps_make_no_drift() -> None:
     times_s = noise(100)
     times_s[-5:] = [9.0] * 5
-    assert abs(steadiness(by_step(times_s))[m.STEP_TIME_DRIFT]) < 0.03
+    assert abs(step_variation(by_step(times_s))[m.STEP_TIME_DRIFT]) < 0.03
 
 
 def test_equal_step_times_have_no_drift_and_no_probability_of_one() -> None:
-    values = steadiness(by_step([1.0] * 60))
+    values = step_variation(by_step([1.0] * 60))
     assert values[m.STEP_TIME_DRIFT] == 0
     assert m.STEP_TIME_DRIFT_P not in values
 

@@ -1,4 +1,4 @@
-"""What holds it back: sentences from what runs recorded, and none from what they did not."""
+"""Bottlenecks: sentences from what runs recorded, and none from what they did not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
-from analysis.report.bottlenecks import Limits, limits
+from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs.rundir import RunDir
@@ -15,14 +15,14 @@ from tests.support.fake_events import killed_once
 from tests.support.fake_runs import MIB, a_run, counted, ended, finished_run, prepared, started, step, with_parallelism
 
 
-def told(path: Path) -> list[Limits]:
+def found(path: Path) -> list[Bottlenecks]:
     runs = read_runs([path])
     doubts = loss_doubts(runs)
-    return limits(scaling_groups(runs, doubts.keys()))
+    return bottlenecks(scaling_groups(runs, doubts.keys()))
 
 
 def only(path: Path) -> list[str]:
-    (task,) = told(path)
+    (task,) = found(path)
     return list(task.sentences)
 
 
@@ -50,42 +50,44 @@ def test_the_ideal_step_of_weak_scaling_is_as_long_as_the_reference_s(tmp_path: 
 
 def test_the_heading_names_the_hardware_and_the_point(tmp_path: Path) -> None:
     two_points(tmp_path)
-    (task,) = told(tmp_path)
-    assert task.heading == "CPU: what holds ddp on 4 ranks on 2 nodes back"
+    (task,) = found(tmp_path)
+    assert task.heading == "CPU: bottlenecks of ddp on 4 ranks on 2 nodes"
 
 
-def test_traffic_over_axes_that_cross_nodes_is_told_apart(tmp_path: Path) -> None:
+def test_traffic_over_axes_that_cross_nodes_is_reported_separately(tmp_path: Path) -> None:
     sent = [("tp", "all_reduce", 4, 6 * MIB), ("dp_replicate", "all_reduce", 2, 2 * MIB)]
     for nodes in (1, 2):
         run = with_parallelism(a_run(f"n{nodes}", nodes=nodes, ranks_per_node=2), tensor=2)
         counted(finished_run(tmp_path, run, step_time_s=1.0 / nodes), 7, sent)
-    (said,) = [sentence for sentence in only(tmp_path) if "sends" in sentence]
-    assert said.startswith("A rank sends 8.000 MiB a step, 2.000 MiB of it over axes that cross nodes (dp_replicate).")
+    (sentence,) = [each for each in only(tmp_path) if "sends" in each]
+    assert sentence.startswith(
+        "A rank sends 8.000 MiB a step, 2.000 MiB of it over axes that cross nodes (dp_replicate)."
+    )
 
 
-def test_traffic_inside_one_node_says_so(tmp_path: Path) -> None:
+def test_traffic_inside_one_node_is_reported_as_such(tmp_path: Path) -> None:
     counted(finished_run(tmp_path, a_run(ranks_per_node=2)), 7, [("dp_replicate", "all_reduce", 2, MIB)])
-    (said,) = [sentence for sentence in only(tmp_path) if "sends" in sentence]
-    assert said.startswith("A rank sends 1.000 MiB a step, all inside a node. How much of the step that takes is not")
+    (sentence,) = [each for each in only(tmp_path) if "sends" in each]
+    assert sentence.startswith("A rank sends 1.000 MiB a step, all inside a node. The time of it is not recorded")
 
 
 def test_a_plan_whose_grid_is_not_its_ranks_says_nothing_of_nodes(tmp_path: Path) -> None:
     directory = finished_run(tmp_path, a_run(nodes=2))
     directory.plan.write_text(directory.plan.read_text().replace('"dp_replicate": 2', '"dp_replicate": 3'))
     counted(directory, 7, [("dp_replicate", "all_reduce", 2, MIB)])
-    (said,) = [sentence for sentence in only(tmp_path) if "sends" in sentence]
-    assert said.startswith("A rank sends 1.000 MiB a step. How much")
+    (sentence,) = [each for each in only(tmp_path) if "sends" in each]
+    assert sentence.startswith("A rank sends 1.000 MiB a step. The time")
 
 
 def test_the_wall_time_is_split_into_steps_and_the_rest(tmp_path: Path) -> None:
     two_points(tmp_path)
     assert only(tmp_path)[-1] == (
-        "Steps after the first have 45.0 % of the wall time (10.0 s a run); start-up 20.0 %, first step 15.0 %, "
+        "Steps after the first take 45.0 % of the wall time (10.0 s a run); start-up 20.0 %, first step 15.0 %, "
         "waiting for checkpoints 10.0 %, logging, export and closing 10.0 %."
     )
 
 
-def test_uneven_steps_are_told_and_even_ones_are_not(tmp_path: Path) -> None:
+def test_uneven_steps_are_reported_and_even_ones_are_not(tmp_path: Path) -> None:
     for name, slow_s in (("even", 0.5), ("uneven", 1.0)):
         run = a_run(name, steps=12)
         directory = prepared(tmp_path / name, run)
@@ -93,17 +95,17 @@ def test_uneven_steps_are_told_and_even_ones_are_not(tmp_path: Path) -> None:
         for number in range(1, 13):
             step(directory, number, step_time_s=slow_s if number % 3 == 0 else 0.5)
         ended(directory)
-    assert not [sentence for sentence in only(tmp_path / "even") if "uneven" in sentence]
-    (said,) = [sentence for sentence in only(tmp_path / "uneven") if "uneven" in sentence]
-    assert said == "Steps are uneven: the slowest tenth takes at least 2.00 times the median step."
+    assert not [each for each in only(tmp_path / "even") if "uneven" in each]
+    (sentence,) = [each for each in only(tmp_path / "uneven") if "uneven" in each]
+    assert sentence == "Steps are uneven: the slowest tenth takes at least 2.00 times the median step."
 
 
-def test_runs_that_were_started_again_are_told_with_the_lowest_goodput(tmp_path: Path) -> None:
+def test_restarted_runs_are_reported_with_the_lowest_goodput(tmp_path: Path) -> None:
     killed_once(prepared(tmp_path, a_run("disturbed", steps=10)))
-    (said,) = [sentence for sentence in only(tmp_path) if "started more than once" in sentence]
-    assert said.startswith("1 run of 1 was started more than once; the lowest goodput is ")
-    assert said.endswith(" s).")
-    assert "(disturbed, lost to killed: 1 start, " in said
+    (sentence,) = [each for each in only(tmp_path) if "started more than once" in each]
+    assert sentence.startswith("1 run of 1 was started more than once; the lowest goodput is ")
+    assert sentence.endswith(" s).")
+    assert "(disturbed, lost to killed: 1 start, " in sentence
 
 
 def test_what_was_not_recorded_has_no_sentence(tmp_path: Path) -> None:
@@ -113,23 +115,23 @@ def test_what_was_not_recorded_has_no_sentence(tmp_path: Path) -> None:
     for number in range(1, 7):
         step(directory, number)
     ended(directory, total_time_s=None)
-    assert told(tmp_path) == []
+    assert found(tmp_path) == []
 
 
-def test_losses_that_disagree_hold_nothing_back(tmp_path: Path) -> None:
+def test_a_point_whose_losses_disagree_has_no_bottlenecks(tmp_path: Path) -> None:
     two_points(tmp_path)
     finished_run(tmp_path, a_run("other", parallelism="fsdp_full"), losses=[9.0] * 6)
     finished_run(tmp_path, a_run("another", parallelism="tp_fsdp"), losses=[20.0] * 6)
-    headings: list[Any] = [task.heading for task in told(tmp_path)]
+    headings: list[Any] = [task.heading for task in found(tmp_path)]
     assert all("fsdp" not in heading for heading in headings)
 
 
-def test_page_and_markdown_say_it_below_the_answer(tmp_path: Path) -> None:
+def test_page_and_markdown_list_bottlenecks_below_the_headline(tmp_path: Path) -> None:
     two_points(tmp_path)
     page = report([tmp_path], None).read_text()
     for text in (page, (tmp_path / "report.md").read_text()):
-        answer, limit, results = (
+        headline, heading, results = (
             text.index(words)
-            for words in ("speeds up 1.33 times", "CPU: what holds ddp on 4 ranks on 2 nodes back", "A step takes 0.75")
+            for words in ("speeds up 1.33 times", "CPU: bottlenecks of ddp on 4 ranks on 2 nodes", "A step takes 0.75")
         )
-        assert answer < limit < results
+        assert headline < heading < results

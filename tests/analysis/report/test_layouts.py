@@ -17,7 +17,7 @@ from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure
-from analysis.report.headline import answers
+from analysis.report.headline import headlines
 from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.report.sections.layouts import memory_and_communication
@@ -216,7 +216,7 @@ def test_where_engines_differ_every_line_and_the_answer_name_theirs(tmp_path: Pa
     runs = read_runs([tmp_path])
     groups = scaling_groups(runs)
     assert [group.label for group in groups] == ["native fsdp_full", "nemo tp"]
-    assert answers(groups, runs)[0].startswith("CPU: tiny with nemo tp reaches")
+    assert headlines(groups, runs)[0].startswith("CPU: tiny with nemo tp reaches")
     assert (
         "Engines differ: native (1 run), nemo (1 run). Between them, a difference in speed is one of code, not only "
         "of layout."

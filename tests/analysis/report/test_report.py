@@ -227,7 +227,7 @@ def test_what_a_reader_must_know_is_said(tmp_path: Path) -> None:
         "1 of 2 runs came from a git tree with uncommitted changes: no commit is that code.",
         "Not every point ran on the same hosts (host-a, host-b)",
         "Global batches differ (16, 99 sequences)",
-        "Said before submission, of 1 run: TP is slow.",
+        "Warned before submission, for 1 run: TP is slow.",
         "c0ffee with uncommitted changes",
     ):
         assert said in text

@@ -16,7 +16,7 @@ from analysis.compare.loss import loss_doubts
 from analysis.intervals import Spread
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
-from analysis.report.headline import answers
+from analysis.report.headline import headlines
 from analysis.scaling.groups import Group, scaling_groups
 from jobs.schema import Parallelism, Precision, Run, Scaling, ScalingMode, Sharding, Strategy
 from tests.support.fake_runs import a_run, finished_run, prepared, with_job
@@ -29,7 +29,7 @@ def groups_in(path: Path) -> list[Group]:
 
 def answer_in(path: Path) -> str:
     runs = read_runs([path])
-    (sentence,) = answers(scaling_groups(runs, loss_doubts(runs)), runs)
+    (sentence,) = headlines(scaling_groups(runs, loss_doubts(runs)), runs)
     return sentence
 
 
@@ -295,7 +295,7 @@ def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a", model="tiny"), step_time_s=0.1)
     finished_run(tmp_path, a_run("b", model="large"), step_time_s=1.0)
     runs = read_runs([tmp_path])
-    said = answers(scaling_groups(runs), runs)
+    said = headlines(scaling_groups(runs), runs)
     assert len(said) == 2
     assert said[0].startswith("CPU, random, sequence length 64: large ddp reaches 1,024 tokens/s")
     assert said[1].startswith("CPU, random, sequence length 64: tiny ddp reaches 10,240 tokens/s")

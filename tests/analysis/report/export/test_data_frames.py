@@ -72,7 +72,7 @@ def test_runs_without_our_own_records_have_the_losses_that_are_known() -> None:
 def test_several_places_make_one_frame(tmp_path: Path) -> None:
     for sweep in ("one", "two"):
         finished_run(tmp_path / sweep, a_run(sweep, sweep=sweep))
-    places = [tmp_path / "one", str(tmp_path / "two")]
+    places: list[str | Path] = [tmp_path / "one", str(tmp_path / "two")]
     assert list(analysis.frames(*places).runs["sweep"]) == ["one", "two"]
     assert list(analysis.frames(places).runs["sweep"]) == ["one", "two"]
 
