@@ -20,7 +20,7 @@ from analysis.compare.rules import Reference, Rules, breaches
 from analysis.load.run_directory import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
-from jobs.schema import LauncherKind
+from jobs.submit.submissions import kind_of
 
 BASELINE = "baseline"
 # What tells repeats apart, and how they were started: no difference between attempts.
@@ -105,11 +105,17 @@ class Board:
         return [*self.baseline, *(run for attempt in self.attempts for run in attempt.runs.values())]
 
 
+def was_previewed(run: RunResult) -> bool:
+    """Return True if a run was prepared to be shown, not to be started."""
+    kind = kind_of(run.setting("launcher.kind"))
+    return kind is not None and kind.is_preview
+
+
 def boards(runs: Iterable[RunResult]) -> list[Board]:
     """The campaigns among some runs, each judged, in the order of their directories."""
     campaigns: dict[Path, list[RunResult]] = defaultdict(list)
     for run in runs:
-        if part_of(run) and not (run.state == "not started" and run.setting("launcher.kind") == LauncherKind.dry.name):
+        if part_of(run) and not (run.state == "not started" and was_previewed(run)):
             campaigns[run.path.parent].append(run)
     return [judged(path, members) for path, members in sorted(campaigns.items())]
 

@@ -217,7 +217,7 @@ def printed(file: Path) -> Iterator[Verdict]:
 
 def by_accounting(sweep: Sweep, submission: Submission) -> Iterator[Ended]:
     """What accounting says of its job; a pilot's job is not the run's own."""
-    if submission.launcher == "slurm" and submission.job_id in sweep.accounts:
+    if submission.has_own_job and submission.job_id in sweep.accounts:
         name, rows = sweep.accounts[submission.job_id]
         said = ending_of_job(rows)
         if said.weight is not None:

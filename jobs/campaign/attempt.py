@@ -23,7 +23,7 @@ from jobs.campaign.code_snapshot import Snapshot, changed_since, refuse_mixture,
 from jobs.errors import ConfigError, RunDirError
 from jobs.plan.compose import Point, compose
 from jobs.rundir import RunDir, SweepDir, is_reserved
-from jobs.schema import Launcher, LauncherKind, Run
+from jobs.schema import Launcher, Run
 from jobs.submit.batch_script import resources
 from jobs.submit.commands import submit_points
 
@@ -200,8 +200,7 @@ def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: A
 
 def one_at_a_time(launcher: Launcher) -> Launcher:
     """The launcher, which keeps the order of runs: side by side they would measure each other."""
-    in_slurm = launcher.kind in {LauncherKind.slurm, LauncherKind.pilot}
-    return replace(launcher, max_running=1) if in_slurm else launcher
+    return replace(launcher, max_running=1) if launcher.kind.in_slurm else launcher
 
 
 def repeat_name(name: str, repeat: int) -> str:
@@ -314,7 +313,7 @@ def refuse_changed_code(*, changed_code: bool) -> None:
 
 def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | None) -> None:
     """Raise ConfigError where Slurm would not run the two of a pair in turns: only equal jobs share an array."""
-    if tried.launcher.kind is not LauncherKind.slurm:
+    if not tried.launcher.kind.job_per_run:
         return
     here = Path("code")
     own, beside = resources(tried, here), resources(baseline, code.path if code else here)

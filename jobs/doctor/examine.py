@@ -8,18 +8,18 @@ from rich.console import Console
 
 import jobs
 from jobs.doctor.cluster import ask_slurm
-from jobs.doctor.facts import facts
-from jobs.doctor.fits import fits, judged_by_sbatch
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
 from jobs.doctor.pairs import bandwidths
 from jobs.doctor.report import Finding, Verdict, exit_code, summary, table, write
+from jobs.doctor.run_checks import judged_by_sbatch, run_checks
+from jobs.doctor.site_checks import site_checks
 from jobs.errors import ConfigError, SubmitError
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.plan.table import console
 from jobs.rundir import SweepDir
-from jobs.schema import LauncherKind, Run
+from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, resources, sweep_path
 
@@ -31,9 +31,9 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     refuse_without_slurm(run)
     out = console()
     site = ask_slurm()
-    found = facts(site)
+    found = site_checks(site)
     out.print(table("the cluster", found))
-    fit = [*fits(site, run), judged_by_sbatch(script_of(run))]
+    fit = [*run_checks(site, run), judged_by_sbatch(script_of(run))]
     out.print("", table(f"{run.name} there", fit), "", sep="\n")
     found += fit
     if with_job:
@@ -61,9 +61,9 @@ def on_nodes(run: Run, nodes: int, node_list: str | None, before: list[Finding],
 
 def refuse_without_slurm(run: Run) -> None:
     """Raise ConfigError for a cluster that has no Slurm, SubmitError where Slurm is not to be had here."""
-    if run.launcher.kind in {LauncherKind.local, LauncherKind.pbs_script}:
+    if not run.starter.needs_slurm:
         raise ConfigError(
-            f"cluster={run.cluster.name} has launcher={run.launcher.kind.name}, and doctor looks at Slurm clusters. "
+            f"cluster={run.cluster.name} has launcher={run.starter.name}, and doctor looks at Slurm clusters. "
             "Type cluster=generic_slurm, or the name of your own cluster file."
         )
     slurm_commands.require()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
 import sys
 import time
@@ -12,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 from rich.table import Table
 from rich.text import Text
 from submitit.core.utils import JobPaths
@@ -23,15 +19,15 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
 from jobs.schema import LauncherKind, Run
-from jobs.submit import slurm_commands
 from jobs.submit.backlog import move_on, send
-from jobs.submit.launch import check, launch
+from jobs.submit.launch import launch
+from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import held
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
-from jobs.submit.states import IN_SLURM, RunState, State, open_sweep, states
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.states import RunState, State, open_sweep, states
+from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
 
 POLL_S = 1.0
 # With two questions a look, at most 12 Slurm calls a minute.
@@ -39,8 +35,6 @@ SLURM_POLL_S = 10.0
 # Of a longer sweep `submit` shows the first ones, `status` only those that a person may have to look after.
 MOST_ROWS = 50
 QUIET = {State.finished, State.queued, State.waiting, State.prepared}
-# What a rank may take to reach its next step boundary, before it is ended hard.
-GRACE_S = 20.0
 
 
 def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
@@ -58,7 +52,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
     for note in plan_notes(runs):
         out.print(note, markup=False)
     kind = runs[0].launcher.kind
-    check(runs)
+    launcher_of(kind).check(runs)
     with prepared(points) as made:
         sweep = made.sweep
         out.print(f"prepared {counted(len(runs))} in {sweep.path}", markup=False, soft_wrap=True)
@@ -81,7 +75,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
             return 130
     for line in launched:
         print(line)
-    if kind in {LauncherKind.slurm, LauncherKind.pilot, LauncherKind.local}:
+    if kind.in_slurm or kind.on_this_machine:
         print(f"look at it with: slurmscale status {sweep.quoted}")
     return wait_for(sweep) if wait else 0
 
@@ -193,7 +187,7 @@ def cancel_all(sweep: SweepDir) -> int:
     # Stages first: they may wait for nothing but the end of a run, however it ends.
     stages = [item for item in stage_states(sweep) if item.state.is_alive]
     alive: list[RunState | StageState] = [*reversed(stages), *runs]
-    elsewhere = {str(item.host) for item in alive if item.launcher == "local"} - {socket.gethostname()}
+    elsewhere = {str(item.host) for item in alive if is_on_its_host(item)} - {socket.gethostname()}
     if elsewhere:
         raise SubmitError(
             f"{sweep.path} has runs that were started on {', '.join(sorted(elsewhere))} by launcher=local; their "
@@ -205,9 +199,8 @@ def cancel_all(sweep: SweepDir) -> int:
     # On record first: a run that stops in answer must already read as cancelled.
     for job_id in sorted({str(item.job_id) for item in alive}):
         append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
-    slurm_commands.cancel(sorted({str(item.job_id) for item in alive if item.launcher in IN_SLURM}))
-    for queue in {int(str(item.job_id)) for item in alive if item.launcher == "local"}:
-        end_session(queue)
+    for launcher, items in by_launcher(alive):
+        launcher.cancel({str(item.job_id) for item in items})
     ended = len(runs) + sum(item.state is State.waiting for item in found)
     if not ended and not stages:
         print(f"nothing of {sweep.path} waits or runs")
@@ -217,25 +210,10 @@ def cancel_all(sweep: SweepDir) -> int:
     return 0
 
 
-def end_session(leader: int) -> None:
-    """Ask all processes of a local queue's session to end, then make them."""
-    members = [process for process in psutil.process_iter() if session_of(process.pid) == leader]
-    # The queue first, or it would start the next run.
-    for process in sorted(members, key=lambda process: process.pid != leader):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill() if process.pid == leader else process.send_signal(signal.SIGTERM)
-    _, left = psutil.wait_procs(members, timeout=GRACE_S)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def session_of(pid: int) -> int | None:
-    """The session a process belongs to; None when it is gone."""
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
+def is_on_its_host(item: RunState | StageState) -> bool:
+    """Return True if the processes of a run or stage can only be ended on the machine that started them."""
+    kind = kind_of(item.launcher)
+    return kind is not None and kind.on_this_machine
 
 
 def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
@@ -266,7 +244,7 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
 def pause_s(found: Sequence[RunState | StageState]) -> float:
     """How long to wait before asking again; a controller that others need too is asked less often."""
     alive = [item for item in found if item.state.is_open]
-    return 0.0 if not alive else SLURM_POLL_S if any(item.launcher in IN_SLURM for item in alive) else POLL_S
+    return 0.0 if not alive else SLURM_POLL_S if any(is_in_slurm(item.launcher) for item in alive) else POLL_S
 
 
 def wait_for(sweep: SweepDir) -> int:

@@ -1,8 +1,8 @@
 """launcher=pilot, inside its job: gives the nodes to the points that wait, until none is left or the time is over.
 
-The batch script (jobs.submit.pilot_job) starts it on the first node; each point is a step of the job, on nodes of its
-own. What it knows is in the ledger and in the runs' records: a pilot that Slurm starts again goes on with what has
-not ended.
+The batch script (jobs.submit.launchers.pilot) starts it on the first node; each run is a step of the job, on nodes of
+its own. Its state is the ledger and the records of the runs: a pilot that Slurm restarts continues with the runs that
+have not ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_rec
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
-from jobs.submit.pilot_job import step_command, whole
+from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import (
     FAULTS,

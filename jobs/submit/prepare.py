@@ -27,7 +27,7 @@ from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
-from jobs.schema import EngineKind, LauncherKind, Run
+from jobs.schema import EngineKind, Run
 from jobs.submit.permissions import make_private
 from jobs.submit.provenance import provenance, snapshot_code
 
@@ -137,7 +137,7 @@ def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     """
     made: dict[str, Path] = {}
     for run in runs:
-        if run.launcher.kind is not LauncherKind.dry and makes_samples_later(run):
+        if not run.launcher.kind.is_preview and makes_samples_later(run):
             refuse_unready(run.data, run.model.vocab_size)
     found = [None if makes_samples_later(run) else samples_of(run, made) for run in runs]
     for run, samples in zip(runs, found, strict=True):
@@ -159,7 +159,7 @@ def refuse_bare_tokenizer(run: Run, samples: Samples) -> None:
 def makes_samples_later(run: Run) -> bool:
     """Whether the samples are not there when the run is submitted; launcher=local trains where it prepares."""
     kind = run.launcher.kind
-    return kind is LauncherKind.dry or (run.stages.prepare is not None and kind is not LauncherKind.local)
+    return kind.is_preview or (run.stages.prepare is not None and not kind.on_this_machine)
 
 
 def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:

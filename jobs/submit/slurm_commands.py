@@ -22,6 +22,8 @@ SACCT_TIMEOUT_S = 10
 ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
 # Our word beside Slurm's for a job that is not in the queue and whose end accounting does not tell.
 GONE = "GONE"
+# Likewise for a job whose scheduler cannot be asked.
+UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from submitit.core.utils import JobPaths
 from jobs.errors import SuiteError
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
-from jobs.submit import slurm_commands
+from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
-from jobs.submit.states import END_GRACE_S, UNKNOWN, RunState, State, ended_in_slurm, held_by_schedulers
-from jobs.submit.submissions import Submission
+from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
+from jobs.submit.submissions import Submission, is_in_slurm
 
 # Reasons of a state that a line has room for.
 MOST_DETAILS = 3
@@ -74,11 +74,11 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
 def stage_states(sweep: SweepDir) -> list[StageState]:
     """Every stage that was submitted; asks the scheduler only of those without an end on record."""
     latest = latest_stages(sweep)
-    known: dict[str, slurm_commands.JobState] = {}
+    known: dict[str, JobState] = {}
     open_ones = {key: each for key, each in latest.items() if not has_ended(key, events_of(sweep, key, each))}
     if open_ones:
         known |= held_by_schedulers(list(open_ones.values()))
-        known |= ended_in_slurm([each for key, each in open_ones.items() if str(key) not in known])
+        known |= ended_by_schedulers([each for key, each in open_ones.items() if str(key) not in known])
     found = []
     for key, submission in latest.items():
         # Read again: a job that left the queue meanwhile has written its end by now.
@@ -111,7 +111,7 @@ def decide(
     key: StageOf,
     submission: Submission,
     events: list[dict[str, Any]],
-    job: slurm_commands.JobState | None,
+    job: JobState | None,
 ) -> tuple[State, str]:
     """The state of a stage and a few words on it."""
     last = events[-1] if events else {}
@@ -120,16 +120,16 @@ def decide(
     if last.get("event") == failed(key.stage):
         return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
     if job is not None and job.state in {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", UNKNOWN}:
-        waits = not last or (job.state == "PENDING" and submission.launcher == "slurm")
+        waits = not last or (job.state == "PENDING" and submission.in_slurm)
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
     if submission.cancelled:
         return State.cancelled, ""
     if job is not None and job.state == "CANCELLED":
         return State.cancelled, "" if last else "what it waited for did not succeed"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm_commands.GONE}:
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", GONE}:
         return State.failed, f"Slurm says {job.state}"
     said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
-    if submission.launcher == "slurm" and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
+    if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
     return State.lost, f"its job is gone and left no end{said}"
 
@@ -169,7 +169,7 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
     }
     missing = []
     for item in found:
-        trains = item.state.is_alive and item.launcher == "slurm"
+        trains = item.state.is_alive and is_in_slurm(item.launcher)
         if item.run.name in cared_for or not (item.state is State.finished or trains):
             continue
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,21 +17,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import psutil
 from submitit.core.utils import JobPaths
 
 from jobs.causes import latest_attempt
-from jobs.errors import RunDirError, SubmitError
+from jobs.errors import RunDirError
 from jobs.rundir import RunDir, SweepDir
-from jobs.submit import slurm_commands
-from jobs.submit.submissions import NO_JOB, Submission, events_since, latest_submissions, own_end
+from jobs.submit.launchers import by_launcher
+from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
+from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 # What a shared file system and accounting may take to show how a job ended.
 END_GRACE_S = 60.0
-# Launchers whose job ids are Slurm's.
-IN_SLURM = {"slurm", "pilot"}
-# Our word beside Slurm's for a job whose scheduler cannot be asked.
-UNKNOWN = "UNKNOWN"
 
 
 class State(Enum):
@@ -99,7 +94,7 @@ def states(sweep: SweepDir) -> list[RunState]:
     known = held_by_schedulers(unfinished)
     # A job that left the queue before it was asked has written its end by now.
     ends |= {submission.run: own_end(sweep.run(submission.run), submission) for submission in unfinished}
-    known |= ended_in_slurm([each for each in unfinished if each.run not in known and ends[each.run] is None])
+    known |= ended_by_schedulers([each for each in unfinished if each.run not in known and ends[each.run] is None])
     found = []
     for run in sweep.runs():
         submission = latest.get(run.name)
@@ -123,7 +118,7 @@ def states(sweep: SweepDir) -> list[RunState]:
 
 
 def decide(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm_commands.JobState | None
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState | None
 ) -> tuple[State, str]:
     """The state of a submitted run and a few words on it: finished is final, then what the scheduler still holds."""
     if end is not None and end["event"] == "finished":
@@ -142,18 +137,18 @@ def decide(
         return State.failed, f"its data could not be prepared: job {submission.after} ended without a word"
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, ""
-    if submission.launcher == "pilot" and submission.place is None:
+    if submission.waits_in_pilot:
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` sends another"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm_commands.GONE}:
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", GONE}:
         return State.failed, f"Slurm says {job.state}"
     return without_end(run, submission, job)
 
 
-def without_end(run: RunDir, submission: Submission, job: slurm_commands.JobState | None) -> tuple[State, str]:
+def without_end(run: RunDir, submission: Submission, job: JobState | None) -> tuple[State, str]:
     """The state of a run that is not alive and has no end on record, and how sure that is."""
     said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
-    if submission.launcher in IN_SLURM and time.time() - last_sign(run, submission) < END_GRACE_S:
+    if submission.in_slurm and time.time() - last_sign(run, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
     return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {shlex.quote(str(run.path))}`"
 
@@ -169,7 +164,7 @@ def last_sign(run: RunDir, submission: Submission) -> float:
 
 
 def alive_state(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm_commands.JobState
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState
 ) -> tuple[State, str] | None:
     """The state of a run that its scheduler still holds; None when it does not."""
     attempt = latest_attempt(events_since(run, submission))
@@ -190,58 +185,11 @@ def alive_state(
     return None
 
 
-def held_by_schedulers(submissions: list[Submission]) -> dict[str, slurm_commands.JobState]:
-    """What waits or runs of these submissions, by run name; UNKNOWN where that cannot be asked from here."""
-    in_slurm = [each for each in of_slurm(submissions) if not each.ended]
-    try:
-        queue = slurm_commands.queue() if in_slurm else {}
-        found = {each.run: its_turn(each, queue[each.job_id]) for each in in_slurm if each.job_id in queue}
-    except SubmitError as error:
-        unknown = slurm_commands.JobState(UNKNOWN, f"Slurm does not answer here: {error}")
-        found = dict.fromkeys((each.run for each in in_slurm), unknown)
-    for submission in submissions:
-        if submission.launcher != "local" or submission.ended:
-            continue
-        if submission.host != socket.gethostname():
-            found[submission.run] = slurm_commands.JobState(UNKNOWN, f"started on {submission.host}: ask there")
-        elif queue_is_alive(submission):
-            running = submission.log_id is not None
-            found[submission.run] = slurm_commands.JobState(
-                "RUNNING" if running else "PENDING", None if running else "its turn"
-            )
-    return found
+def held_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:
+    """Return the state of the submissions that wait or run, by run name; UNKNOWN if their scheduler does not answer."""
+    return {run: state for launcher, given in by_launcher(submissions) for run, state in launcher.states(given).items()}
 
 
-def of_slurm(submissions: list[Submission]) -> list[Submission]:
-    """Those that went to Slurm."""
-    return [each for each in submissions if each.launcher in IN_SLURM and each.job_id != NO_JOB]
-
-
-def its_turn(submission: Submission, job: slurm_commands.JobState) -> slurm_commands.JobState:
-    """What the state of the job means for a run, which in a pilot may still wait for nodes."""
-    if submission.launcher != "pilot" or job.state not in {"RUNNING", "COMPLETING", "RESIZING"}:
-        return job
-    pilot = f"pilot {submission.job_id}"
-    if submission.place is not None:
-        return slurm_commands.JobState("RUNNING", f"on {submission.place} of {pilot}")
-    if job.state == "COMPLETING":
-        return slurm_commands.JobState("COMPLETED")
-    nodes = f"{submission.nodes} free node{'s' if submission.nodes != 1 else ''}"
-    return slurm_commands.JobState("PENDING", f"waits for {nodes} of {pilot}")
-
-
-def ended_in_slurm(submissions: list[Submission]) -> dict[str, slurm_commands.JobState]:
-    """What accounting says of those that went to Slurm and are not in its queue, by run name."""
-    in_slurm = of_slurm(submissions)
-    known = slurm_commands.accounted(sorted({each.job_id for each in in_slurm}))
-    return {each.run: known[each.job_id] for each in in_slurm}
-
-
-def queue_is_alive(submission: Submission) -> bool:
-    """Whether the local queue of a submission still runs; a process id alone may have been given away again."""
-    try:
-        process = psutil.Process(int(submission.job_id))
-        same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+def ended_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:
+    """Return how submissions that no scheduler holds ended, by run name, if accounting has them."""
+    return {run: state for launcher, given in by_launcher(submissions) for run, state in launcher.ends(given).items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 from jobs.causes import end_of, latest_attempt
 from jobs.rundir import RunDir, SweepDir, read_events
+from jobs.schema import LauncherKind
 
 # In place of a job's id, where a run has none.
 NO_JOB = "-"
@@ -45,6 +46,33 @@ class Submission:
     after: str | None = None
     """The job that prepares its data, where one does."""
 
+    @property
+    def in_slurm(self) -> bool:
+        """True if its job id is Slurm's."""
+        return self.job_id != NO_JOB and is_in_slurm(self.launcher)
+
+    @property
+    def has_own_job(self) -> bool:
+        """True if its Slurm job runs nothing else."""
+        kind = kind_of(self.launcher)
+        return kind is not None and kind.job_per_run
+
+    @property
+    def waits_in_pilot(self) -> bool:
+        """True if it was given to a pilot and has no nodes of it."""
+        return self.nodes is not None and self.place is None
+
+
+def kind_of(launcher: str | None) -> LauncherKind | None:
+    """Return the launcher of this name in a ledger; None for a run that a person started by hand."""
+    return LauncherKind.__members__.get(str(launcher))
+
+
+def is_in_slurm(launcher: str | None) -> bool:
+    """Return True if the job ids of the launcher of this name are Slurm's."""
+    kind = kind_of(launcher)
+    return kind is not None and kind.in_slurm
+
 
 def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
     """The latest submission of each run, by run name."""
@@ -69,11 +97,12 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     record["events_before"],
                     record["host"],
                     record.get("process_started"),
-                    record["job_id"] if record["launcher"] == "slurm" else None,
-                    record.get("nodes"),
+                    nodes=record.get("nodes"),
                     time=record["time"],
                     after=record.get("after"),
                 )
+                if latest[record["run"]].has_own_job:
+                    latest[record["run"]].log_id = record["job_id"]
                 of_job[record["job_id"]].append(latest[record["run"]])
             case "waiting":
                 latest[record["run"]] = Submission(

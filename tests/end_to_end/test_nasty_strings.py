@@ -26,7 +26,7 @@ from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit import batch_script as script
-from jobs.submit import pbs
+from jobs.submit.launchers import pbs_script
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"
@@ -86,7 +86,7 @@ def outcome(run: Run, kind: str) -> tuple[list[list[str]], list[str]]:
     directory = sweep.run(str(run.name))
     if kind == "pbs":
         run.cluster.container_runtime = ContainerRuntime.apptainer
-    text = {"slurm": script.script_text, "pbs": pbs.script_text}[kind](run, RunDir(directory.path), sweep)
+    text = {"slurm": script.script_text, "pbs": pbs_script.script_text}[kind](run, RunDir(directory.path), sweep)
     (where / "bin").mkdir()
     (where / "home").mkdir()
     for program in ("srun", "rank", "apptainer", "module"):

@@ -17,7 +17,7 @@ import pytest
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.slurm_arrays import arrays
+from jobs.submit.launchers.slurm import arrays
 from jobs.submit.slurm_commands import max_array_size
 from jobs.submit.states import states
 from tests.support.nemo.real_nemo import shimmed_python

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from jobs.plan.rules.rule import Rule
-from jobs.schema import EngineKind, LauncherKind, Run, Stage
-
-CHAINING = {LauncherKind.slurm, LauncherKind.local, LauncherKind.dry}
+from jobs.schema import EngineKind, Run, Stage
 
 
 def stages_of(run: Run) -> dict[str, Stage]:
@@ -42,11 +40,11 @@ def stages_ask_for_what_they_use(run: Run) -> str | None:
 
 def launcher_chains_stages(run: Run) -> str | None:
     """Scripts that a person submits wait for nothing."""
-    kind = run.launcher.kind
-    if stages_of(run) and kind not in CHAINING:
+    kind = run.starter
+    if stages_of(run) and not kind.chains_stages:
         return (
-            f"launcher={kind.name} sends no jobs that wait for each other, as stages do. Type "
-            "stages=train and `slurmscale report` afterwards, or launcher=slurm."
+            f"stages need jobs that wait for each other, which launcher={kind.name} does not support. Set "
+            "stages=train and run `slurmscale report` afterwards, or set launcher=slurm."
         )
     return None
 

@@ -213,7 +213,7 @@ def test_a_mistake_is_told_with_what_to_type(override: str, told: str) -> None:
         (["data.held_out_samples=8"], "this run keeps none. Type job.checkpoint_every_steps=NUMBER (the last step is "
          "always saved then) or job.export=true, or stages.evaluate=null."),
         (["data.held_out_samples=8", "engine=nemo", "job.export=true"], "Type stages.evaluate=null, or engine=native."),
-        (["launcher=script"], "sends no jobs that wait for each other, as stages do. Type stages=train"),
+        (["launcher=script"], "which launcher=script does not support. Set stages=train"),
         (["stages.evaluate.gpus=2"], "stages.evaluate.gpus=2: one process uses 1. Type stages.evaluate.gpus=1."),
         (["stages.prepare.gpus=1"], "Type stages.prepare.gpus=0."),
         (["stages.report.wall_time_min=0"], "Type stages.report.wall_time_min=1 or more."),

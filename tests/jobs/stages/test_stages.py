@@ -152,7 +152,7 @@ def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_e
     assert "report: finished" in said
     assert "evaluation_loss" in (tmp_path / "s/runs.csv").read_text()
     assert main(["resume", "--launcher", "script", str(tmp_path / "s")]) == 2
-    assert "Type --launcher slurm or --launcher local." in told(capsys)
+    assert "Use --launcher slurm or --launcher local." in told(capsys)
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
+from jobs.submit.launchers.pilot import job_script, step_command
 from jobs.submit.pilot import Turn
-from jobs.submit.pilot_job import script_text, step_command
 from jobs.submit.slurm_commands import JobState
 from jobs.submit.states import State, decide, states
 from jobs.submit.submissions import Submission
@@ -81,7 +81,7 @@ def test_points_that_cannot_share_one_job_are_refused_in_words(
     assert main(["submit", "-m", *a_pilot(tmp_path, "cluster.partition=gpu,debug", "name=${cluster.partition}")]) == 2
     assert (
         "launcher=pilot runs all points in one job, but cluster.partition is gpu for gpu and debug for debug. "
-        "Submit them one after the other, in sweeps of their own."
+        "Submit them as separate sweeps, one after the other."
     ) in told(capsys)
     assert not (tmp_path / "s").exists()
 
@@ -110,7 +110,7 @@ def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_pat
     assert main(["submit", *points]) == 0
     directory = SweepDir(tmp_path / "s").run("r")
     run = load_run(directory.config)
-    text = script_text(SweepDir(tmp_path / "s"), [(run, directory)])
+    text = job_script(SweepDir(tmp_path / "s"), [(run, directory)])
     for option in ("nodes=4", "ntasks-per-node=8", "gpus-per-node=8", "cpus-per-task=4", "exclusive", "time=20",
                    "signal=B:USR2@90", "no-kill"):  # fmt: skip
         assert f"#SBATCH --{option}\n" in text
@@ -139,7 +139,7 @@ def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path
     run = prepared(tmp_path, a_run())
     over = JobState("COMPLETED")
     words = "pilot 12 ended before its turn; `slurmscale resume` sends another"
-    never = Submission(run.name, "pilot", "12", 1)
+    never = Submission(run.name, "pilot", "12", 1, nodes=1)
     assert decide(run, never, None, over) == (State.prepared, words)
     waits_again = replace(never, launches=1, log_id="12-1")
     assert decide(run, waits_again, None, over) == (State.stopped, words)

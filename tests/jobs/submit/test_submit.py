@@ -26,7 +26,8 @@ from tests.support.waiting import wait_until
 def test_a_dry_run_prepares_everything_shows_the_script_and_imports_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from jobs.cli import main;"
-        f"code = main(['submit', '-m', 'launcher=dry', 'nodes=1,2', 'runs_dir={tmp_path}', 'sweep=s']);"
+        "overrides = ['launcher=dry', 'cluster=generic_slurm', 'ranks_per_node=2', 'nodes=1,2', 'sweep=s'];"
+        f"code = main(['submit', '-m', *overrides, 'runs_dir={tmp_path}']);"
         "assert 'torch' not in sys.modules and 'litgpt' not in sys.modules; sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ from jobs.doctor.report import Finding, Verdict
 USUAL_KILL_WAIT_S = 30
 
 
-def facts(site: Site) -> list[Finding]:
+def site_checks(site: Site) -> list[Finding]:
     """Every finding about the site alone."""
     return [
         Finding("Slurm", f"{site.config.get('SLURM_VERSION')}, cluster {site.config.get('ClusterName')}"),

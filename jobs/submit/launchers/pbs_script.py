@@ -14,11 +14,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from jobs.errors import SubmitError
+from jobs.plan.rules.rule import counted
 from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit.batch_script import environment_lines, rank_python, stop_before_limit_s, sweep_path
 from jobs.submit.container import refuse_pyxis
+from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 
 # PBS reads a directive neither as a shell does nor as Slurm does; a site's names and paths need no more than this.
 SAFE = re.compile(r"[\w.+=@:/,-]+", re.ASCII)
@@ -27,10 +29,38 @@ RESOURCE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 TAKEN = {"N", "q", "P", "j", "o", "e", "r", "J", "select", "place", "walltime", "ncpus", "ngpus", "mem", "mpiprocs"}
 
 
+class PbsScript(Launcher):
+    """Writes the PBS job script of each run."""
+
+    def check(self, runs: list[Run]) -> None:
+        """Raise SubmitError for settings that PBS does not have or a directive cannot contain."""
+        for run in runs:
+            options(run)
+
+    def preview(self, what: Launch) -> list[str]:
+        """Return one script of each group of runs with equal options and code."""
+        groups: dict[tuple[str, ...], Runs] = {}
+        for run, directory in what.runs:
+            key = (str(directory.code.resolve()), *(line for line in options(run) if not line.startswith("-N ")))
+            groups.setdefault(key, []).append((run, directory))
+        return script_lines(
+            groups.values(), "PBS job script", lambda run, directory: script_text(run, directory, what.sweep)
+        )
+
+    def launch(self, what: Launch) -> list[str]:
+        """Write job.pbs into every run directory."""
+        for run, directory in what.runs:
+            directory.pbs_script.write_text(script_text(run, directory, what.sweep))
+        return [
+            f"wrote the PBS job script of {counted(len(what.runs))}; submit with",
+            *(f"    qsub {shlex.quote(str(directory.pbs_script))}" for _, directory in what.runs),
+        ]
+
+
 def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
     """The job script of one run, complete."""
     templates = Environment(
-        loader=PackageLoader("jobs.submit", ""),
+        loader=PackageLoader("jobs.submit.launchers", ""),
         autoescape=False,  # noqa: S701 (a shell script is no HTML)
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -118,3 +148,6 @@ def job_name(run: Run) -> str:
     """The run's name as PBS takes it: it begins with a letter and has no odd characters."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(run.name))
     return name if name[0].isalpha() else f"r{name}"
+
+
+LAUNCHER = PbsScript()

@@ -12,7 +12,7 @@ from jobs.schema import Run
 from jobs.submit import slurm_commands
 
 
-def fits(site: Site, run: Run) -> list[Finding]:
+def run_checks(site: Site, run: Run) -> list[Finding]:
     """Every rule, in the order in which a person would mend them; only the first where there is no such partition."""
     name = run.cluster.partition
     settings = site.partitions.get(name or "")
