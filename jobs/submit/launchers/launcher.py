@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir
@@ -28,22 +26,22 @@ class Launch:
     """Runs that only need their evaluation."""
 
 
-class Launcher(Protocol):
+class Launcher:
     """Starts prepared runs. A launcher that only writes files has no states and nothing to cancel."""
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for runs that this launcher cannot start, before anything is prepared."""
 
-    @abstractmethod
     def preview(self, what: Launch) -> list[str]:
         """Return the lines that show what `launch` would send or start."""
+        raise NotImplementedError
 
-    @abstractmethod
     def launch(self, what: Launch) -> list[str]:
         """Start the runs and the stages around them, and record each in the ledger; return sentences for the user.
 
         Raises SubmitError if any run is refused; then none is left queued.
         """
+        raise NotImplementedError
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:  # noqa: ARG002
         """Return the state of each submission that waits or runs, by run name; UNKNOWN if nobody answers."""

@@ -1,7 +1,4 @@
-"""The one Slurm job of launcher=pilot: what it cannot take, its batch script, and the command of a step inside it.
-
-What goes on inside it is jobs.submit.pilot.
-"""
+"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.pilot)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from jobs.submit.batch_script import (
     STARTED_LINE,
     batch_script,
     environment_lines,
-    private_line,
+    permissions_line,
     rank_python,
     resources,
     srun_arguments,
@@ -76,9 +73,9 @@ class Pilot(Slurm):
                         record_submission(sweep, directory, "pilot", submitted[-1], nodes=run.nodes)
             except (SubmitError, OSError) as error:
                 cancel_submitted(sweep, submitted, because=error)
-                what = f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"
+                described = f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"
                 raise SubmitError(
-                    f"sbatch refuses {what}: {error}. Nothing of this submission is left in the queue."
+                    f"sbatch refuses {described}: {error}. Nothing of this submission is left in the queue."
                 ) from error
             lines.append(
                 f"submitted {counted(len(group))} as pilot {submitted[-1]}: "
@@ -106,20 +103,20 @@ def in_its_job(submission: Submission, job: JobState) -> JobState:
 
 
 def jobs_of(runs: Runs) -> list[Runs]:
-    """The runs by the job that they can share."""
+    """Group the runs by the job that they can share; raises SubmitError for runs without the size of a pilot."""
     shared: dict[str, Runs] = {}
     for run, directory in runs:
         if run.launcher.pilot_nodes is None or run.launcher.pilot_wall_time_min is None:
             raise SubmitError(
                 f"{run.name} was not prepared for launcher=pilot: it has no launcher.pilot_nodes and "
-                "launcher.pilot_wall_time_min. Type `slurmscale resume` without --launcher, or submit a new sweep."
+                "launcher.pilot_wall_time_min. Run `slurmscale resume` without --launcher, or submit a new sweep."
             )
         shared.setdefault(repr((run.cluster, run.launcher)), []).append((run, directory))
     return list(shared.values())
 
 
 def whole(runs: list[Run]) -> Run:
-    """A run that would take the whole job in which these take turns."""
+    """Return a run that has the nodes and time of the whole job in which these runs take turns."""
     first = runs[0]
     assert first.launcher.pilot_nodes is not None
     assert first.launcher.pilot_wall_time_min is not None
@@ -133,28 +130,28 @@ def whole(runs: list[Run]) -> Run:
 
 
 def job_script(sweep: SweepDir, runs: Runs) -> str:
-    """The batch script of the job that these runs share."""
+    """Return the batch script of the job that these runs share."""
     run, directory = runs[0]
     code = directory.code.resolve()
     asked = resources(whole([run for run, _ in runs]), code)
-    # The warning before the time limit goes to the pilot, which hands it on. A lost node ends what runs on it only.
+    # The pilot gets the warning before the time limit, and forwards it. A lost node ends only the steps on it.
     signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}
     asked |= {
-        "setup": [*environment_lines(run, code), STARTED_LINE, private_line(run)],
+        "setup": [*environment_lines(run, code), STARTED_LINE, permissions_line(run)],
         "use_srun": False,
         "additional_parameters": asked["additional_parameters"] | signal,
     }
     pilot = [sys.executable, "-m", "jobs.submit.pilot", str(sweep.path), str(len(runs))]
-    # A shell that waits would not hear the warning.
+    # exec: a shell that waits for its child would not handle the warning.
     return batch_script(f"exec {shlex.join(pilot)}", sweep.logs, asked)
 
 
 def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> str:
-    """The shell line that starts a run's ranks on these nodes of the job."""
+    """Return the shell line that starts the ranks of a run on these nodes of the job."""
     arguments = [
         "--unbuffered",
         "--open-mode=append",
-        # A step that lost one of its nodes is never over for Slurm, and would keep the others from the next one.
+        # For Slurm a step that lost a node never ends, and would keep its other nodes from the next step.
         "--overlap",
         f"--output={output}",
         f"--nodes={run.nodes}",

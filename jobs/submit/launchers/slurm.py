@@ -1,4 +1,4 @@
-"""Giving prepared runs to Slurm, all or none: as job arrays between their stages, or in turns inside one job."""
+"""launcher=slurm: job arrays through submitit, between the stages around training."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ class Slurm(Launcher):
 
 
 def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
-    """When each array would start, in words; raises SubmitError when sbatch would not take it."""
-    told = []
+    """Return a line with the expected start of each array; raises SubmitError if sbatch would refuse one."""
+    lines = []
     for group in groups:
         run, directory = group[0]
         try:
@@ -123,17 +123,17 @@ def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
             continue
         except SubmitError as error:
             raise SubmitError(f"sbatch refuses {described(group)}: {error}. Nothing was submitted.") from error
-        told += [f"expected start {start}: {first_of(group)}"] if start else []
-    return told
+        lines += [f"expected start {start}: {first_of(group)}"] if start else []
+    return lines
 
 
 def first_of(group: Runs) -> str:
-    """The run that an array begins with, and of how many."""
+    """Return the name of the first run of an array, and the size of the array."""
     return f"{group[0][0].name}{f', the first of {len(group)}' if len(group) > 1 else ''}"
 
 
 def described(group: Runs) -> str:
-    """The runs of an array and what decides whether a site takes them."""
+    """Return the runs of an array and the settings that make a site accept or refuse them."""
     run = group[0][0]
     wanted = {
         "cluster.partition": run.cluster.partition,
@@ -148,7 +148,7 @@ def described(group: Runs) -> str:
 
 
 def arrays(runs: Runs, most: int) -> list[Runs]:
-    """The runs grouped by equal resources and code, no group larger than the site's arrays may be."""
+    """Group the runs by equal resources and code; no group has more than `most` runs, the site's limit of an array."""
     groups: dict[str, Runs] = {}
     for run, directory in runs:
         key = json.dumps(resources(run, directory.code.resolve()), sort_keys=True)
@@ -157,9 +157,9 @@ def arrays(runs: Runs, most: int) -> list[Runs]:
 
 
 def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple[list[str], str]:
-    """As many of the group's first runs as Slurm takes; returns their job ids and the limit that keeps out the rest.
+    """Submit the first runs of a group, as many as Slurm accepts; return their job ids and the limit on the rest.
 
-    Raises QueueFullError where there are stages and not all of them fit.
+    Raises QueueFullError if there are stages and not all runs fit.
     """
     taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group))
     if chain.names and taken < len(group):
@@ -169,12 +169,12 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
     except slurm_commands.QueueFullError as full:
         if chain.names:
             raise
-        # Another of this user's shells was quicker.
+        # Another shell of this user has filled the queue since.
         return [], str(full)
 
 
 def submit_array(sweep: SweepDir, group: Runs, after: str | None) -> list[str]:
-    """One sbatch for the group, which waits for what is given; returns its job ids."""
+    """Run one sbatch for the group, with this dependency; return its job ids."""
     run, directory = group[0]
     submitter = executor(run, sweep, starting_after(resources(run, directory.code.resolve()), after))
     try:
@@ -189,12 +189,12 @@ def submit_array(sweep: SweepDir, group: Runs, after: str | None) -> list[str]:
 
 
 def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception) -> None:
-    """Take back what an unfinished submission had queued; raises SubmitError when Slurm does not let us."""
+    """Cancel the jobs of an unfinished submission; raises SubmitError if scancel fails."""
     try:
         slurm_commands.cancel(job_ids)
     except SubmitError as error:
         raise SubmitError(
-            f"{because} What was submitted before could not be cancelled ({error}). It is on record: type "
+            f"{because} The jobs submitted before could not be cancelled ({error}). They are on record: run "
             f"`slurmscale cancel {sweep.quoted}`, or scancel {' '.join(job_ids)}."
         ) from error
     for job_id in job_ids:
@@ -202,7 +202,7 @@ def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception)
 
 
 def compressed(job_ids: list[str]) -> str:
-    """Job ids as a person reads them: 12_[0-3], 13."""
+    """Return job ids in Slurm's short form: 12_[0-3], 13."""
     counts: dict[str, int] = {}
     for job_id in job_ids:
         counts[job_id.split("_")[0]] = counts.get(job_id.split("_")[0], 0) + 1

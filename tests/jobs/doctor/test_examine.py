@@ -67,19 +67,19 @@ def test_accounting_that_does_not_answer_is_told_in_its_words() -> None:
         site_checks(replace(SITE, accounting_error="Connection refused", associations=[], qos={}))
     )
     assert what == "accounting"
-    assert "sacctmgr says: Connection refused" in said
+    assert "sacctmgr reports: Connection refused" in said
 
 
 def test_nodes_that_take_no_jobs_are_named_with_slurms_reason() -> None:
     down = replace(NODE, name="n9", state="drained", reason="bad DIMM")
     site = replace(SITE, nodes={"main": [*SITE.nodes["main"][:1], down]})
     ((_, what, said),) = troubles(site_checks(site))
-    assert what == "nodes without use"
+    assert what == "unusable nodes"
     assert "n9 drained (bad DIMM)" in said
     ((verdict, _, said),) = troubles(run_checks(site, a_run()))
     assert verdict == "warning"
-    assert "1 of 2 nodes of main take jobs now" in said
-    assert "type nodes=1 or less" in said
+    assert "1 of 2 nodes of main accept jobs now" in said
+    assert "set nodes=1 or less" in said
 
 
 def test_a_closed_partition_is_a_warning_and_wrong_for_the_run_that_wants_it() -> None:
@@ -87,7 +87,7 @@ def test_a_closed_partition_is_a_warning_and_wrong_for_the_run_that_wants_it() -
     site = replace(SITE, partitions={"main": closed, "": closed})
     assert [kind for kind, _, _ in troubles(site_checks(site))] == ["warning"]
     assert troubles(run_checks(site, a_run())) == [
-        ("wrong", "partition", "main is DRAIN: Type cluster.partition=ANOTHER.")
+        ("wrong", "partition", "main is DRAIN: Set cluster.partition=ANOTHER.")
     ]
 
 
@@ -110,23 +110,23 @@ def test_partitions_that_others_preempt_without_grace_are_named() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; there are main."),
+        (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; the partitions are main."),
         (["nodes=8", "scaling.global_batch_size=64"], "nodes=8, but partition main gives a job at most 4.: "
-         "Type nodes=4 or less."),
+         "Set nodes=4 or less."),
         (["wall_time_min=5000"], "wall_time_min=5000, but partition main allows 1440 (MaxTime=1-00:00:00).: "
-         "Type wall_time_min=1440 or less."),
-        (["cluster.ranks_per_node=16"], "16 wanted, which 0 of 4 nodes of main have; others have 8: "
-         "Type ranks_per_node=8 or less"),
-        (["cluster.cpus_per_rank=12"], "96 wanted, which 0 of 4 nodes of main have; others have 64: "
-         "Type cluster.cpus_per_rank=8 or less."),
-        (["cluster.memory_gb_per_node=2000"], "2000 wanted, which 0 of 4 nodes of main have; others have 500: "
-         "Type cluster.memory_gb_per_node=500 or less."),
-        (["cluster.account=nosuch"], "cluster.account=nosuch is none of yours (physics): "
-         "Type cluster.account=physics."),
-        (["cluster.qos=nosuch"], "cluster.qos=nosuch is none of yours (long, normal): Type cluster.qos=long."),
-        (["cluster.qos=long"], "wall_time_min=60, but MaxWall=00:30:00: Type wall_time_min=30 or less."),
-        (["cluster.qos=long", "wall_time_min=30", "nodes=4"], "32 of gres/gpu wanted, but MaxTRESPerUser=gres/gpu=16: "
-         "Type nodes=FEWER, or another cluster.qos."),
+         "Set wall_time_min=1440 or less."),
+        (["cluster.ranks_per_node=16"], "16 needed; 0 of 4 nodes of main have them, others have 8: "
+         "Set ranks_per_node=8 or less"),
+        (["cluster.cpus_per_rank=12"], "96 needed; 0 of 4 nodes of main have them, others have 64: "
+         "Set cluster.cpus_per_rank=8 or less."),
+        (["cluster.memory_gb_per_node=2000"], "2000 needed; 0 of 4 nodes of main have them, others have 500: "
+         "Set cluster.memory_gb_per_node=500 or less."),
+        (["cluster.account=nosuch"], "cluster.account=nosuch is not one of your accounts (physics): "
+         "Set cluster.account=physics."),
+        (["cluster.qos=nosuch"], "cluster.qos=nosuch is not one of your QOS (long, normal): Set cluster.qos=long."),
+        (["cluster.qos=long"], "wall_time_min=60, but MaxWall=00:30:00: Set wall_time_min=30 or less."),
+        (["cluster.qos=long", "wall_time_min=30", "nodes=4"], "32 of gres/gpu needed, but MaxTRESPerUser=gres/gpu=16: "
+         "Set fewer nodes, or another cluster.qos."),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_wrong_and_says_what_to_type(overrides: list[str], said: str) -> None:
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_wrong_and_says_what_to_type(overrides: list[str], 
     ("overrides", "said"),
     [
         (["cluster.gpus=false"], "cluster.gpus=false, but nodes have 8 GPUs: Set gpus: true"),
-        (["ranks_per_node=4"], "4 of 8, on nodes that nobody else gets: Type ranks_per_node=8"),
+        (["ranks_per_node=4"], "4 of 8, on exclusive nodes: Set ranks_per_node=8"),
         (["cluster.max_nodes=40"], "cluster.max_nodes=40, but partition main allows 4: Set max_nodes: 4"),
     ],
 )
@@ -178,7 +178,7 @@ def test_limits_with_units_are_left_out() -> None:
 
 def test_a_cluster_without_slurm_is_refused_with_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 2
-    assert "cluster=local has launcher=local, and doctor looks at Slurm clusters. Type cluster=generic_slurm" in told(
+    assert "cluster=local has launcher=local, and doctor checks Slurm clusters. Set cluster=generic_slurm" in told(
         capsys
     )
 
