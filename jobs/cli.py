@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from jobs.errors import SuiteError
+from jobs.schema import LauncherKind
 
 OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale plan` shows all keys"
 
@@ -117,7 +118,9 @@ def parser() -> Parser:
     sub = command("resume", "submit again what has not finished; finished runs are skipped")
     sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
     sub.add_argument(
-        "--launcher", choices=["slurm", "local", "script", "pbs_script"], help="another launcher than prepared for"
+        "--launcher",
+        choices=[kind.name for kind in LauncherKind if not (kind.one_job or kind.is_preview)],
+        help="another launcher than prepared for",
     )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
     sub = command("report", "make report.html, report.md and runs.csv from run directories")

@@ -404,12 +404,66 @@ class ContainerRuntime(Enum):
     """`apptainer exec` in front of every rank; also Singularity's, where it has that name."""
 
 
+class LauncherKind(Enum):
+    """Who starts the ranks, and what that launcher can do; jobs/submit/launchers/NAME.py does it."""
+
+    slurm = "slurm"
+    """sbatch; runs with equal resources share a job array."""
+    local = "local"
+    """Processes on this machine, one run after the other."""
+    dry = "dry"
+    """Nothing: shows what the launcher of the cluster would do."""
+    script = "script"
+    """A person, who gives job.sbatch of each run directory to sbatch."""
+    pbs_script = "pbs_script"
+    """A person, who gives job.pbs of each run directory to qsub (PBS Pro)."""
+    pilot = "pilot"
+    """One Slurm job for all points of a submission, which gives its nodes to them as they become free."""
+
+    @property
+    def is_preview(self) -> bool:
+        """True if it starts and writes nothing."""
+        return self is LauncherKind.dry
+
+    @property
+    def on_this_machine(self) -> bool:
+        """True if the ranks are processes of the machine that submits."""
+        return self is LauncherKind.local
+
+    @property
+    def job_per_run(self) -> bool:
+        """True if each run is a Slurm job, or a task of a job array, of its own."""
+        return self is LauncherKind.slurm
+
+    @property
+    def one_job(self) -> bool:
+        """True if all runs share one Slurm job."""
+        return self is LauncherKind.pilot
+
+    @property
+    def in_slurm(self) -> bool:
+        """True if the job ids in the ledger are Slurm's."""
+        return self.job_per_run or self.one_job
+
+    @property
+    def needs_slurm(self) -> bool:
+        """True if the cluster has to run Slurm."""
+        return self.in_slurm or self is LauncherKind.script
+
+    @property
+    def chains_stages(self) -> bool:
+        """True if its jobs can wait for each other, as the stages around training do."""
+        return self.job_per_run or self.on_this_machine or self.is_preview
+
+
 @dataclass(kw_only=True)
 class Cluster:
     """A machine: what a node has, what the scheduler wants, how a job sets itself up there."""
 
     name: str
     source: str
+    launcher: LauncherKind = LauncherKind.slurm
+    """The launcher of this cluster: used unless another one is chosen, and previewed by launcher=dry."""
     ranks_per_node: int
     """GPUs of a node, or ranks that a CPU node takes."""
     max_nodes: int | None = None
@@ -446,18 +500,6 @@ class Cluster:
     """Ask PBS for ncpus, ngpus and mem of the whole job, where a site does not take `select`."""
     python: str | None = None
     """Python command on the nodes (in the container, if any); None: the one that submits."""
-
-
-class LauncherKind(Enum):
-    """Who starts the ranks."""
-
-    slurm = "slurm"
-    local = "local"
-    dry = "dry"
-    script = "script"
-    pbs_script = "pbs_script"
-    pilot = "pilot"
-    """One Slurm job for all points of a submission, which gives its nodes to them as they get free."""
 
 
 @dataclass(kw_only=True)
@@ -580,6 +622,11 @@ class Run:
     def ranks(self) -> int:
         """World size."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def starter(self) -> LauncherKind:
+        """The launcher that starts the ranks; for launcher=dry the one that is previewed, the cluster's."""
+        return self.cluster.launcher if self.launcher.kind.is_preview else self.launcher.kind
 
     @property
     def global_batch_size(self) -> int:

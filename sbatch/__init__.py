@@ -1,1 +1,1 @@
-"""The batch scripts: static shell bodies that a person can also run by hand, shipped with the package."""
+"""Static batch scripts, shipped with the package, that a person can also submit by hand."""

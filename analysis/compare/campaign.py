@@ -22,7 +22,7 @@ from analysis.intervals import CONFIDENCE
 from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
-from jobs.schema import LauncherKind
+from jobs.submit.submissions import kind_of
 
 BASELINE = "baseline"
 # Settings that distinguish repeats or say how they were started: no difference between trials.
@@ -126,11 +126,17 @@ class Leaderboard:
         return (self.baseline_runs or self.runs)[0]
 
 
+def was_previewed(run: RunResult) -> bool:
+    """Return True if a run was prepared to be shown, not to be started."""
+    kind = kind_of(run.setting("launcher.kind"))
+    return kind is not None and kind.is_preview
+
+
 def leaderboards(runs: Iterable[RunResult]) -> list[Leaderboard]:
     """Return the campaigns among some runs, each judged, in order of their directories."""
     campaigns: dict[Path, list[RunResult]] = defaultdict(list)
     for run in runs:
-        if part_of(run) and not (run.state == "not started" and run.setting("launcher.kind") == LauncherKind.dry.name):
+        if part_of(run) and not (run.state == "not started" and was_previewed(run)):
             campaigns[run.path.parent].append(run)
     return [judged(path, members) for path, members in sorted(campaigns.items())]
 

@@ -185,7 +185,7 @@ def verdicts_on_start(file: Path) -> Iterator[Verdict]:
 
 def by_accounting(sweep: Sweep, submission: Submission) -> Iterator[Failure]:
     """Yield the failure that accounting proves of the run's job; none for a pilot, whose job is shared by runs."""
-    if submission.launcher == "slurm" and submission.job_id in sweep.accounts:
+    if submission.has_own_job and submission.job_id in sweep.accounts:
         name, rows = sweep.accounts[submission.job_id]
         verdict = verdict_on_job(rows)
         if verdict.weight is not None:

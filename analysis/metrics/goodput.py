@@ -17,7 +17,7 @@ from analysis.untrusted import count, moment, number
 from jobs import metrics as m
 from jobs.failures import FailureCause
 from jobs.metrics import Metric
-from jobs.schema import LauncherKind
+from jobs.submit.submissions import kind_of
 
 ENDS = {"finished", "stopped", "failed"}
 # Slurm restarts a run that could not record its end, as on a node that crashed.
@@ -184,7 +184,8 @@ def start_of(
     if met is None or startup_s is None or startup_s < 0:
         return None
     # launcher=local has a turn, and no queue that others wait in.
-    in_queue = submission is not None and submission.get("launcher") != LauncherKind.local.name
+    kind = None if submission is None else kind_of(submission.get("launcher"))
+    in_queue = submission is not None and not (kind is not None and kind.on_this_machine)
     submitted = moment(submission) if submission is not None and in_queue else None
     if submitted is not None and submitted > met - startup_s:
         submitted = None  # By clocks that disagree a queue cannot be measured.

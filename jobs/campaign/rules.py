@@ -13,7 +13,7 @@ from jobs.campaign.campaign import BASELINE, Campaign, recorded
 from jobs.campaign.code_snapshot import Snapshot
 from jobs.errors import ConfigError, RunDirError
 from jobs.rundir import is_reserved
-from jobs.schema import LauncherKind, Run
+from jobs.schema import Run
 from jobs.submit.batch_script import resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
@@ -78,7 +78,7 @@ def refuse_changed_code(*, changed_code: bool) -> None:
 
 def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | None) -> None:
     """Raise ConfigError if Slurm would not run a pair in turns: only jobs with equal resources share an array."""
-    if tried.launcher.kind is not LauncherKind.slurm:
+    if not tried.launcher.kind.job_per_run:
         return
     here = Path("code")
     own, beside = resources(tried, here), resources(baseline, code.path if code else here)

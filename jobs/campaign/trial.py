@@ -27,7 +27,7 @@ from jobs.campaign.rules import (
 from jobs.errors import ConfigError, RunDirError
 from jobs.plan.compose import Point, compose
 from jobs.rundir import SweepDir
-from jobs.schema import Launcher, LauncherKind, Run
+from jobs.schema import Launcher, Run
 from jobs.submit.commands import submit_points
 
 
@@ -176,5 +176,4 @@ def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: A
 
 def one_at_a_time(launcher: Launcher) -> Launcher:
     """Return the launcher with one run at a time: runs side by side would disturb each other's measurement."""
-    in_slurm = launcher.kind in {LauncherKind.slurm, LauncherKind.pilot}
-    return replace(launcher, max_running=1) if in_slurm else launcher
+    return replace(launcher, max_running=1) if launcher.kind.in_slurm else launcher

@@ -1,1 +1,1 @@
-"""`slurmscale doctor`: what a cluster offers, and whether our configuration fits it, before a job is sent."""
+"""`slurmscale doctor`: checks of a cluster, of a run on it and of its nodes, before a job is submitted."""

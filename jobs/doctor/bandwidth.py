@@ -1,6 +1,6 @@
-"""What pairs of nodes reach in an all-reduce: over nccl between GPUs, over gloo between CPUs; runs on the nodes.
+"""Measure the all-reduce bandwidth of pairs of nodes: nccl between GPUs, gloo between CPUs. Runs on the nodes.
 
-Imported where torch is known to be: the rest of the doctor does without.
+Needs torch, unlike the rest of the doctor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from jobs.doctor.outliers import rounds
 from jobs.runtime.transport import gloo_transports, nccl_environment, nccl_networks, nccl_transports
 
-# Large enough that latency does not count, small enough for any node's memory.
+# Large enough that latency is negligible, small enough for the memory of any node.
 BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
 WARM_UPS = 2
 REPEATS = 5
@@ -26,12 +26,12 @@ TIMEOUT = timedelta(seconds=60)
 
 
 def measure(names: list[str], rank: int, port: int, directory: Path) -> dict[str, Any]:
-    """This node's GB/s with each other one, every pair of all nodes measured once, and by which transport."""
+    """Return the GB/s of this node with each other node, and the transports; every pair is measured once."""
     cuda = torch.cuda.is_available()
     log = directory / f"nccl-{rank}.log"
     if cuda:
         os.environ |= nccl_environment(log)
-    # CPUs keep the rounds together, whatever the pairs use.
+    # A gloo group synchronizes the rounds, whatever backend the pairs use.
     meeting = f"tcp://{names[0]}:{port}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=len(names), timeout=TIMEOUT)
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
@@ -44,16 +44,19 @@ def measure(names: list[str], rank: int, port: int, directory: Path) -> dict[str
                 speeds[names[other]] = gb_per_s(pair, device)
     dist.barrier()
     dist.destroy_process_group()
-    told = log.read_text(errors="replace") if log.exists() else ""
+    printed = log.read_text(errors="replace") if log.exists() else ""
     return {
         "backend": "nccl" if cuda else "gloo",
         "gb_per_s": speeds,
-        "transports": [*nccl_networks(told), *nccl_transports(told)] if cuda else gloo_transports(),
+        "transports": [*nccl_networks(printed), *nccl_transports(printed)] if cuda else gloo_transports(),
     }
 
 
 def gb_per_s(pair: tuple[int, int], device: torch.device) -> float:
-    """Bus bandwidth of an all-reduce of two, which for two is bytes by time."""
+    """Return the bus bandwidth of an all-reduce in GB/s.
+
+    Bus bandwidth is bytes / time x 2 (n - 1) / n (nccl-tests, PERFORMANCE.md); for n = 2 the factor is 1.
+    """
     group = dist.new_group(
         list(pair), timeout=TIMEOUT, backend="nccl" if device.type == "cuda" else "gloo", use_local_synchronization=True
     )
@@ -72,6 +75,6 @@ def gb_per_s(pair: tuple[int, int], device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device's queued work."""
+    """Wait for the queued work of the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

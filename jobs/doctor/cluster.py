@@ -1,4 +1,4 @@
-"""What Slurm says of a cluster from the login node: each command once, and none that changes anything."""
+"""Describe a cluster from the login node: each command of Slurm is called once, and none changes anything."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ QOS = ("Name", "MaxWall", "MaxTRESPerJob", "MaxTRESPerUser", "MaxSubmitJobsPerUs
 
 @dataclass(frozen=True)
 class Node:
-    """One node, as Slurm has it."""
+    """A node, as Slurm describes it."""
 
     name: str
     state: str
-    """Slurm's word without its marks: idle, mixed, allocated, down, drained, ..."""
+    """State without Slurm's suffixes: idle, mixed, allocated, down, drained, ..."""
     cpus: int
     memory_mib: int
     gpus: int
     reason: str
-    """Why it is down or drained; empty where it is not."""
+    """Why it is down or drained; empty if it is neither."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether jobs run on it, now or when it is free."""
+        """True if jobs run on it, now or when it is free."""
         return self.state in USABLE
 
 
@@ -40,29 +40,29 @@ class Site:
     config: dict[str, str]
     """Settings as `scontrol show config` names them."""
     partitions: dict[str, dict[str, str]]
-    """Settings of each partition; of the default one also under ''."""
+    """Settings of each partition; the default one also under ''."""
     nodes: dict[str, list[Node]]
     """Nodes of each partition."""
     associations: list[dict[str, str]]
-    """What this user may submit as: Account, QOS and limits of each association; those not set are absent."""
+    """Associations of this user: Account, QOS and limits; values that are not set are absent."""
     qos: dict[str, dict[str, str]]
-    """Limits of each QOS; those not set are absent."""
+    """Limits of each QOS; values that are not set are absent."""
     accounting_error: str | None
-    """Why accounting told nothing; None where it did."""
+    """Why accounting did not answer; None if it did."""
 
     @property
     def has_accounting(self) -> bool:
-        """Whether jobs are accounted at all."""
+        """True if Slurm accounts jobs."""
         return not re.fullmatch(r"\(null\)|.*/none|", self.config.get("AccountingStorageType", ""))
 
     def seconds(self, key: str) -> int | None:
-        """A setting such as `KillWait = 30 sec`."""
+        """Return a setting such as `KillWait = 30 sec` in seconds; None if it has no number."""
         match = re.match(r"(\d+)", self.config.get(key, ""))
         return int(match[1]) if match else None
 
 
 def ask_slurm() -> Site:
-    """Everything that the doctor wants to know; raises SubmitError where no controller answers."""
+    """Return the description of the cluster; raises SubmitError if no controller answers."""
     config = slurm_commands.configuration()
     associations: list[dict[str, str]] = []
     qos: dict[str, dict[str, str]] = {}
@@ -71,19 +71,19 @@ def ask_slurm() -> Site:
         mine = ("assoc", f"user={getpass.getuser()}", f"cluster={config.get('ClusterName', '')}")
         associations = accounted(*mine, fields=ASSOCIATION)
         qos = {row.get("Name", ""): row for row in accounted("qos", fields=QOS)}
-    except SubmitError as said:
-        error = str(said)
+    except SubmitError as refused:
+        error = str(refused)
     return Site(config, slurm_commands.partitions(), nodes_by_partition(), associations, qos, error)
 
 
 def nodes_by_partition() -> dict[str, list[Node]]:
-    """The nodes of each partition: one sinfo."""
+    """Return the nodes of each partition: one sinfo."""
     found: dict[str, list[Node]] = {}
     for line in slurm_commands.ask("sinfo", "-h", "-N", "-o", "%R|%N|%T|%c|%m|%G|%E").splitlines():
         partition, name, state, cpus, memory, gres, reason = line.split("|", 6)
         node = Node(
             name=name,
-            state=re.sub(r"[^a-z_]", "", state.lower()),  # idle~ sleeps, down* does not answer
+            state=re.sub(r"[^a-z_]", "", state.lower()),  # idle~ is powered down, down* does not answer
             cpus=number(cpus),
             memory_mib=number(memory),
             gpus=gpus_of(gres),
@@ -94,18 +94,18 @@ def nodes_by_partition() -> dict[str, list[Node]]:
 
 
 def number(text: str) -> int:
-    """The number that a text begins with; sinfo writes 32+ where it has folded several."""
+    """Return the leading number of a text; sinfo prints 32+ for several values."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
 
 def gpus_of(gres: str) -> int:
-    """GPUs in a list such as `gpu:a100:4(S:0-1),gpu:v100:2,nvme:1`."""
+    """Count the GPUs in a list such as `gpu:a100:4(S:0-1),gpu:v100:2,nvme:1`."""
     return sum(int(count) for count in re.findall(r"(?:^|,)gpu:(?:[^:,()]+:)?(\d+)", gres))
 
 
 def accounted(*what: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
-    """Rows of `sacctmgr show`; a value that is not set is absent."""
+    """Return the rows of `sacctmgr show`; values that are not set are absent."""
     command = ("sacctmgr", "-n", "-P", "show", *what, f"format={','.join(fields)}")
     lines = slurm_commands.ask(*command, timeout_s=slurm_commands.SACCT_TIMEOUT_S).splitlines()
     rows = (dict(zip(fields, line.split("|"), strict=False)) for line in lines)
@@ -113,5 +113,5 @@ def accounted(*what: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def tres(text: str) -> dict[str, int]:
-    """Counts in a list such as `cpu=64,gres/gpu=8,node=2`; amounts with a unit are left out."""
+    """Parse counts such as `cpu=64,gres/gpu=8,node=2`; amounts with a unit are left out."""
     return {key: int(count) for key, count in re.findall(r"([\w/:]+)=(\d+)(?:,|$)", text)}

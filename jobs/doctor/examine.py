@@ -1,4 +1,4 @@
-"""`slurmscale doctor`: ask Slurm, judge the configuration, look at nodes, and show what was found."""
+"""`slurmscale doctor`: check the cluster, the run on it and its nodes, and show the findings."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from rich.console import Console
 
 import jobs
 from jobs.doctor.cluster import ask_slurm
-from jobs.doctor.facts import facts
-from jobs.doctor.fits import fits, judged_by_sbatch
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
 from jobs.doctor.pairs import bandwidths
 from jobs.doctor.report import Finding, Verdict, exit_code, summary, table, write
+from jobs.doctor.run_checks import judged_by_sbatch, run_checks
+from jobs.doctor.site_checks import site_checks
 from jobs.errors import ConfigError, SubmitError
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.plan.table import console
 from jobs.rundir import SweepDir
-from jobs.schema import LauncherKind, Run
+from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, resources, sweep_path
 
 
 def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, with_job: bool) -> int:
-    """Show every finding; returns 1 when something is wrong."""
-    # Layout and batch may still be the defaults of another machine: they are no reason not to look at this one.
+    """Show every finding; return 1 if something is wrong."""
+    # Layout and batch may still be defaults of another machine: the cluster is checked all the same.
     run = compose(overrides, multirun=False, judge=value_problems)[0].run
     refuse_without_slurm(run)
     out = console()
     site = ask_slurm()
-    found = facts(site)
+    found = site_checks(site)
     out.print(table("the cluster", found))
-    fit = [*fits(site, run), judged_by_sbatch(script_of(run))]
+    fit = [*run_checks(site, run), judged_by_sbatch(script_of(run))]
     out.print("", table(f"{run.name} there", fit), "", sep="\n")
     found += fit
     if with_job:
@@ -43,11 +43,11 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
 
 
 def on_nodes(run: Run, nodes: int, node_list: str | None, before: list[Finding], out: Console) -> list[Finding]:
-    """Show what a job on nodes finds, and write it down with what was found before."""
+    """Run a job on nodes, show its findings, and write all findings to report.json."""
     try:
         job = run_on_nodes(run, nodes, node_list, out)
     except SubmitError as error:
-        advice = "Mend what is marked above, choose nodes with --nodes or --nodelist, or type --no-job."
+        advice = "Fix the findings above, choose nodes with --nodes or --nodelist, or use --no-job."
         refused = [Finding("test job", f"refused: {error}", Verdict.wrong, advice)]
         out.print(table("nodes", refused), "", sep="\n")
         return refused
@@ -60,16 +60,16 @@ def on_nodes(run: Run, nodes: int, node_list: str | None, before: list[Finding],
 
 
 def refuse_without_slurm(run: Run) -> None:
-    """Raise ConfigError for a cluster that has no Slurm, SubmitError where Slurm is not to be had here."""
-    if run.launcher.kind in {LauncherKind.local, LauncherKind.pbs_script}:
+    """Raise ConfigError for a cluster without Slurm, SubmitError if Slurm does not answer here."""
+    if not run.starter.needs_slurm:
         raise ConfigError(
-            f"cluster={run.cluster.name} has launcher={run.launcher.kind.name}, and doctor looks at Slurm clusters. "
-            "Type cluster=generic_slurm, or the name of your own cluster file."
+            f"cluster={run.cluster.name} has launcher={run.starter.name}, and doctor checks Slurm clusters. "
+            "Set cluster=generic_slurm, or the name of your own cluster file."
         )
     slurm_commands.require()
 
 
 def script_of(run: Run) -> str:
-    """The batch script that the run would have; nothing of it is prepared."""
+    """Return the batch script of the run; prepares nothing."""
     code = Path(jobs.__file__).parent.parent
     return batch_script("true", SweepDir(Path(sweep_path(run))).logs, resources(run, code))

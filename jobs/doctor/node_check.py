@@ -1,7 +1,7 @@
-"""What runs on each node of the doctor's job: `python -m jobs.doctor.node_check DIRECTORY`, one process a node.
+"""Check a node in the job of the doctor: `python -m jobs.doctor.node_check DIRECTORY`, one process per node.
 
-Every node asks every other one by itself and writes what it saw to a file of its own, so that what is broken (a
-name, a port, the shared directory) does not keep the rest from being told. Imports nothing that a node may lack.
+Every node checks every other one and writes a file of its own, so one fault (a name, a port, the shared directory)
+hides no other. Imports nothing that a node may lack.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 from jobs.ranks import RENDEZVOUS_PORTS, hosts, node_name, this_rank
 from jobs.secrets import redact
 
-# Processes of one srun start within seconds of each other, Python from a cold file system included.
+# Processes of one srun start within seconds of each other, even if Python comes from a cold file system.
 MEET_WITHIN_S = 45.0
-# After the last node has given up meeting another one, its file must still be looked for.
+# Files are awaited longer than connections: the last node writes its file after its last attempt to connect.
 SEE_WITHIN_S = MEET_WITHIN_S + 30.0
 CONNECT_WITHIN_S = 5.0
-# Of so many round trips the fastest tells the clock's offset best.
+# Round trips per pair; the fastest gives the best estimate of the clock offset.
 CLOCK_ROUNDS = 20
 POLL_S = 0.1
 VERSIONS = ("torch", "litgpt", "lightning", "numpy", "submitit")
@@ -39,11 +39,11 @@ ROW_FIELDS = ("remapped_rows.pending", "remapped_rows.failure")
 
 
 def main(directory: Path) -> None:
-    """Look at this node and at the others from here, and write what was seen."""
+    """Check this node, and the others from this node; write the results."""
     place = this_rank(ranks_per_node=1)
     names = hosts(os.environ["SLURM_JOB_NODELIST"])
     started = time.monotonic()
-    # One for each node, since emulated ones share their ports.
+    # One port per node, since emulated nodes share theirs.
     first = RENDEZVOUS_PORTS.index(place.master_port)
     ports = [RENDEZVOUS_PORTS[(first + rank) % len(RENDEZVOUS_PORTS)] for rank in range(len(names))]
     seen: dict[str, dict[str, float]] = {}
@@ -79,10 +79,10 @@ def main(directory: Path) -> None:
 
 
 def measured(names: list[str], rank: int, port: int, directory: Path) -> dict[str, Any]:
-    """Bandwidths with the other nodes, or why there are none."""
+    """Return the bandwidths with the other nodes, or the error."""
     try:
-        # Only now: where torch is broken, the report is written already.
-        from jobs.doctor.bandwidth import measure  # noqa: PLC0415 - and only here, since a node may have no torch
+        # Here, since the report is written before a broken torch can fail.
+        from jobs.doctor.bandwidth import measure  # noqa: PLC0415 - a node may have no torch
 
         return measure(names, rank, port, directory)
     except Exception as error:  # noqa: BLE001 - whatever torch raises is the finding
@@ -90,7 +90,7 @@ def measured(names: list[str], rank: int, port: int, directory: Path) -> dict[st
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file that appears whole or not at all."""
+    """Write a file atomically."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.{socket.gethostname()}")
     hidden.write_text(text)
     hidden.rename(path)
@@ -100,11 +100,11 @@ def put(path: Path, text: str) -> None:
 
 
 class ClockDesk:
-    """Listens on a port, as a rendezvous does, and tells everyone who asks what time it is here."""
+    """Listens on a port, like a rendezvous, and answers each request with the time of this node."""
 
     def __init__(self, port: int) -> None:
         self.error: str | None = None
-        """Why nobody can listen on this port; None where we do."""
+        """Why this process cannot listen on the port; None if it listens."""
         self._served: set[str] = set()
         try:
             if socket.has_dualstack_ipv6():
@@ -117,7 +117,7 @@ class ClockDesk:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close_after(self, guests: set[str], deadline: float) -> None:
-        """Return when all of them have been served, or at the deadline."""
+        """Return when all guests have been served, or at the deadline."""
         while not self.error and not guests <= self._served and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
@@ -137,19 +137,19 @@ class ClockDesk:
 
 
 def meet(name: str, port: int, me: str, deadline: float) -> dict[str, Any]:
-    """How far another node's clock is ahead of ours, or why that node cannot be reached."""
+    """Return the clock offset of another node, or the error if it cannot be reached until the deadline."""
     while True:
         try:
             return clock_of(name, port, me)
         except (OSError, ValueError) as error:
-            # Not there yet, unless it stays so.
+            # The other node may not listen yet.
             if isinstance(error, socket.gaierror) or time.monotonic() > deadline:
                 return {"error": getattr(error, "strerror", None) or str(error)}
         time.sleep(POLL_S)
 
 
 def clock_of(name: str, port: int, me: str) -> dict[str, float]:
-    """The other clock's offset, taken in the middle of the fastest round trip."""
+    """Return the offset of the other clock in s: its time minus the middle of the fastest round trip."""
     best = {"round_trip_s": float("inf"), "ahead_s": 0.0}
     with (
         socket.create_connection((name, port), timeout=CONNECT_WITHIN_S) as line,
@@ -167,7 +167,7 @@ def clock_of(name: str, port: int, me: str) -> dict[str, float]:
 
 
 def address_of(name: str) -> str | None:
-    """What a node's name resolves to here; None where it does not."""
+    """Return the address that a node name resolves to here; None if it does not resolve."""
     try:
         return str(socket.getaddrinfo(name, None)[0][4][0])
     except OSError:
@@ -178,12 +178,15 @@ def address_of(name: str) -> str | None:
 
 
 def mark(directory: Path, name: str) -> Path:
-    """The file by which a node shows that others see what it writes; it holds the time of writing."""
+    """Return the file of a node that the others wait for; it contains the time of writing."""
     return directory / f"seen-{name}"
 
 
 def watch_files(directory: Path, names: list[str], deadline: float, seen: dict[str, dict[str, float]]) -> None:
-    """Note when each node's file appears; looking begins before the files are there, as caches of absence do."""
+    """Record when the file of each node appears.
+
+    Starts before the files exist, so that a cache of missing files, as network file systems have, is measured too.
+    """
     while len(seen) < len(names) and time.monotonic() < deadline:
         for name in names:
             if name not in seen:
@@ -192,11 +195,11 @@ def watch_files(directory: Path, names: list[str], deadline: float, seen: dict[s
         time.sleep(POLL_S)
 
 
-# --- what is installed ---------------------------------------------------------------------------------------
+# --- software and GPUs ---------------------------------------------------------------------------------------
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages whose versions ranks must share; what is not installed is absent."""
+    """Return the versions of Python and of packages that must agree between ranks; absent if not installed."""
     found = {"python": platform.python_version()}
     for package in VERSIONS:
         with suppress(metadata.PackageNotFoundError):
@@ -205,23 +208,23 @@ def versions() -> dict[str, str]:
 
 
 def gpus() -> list[dict[str, str]] | None:
-    """What nvidia-smi says of each GPU that this job sees; None where there is no nvidia-smi, or it fails."""
+    """Return the fields of nvidia-smi for each visible GPU; None without nvidia-smi, or if it fails."""
     if shutil.which("nvidia-smi") is None:
         return None
     found = asked("--query-gpu", GPU_FIELDS)
-    # GPUs before the A100 retire pages, later ones remap rows; each says N/A to the other question.
+    # GPUs before the A100 retire pages, later ones remap rows; the other query yields N/A.
     rows = asked("--query-remapped-rows", ROW_FIELDS) or []
     return None if found is None else [gpu | (rows[i] if i < len(rows) else {}) for i, gpu in enumerate(found)]
 
 
 def asked(query: str, fields: tuple[str, ...]) -> list[dict[str, str]] | None:
-    """One row a GPU; None where nvidia-smi does not answer."""
+    """Return one row per GPU; None if nvidia-smi fails."""
     command = ["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return [dict(zip(fields, map(str.strip, line.split(",")), strict=False)) for line in said.splitlines() if line]
+    return [dict(zip(fields, map(str.strip, line.split(",")), strict=False)) for line in output.splitlines() if line]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The doctor's job: sent through the batch script of a run, waited for, and what its nodes wrote collected."""
+"""The job of the doctor: submit it with the batch script of a run, wait for it, collect the files of its nodes."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ FILES_WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class NodeJob:
-    """What the job left behind."""
+    """The results of the job."""
 
     directory: Path
     job_id: str
     nodes: list[str]
-    """Names of its nodes; empty where it never started, or could not write them."""
+    """Names of its nodes; empty if it never started, or could not write them."""
     reports: list[dict[str, Any]]
-    """What each node wrote of itself and the others, in order of the nodes that did."""
+    """The report of each node that wrote one, in the order of the nodes."""
     pairs: dict[str, dict[str, Any]]
-    """What each node measured with the others, by its name."""
-    last_words: str
-    """The end of what it printed."""
+    """The measurements of each node with the others, by its name."""
+    last_output: str
+    """The last line that it printed."""
 
 
 def nodes_wanted(run: Run, nodes: int | None, node_list: str | None) -> int:
-    """On how many nodes the job runs: as told, or two where the partition has them."""
+    """Return the number of nodes of the job: as given, otherwise two if the partition has them."""
     if node_list is not None:
         try:
             return len(hosts(node_list))
         except SlurmParseException as error:
             raise ConfigError(
-                f"--nodelist={node_list} is not a list of nodes as Slurm writes it. Type node[01-04] or node01,node03."
+                f"--nodelist={node_list} is not a list of nodes in Slurm's notation. Give node[01-04] or node01,node03."
             ) from error
     if nodes is not None:
         return nodes
@@ -64,9 +64,9 @@ def nodes_wanted(run: Run, nodes: int | None, node_list: str | None) -> int:
 
 
 def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> NodeJob:
-    """Send the job, wait until it has ended, and collect; Ctrl-C takes it back.
+    """Submit the job, wait for its end, and collect its files; Ctrl-C cancels it.
 
-    Raises SubmitError when sbatch refuses it, RunDirError when runs_dir cannot be written.
+    Raises SubmitError if sbatch refuses it, RunDirError if runs_dir cannot be written.
     """
     minutes = min(MOST_MINUTES, run.wall_time_min)
     slurm_commands.refuse_beyond_partition(run.cluster.partition, nodes, minutes)
@@ -83,8 +83,8 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
         script.write_text(script_of(job, sweep, snapshot_code(sweep), node_list))
     except OSError as error:
         raise RunDirError(
-            f"{error.filename or sweep.path}: {error.strerror or error}, so no job was sent. Choose another place with "
-            "runs_dir=PATH."
+            f"{error.filename or sweep.path}: {error.strerror or error}, so no job was submitted. Set another place "
+            "with runs_dir=PATH."
         ) from error
     try:
         job_id = slurm_commands.ask("sbatch", "--parsable", str(script)).strip().partition(";")[0]
@@ -98,13 +98,13 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
 
 
 def script_of(run: Run, sweep: SweepDir, code: Path, node_list: str | None) -> str:
-    """The batch script of a run, with one process a node, which looks around instead of training."""
+    """Return the batch script of a run with one process per node, which checks the nodes instead of training."""
     parameters = resources(run, code)
     ended = shlex.join(["touch", str(sweep.path / "ended")])
     parameters |= {
         "job_name": "slurmscale-doctor",
         "ntasks_per_node": 1,
-        # A node that fails must not keep the others from telling what they saw; of two, srun takes the last.
+        # A node that fails must not end the others; srun uses the last of repeated options.
         "srun_args": [*parameters["srun_args"], "--kill-on-bad-exit=0"],
         "setup": [
             *environment_lines(run, code),
@@ -119,8 +119,8 @@ def script_of(run: Run, sweep: SweepDir, code: Path, node_list: str | None) -> s
 
 
 def wait_for(job_id: str, directory: Path, out: Console) -> None:
-    """Return when the job has said that it ended, or has left the queue; tell why it waits."""
-    told, ask_next = "", time.monotonic() + POLL_S
+    """Return when the job has recorded its end or has left the queue; print why it waits."""
+    shown, ask_next = "", time.monotonic() + POLL_S
     try:
         while not (directory / "ended").exists():
             if time.monotonic() >= ask_next:
@@ -129,11 +129,11 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
                 if state is None:
                     return
                 start = f", expected to start {state.expected_start}" if state.expected_start else ""
-                # None is Slurm's word until it has looked for a reason.
-                why = f"waits: {state.reason}{start}" if state.reason not in {None, "None"} else told
-                if why != told:
+                # Slurm reports the reason None until it has determined one.
+                why = f"waits: {state.reason}{start}" if state.reason not in {None, "None"} else shown
+                if why != shown:
                     out.print(why, markup=False, highlight=False)
-                told = why
+                shown = why
             time.sleep(POLL_S)
     except BaseException:
         slurm_commands.cancel([job_id])
@@ -141,7 +141,7 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
 
 
 def collected(sweep: SweepDir, job_id: str) -> NodeJob:
-    """What the nodes wrote, once all of it is seen here or time is up."""
+    """Return the files of the nodes when all are visible here, or after FILES_WITHIN_S."""
     deadline = time.monotonic() + FILES_WITHIN_S
     listed = sweep.path / "nodes"
     while True:
@@ -158,6 +158,6 @@ def collected(sweep: SweepDir, job_id: str) -> NodeJob:
 
 
 def written(directory: Path, what: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
-    """The files of this kind that are there, by the node that wrote them."""
+    """Return the contents of the existing files of one kind, by node."""
     files = {name: directory / f"{what}-{rank}.json" for rank, name in enumerate(nodes)}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}

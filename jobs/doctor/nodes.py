@@ -1,4 +1,4 @@
-"""What the nodes told of themselves and of each other, judged."""
+"""Checks of the reports that the nodes wrote."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.schema import Run
 
 MOST_CLOCK_OFFSET_S = 1.0
-# Checkpoints and heartbeats are read by other nodes within seconds.
+# Other nodes read checkpoints and heartbeats within seconds.
 MOST_FILE_LAG_S = 5.0
 HOTTEST_C = 85
-# Of a broken switch or file system every pair of nodes tells.
+# A broken switch or file system affects every pair of nodes.
 MOST_NAMED = 8
 
 Report = dict[str, Any]
 
 
 def judged(run: Run, job: NodeJob) -> list[Finding]:
-    """Every finding about the nodes of the doctor's job."""
+    """Return every finding about the nodes of the job."""
     if not job.reports:
         return [silent(run, job, job.nodes)]
-    told = {report["node"] for report in job.reports}
-    missing = [name for name in job.nodes if name not in told]
+    reported = {report["node"] for report in job.reports}
+    missing = [name for name in job.nodes if name not in reported]
     reports = job.reports
     return [
         met(reports),
@@ -41,53 +41,53 @@ def judged(run: Run, job: NodeJob) -> list[Finding]:
 
 
 def is_emulated(reports: list[Report]) -> bool:
-    """Whether fewer machines booted than there are nodes."""
+    """Return True if there are fewer machines, by boot id, than nodes."""
     return len({report["boot_id"] for report in reports}) < len(reports)
 
 
 def met(reports: list[Report]) -> Finding:
-    """How many nodes told something."""
+    """Count the nodes that wrote a report."""
     emulated = "emulated: fewer machines booted than nodes; " if is_emulated(reports) else ""
-    return Finding("nodes", f"{emulated}{len(reports)} looked around")
+    return Finding("nodes", f"{emulated}{len(reports)} reported")
 
 
 def silent(run: Run, job: NodeJob, missing: list[str]) -> Finding:
-    """Nodes that left nothing where everything should be."""
+    """Name the nodes that wrote no report."""
     who = listed(missing) if missing else "The job"
-    words = f"; its last words: {job.last_words}" if job.last_words else ""
+    output = f"; its last output: {job.last_output}" if job.last_output else ""
     return Finding(
         "nodes",
-        f"{who} left nothing in {job.directory} (job {job.job_id}){words}",
+        f"{who} wrote nothing to {job.directory} (job {job.job_id}){output}",
         Verdict.wrong,
-        f"Is {run.runs_dir} the same directory there, and writable? Else type runs_dir=PATH of a shared file system. "
-        "And is Python there (cluster.python, modules, setup)?",
+        f"Check that {run.runs_dir} is the same directory there and writable, otherwise set runs_dir=PATH on a shared "
+        "file system; and that Python exists there (cluster.python, modules, setup).",
     )
 
 
 def names(reports: list[Report]) -> Finding:
-    """Every node resolves every node's name."""
+    """Check that every node resolves the names of all nodes."""
     unknown = [f"{name} on {r['node']}" for r in reports for name, address in r["addresses"].items() if address is None]
     if unknown:
-        advice = "Ranks meet by these names: the site's DNS or /etc/hosts must have them on all nodes."
+        advice = "Ranks connect by these names: DNS or /etc/hosts must contain them on all nodes."
         return Finding("names", f"not resolved: {listed(unknown)}", Verdict.wrong, advice)
     return Finding("names", "every node resolves all of them")
 
 
 def loopback(reports: list[Report]) -> Iterator[Finding]:
-    """A node whose own name means 127.x to itself tells other ranks to find it there."""
+    """Check that no node resolves its own name to a loopback address, which it would announce to other ranks."""
     turned = [r["node"] for r in reports if str(r["addresses"].get(r["node"])).startswith(("127.", "::1"))]
     if turned and not is_emulated(reports):
-        advice = "gloo then listens where others cannot reach it: type cluster.env.GLOO_SOCKET_IFNAME=INTERFACE."
+        advice = "Other ranks cannot reach gloo at this address: set cluster.env.GLOO_SOCKET_IFNAME=INTERFACE."
         yield Finding("own name", f"a loopback address to itself: {listed(turned)}", Verdict.warning, advice)
 
 
 def ports(reports: list[Report]) -> Finding:
-    """Every node reaches every other one where ranks would meet."""
+    """Check that every node reaches every other one at the ports of the rendezvous."""
     numbers = sorted(report["port"] for report in reports)
     span = f"{numbers[0]} to {numbers[-1]}" if len(set(numbers)) > 1 else f"{numbers[0]}"
     taken = [f"{r['port']} of {r['node']} ({r['listen_error']})" for r in reports if r["listen_error"]]
     if taken:
-        advice = "Something else listens there; try again, with another job id the ports are others."
+        advice = "Another program listens there. Try again: another job id leads to other ports."
         return Finding("ports", f"taken: {listed(taken)}", Verdict.wrong, advice)
     closed = [
         f"{r['node']} to {peer} ({seen['error']})"
@@ -97,59 +97,61 @@ def ports(reports: list[Report]) -> Finding:
     ]
     if closed:
         span = f"{RENDEZVOUS_PORTS[0]} to {RENDEZVOUS_PORTS[-1]}"
-        advice = f"Ranks meet at ports {span}: a firewall between nodes must let TCP through there."
+        advice = f"Ranks connect at ports {span}: a firewall between nodes must allow TCP there."
         return Finding("ports", f"no connection: {listed(closed)}", Verdict.wrong, advice)
     return Finding("ports", f"every pair connects ({span})")
 
 
 def clocks(reports: list[Report]) -> Finding:
-    """How far each clock is off the first node's, the way there and back taken out."""
+    """Check the offset of each clock against that of the first node, corrected for the round trip."""
     first = reports[0]
     ahead = {name: seen["ahead_s"] for name, seen in first["peers"].items() if "ahead_s" in seen}
     if not ahead:
         return Finding("clocks", "no other node to compare with")
     off = [f"{name} by {value:+.1f} s" for name, value in ahead.items() if abs(value) > MOST_CLOCK_OFFSET_S]
     if off:
-        advice = "Times in records of several nodes will not fit together: the site's NTP or chrony has to."
+        advice = "Times in the records of several nodes will not agree: check NTP or chrony."
         return Finding("clocks", f"off {first['node']}'s: {listed(off)}", Verdict.warning, advice)
     return Finding("clocks", f"within {max(map(abs, ahead.values())) * 1e3:.1f} ms of {first['node']}'s")
 
 
 def files(reports: list[Report]) -> Finding:
-    """What one node writes into runs_dir the others see, and soon."""
+    """Check that files of one node in runs_dir become visible on the others within MOST_FILE_LAG_S."""
     unseen, lags = [], {}
     for report in reports:
         for peer, seen in report["files"].items():
             if seen is None:
                 unseen.append(f"{peer}'s on {report['node']}")
                 continue
-            # Both times by this node's clock.
+            # Both times on the clock of this node.
             written = seen["written"] - report["peers"][peer].get("ahead_s", 0.0)
             lags[f"{peer}'s on {report['node']}"] = max(0.0, seen["seen"] - written)
     if unseen:
-        advice = "Type runs_dir=PATH on a file system that all nodes share."
+        advice = "Set runs_dir=PATH on a file system that all nodes share."
         return Finding("runs_dir", f"files not seen: {listed(unseen)}", Verdict.wrong, advice)
     late = [f"{which} after {lag:.0f} s" for which, lag in lags.items() if lag > MOST_FILE_LAG_S]
     if late:
-        advice = "Its clients cache for long; a run may find a checkpoint late."
+        advice = "The clients of this file system cache for long; a run may find a checkpoint late."
         return Finding("runs_dir", f"files seen late: {listed(late)}", Verdict.warning, advice)
     seen_within = f"; a node's file is seen by the others within {max(lags.values()):.1f} s" if lags else ""
     return Finding("runs_dir", f"writable everywhere{seen_within}")
 
 
 def versions(reports: list[Report]) -> Finding:
-    """Every node has the same Python and packages."""
+    """Check that all nodes have the same Python and packages."""
     groups: dict[str, list[str]] = {}
     for report in reports:
         found = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
         groups.setdefault(found, []).append(report["node"])
     if len(groups) > 1:
-        told = "; ".join(f"{listed(nodes)}: {found}" for found, nodes in groups.items())
-        advice = "Ranks of different versions fail or, worse, do not: type cluster.python=PATH on a shared file system."
-        return Finding("versions", told, Verdict.wrong, advice)
+        differing = "; ".join(f"{listed(nodes)}: {found}" for found, nodes in groups.items())
+        advice = (
+            "Ranks of different versions fail, or give wrong results: set cluster.python=PATH on a shared file system."
+        )
+        return Finding("versions", differing, Verdict.wrong, advice)
     (found,) = groups
     if "torch" not in reports[0]["versions"]:
-        advice = "Ranks need it: install it, or name a container or cluster.python that has it."
+        advice = "Ranks need it: install it, or set a container or cluster.python that has it."
         return Finding("versions", f"{found}; no torch", Verdict.wrong, advice)
     return Finding("versions", found)
 
@@ -158,40 +160,43 @@ def versions(reports: list[Report]) -> Finding:
 
 
 def gpus(run: Run, reports: list[Report]) -> Iterator[Finding]:
-    """The GPUs that the job got are there, of one kind, and well."""
+    """Check number, kind and health of the GPUs of the job."""
     if not run.cluster.gpus:
-        yield Finding("GPUs", "none asked for (cluster.gpus=false)")
+        yield Finding("GPUs", "none requested (cluster.gpus=false)")
         return
     blind = [report["node"] for report in reports if report["gpus"] is None]
     if blind:
         found = f"no answer from nvidia-smi on {listed(blind)}"
-        yield Finding("GPUs", found, Verdict.warning, "Their health is not known; AMD's are not looked at.")
+        yield Finding("GPUs", found, Verdict.warning, "Their health is not known; AMD GPUs are not checked.")
     seeing = [report for report in reports if report["gpus"] is not None]
     few = [f"{r['node']} has {len(r['gpus'])}" for r in seeing if len(r["gpus"]) < run.ranks_per_node]
     if few:
-        found = f"{run.ranks_per_node} a node asked for, but {listed(few)}"
+        found = f"{run.ranks_per_node} a node requested, but {listed(few)}"
         yield Finding(
-            "GPUs", found, Verdict.wrong, "Leave these nodes out (cluster.sbatch.exclude=NODE); tell the site."
+            "GPUs",
+            found,
+            Verdict.wrong,
+            "Exclude these nodes (cluster.sbatch.exclude=NODE); inform the administrators.",
         )
     kinds: dict[str, list[str]] = {}
     for report in seeing:
         for gpu in report["gpus"]:
             kinds.setdefault(f"{gpu['name']}, driver {gpu['driver_version']}", []).append(report["node"])
     if len(kinds) > 1:
-        told = "; ".join(f"{kind} on {listed(sorted(set(nodes)))}" for kind, nodes in kinds.items())
-        yield Finding("GPUs", told, Verdict.warning, "The slowest one sets the pace; choose by cluster.constraint.")
+        found = "; ".join(f"{kind} on {listed(sorted(set(nodes)))}" for kind, nodes in kinds.items())
+        yield Finding("GPUs", found, Verdict.warning, "The slowest one limits the run; set cluster.constraint.")
     elif kinds and not few:
         yield Finding("GPUs", f"{run.ranks_per_node} a node: {next(iter(kinds))}")
     ill = [f"GPU {gpu['index']} of {r['node']}: {what}" for r in seeing for gpu in r["gpus"] for what in ailments(gpu)]
     if ill:
         found = listed(ill)
-        yield Finding("GPU health", found, Verdict.warning, "Leave out such nodes (cluster.sbatch.exclude=NODE).")
+        yield Finding("GPU health", found, Verdict.warning, "Exclude these nodes (cluster.sbatch.exclude=NODE).")
     elif seeing:
         yield Finding("GPU health", "no ECC errors, no retired pages or rows pending, none hot")
 
 
 def ailments(gpu: dict[str, str]) -> Iterator[str]:
-    """What nvidia-smi says of a GPU that it would not say of a healthy one."""
+    """Yield the faults of a GPU in the output of nvidia-smi."""
     errors = gpu["ecc.errors.uncorrected.volatile.total"]
     if errors.isdigit() and int(errors):
         yield f"{errors} uncorrected ECC errors"
@@ -208,6 +213,6 @@ def ailments(gpu: dict[str, str]) -> Iterator[str]:
 
 
 def listed(items: list[str]) -> str:
-    """Items, or the first of them and how many more."""
+    """Return the first items as text, and the number of others."""
     more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
     return ", ".join(items[:MOST_NAMED]) + more

@@ -1,4 +1,4 @@
-"""What the doctor found: one row a fact or rule, shown as a table and written as data."""
+"""The findings of the doctor: one row per check, shown as a table and written as JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jobs.secrets import redacted
 
 
 class Verdict(Enum):
-    """How a finding is judged."""
+    """The severity of a finding."""
 
     ok = "ok"
     warning = "warning"
-    """Runs can go on, but not as well, or not as safely, as they might."""
+    """Runs work, but slower or less safely than they could."""
     wrong = "wrong"
     """Runs cannot start, or will fail."""
 
@@ -31,24 +31,24 @@ COLOURS = {Verdict.ok: "green", Verdict.warning: "yellow", Verdict.wrong: "red"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     found: str
     verdict: Verdict = Verdict.ok
     advice: str = ""
-    """What to do about it."""
+    """The remedy."""
 
 
 def table(title: str, findings: list[Finding]) -> Table:
-    """One row a finding, with what to do below what was found."""
+    """Return a table with one row per finding, the advice below it."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("", no_wrap=True)
     shown.add_column(title, no_wrap=True)
     shown.add_column("found", overflow="fold")
     for finding in findings:
         colour = COLOURS[finding.verdict]
-        # Text: what nodes and Slurm say is no markup.
+        # Text: output of nodes and Slurm is never markup.
         found = Text(finding.found)
         if finding.advice:
             found.append(f"\n{finding.advice}", colour)
@@ -57,17 +57,17 @@ def table(title: str, findings: list[Finding]) -> Table:
 
 
 def summary(findings: list[Finding]) -> str:
-    """How many findings of each verdict, in words."""
+    """Return the number of findings of each verdict as text."""
     counts = Counter(finding.verdict for finding in findings)
     return f"{len(findings)} checks: " + ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """1 where something is wrong, else 0: warnings are for a person to judge."""
+    """Return 1 if something is wrong, else 0; warnings do not count."""
     return int(any(finding.verdict is Verdict.wrong for finding in findings))
 
 
 def write(path: Path, findings: list[Finding], **data: Any) -> None:
-    """Write the findings, and the measurements that they were made from, as JSON."""
+    """Write the findings, and the measurements behind them, as JSON."""
     rows = [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings]
     path.write_text(json.dumps(redacted({"time": now(), "findings": rows, **data}), indent=1, allow_nan=False) + "\n")

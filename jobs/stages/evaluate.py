@@ -1,7 +1,6 @@
-"""The stage after a run's training: its loss on the samples held out.
+"""The stage after the training of a run: its loss on the held-out samples.
 
-`python -m jobs.stages.evaluate RUN_DIR`, or this module's `main` through submitit. Imports torch only once it is
-clear that there is something to evaluate.
+`python -m jobs.stages.evaluate RUN_DIR`, or `main` through submitit. Imports torch only if the run can be evaluated.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from jobs.stages.record import on_record
 
 
 def main(run_directory: str) -> None:
-    """Evaluate the weights of the run in this directory and write what came out into its record."""
+    """Evaluate the weights of the run in this directory and record the result."""
     directory = RunDir(Path(run_directory))
     run = load_run(directory.config)
     with on_record(directory.status, "evaluate") as found:
@@ -28,14 +27,14 @@ def main(run_directory: str) -> None:
 
 
 def refuse_unfinished(directory: RunDir) -> None:
-    """Raise RunDirError unless the run recorded its end: Slurm calls a job that stopped in time a success, too."""
+    """Raise RunDirError unless the run recorded `finished`: for Slurm a run that stopped at its limit succeeded too."""
     ends = [event for event in read_events(directory.status) if event["event"] in {"finished", "stopped", "failed"}]
     if any(event["event"] == "finished" for event in ends):
         return
     how = f": {ends[-1].get('reason') or ends[-1].get('error')}" if ends else ""
     raise RunDirError(
-        f"training has not finished{how}. Type `slurmscale resume {directory.path.parent}` to go on with it and "
-        "evaluate it then."
+        f"training has not finished{how}. Run `slurmscale resume {directory.path.parent}` to continue it and "
+        "evaluate it afterwards."
     )
 
 

@@ -1,7 +1,7 @@
 """The stage before training: tokenize the data of all runs of a submission, each text once.
 
-`python -m jobs.stages.prepare SWEEP RUN...`, or this module's `main` through submitit. As at submission, data that one
-run cannot use lets none of them start.
+`python -m jobs.stages.prepare SWEEP RUN...`, or `main` through submitit. As at submission, no run starts if the data of
+one of them cannot be used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_plan, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import Run
-from jobs.stages.record import on_record, words
+from jobs.stages.record import error_text, on_record
 
 
 def main(sweep_path: str, names: list[str]) -> None:
@@ -31,21 +31,21 @@ def main(sweep_path: str, names: list[str]) -> None:
 
 
 def its_samples(sweep: SweepDir, names: list[str], name: str, made: dict[str, Path]) -> Samples:
-    """The samples of a run; where they cannot be made, all runs hear of it."""
+    """Return the samples of a run; if they cannot be made, record the failure of every run."""
     run: Run = load_run(sweep.run(name).config)
     try:
         return samples_of(run, made)
     except BaseException as error:
         for each in names:
             whose = "its data" if each == name else f"nothing was started: the data of {name}"
-            text = f"{whose} could not be prepared: {words(error)}"
-            tell = {"stage": "prepare", "cause": cause_of(error).name, "node": node_name(), "error": text}
-            append_event(sweep.run(each), "failed", **tell)
+            text = f"{whose} could not be prepared: {error_text(error)}"
+            fields = {"stage": "prepare", "cause": cause_of(error).name, "node": node_name(), "error": text}
+            append_event(sweep.run(each), "failed", **fields)
         raise
 
 
 def complete(directory: RunDir, samples: Samples) -> None:
-    """Add to a run directory what only the samples tell."""
+    """Add the samples, and the number of steps that follows from them, to a run directory."""
     if not os.path.lexists(directory.data):
         directory.data.symlink_to(samples.directory)
     write_json(directory.plan, read_plan(directory) | {"steps": samples.steps})

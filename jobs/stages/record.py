@@ -1,4 +1,4 @@
-"""The record of a stage: that it started, and how it ended, whatever ends it."""
+"""The record of a stage: events for its start and its end, whatever ends it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from jobs.rundir import append_record, event_record
 from jobs.secrets import redact_exception
 
 DONE = {"prepare": "prepared", "evaluate": "evaluated", "report": "reported"}
-"""The event that each stage ends with when all went well."""
+"""The event at the end of each stage, if it succeeded."""
 
 
 def started(stage: str) -> str:
-    """The event that a stage begins with."""
+    """Return the event at the start of a stage."""
     return f"{stage}_started"
 
 
 def failed(stage: str) -> str:
-    """The event of a stage that could not do its work."""
+    """Return the event at the end of a stage that failed."""
     return f"{stage}_failed"
 
 
 @contextmanager
 def on_record(path: Path, stage: str) -> Iterator[dict[str, Any]]:
-    """Write a stage's start and end as events; what the block puts into the dictionary goes with the end."""
+    """Write the start and end of a stage as events; the end has the fields that the block puts into the dictionary."""
     for number in STOPS:
         signal.signal(number, end_now)
     found: dict[str, Any] = {}
@@ -41,16 +41,16 @@ def on_record(path: Path, stage: str) -> Iterator[dict[str, Any]]:
         yield found
     except BaseException as error:
         redact_exception(error)
-        append_record(path, event_record(failed(stage), node=node_name(), error=words(error)))
+        append_record(path, event_record(failed(stage), node=node_name(), error=error_text(error)))
         raise
     append_record(path, event_record(DONE[stage], **found))
 
 
-def words(error: BaseException) -> str:
-    """An exception as a person reads it: ours without its type."""
+def error_text(error: BaseException) -> str:
+    """Return the message of an exception; the type is included unless it is a SuiteError."""
     return str(error) if isinstance(error, SuiteError) else "".join(traceback.format_exception_only(error)).strip()
 
 
 def end_now(number: int, _frame: FrameType | None) -> None:
-    """A stage has no step boundary to reach: it ends where it is, and is done again from its beginning."""
+    """Raise SubmitError for a signal: a stage has no checkpoint, so it ends at once and is repeated from its start."""
     raise SubmitError(f"{STOPS[signal.Signals(number)].reason}.")

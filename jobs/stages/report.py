@@ -1,6 +1,6 @@
-"""The stage after all others: the report of the sweep, of what failed too.
+"""The stage after all others: the report of the sweep, with its failed runs.
 
-`python -m jobs.stages.report SWEEP`, or this module's `main` through submitit.
+`python -m jobs.stages.report SWEEP`, or `main` through submitit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jobs.stages.record import on_record
 
 
 def main(sweep_path: str) -> None:
-    """Write what `slurmscale report` writes."""
+    """Write the files of `slurmscale report`."""
     sweep = SweepDir(Path(sweep_path))
     with on_record(sweep.stages, "report"):
         from analysis.report.report import report

@@ -1,1 +1,9 @@
-"""From legal points to job ids: prepare all, submit all or none, and look after what was submitted."""
+"""From legal points to job ids, and the commands on a sweep: all points are prepared, then all or none are submitted.
+
+facts       submissions, ledger, slurm_commands, permissions, provenance, progress
+scripts     batch_script, container
+launchers   launchers/, one file each; stages, the chain around training
+states      states, stage_states
+commands    commands, watch, backlog
+in a job    pilot, pilot_packing, local_queue, requeue
+"""

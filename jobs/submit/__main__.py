@@ -1,4 +1,4 @@
-"""`python -m jobs.submit OVERRIDES`: the same as `slurmscale submit OVERRIDES`."""
+"""Run `slurmscale submit OVERRIDES` as `python -m jobs.submit OVERRIDES`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The sweep's own queue: runs that Slurm takes once earlier jobs of the user have ended.
+"""The backlog of a sweep: runs that Slurm accepts only after earlier jobs of the user have ended.
 
-No daemon: the ledger says what waits, and whoever comes next moves it on: a look at the sweep, or a job that ends.
+There is no daemon. The ledger lists the waiting runs; `status`, `watch`, `resume` and jobs that end submit them.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from jobs.submit.ledger import held
 from jobs.submit.submissions import latest_submissions
 
 
-def move_on(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
-    """Submit what waits, as far as Slurm takes it now, and return sentences for the user.
+def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
+    """Submit waiting runs, as many as Slurm accepts now, and return sentences for the user.
 
-    Does nothing while another shell or job is at it for so long. Raises SubmitError as `launch` does; then what waited
-    waits on.
+    Returns nothing if another shell or job holds the sweep for `patience_s`. Raises SubmitError as `launch` does; then
+    the runs still wait.
     """
     if not waiting(sweep):
         return []
     try:
         with held(sweep, patience_s=patience_s):
-            return send(sweep)
+            return submit_waiting(sweep)
     except Timeout:
         return []
 
 
-def send(sweep: SweepDir) -> list[str]:
-    """The same for a caller that holds the sweep's lock."""
+def submit_waiting(sweep: SweepDir) -> list[str]:
+    """Submit waiting runs; the caller holds the lock of the sweep."""
     runs = waiting(sweep)
     return launch(sweep, runs, LauncherKind.slurm) if runs else []
 
 
 def waiting(sweep: SweepDir) -> list[tuple[Run, RunDir]]:
-    """The runs in the queue, in the order of their coming."""
+    """Return the runs in the backlog, in the order in which they were added."""
     waits = [each for each in latest_submissions(sweep).values() if each.waits_for is not None]
     directories = [sweep.run(each.run) for each in waits]
     return [(load_run(directory.config), directory) for directory in directories]

@@ -1,6 +1,6 @@
-"""The batch script: what a Run asks of Slurm, and how the ranks' environment is set up on the nodes.
+"""The batch script: the resources of a Run in Slurm, and the environment of its ranks on the nodes.
 
-submitit renders the header and the srun line from these parameters, for launcher=slurm, dry and script alike.
+submitit renders the header and the srun line from these parameters, for every launcher of Slurm.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from jobs.submit import container
 STOP_BEFORE_LIMIT_S = 90
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
-# What a batch script says by itself, and would say twice: option -> what to type.
-SAID_ALREADY = {
-    "time": "Type wall_time_min=MINUTES",
-    "nodes": "Type nodes=NUMBER",
-    "ntasks": "Type nodes=NUMBER ranks_per_node=NUMBER",
-    "ntasks-per-node": "Type ranks_per_node=NUMBER",
-    "array": "Type launcher.max_running=NUMBER for how many runs at a time",
-    "output": "`slurmscale logs` looks where that says: leave it out",
-    "error": "`slurmscale logs` shows both in one file: leave it out",
-    "signal": "A run saves what it has before its time limit by it: leave it out",
+# Options that a batch script sets itself, each with its remedy.
+SET_BY_SCRIPT = {
+    "time": "Set wall_time_min=MINUTES",
+    "nodes": "Set nodes=NUMBER",
+    "ntasks": "Set nodes=NUMBER ranks_per_node=NUMBER",
+    "ntasks-per-node": "Set ranks_per_node=NUMBER",
+    "array": "Set launcher.max_running=NUMBER to limit the runs at a time",
+    "output": "`slurmscale logs` reads that file: remove the option",
+    "error": "`slurmscale logs` shows stdout and stderr in one file: remove the option",
+    "signal": "A run needs it to save a checkpoint before its time limit: remove the option",
 }
 STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
 
 
 def resources(run: Run, code: Path) -> dict[str, Any]:
-    """Executor parameters of a run; runs with equal ones share a job array."""
+    """Return the executor parameters of a run; runs with equal parameters share a job array."""
     cluster = run.cluster
     further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
     if cluster.memory_gb_per_node is not None:
@@ -67,12 +67,12 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
 
 
 def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
-    """Executor parameters of a stage beside training: one process."""
+    """Return the executor parameters of a stage beside training: one process."""
     cluster, stage = run.cluster, stages_of(run)[name]
     further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
     if stage.memory_gb is not None:
         further["mem"] = f"{stage.memory_gb}G"
-    # What was chosen for the nodes of one partition may not exist in another.
+    # Constraint and sbatch options of one partition may not exist in another.
     same = stage.partition is None
     wanted = {
         "job_name": f"{run.sweep}-{name}",
@@ -88,16 +88,16 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         "cpus_per_task": stage.cpus,
         "additional_parameters": {**further, **(cluster.sbatch if same else {})},
         "srun_args": [f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
-        "setup": [*environment_lines(run, code), private_line(run)],
+        "setup": [*environment_lines(run, code), permissions_line(run)],
         "stderr_to_stdout": True,
     }
     return carried(run, wanted)
 
 
 def starting_after(parameters: dict[str, Any], after: str | None) -> dict[str, Any]:
-    """Executor parameters of a job that waits for others; None: for none.
+    """Return the executor parameters of a job with this dependency; None: without one.
 
-    Where they can never be what it waits for, Slurm cancels it, which would otherwise hold it for ever.
+    Slurm cancels a job whose dependency can no longer be satisfied; by default it would wait for ever.
     """
     if after is None:
         return parameters
@@ -108,128 +108,131 @@ def starting_after(parameters: dict[str, Any], after: str | None) -> dict[str, A
 
 
 def carried(run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Executor parameters without those that are not set; raises SubmitError for what no script can carry."""
+    """Return the executor parameters that are set; raises SubmitError for values that no script can contain."""
     for key, value in (wanted | {f"cluster.sbatch.{k}": f"{k}{v}" for k, v in run.cluster.sbatch.items()}).items():
         if isinstance(value, str):
             refuse_unquotable(value, key)
     refuse_unquotable(sweep_path(run), "runs_dir and sweep", and_percent=True)
-    # wckey=None: submitit's default of "submitit" is refused where a site tracks wckeys.
+    # wckey=None: sites that track wckeys refuse submitit's default of "submitit".
     return {key: value for key, value in wanted.items() if value is not None} | {"wckey": None}
 
 
 def stop_before_limit_s(wall_time_min: int) -> int:
-    """How long before its time limit a job is asked to reach a step boundary and save; a quarter of a short limit."""
+    """Return the seconds before its time limit at which a job is asked to stop and save; a quarter of a short limit."""
     return min(STOP_BEFORE_LIMIT_S, wall_time_min * 60 // 4)
 
 
 def srun_arguments(run: Run) -> list[str]:
-    """What srun is told beside submitit's own arguments."""
-    # A rank that dies leaves the others waiting in a collective: end them. TP groups are consecutive ranks: keep those
-    # on one node, whatever the site's default is.
+    """Return the arguments of srun besides submitit's own."""
+    # If a rank dies, the others wait in a collective: end them. TP groups are consecutive ranks: block distribution
+    # keeps them on one node, whatever the default of the site is.
     arguments = ["--kill-on-bad-exit=1", "--distribution=block"]
     if run.cluster.cpus_per_rank is not None:
-        # Since Slurm 22.05 srun no longer inherits this from sbatch.
+        # Since Slurm 22.05 srun does not inherit this from sbatch.
         arguments.append(f"--cpus-per-task={run.cluster.cpus_per_rank}")
     return [*arguments, *container.srun_arguments(run)]
 
 
 def setup_lines(run: Run, code: Path) -> list[str]:
-    """Shell lines before srun."""
+    """Return the shell lines before srun."""
     return [
         *environment_lines(run, code),
-        *after_ranks_lines(run),
-        private_line(run),
+        *requeue_lines(run),
+        permissions_line(run),
     ]
 
 
-def private_line(run: Run) -> str:
-    """The shell line that ends a batch script where others could change what it executes."""
+def permissions_line(run: Run) -> str:
+    """Return the shell line that ends a batch script if other users could change what it executes."""
     return f"{shlex.join([sys.executable, '-m', 'jobs.submit.permissions', sweep_path(run)])} || exit"
 
 
 def environment_lines(run: Run, code: Path) -> list[str]:
-    """Shell lines that a rank needs: modules, the site's own, and the submitted code ahead of any other."""
+    """Return the shell lines for the environment of a rank: of the site, and the submitted code first."""
     refuse_unscriptable(run)
     return [
         *(f"module load {shlex.quote(module)}" for module in run.cluster.modules),
         *run.cluster.setup,
         *(f"export {name}={shlex.quote(value)}" for name, value in run.cluster.env.items()),
         f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
-        # Else the directory that sbatch was typed in comes first, where another jobs/ may lie.
+        # Otherwise Python searches the working directory first, which may contain another jobs/.
         "export PYTHONSAFEPATH=1",
     ]
 
 
 def rank_python(run: Run) -> str:
-    """The command that is Python for a rank, as a shell reads it."""
+    """Return the Python command of a rank, as shell words."""
     return " ".join([*container.command(run), run.cluster.python or shlex.quote(sys.executable)])
 
 
 def sweep_path(run: Run) -> str:
-    """The sweep directory of a run."""
+    """Return the path of the sweep directory of a run."""
     return str(Path(run.runs_dir) / str(run.sweep))
 
 
-def after_ranks_lines(run: Run) -> list[str]:
-    """Shell lines that let a run go on by itself. This Python, not cluster.python: that one may be in a container."""
+def requeue_lines(run: Run) -> list[str]:
+    """Return the shell lines that requeue a run when the script exits.
+
+    They use this Python, since cluster.python may be inside a container.
+    """
     command = [sys.executable, "-m", "jobs.submit.requeue", sweep_path(run)]
     return [
         STARTED_LINE,
-        f"after_ranks() {{ {shlex.join(command)}; }}",
-        "trap after_ranks EXIT",
+        f"requeue() {{ {shlex.join(command)}; }}",
+        "trap requeue EXIT",
     ]
 
 
 def code_environment(code: Path) -> dict[str, str]:
-    """This process's environment with a run's code ahead of any other."""
+    """Return the environment of this process, with the code of a run first on PYTHONPATH."""
     path = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
 
 
 def executor(run: Run, sweep: SweepDir, parameters: dict[str, Any]) -> SlurmExecutor:
-    """A submitit executor for runs with these parameters."""
+    """Return a submitit executor with these parameters."""
     made = SlurmExecutor(sweep.logs, max_num_timeout=0, python=rank_python(run))
     made.update_parameters(**parameters)
     return made
 
 
 def refuse_unscriptable(run: Run) -> None:
-    """Raise SubmitError for names that a shell or sbatch would read as something else, and for what no line holds."""
+    """Raise SubmitError for names that a shell or sbatch would misread, and for values that no line can contain."""
     cluster = run.cluster
     for key, names, pattern, what in (
-        ("env", cluster.env, VARIABLE, "a variable's name: letters, digits and _"),
+        ("env", cluster.env, VARIABLE, "the name of a variable: letters, digits and _"),
         ("sbatch", cluster.sbatch, OPTION, "an option of sbatch without its dashes, such as reservation"),
     ):
         wrong = [name for name in names if not pattern.fullmatch(name)]
         if wrong:
-            raise SubmitError(f"cluster.{key}: {wrong[0]!r} is not {what}. Type another name.")
-    twice = [name for name in cluster.sbatch if name in SAID_ALREADY]
+            raise SubmitError(f"cluster.{key}: {wrong[0]!r} is not {what}. Set another name.")
+    twice = [name for name in cluster.sbatch if name in SET_BY_SCRIPT]
     if twice:
-        raise SubmitError(f"cluster.sbatch.{twice[0]}: the script says --{twice[0]} already. {SAID_ALREADY[twice[0]]}.")
+        raise SubmitError(f"cluster.sbatch.{twice[0]}: the script sets --{twice[0]} itself. {SET_BY_SCRIPT[twice[0]]}.")
     values = [*cluster.env.values(), *cluster.modules, *cluster.setup, *cluster.container_mounts]
     for value in (*values, cluster.container, cluster.python, run.runs_dir):
         if value is not None and "\0" in value:
-            raise SubmitError(f"{value!r} has a NUL character, which no script can carry. Leave it out.")
+            raise SubmitError(f"{value!r} has a NUL character, which no script can contain. Remove it.")
 
 
 def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> None:
-    """Raise SubmitError for what an #SBATCH line cannot carry; in a path Slurm also reads % and backslash."""
+    """Raise SubmitError for characters that an #SBATCH line cannot contain; paths also expand % and backslash."""
     if any(ord(character) < 32 for character in value) or (and_percent and ("%" in value or "\\" in value)):
         more = ", a % or a backslash" if and_percent else ""
         raise SubmitError(
-            f"{what}: {value!r} has a control character{more}, which a Slurm batch script cannot carry. "
-            "Type another name."
+            f"{what}: {value!r} has a control character{more}, which a Slurm batch script cannot contain. "
+            "Set another name."
         )
 
 
 def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
-    """The batch script of one run, complete: given to sbatch by hand it runs the same entry as launcher=slurm."""
+    """Return the complete batch script of one run; with sbatch by hand it runs the same entry as launcher=slurm."""
     command = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
     return batch_script(command, sweep.logs, resources(run, directory.code.resolve()))
 
 
 def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:
-    """The text of a batch script that starts this command once a rank."""
-    # Private, and pinned for it: submitit has no public call that returns a script, and none that works where
-    # Slurm is not installed.
+    """Return the text of a batch script that starts this command on each rank."""
+    # A private function, so submitit is pinned: it has no public call that returns a script, and none that works
+    # without an installed Slurm.
     return f"{_make_sbatch_string(command=command, folder=logs, **parameters)}\n"

@@ -1,10 +1,7 @@
-"""The commands on a sweep: submit, status, logs, cancel, resume. Each works from the folder alone."""
+"""The commands on a sweep: submit, status, logs, cancel, resume. Each needs only the directory of the sweep."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
 import sys
 import time
@@ -12,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 from rich.table import Table
 from rich.text import Text
 from submitit.core.utils import JobPaths
@@ -23,33 +19,31 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import console, plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
 from jobs.schema import LauncherKind, Run
-from jobs.submit import slurm_commands
-from jobs.submit.backlog import move_on, send
-from jobs.submit.launch import check, launch
+from jobs.submit.backlog import submit_backlog, submit_waiting
+from jobs.submit.launch import launch
+from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import held
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
-from jobs.submit.states import IN_SLURM, RunState, State, open_sweep, states
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.states import RunState, State, open_sweep, states
+from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
 
 POLL_S = 1.0
-# With two questions a look, at most 12 Slurm calls a minute.
+# Each refresh needs two calls of Slurm: at most 12 calls a minute.
 SLURM_POLL_S = 10.0
-# Of a longer sweep `submit` shows the first ones, `status` only those that a person may have to look after.
+# For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
 QUIET = {State.finished, State.queued, State.waiting, State.prepared}
-# What a rank may take to reach its next step boundary, before it is ended hard.
-GRACE_S = 20.0
 
 
 def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
-    """Compose, show, prepare and launch; returns the exit code."""
+    """Compose, show, prepare and launch runs; return the exit code."""
     return submit_points(compose(overrides, multirun=multirun), wait=wait)
 
 
 def submit_points(points: list[Point], *, wait: bool) -> int:
-    """Show, prepare and launch composed points; returns the exit code."""
+    """Show, prepare and launch composed points; return the exit code."""
     runs = [point.run for point in points]
     out = console()
     out.print(plan_table(runs[:MOST_ROWS]))
@@ -58,14 +52,14 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
     for note in plan_notes(runs):
         out.print(note, markup=False)
     kind = runs[0].launcher.kind
-    check(runs)
+    launcher_of(kind).check(runs)
     with prepared(points) as made:
         sweep = made.sweep
         out.print(f"prepared {counted(len(runs))} in {sweep.path}", markup=False, soft_wrap=True)
         try:
             launched = launch(sweep, made.runs, kind)
         except SuiteError:
-            # What Slurm did not let us take back keeps its directory and its record.
+            # A run whose job could not be cancelled keeps its directory and its record.
             latest = latest_submissions(sweep)
             if all(d.name not in latest or latest[d.name].cancelled for _, d in made.runs):
                 made.take_back()
@@ -73,7 +67,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
         except KeyboardInterrupt:
             submitted = sum(directory.name in latest_submissions(sweep) for _, directory in made.runs)
             out.print(
-                f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Type `slurmscale "
+                f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Run `slurmscale "
                 f"resume {sweep.quoted}` to submit the rest, or `slurmscale cancel {sweep.quoted}`.",
                 markup=False,
                 soft_wrap=True,
@@ -81,13 +75,13 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
             return 130
     for line in launched:
         print(line)
-    if kind in {LauncherKind.slurm, LauncherKind.pilot, LauncherKind.local}:
-        print(f"look at it with: slurmscale status {sweep.quoted}")
+    if kind.in_slurm or kind.on_this_machine:
+        print(f"show its state with: slurmscale status {sweep.quoted}")
     return wait_for(sweep) if wait else 0
 
 
 def status(path: Path, *, everything: bool = False) -> int:
-    """Print one row a run; of a long sweep only those that run or went wrong, unless everything is asked for."""
+    """Print one row per run; for a long sweep only runs that are running or in trouble, unless `everything`."""
     sweep = open_sweep(path)
     found = look(sweep)
     shown = found if everything or len(found) <= MOST_ROWS else [item for item in found if item.state not in QUIET]
@@ -113,14 +107,14 @@ def status(path: Path, *, everything: bool = False) -> int:
 
 
 def look(sweep: SweepDir) -> list[RunState]:
-    """The states of a sweep, whose own queue moves on if it can."""
+    """Return the states of a sweep, after submitting as much of its backlog as Slurm accepts."""
     found = states(sweep)
     if all(item.state is not State.waiting for item in found):
         return found
     try:
-        moved = move_on(sweep)
+        moved = submit_backlog(sweep)
     except SuiteError as error:
-        print(f"The sweep's own queue does not move on: {error}", file=sys.stderr)
+        print(f"The backlog of the sweep cannot be submitted: {error}", file=sys.stderr)
         return found
     for line in moved:
         print(line)
@@ -128,127 +122,111 @@ def look(sweep: SweepDir) -> list[RunState]:
 
 
 def not_shown(found: list[RunState], shown: list[RunState]) -> str:
-    """How many runs have no row, in words; nothing where all have one."""
+    """Return the numbers of runs without a row, by state; empty if all have one."""
     hidden = Counter(item.state for item in found) - Counter(item.state for item in shown)
     return f"not shown: {per_state(hidden)}" if hidden else ""
 
 
 def step_of(step: int | None, total: int | None) -> str:
-    """How far, of how much where that is known."""
+    """Return the step, with the total if it is known."""
     return "-" if step is None else f"{step}/{total}" if total else str(step)
 
 
 def summary(found: list[RunState]) -> str:
-    """How many runs stand where."""
+    """Return the numbers of runs, in total and by state."""
     return f"{counted(len(found))}: {per_state(Counter(item.state for item in found))}"
 
 
 def per_state(counts: Counter[State]) -> str:
-    """Numbers of runs by state, in words."""
+    """Return numbers of runs by state as text."""
     return ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])
 
 
 def logs(path: Path, *, rank: int, follow: bool) -> int:
-    """Print what a rank of a run printed, its latest submission."""
+    """Print the output of a rank of a run, from its latest submission."""
     run = RunDir(path.expanduser().absolute())
     load_run(run.config)
     sweep = SweepDir(run.path.parent)
     submission = latest_submissions(sweep).get(run.name)
     if submission is None:
-        raise RunDirError(f"{run.path} was never submitted. Type `slurmscale resume {sweep.quoted}`.")
+        raise RunDirError(f"{run.path} was never submitted. Run `slurmscale resume {sweep.quoted}`.")
     if submission.launcher == "hand":
-        raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is where it was started.")
+        raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is in the shell that started it.")
     if submission.log_id is None:
-        raise RunDirError(f"{run.name} waits for its turn and has printed nothing yet.")
+        raise RunDirError(f"{run.name} waits for its turn and has not printed anything yet.")
     file = Path(JobPaths(sweep.logs, submission.log_id, rank).stdout)
     if not file.exists():
         ranks = load_run(run.config).ranks
         raise RunDirError(
-            f"{file} is not there: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
-            f"Type `slurmscale status {sweep.quoted}` to see whether it waits."
+            f"{file} does not exist: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
+            f"Run `slurmscale status {sweep.quoted}` to see its state."
         )
     with file.open(errors="replace") as text:
         while True:
-            # Asked before reading, so that the last words of a run that ends meanwhile are read.
+            # The state first, so that the last output of a run that ends meanwhile is read too.
             found = look(sweep) if follow else []
-            goes_on = any(item.run == run and item.state.is_open for item in found)
+            is_open = any(item.run == run and item.state.is_open for item in found)
             sys.stdout.write(text.read())
             sys.stdout.flush()
-            if not goes_on:
+            if not is_open:
                 return 0
             time.sleep(pause_s(found))
 
 
 def cancel(path: Path) -> int:
-    """End every run of the sweep that still waits or runs."""
+    """End every run of the sweep that waits or runs; return the exit code."""
     sweep = open_sweep(path)
     with held(sweep):
         return cancel_all(sweep)
 
 
 def cancel_all(sweep: SweepDir) -> int:
-    """The same for a caller that holds the sweep's lock."""
+    """End every run of the sweep that waits or runs; the caller holds the lock of the sweep."""
     found = states(sweep)
     runs = [item for item in found if item.state.is_alive]
-    # Stages first: they may wait for nothing but the end of a run, however it ends.
+    # Stages first: some start at the end of a run, also of a cancelled one.
     stages = [item for item in stage_states(sweep) if item.state.is_alive]
     alive: list[RunState | StageState] = [*reversed(stages), *runs]
-    elsewhere = {str(item.host) for item in alive if item.launcher == "local"} - {socket.gethostname()}
+    elsewhere = {str(item.host) for item in alive if is_on_its_host(item)} - {socket.gethostname()}
     if elsewhere:
         raise SubmitError(
             f"{sweep.path} has runs that were started on {', '.join(sorted(elsewhere))} by launcher=local; their "
-            f"processes can only be ended there. Type `slurmscale cancel {sweep.quoted}` on that machine."
+            f"processes can only be ended there. Run `slurmscale cancel {sweep.quoted}` on that machine."
         )
     for item in found:
         if item.state is State.waiting:
             append_record(sweep.submissions, {"time": now(), "event": "cancelled", "run": item.run.name})
-    # On record first: a run that stops in answer must already read as cancelled.
+    # Record first: a run that stops because of the signal must already be recorded as cancelled.
     for job_id in sorted({str(item.job_id) for item in alive}):
         append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
-    slurm_commands.cancel(sorted({str(item.job_id) for item in alive if item.launcher in IN_SLURM}))
-    for queue in {int(str(item.job_id)) for item in alive if item.launcher == "local"}:
-        end_session(queue)
+    for launcher, items in by_launcher(alive):
+        launcher.cancel({str(item.job_id) for item in items})
     ended = len(runs) + sum(item.state is State.waiting for item in found)
     if not ended and not stages:
-        print(f"nothing of {sweep.path} waits or runs")
+        print(f"{sweep.path}: no run waits or runs")
         return 0
     also = f" and {len(stages)} stage{'s' if len(stages) != 1 else ''}" if stages else ""
     print(f"cancelled {counted(ended)}{also} of {sweep.path}")
     return 0
 
 
-def end_session(leader: int) -> None:
-    """Ask all processes of a local queue's session to end, then make them."""
-    members = [process for process in psutil.process_iter() if session_of(process.pid) == leader]
-    # The queue first, or it would start the next run.
-    for process in sorted(members, key=lambda process: process.pid != leader):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill() if process.pid == leader else process.send_signal(signal.SIGTERM)
-    _, left = psutil.wait_procs(members, timeout=GRACE_S)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def session_of(pid: int) -> int | None:
-    """The session a process belongs to; None when it is gone."""
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
+def is_on_its_host(item: RunState | StageState) -> bool:
+    """Return True if the processes of a run or stage can only be ended on the machine that started them."""
+    kind = kind_of(item.launcher)
+    return kind is not None and kind.on_this_machine
 
 
 def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
-    """Launch again every run that has not finished and is not alive; they go on from their last checkpoint."""
+    """Launch again every run that has not finished and is not alive; each continues from its last checkpoint."""
     sweep = open_sweep(path)
-    # Of two shells that resume at once, the second sees what the first has launched.
+    # The lock: of two shells that resume at once, the second sees the launches of the first.
     with held(sweep):
-        moved = send(sweep)
+        moved = submit_waiting(sweep)
         found = states(sweep)
         todo = [item.run for item in found if item.state is not State.finished and not item.state.is_open]
         for line in moved:
             print(line)
-        print(f"{summary(found)}; {len(todo)} to go on with")
+        print(f"{summary(found)}; {len(todo)} to resume")
         runs = [(load_run(directory.config), directory) for directory in todo]
         missing = unevaluated(sweep, found)
 
@@ -264,27 +242,27 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
 
 
 def pause_s(found: Sequence[RunState | StageState]) -> float:
-    """How long to wait before asking again; a controller that others need too is asked less often."""
+    """Return the seconds until the next refresh: more if Slurm is asked, 0 if nothing is open."""
     alive = [item for item in found if item.state.is_open]
-    return 0.0 if not alive else SLURM_POLL_S if any(item.launcher in IN_SLURM for item in alive) else POLL_S
+    return 0.0 if not alive else SLURM_POLL_S if any(is_in_slurm(item.launcher) for item in alive) else POLL_S
 
 
 def wait_for(sweep: SweepDir) -> int:
-    """Tell of every run as it ends; returns 1 when one did not finish, 130 when the user stops waiting."""
-    told: set[str] = set()
+    """Print a line for each run that ends; return 1 if one did not finish, 130 if the user stops waiting."""
+    shown: set[str] = set()
     try:
         while True:
             found, around = look(sweep), stage_states(sweep)
             for item in found:
-                if not item.state.is_open and item.run.name not in told:
-                    told.add(item.run.name)
-                    line = f"[{len(told)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}"
+                if not item.state.is_open and item.run.name not in shown:
+                    shown.add(item.run.name)
+                    line = f"[{len(shown)}/{len(found)}] {item.run.name}: {item.state.value} {item.detail}"
                     print(line.rstrip(), flush=True)
             if not pause_s([*found, *around]):
                 break
             time.sleep(pause_s([*found, *around]))
     except KeyboardInterrupt:
-        print(f"No longer waiting; the runs go on. Type `slurmscale status {sweep.quoted}` to see them.")
+        print(f"No longer waiting; the runs continue. Run `slurmscale status {sweep.quoted}` to see them.")
         return 130
     for line in stage_lines(around):
         print(line)
@@ -292,5 +270,5 @@ def wait_for(sweep: SweepDir) -> int:
 
 
 def exit_code(found: Sequence[RunState | StageState]) -> int:
-    """What a command that waited returns: 0 when every run and stage finished."""
+    """Return the exit code of a command that waited: 0 if every run and stage finished, else 1."""
     return 0 if all(item.state is State.finished for item in found) else 1

@@ -1,4 +1,4 @@
-"""How ranks get into the cluster's container: by srun's plugin pyxis, or by `apptainer exec` in front of each."""
+"""Start ranks in the container of the cluster: with pyxis, a plugin of srun, or with `apptainer exec` for each rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.schema import ContainerRuntime, Run
 
 
 def srun_arguments(run: Run) -> list[str]:
-    """What pyxis is told through srun."""
+    """Return the arguments of srun for pyxis; empty for another runtime."""
     cluster = run.cluster
     if cluster.container_runtime is not ContainerRuntime.pyxis:
         return []
@@ -20,7 +20,7 @@ def srun_arguments(run: Run) -> list[str]:
 
 
 def command(run: Run) -> list[str]:
-    """What stands before a rank's Python, as a shell reads it."""
+    """Return the shell words in front of the Python of a rank; empty without apptainer."""
     cluster = run.cluster
     if cluster.container is None or cluster.container_runtime is not ContainerRuntime.apptainer:
         return []
@@ -29,30 +29,33 @@ def command(run: Run) -> list[str]:
 
 
 def driver(run: Run) -> list[str]:
-    """The option that lets a container use the node's GPUs."""
+    """Return the option of apptainer that gives the container access to the GPUs."""
     if not run.cluster.gpus:
         return []
     return ["--rocm" if "AMD" in (run.gpu.device_name or "") else "--nv"]
 
 
 def mounts(run: Run) -> list[str]:
-    """What apptainer shows a rank of the file system: its own directories under both their names, then the user's."""
+    """Return the bind mounts of apptainer: directories of the run, as given and resolved, then those of the user.
+
+    Raises SubmitError for a path that --bind cannot contain.
+    """
     read = (run.data.path, run.data.tokenizer) if run.stages.prepare is not None else ()
     own = [Path(path) for path in (run.runs_dir, run.data.cache_dir, run.job.init_from, *read) if path is not None]
     paths = dict.fromkeys(str(name) for path in own for name in (path, path.resolve()))
     for path in paths:
         if "," in path or ":" in path:
             raise SubmitError(
-                f"{path!r} has a comma or a colon, which apptainer --bind cannot carry. Type another runs_dir, "
+                f"{path!r} has a comma or a colon, which apptainer --bind cannot contain. Set another runs_dir, "
                 "data.cache_dir, job.init_from or data.path."
             )
     return [*paths, *run.cluster.container_mounts]
 
 
 def refuse_pyxis(run: Run) -> None:
-    """Raise SubmitError where ranks start without srun, whose plugin pyxis is."""
+    """Raise SubmitError for a pyxis container with a launcher that starts ranks without srun."""
     if run.cluster.container is not None and run.cluster.container_runtime is ContainerRuntime.pyxis:
         raise SubmitError(
-            f"cluster.container={run.cluster.container} by pyxis needs srun, and launcher={run.launcher.kind.name} "
-            "starts ranks without it. Type cluster.container_runtime=apptainer."
+            f"cluster.container={run.cluster.container} with pyxis needs srun, and launcher={run.starter.name} starts "
+            "ranks without it. Set cluster.container_runtime=apptainer."
         )

@@ -1,4 +1,4 @@
-"""Writing the ledger of a sweep: which run went where, on record the moment it did."""
+"""Write the ledger of a sweep (submissions.jsonl): each submission is recorded as soon as it is made."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jobs.submit.submissions import latest_submissions
 
 @contextmanager
 def held(sweep: SweepDir, *, patience_s: float = -1) -> Iterator[None]:
-    """Keep other shells and jobs from launching or cancelling runs of the sweep while the block goes on.
+    """Lock the sweep: no other shell or job launches or cancels its runs inside the block.
 
-    Waits for its turn, for ever unless a patience is given; then raises filelock's Timeout. Raises SubmitError where
-    the sweep's directory cannot be written.
+    Waits for the lock, at most `patience_s` seconds if that is not negative, then raises filelock's Timeout. Raises
+    SubmitError if the directory of the sweep cannot be written.
     """
     lock = FileLock(sweep.lock, timeout=patience_s)
     try:
@@ -29,7 +29,7 @@ def held(sweep: SweepDir, *, patience_s: float = -1) -> Iterator[None]:
     except OSError as error:
         raise SubmitError(
             f"{sweep.lock} cannot be written: {error.strerror or error}. Nothing was submitted or cancelled. "
-            "Make room, or do it as the user and on the machine that can write there."
+            "Free some space, or run the command as a user and on a machine that can write there."
         ) from error
     try:
         yield
@@ -39,23 +39,23 @@ def held(sweep: SweepDir, *, patience_s: float = -1) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back, for us and for sbatch, until a submission and its record are both done."""
-    asked: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
-    # The mask is for sbatch, which inherits it; for us it would not do, since Python hears of a signal that any of
-    # its threads lets through.
+    """Delay Ctrl-C, for this process and for sbatch, until a submission and its record are complete."""
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    # sbatch inherits the mask. For this process a mask is not enough: Python handles a signal that any of its threads
+    # does not block.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, previous)
-    if asked:
+    if received:
         raise KeyboardInterrupt
 
 
 def record_submission(sweep: SweepDir, directory: RunDir, launcher: str, job_id: str, **more: float | str) -> None:
-    """Append to the ledger that a run went to the launcher under this id."""
+    """Append to the ledger that a run was submitted to the launcher under this id."""
     record = {
         "time": now(),
         "event": "submitted",
@@ -70,7 +70,7 @@ def record_submission(sweep: SweepDir, directory: RunDir, launcher: str, job_id:
 
 
 def record_waiting(sweep: SweepDir, left: list[tuple[RunDir, str]]) -> bool:
-    """Append to the ledger which runs wait until Slurm takes them, and why; returns whether that was not there yet."""
+    """Append to the ledger the runs that wait in the backlog, and the limit; return True if any record is new."""
     latest = latest_submissions(sweep) if left else {}
     newly = False
     for directory, limit in left:

@@ -1,8 +1,8 @@
-"""launcher=local: a process of its own session that gives this machine to one run after another.
+"""The queue of launcher=local: a process in a session of its own that starts one run after another.
 
-Runs measured side by side would measure each other, so they take turns: within a queue by order, between queues
-of one user by a lock. Each run is a submitit local job of as many processes as it has ranks. Started by
-jobs.submit.launch with the run names on standard input; `slurmscale cancel` ends the whole session.
+Runs at the same time would disturb each other's measurements, so they take turns: within a queue by order, between
+queues of one user by a lock. Each run is a submitit local job with one process per rank. The names of the runs are
+read from standard input; `slurmscale cancel` ends the whole session.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
 from jobs.submit.permissions import refuse_shared
-from jobs.submit.requeue import again
+from jobs.submit.requeue import planned_restart
 from jobs.submit.submissions import latest_submissions, own_end
 
 
 def main(sweep_path: str, names: list[str]) -> None:
-    """Run the named runs of a sweep, in order; one that fails does not stop the next."""
+    """Run the named runs of a sweep, in order; a failed run does not stop the next one."""
     sweep = SweepDir(Path(sweep_path))
     turn = FileLock(Path(tempfile.gettempdir()) / f"slurmscale-local-{os.getuid()}.lock")
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -46,29 +46,29 @@ def main(sweep_path: str, names: list[str]) -> None:
 
 
 def finished(directory: RunDir) -> bool:
-    """Whether a run needs nothing but its evaluation."""
+    """Return True if a run has finished training."""
     return any(event["event"] == "finished" for event in read_events(directory.status))
 
 
 def do_stage(name: str, path: Path, directory: RunDir) -> None:
-    """Let a process of its own do a stage, with the code of this run; what came of it is on record."""
+    """Run a stage in a process of its own, with the code of this run; the stage records its end."""
     command = [sys.executable, "-m", f"jobs.stages.{name}", str(path)]
     subprocess.run(command, env=code_environment(directory.code.resolve()), stdin=subprocess.DEVNULL, check=False)
 
 
 def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
-    """Start a run, and start it again where that helps."""
+    """Start a run, and restart it as long as a restart may help."""
     os.environ[LOCAL_RESTART_COUNT] = "0"
     while True:
         start_and_wait(sweep, directory, visible_gpus)
         submission = latest_submissions(sweep)[directory.name]
         if own_end(directory, submission) is None:
-            error = "ended without a word of its own, as a process does that is killed (out of memory?)"
+            error = "ended without recording a cause, like a process that was killed (out of memory?)"
             record_failure(directory, FailureCause.killed, rank=0, node=node_name(), error=error)
-        found = again(directory, submission, sweep)
+        found = planned_restart(directory, submission, sweep)
         if found is None:
             break
-        print(f"{directory.name}: {found.words()}", flush=True)
+        print(f"{directory.name}: {found.sentence()}", flush=True)
         found.record(directory)
         time.sleep(found.pause_s)
         os.environ[LOCAL_RESTART_COUNT] = str(int(os.environ[LOCAL_RESTART_COUNT]) + 1)
@@ -76,7 +76,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
 
 
 def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
-    """One run as a submitit local job; returns when all its ranks have ended."""
+    """Start a run as a submitit local job; return when all its ranks have ended."""
     refuse_shared(sweep.path)
     run = load_run(directory.config)
     os.environ |= code_environment(directory.code.resolve())
@@ -90,13 +90,13 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     )
     job = executor.submit(rank_main, str(directory.path), visible_gpus)
     append_record(sweep.submissions, {"time": now(), "event": "launched", "run": run.name, "log_id": job.job_id})
-    # Not submitit's own wait, which looks for a result file that a killed rank never writes; what a run has to say
-    # is in its directory. A local job's id is the process id of its controller, our child.
+    # Not submitit's own wait, which looks for a result file that a killed rank never writes. The id of a local job is
+    # the process id of its controller, our child.
     os.waitpid(int(job.job_id), 0)
 
 
 def rank_main(run_directory: str, visible_gpus: str | None) -> None:
-    """What a local rank runs: submitit hides all GPUs from local jobs that name none, so show them again."""
+    """Run a local rank, with the GPUs that submitit hides from local jobs that name none."""
     if visible_gpus is None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     else:
@@ -105,6 +105,6 @@ def rank_main(run_directory: str, visible_gpus: str | None) -> None:
 
 
 if __name__ == "__main__":
-    # The submitting shell held it back while it wrote its record; a child inherits that.
+    # The submitting shell blocked SIGINT while it wrote its record; a child inherits the mask.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     main(sys.argv[1], json.load(sys.stdin))

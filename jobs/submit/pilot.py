@@ -1,8 +1,8 @@
-"""launcher=pilot, inside its job: gives the nodes to the points that wait, until none is left or the time is over.
+"""The program inside the job of launcher=pilot: gives its nodes to waiting runs until none is left or time is over.
 
-The batch script (jobs.submit.pilot_job) starts it on the first node; each point is a step of the job, on nodes of its
-own. What it knows is in the ledger and in the runs' records: a pilot that Slurm starts again goes on with what has
-not ended.
+The batch script (jobs.submit.launchers.pilot) starts it on the first node; each run is a step of the job, on nodes of
+its own. Its state is the ledger and the records of the runs: a pilot that Slurm restarts continues with the runs that
+have not ended.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_rec
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
-from jobs.submit.pilot_job import step_command, whole
+from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
-from jobs.submit.requeue import RECORD_WAIT_S, again, failed_twice, printed_since_start, record_silent_end
+from jobs.submit.requeue import (
+    RECORD_WAIT_S,
+    failed_twice,
+    planned_restart,
+    printed_since_start,
+    record_silent_end,
+)
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 POLL_S = 0.5
@@ -46,11 +52,11 @@ class Turn:
 
     @property
     def until_stop_s(self) -> float:
-        """How long after its start it is asked to stop at the latest."""
+        """Seconds after its start at which it is asked to stop at the latest."""
         return self.run.wall_time_min * 60 - stop_before_limit_s(self.run.wall_time_min)
 
     def has_time(self, now: float, stop_at: float) -> bool:
-        """Whether it could run as long as it was promised before everything is asked to stop."""
+        """Return True if its whole time limit fits before all runs are asked to stop."""
         return max(now, self.not_before) + self.until_stop_s <= stop_at
 
 
@@ -64,11 +70,11 @@ class Step:
     output: Path
     started: float = field(default_factory=time.monotonic)
     asked: bool = False
-    """Whether it was asked to stop."""
+    """True if it was asked to stop."""
 
 
 class Pilot:
-    """One job, its nodes, and what waits and runs on them."""
+    """One job, its nodes, and the runs that wait for them and run on them."""
 
     def __init__(self, sweep: SweepDir, job_id: str, nodes: list[str]) -> None:
         self.sweep = sweep
@@ -85,13 +91,13 @@ class Pilot:
         spare_s = stop_before_limit_s(whole(runs).wall_time_min) if runs else 0
         self.stop_at = time.monotonic() + slurm_commands.time_left_s(job_id) - spare_s
         self.ending = False
-        """Nothing more is started, and what runs is asked to stop."""
+        """No run is started any more, and running ones are asked to stop."""
         self.taken = False
-        """Slurm ends the job with all that runs in it, and says what comes after."""
+        """Slurm ends the job with all its steps, and decides about a restart."""
         self.preempted = False
 
     def work(self) -> None:
-        """Start and end points until nothing runs and nothing that waits can start any more."""
+        """Start runs and record their ends until none runs and none that waits can still start."""
         while True:
             for name in [name for name, step in self.running.items() if step.process.poll() is not None]:
                 step = self.running.pop(name)
@@ -106,7 +112,7 @@ class Pilot:
             time.sleep(POLL_S)
 
     def start(self) -> None:
-        """Start what fits on the nodes that are free."""
+        """Start the runs that fit on the free nodes."""
         now = time.monotonic()
         ready = [turn for turn in self.waiting.values() if turn.not_before <= now and self.can_still_start(turn)]
         points = [Point(turn.directory.name, turn.run.nodes, turn.failed_on) for turn in ready]
@@ -117,7 +123,7 @@ class Pilot:
             self.launch(self.waiting.pop(name), nodes)
 
     def can_still_start(self, turn: Turn) -> bool:
-        """Whether there are nodes enough for a run, and time for all that it was promised."""
+        """Return True if there are enough nodes for a run, and time for its whole limit."""
         enough = turn.run.nodes <= len(set(self.nodes) - self.bad_nodes)
         return enough and turn.has_time(time.monotonic(), self.stop_at)
 
@@ -128,7 +134,7 @@ class Pilot:
         place = slurm_commands.host_list(nodes)
         self.record("launched", turn, log_id=log_id, place=place)
         environment = code_environment(turn.directory.code.resolve()) | {LOCAL_RESTART_COUNT: str(turn.launches)}
-        # srun's own words go where rank 0 prints.
+        # The messages of srun go to the file of rank 0.
         output = Path(JobPaths(self.sweep.logs, log_id, 0).stdout)
         outputs = str(JobPaths(self.sweep.logs).stdout).replace("%j", log_id)
         command = step_command(turn.run, turn.directory, nodes, outputs)
@@ -140,32 +146,32 @@ class Pilot:
         print(f"{turn.directory.name}: started on {place}", flush=True)
 
     def ask_in_time(self, step: Step) -> None:
-        """Ask a run to stop when its time, or the pilot's, is over; srun hands the signal to the ranks."""
+        """Ask a run to stop when its time, or that of the pilot, is over; srun forwards the signal to the ranks."""
         over = time.monotonic() >= step.started + step.turn.until_stop_s
         if (over or self.ending) and not step.asked and not self.taken:
             step.asked = True
             step.process.send_signal(signal.SIGUSR2)
 
     def end(self, step: Step) -> None:
-        """Put on record how a step ended, and let its run wait again where another start may help."""
+        """Record the end of a step, and let its run wait again if another start may help."""
         turn, directory = step.turn, step.turn.directory
         submission = latest_submissions(self.sweep)[directory.name]
         end = own_end(directory, submission)
         if end is None or end["event"] != "finished":
             self.look_at_job()
         if end is None and self.ending:
-            # The ranks had not met, or were not let: nothing of this start is worth a record.
+            # The ranks had not met yet: this start leaves no record.
             self.record("nodes_returned", turn)
             self.waiting[directory.name] = turn
             return
         end = self.recorded_end(step, submission)
-        goes_on = not self.ending or self.preempted
-        found = again(directory, submission, self.sweep, preempted=self.preempted) if goes_on else None
+        may_restart = not self.ending or self.preempted
+        found = planned_restart(directory, submission, self.sweep, preempted=self.preempted) if may_restart else None
         if found is None:
             self.record("ended", turn)
             print(f"{directory.name}: {end['event']}", flush=True)
             return
-        print(f"{directory.name}: {found.words()}", flush=True)
+        print(f"{directory.name}: {found.sentence()}", flush=True)
         found.record(directory)
         self.record("nodes_returned", turn)
         turn.launches += 1
@@ -176,35 +182,35 @@ class Pilot:
         self.waiting[directory.name] = turn
 
     def look_at_job(self) -> None:
-        """Learn which nodes Slurm has left to the job, and whether it wants them for another."""
+        """Update the nodes that the job still has, and whether it is preempted."""
         try:
             job = slurm_commands.shown_job(self.job_id)
         except SubmitError as error:
-            # The points do not need Slurm's controller; it may be back for the next one.
+            # The runs do not need the controller of Slurm; it may answer again at the next end.
             print(f"Slurm does not answer: {error}", flush=True)
             return
         self.nodes = hosts(job["NodeList"])
-        # Of that the steps are told, and not the pilot.
+        # Slurm signals a preemption to the steps only, not to the pilot.
         self.preempted = self.preempted or job.get("PreemptTime", "None") != "None"
         self.ending = self.ending or self.preempted
 
     def recorded_end(self, step: Step, submission: Submission) -> Mapping[str, Any]:
-        """What the record says of the end of a step; it is told what the ranks could not say."""
+        """Return the recorded end of a step, after adding the end that the ranks could not record."""
         directory, restart, printed = step.turn.directory, step.turn.launches, printed_since_start(step.output)
         over = time.monotonic() >= step.started + step.turn.run.wall_time_min * 60
         if own_end(directory, submission) is None and over:
-            error = "reached its time limit before the ranks came to a step boundary"
+            error = "reached its time limit before the ranks reached a step boundary"
             record_failure(directory, FailureCause.time_limit, rank=0, node=step.nodes[0], error=error, restart=restart)
         record_silent_end(directory, submission, printed, restart=restart)
         if own_end(directory, submission) is None:
-            error = f"srun ended with exit code {step.process.returncode}; the last words: {printed.strip()[-200:]}"
+            error = f"srun ended with exit code {step.process.returncode}; the last output: {printed.strip()[-200:]}"
             record_failure(directory, FailureCause.lost_peer, rank=0, node=step.nodes[0], error=error, restart=restart)
         end = own_end(directory, submission)
         assert end is not None
         return end
 
     def failed_twice(self) -> set[str]:
-        """The nodes of this pilot that points failed on twice or more, since they were given to it."""
+        """Return the nodes of this pilot on which its runs failed twice or more."""
         mine = [each for each in latest_submissions(self.sweep).values() if each.job_id == self.job_id]
         events = (event for each in mine for event in events_since(self.sweep.run(each.run), each))
         return set(failed_twice(events)) & set(self.nodes)
@@ -215,7 +221,7 @@ class Pilot:
 
 
 def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
-    """The runs that were given to this job and have not ended, in their order."""
+    """Return the runs of this job that have not ended, in their order."""
     turns = []
     for submission in latest_submissions(sweep).values():
         if submission.job_id != job_id or submission.launcher != "pilot" or submission.ended or submission.cancelled:
@@ -229,7 +235,7 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
             word = "ended" if over else "nodes_returned"
             append_record(sweep.submissions, event_record(word, run=submission.run))
         if submission.place is not None and not over:
-            # It was cut off with its pilot: how it ended then is not how its next start ends.
+            # Its step ended together with an earlier start of this job: that end must not count for its next start.
             append_event(directory, "requeued", cause=FailureCause.preempted.name)
         if not over:
             turns.append(Turn(load_run(directory.config), directory, submission.launches))
@@ -237,7 +243,7 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
 
 
 def wait_for_records(sweep: SweepDir, job_id: str, runs: int) -> None:
-    """A job may start before the shell that submitted it has written all its records."""
+    """Wait until the shell that submitted the job has recorded all its runs, RECORD_WAIT_S at most."""
     deadline = time.monotonic() + RECORD_WAIT_S
     while time.monotonic() < deadline:
         records = read_events(sweep.submissions)
@@ -247,10 +253,10 @@ def wait_for_records(sweep: SweepDir, job_id: str, runs: int) -> None:
 
 
 def main(sweep_path: str, runs: int) -> None:
-    """What the batch script calls."""
+    """Give the nodes of this job to the runs of the sweep that were submitted with it."""
     job_id = slurm_job_id()
     if job_id is None:
-        raise RunDirError("jobs.submit.pilot is called by a batch script, inside a Slurm job.")
+        raise RunDirError("jobs.submit.pilot runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
     wait_for_records(sweep, job_id, runs)
     pilot = Pilot(sweep, job_id, hosts(os.environ["SLURM_JOB_NODELIST"]))
@@ -263,9 +269,9 @@ def main(sweep_path: str, runs: int) -> None:
         signal.signal(number, warned)
     pilot.work()
     left = len(pilot.waiting)
-    print(f"pilot {job_id}: {f'{left} left for another' if left else 'all points have ended'}", flush=True)
+    print(f"pilot {job_id}: {f'{left} runs left' if left else 'all runs have ended'}", flush=True)
     if pilot.preempted and left and not pilot.taken:
-        # A preempted job that ends within its time of grace is over for Slurm. Requeueing ends this very script.
+        # Slurm does not requeue a preempted job that ends within its grace time. Requeueing ends this script.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         slurm_commands.requeue(job_id)
 

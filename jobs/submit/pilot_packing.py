@@ -1,4 +1,4 @@
-"""Which waiting points of a pilot start now, and where: pure arithmetic on node names."""
+"""Choose which waiting runs of a pilot start now, and on which nodes: pure arithmetic on node names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Point:
     name: str
     nodes: int
     failed_on: frozenset[str] = frozenset()
-    """Nodes that it tried and failed on: better others, if there are any."""
+    """Nodes on which it failed; others are preferred."""
 
 
 def pack(waiting: Iterable[Point], free: list[str], most: int | None = None) -> dict[str, list[str]]:
-    """The nodes of each point that starts now: the largest first, equals in the order given, then what still fits.
+    """Return the nodes of each run that starts now: the largest run first, runs of one size in the given order.
 
-    No node is kept idle for a large point, and none is needed: where all nodes were free once, a point waits only
-    while one at least as large runs, whose nodes it can have. `most` is how many may start.
+    No node is kept idle for a large run: if all nodes were free once, a run waits only for runs of its own size or
+    larger. At most `most` runs start.
     """
     starts: dict[str, list[str]] = {}
     left = list(free)

@@ -1,7 +1,7 @@
-"""Preparing: every run directory of a sweep, or none.
+"""Prepare the run directories of a sweep, all or none.
 
-Directories are made under a hidden name and renamed when all of them are whole, so that a full disk, a read-only
-file system or Ctrl-C leaves nothing that looks like a run.
+Directories are written under a hidden name and renamed when all of them are complete, so a full disk, a read-only
+file system or Ctrl-C leaves no partial run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
-from jobs.schema import EngineKind, LauncherKind, Run
+from jobs.schema import EngineKind, Run
 from jobs.submit.permissions import make_private
 from jobs.submit.provenance import provenance, snapshot_code
 
@@ -39,10 +39,10 @@ class Prepared:
     sweep: SweepDir
     runs: list[tuple[Run, RunDir]]
     new_sweep: bool
-    """Whether this submission made the sweep directory."""
+    """True if this submission made the sweep directory."""
 
     def take_back(self) -> None:
-        """Remove what was prepared and will not be launched."""
+        """Remove the directories that were prepared and will not be launched."""
         for _, directory in self.runs:
             shutil.rmtree(directory.path, ignore_errors=True)
         if self.new_sweep:
@@ -51,10 +51,10 @@ class Prepared:
 
 @contextmanager
 def prepared(points: list[Point]) -> Iterator[Prepared]:
-    """The run directories of all points, which no other shell resumes or cancels while the block goes on.
+    """Prepare the run directories of all points; no other shell resumes or cancels them inside the block.
 
-    Raises DataError when its data cannot be used, RunDirError when a
-    directory exists or cannot be written; then no run directory was made.
+    Raises DataError if the data of a run cannot be used, RunDirError if a directory exists or cannot be written; then
+    no run directory was made.
     """
     runs = [point.run for point in points]
     sweep = sweep_directory(runs)
@@ -63,7 +63,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     lock = FileLock(sweep.lock)
     made = Prepared(sweep, [], new_sweep=not sweep.path.exists())
     try:
-        with disk_errors_told(sweep):
+        with disk_errors_explained(sweep):
             make_private(sweep.path)
             lock.acquire()
             write_runs(made, points, samples)
@@ -73,14 +73,14 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
 
 
 @contextmanager
-def disk_errors_told(sweep: SweepDir) -> Iterator[None]:
-    """Turn what the file system refuses into a RunDirError with what to do."""
+def disk_errors_explained(sweep: SweepDir) -> Iterator[None]:
+    """Turn errors of the file system into a RunDirError with a remedy."""
     try:
         yield
     except OSError as error:
         raise RunDirError(
             f"{sweep.path} could not be prepared: {error.strerror or error} ({error.filename or sweep.path}). "
-            "No run was made. Make room or choose another place with runs_dir=PATH."
+            "No run was made. Free some space or set another place with runs_dir=PATH."
         ) from error
 
 
@@ -88,7 +88,7 @@ def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None
     """Make all run directories, or none."""
     sweep = made.sweep
     try:
-        # While this shell waited for its turn, another may have made them, or taken back the whole sweep.
+        # While this shell waited for the lock, another may have made them, or removed the whole sweep.
         refuse_taken(sweep, [point.run for point in points])
         make_private(sweep.path)
         sweep.logs.mkdir(exist_ok=True, mode=0o700)
@@ -107,7 +107,7 @@ def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None
 
 
 def sweep_directory(runs: list[Run]) -> SweepDir:
-    """The one sweep directory of these runs; raises ConfigError when they name several."""
+    """Return the sweep directory of these runs; raises ConfigError if sweep, launcher or stages differ among them."""
     paths = {Path(run.runs_dir) / str(run.sweep) for run in runs}
     if len(paths) > 1:
         raise ConfigError("runs_dir and sweep cannot be swept over: one submission is one sweep directory.")
@@ -119,25 +119,25 @@ def sweep_directory(runs: list[Run]) -> SweepDir:
 
 
 def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
-    """Raise RunDirError when a run directory is there already."""
+    """Raise RunDirError if a run directory exists already."""
     taken = [str(run.name) for run in runs if os.path.lexists(sweep.run(str(run.name)).path)]
     if taken:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise RunDirError(
-            f"{sweep.run(taken[0]).path}{more} exists, and a run is never overwritten. Type `slurmscale resume "
-            f"{sweep.quoted}` to go on with it, sweep=NAME for another place, or remove it."
+            f"{sweep.run(taken[0]).path}{more} exists, and a run is never overwritten. Run `slurmscale resume "
+            f"{sweep.quoted}` to continue it, set sweep=NAME for another place, or remove it."
         )
 
 
 def prepare_samples(runs: list[Run]) -> list[Samples | None]:
-    """The tokenized samples of each run, made now so that bad data is found now.
+    """Return the tokenized samples of each run; made at submission, so that bad data is found at submission.
 
-    None for launcher=dry, and where a stage makes them later: then only files that are not there are found. Raises
-    DataError for text that cannot be used or holds less than a global batch.
+    None for launcher=dry, and if a stage makes them later: then only missing files are found. Raises DataError for text
+    that cannot be used or has fewer samples than a global batch.
     """
     made: dict[str, Path] = {}
     for run in runs:
-        if run.launcher.kind is not LauncherKind.dry and makes_samples_later(run):
+        if not run.launcher.kind.is_preview and makes_samples_later(run):
             refuse_unready(run.data, run.model.vocab_size)
     found = [None if makes_samples_later(run) else samples_of(run, made) for run in runs]
     for run, samples in zip(runs, found, strict=True):
@@ -147,23 +147,23 @@ def prepare_samples(runs: list[Run]) -> list[Samples | None]:
 
 
 def refuse_bare_tokenizer(run: Run, samples: Samples) -> None:
-    """Raise DataError where LitGPT's fine-tuning would not find what it reads beside a tokenizer."""
+    """Raise DataError if the tokenizer has no configuration file, which LitGPT's fine-tuning reads."""
     names = {file.name for file in open_dataset(samples.directory).tokenizer_files}
     if script_of(run) is not Script.pretrain and CONFIG not in names:
         raise DataError(
-            f"engine=litgpt wants a {CONFIG} beside the tokenizer, and data.tokenizer={run.data.tokenizer} has none. "
-            "Copy the one that comes with it."
+            f"engine=litgpt needs a {CONFIG} beside the tokenizer, and data.tokenizer={run.data.tokenizer} has none. "
+            "Copy the file that comes with the tokenizer."
         )
 
 
 def makes_samples_later(run: Run) -> bool:
-    """Whether the samples are not there when the run is submitted; launcher=local trains where it prepares."""
+    """Return True if the samples do not exist at submission; launcher=local trains on the machine that prepares."""
     kind = run.launcher.kind
-    return kind is LauncherKind.dry or (run.stages.prepare is not None and kind is not LauncherKind.local)
+    return kind.is_preview or (run.stages.prepare is not None and not kind.on_this_machine)
 
 
 def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:
-    """Write the files that a run starts from."""
+    """Write the files of a run that has not started."""
     run = point.run
     directory.path.mkdir()
     directory.config.write_text(dump_run(run))
@@ -176,7 +176,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
 
 
 def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
-    """What is known of a run before it starts; absent where it is not."""
+    """Return the planned values of a run; unknown ones are absent."""
     plan = {
         "layout": asdict(layout_of(run)),
         "ranks": run.ranks,

@@ -1,4 +1,4 @@
-"""How far a run is and how fast, from the last lines of its own records; a running job is not disturbed."""
+"""Progress and speed of a run, from the last lines of its records; a running job is not disturbed."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any
 from jobs import metrics as m
 from jobs.rundir import RunDir, load_run, read_events, read_plan
 
-# Some twenty steps of metrics.jsonl.
+# About twenty steps of metrics.jsonl.
 TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a person wants to know of a run that is under way; None where the records do not tell."""
+    """Progress of a run; None for values that its records do not contain."""
 
     step: int | None
     total: int | None
     tokens_per_s: float | None
-    """Of the last steady steps of the current attempt."""
+    """Mean over the last steady steps of the current attempt."""
     left_s: float | None
     """Wall time to the last step at that pace, checkpoints included."""
     attempt: int
-    """How often the ranks have met."""
+    """Number of starts at which all ranks met."""
     restarts: int
-    """How often its current job was started again."""
+    """Number of restarts of the current job."""
     last_error: str | None
 
 
 def progress_of(run: RunDir) -> Progress:
-    """Where a run is."""
+    """Return the progress of a run."""
     events = list(read_events(run.status))
     starts = [event for event in events if event["event"] == "started"]
     errors = [event["error"] for event in events if event["event"] == "failed"]
@@ -56,7 +56,7 @@ def progress_of(run: RunDir) -> Progress:
 
 
 def steady_rows(run: RunDir, rows: list[dict[str, Any]], start: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those of the attempt that began so, without its first, unmeasured steps."""
+    """Return the rows of the attempt with this start, without its first, unmeasured steps."""
     first = start.get("from_step", 0) + unmeasured_steps(run)
     own = [row for row in rows if row.get(m.ATTEMPT.name) == start.get("attempt") and row[m.STEP.name] > first]
     return [row for row in own if {m.STEP_TIME.name, m.TOKENS.name} <= row.keys()]
@@ -64,18 +64,18 @@ def steady_rows(run: RunDir, rows: list[dict[str, Any]], start: dict[str, Any]) 
 
 @cache
 def unmeasured_steps(run: RunDir) -> int:
-    """How many steps of an attempt are not steady yet; a run's configuration is frozen."""
+    """Return the number of steps at the start of an attempt that are not steady; the configuration never changes."""
     return load_run(run.config).job.unmeasured_steps
 
 
 def last_step(run: RunDir) -> int | None:
-    """The last step on record."""
+    """Return the last recorded step; None before the first."""
     row = next(rows_backwards(run), None)
     return None if row is None else int(row[m.STEP.name])
 
 
 def rows_backwards(run: RunDir) -> Iterator[dict[str, Any]]:
-    """The last steps on record, latest first; only the end of the file is read, torn lines are passed over."""
+    """Yield the last recorded steps, latest first; reads only the end of the file and skips torn lines."""
     try:
         with run.metrics.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""Where a run came from: the code as it was when submitted, and the facts around it."""
+"""Provenance of a run: a snapshot of the submitted code, and host, user, command and versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORDED_VERSIONS = ("slurmscale", "torch", "litgpt", "lightning", "hydra-core",
 
 
 def snapshot_code(sweep: SweepDir) -> Path:
-    """Copy the code being executed into the sweep, under a name made from its content; equal code is kept once."""
+    """Copy the running code into the sweep, named by its digest; equal code is stored once."""
     contents = packaged_code()
     target = sweep.code(code_digest(contents))
     if not target.exists():
@@ -33,13 +33,13 @@ def snapshot_code(sweep: SweepDir) -> Path:
             try:
                 (Path(staging) / "code").rename(target)
             except OSError:
-                if not target.exists():  # else another submission made the same one meanwhile
+                if not target.exists():  # else another submission has made the same snapshot
                     raise
     return target
 
 
 def packaged_code() -> dict[Path, bytes]:
-    """The files of the code being executed, by their path in a checkout."""
+    """Return the files of the running code, by their path in a checkout."""
     root = Path(jobs.__file__).parent.parent
     files = sorted(
         file
@@ -51,7 +51,7 @@ def packaged_code() -> dict[Path, bytes]:
 
 
 def code_digest(contents: Mapping[Path, bytes]) -> str:
-    """What stands for a code's content."""
+    """Return the digest of these files: 12 hexadecimal digits of SHA-256."""
     digest = hashlib.sha256()
     for path, content in contents.items():
         digest.update(f"{path}\0{len(content)}\0".encode() + content)
@@ -59,7 +59,7 @@ def code_digest(contents: Mapping[Path, bytes]) -> str:
 
 
 def provenance(code: str) -> dict[str, Any]:
-    """Where this submission came from."""
+    """Return the provenance of this submission."""
     facts: dict[str, Any] = {
         "time": now(),
         "host": socket.gethostname(),
@@ -75,7 +75,7 @@ def provenance(code: str) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions by their metadata, nothing imported; what is not installed is absent."""
+    """Return the versions of installed packages from their metadata; imports nothing."""
     found = {}
     for name in RECORDED_VERSIONS:
         try:
@@ -86,7 +86,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of the code being executed; None outside a checkout or without git."""
+    """Return the output of git for the running code; None outside a checkout or without git."""
     root = Path(jobs.__file__).parent.parent
     try:
         answer = subprocess.run(

@@ -1,6 +1,6 @@
-"""Slurm's commands, each asked once for many jobs: limits, test, states, cancel.
+"""The commands of Slurm, each called once for many jobs: limits, tests, states, cancel.
 
-Works without accounting: what only sacct could tell is then GONE.
+Works without accounting: the state of a job that only sacct knows is then GONE.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ from datetime import datetime
 from jobs.errors import SubmitError
 
 COMMAND_TIMEOUT_S = 60
-# Accounting only adds to what is known without it.
+# Accounting only adds details, so it may fail soon.
 SACCT_TIMEOUT_S = 10
 ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
-# Our word beside Slurm's for a job that is not in the queue and whose end accounting does not tell.
+# Not a state of Slurm: the job is not in the queue, and accounting does not know its end.
 GONE = "GONE"
+# Not a state of Slurm: the scheduler of the job does not answer.
+UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What Slurm says of one job or array task."""
+    """The state of a job or array task."""
 
     state: str
-    """Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ..."""
+    """As Slurm names it: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ...; or GONE, UNKNOWN."""
     reason: str | None = None
-    """Why a pending job waits, or why nothing is known of one that is gone."""
+    """Why a pending job waits, or why the state is not known."""
     expected_start: str | None = None
-    """When Slurm expects a pending job to start, where it has computed that."""
+    """Expected start of a pending job, if Slurm has computed it."""
 
 
 class QueueFullError(SubmitError):
-    """Slurm takes no more jobs of this user now; it will as others end."""
+    """Slurm accepts no more jobs of this user until others have ended."""
 
 
-# How Slurm's error texts name its limits on jobs in the queue, of a user or of all users of an account.
+# Names of the limits on jobs in the queue in Slurm's error messages, per user or per account.
 FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
 ELSEWHERE = (
-    "Log in to the cluster's login node (or load its Slurm module), or type launcher=local cluster=local to run here, "
-    "launcher=script to write scripts for later."
+    "Log in to the login node of the cluster (or load its Slurm module), or set launcher=local cluster=local to run "
+    "here, launcher=script to write scripts for later."
 )
 
 
 def require() -> None:
-    """Raise SubmitError where Slurm's commands are not installed or no controller answers them."""
+    """Raise SubmitError if the commands of Slurm are not installed or no controller answers."""
     if shutil.which("sbatch") is None:
         raise SubmitError(f"launcher=slurm needs sbatch, which is not on this machine's PATH. {ELSEWHERE}")
     try:
@@ -59,15 +61,15 @@ def require() -> None:
 
 
 def ask(*command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """Output of a Slurm command; raises SubmitError with what it said when it fails."""
+    """Return the output of a Slurm command; raises SubmitError with its message if it fails."""
     return answered(*command, timeout_s=timeout_s).stdout
 
 
 def answered(
     *command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """What a Slurm command printed and said; raises SubmitError with what it said when it fails."""
-    # A user may have told Slurm to write times in another way than we read them.
+    """Return stdout and stderr of a Slurm command; raises SubmitError with its message if it fails."""
+    # The user may have set another format of times.
     environment = os.environ | {"SLURM_TIME_FORMAT": "standard"}
     try:
         answer = subprocess.run(
@@ -85,22 +87,22 @@ def answered(
 
 
 def refusal(stderr: str) -> SubmitError:
-    """The error that a Slurm command's words stand for."""
+    """Return the exception for an error message of a Slurm command."""
     full = FULL.search(stderr)
-    return QueueFullError(full[0]) if full else SubmitError(spoken(stderr))
+    return QueueFullError(full[0]) if full else SubmitError(message(stderr))
 
 
-def spoken(stderr: str) -> str:
-    """What a Slurm command said, without its own name in front of every line."""
+def message(stderr: str) -> str:
+    """Return the error message of a Slurm command, without the name of the command on each line."""
     lines = [
         re.sub(r"^\s*(sbatch|scontrol|squeue|sacct|sacctmgr|sinfo|scancel): (error: )?", "", line)
         for line in stderr.splitlines()
     ]
-    return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip())) or "no words"
+    return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip())) or "no message"
 
 
 def partitions() -> dict[str, dict[str, str]]:
-    """Every partition's settings as `scontrol show partition` names them; the default one also under ''."""
+    """Return the settings of each partition as `scontrol show partition` names them; the default one also under ''."""
     found = {}
     for line in ask("scontrol", "--oneliner", "show", "partition").splitlines():
         settings = dict(item.split("=", 1) for item in line.split() if "=" in item)
@@ -113,9 +115,9 @@ def partitions() -> dict[str, dict[str, str]]:
 def refuse_beyond_partition(
     name: str | None, nodes: int, wall_time_min: int, *, prefix: str = "", key: str = "cluster.partition"
 ) -> None:
-    """Raise SubmitError for what a partition can never run: Slurm itself may accept it and let it wait for ever.
+    """Raise SubmitError for a job that a partition can never run; Slurm itself may accept it and never start it.
 
-    The key is the partition's in the configuration, the prefix that of nodes and time.
+    `key` is the configuration key of the partition, `prefix` that of nodes and time.
     """
     for sentence in beyond_partition(partitions(), name, nodes, wall_time_min, prefix=prefix, key=key):
         raise SubmitError(sentence)
@@ -130,29 +132,29 @@ def beyond_partition(
     prefix: str = "",
     key: str = "cluster.partition",
 ) -> Iterator[str]:
-    """What of these wishes a partition can never run, and what to type instead."""
+    """Yield a sentence for each limit of a partition that a job exceeds, with the remedy."""
     settings = known.get(name or "")
     if settings is None:
-        if name is not None:  # no default partition: sbatch will say so in its own words
-            yield f"{key}={name} does not exist here; there are {', '.join(sorted(p for p in known if p))}."
+        if name is not None:  # without a default partition sbatch refuses the job itself
+            yield f"{key}={name} does not exist here; the partitions are {', '.join(sorted(p for p in known if p))}."
         return
     where = f"partition {settings['PartitionName']}"
     most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
     if most and nodes > min(most):
         yield (
             f"{prefix}nodes={nodes}, but {where} gives a job at most {min(most)}. "
-            f"Type {prefix}nodes={min(most)} or less."
+            f"Set {prefix}nodes={min(most)} or less."
         )
     limit = minutes(settings.get("MaxTime", ""))
     if limit is not None and wall_time_min > limit:
         yield (
             f"{prefix}wall_time_min={wall_time_min}, but {where} allows {limit} (MaxTime={settings['MaxTime']}). "
-            f"Type {prefix}wall_time_min={limit} or less."
+            f"Set {prefix}wall_time_min={limit} or less."
         )
 
 
 def minutes(text: str) -> int | None:
-    """Slurm's [days-]hours:minutes:seconds in minutes; None for UNLIMITED and what is no time."""
+    """Convert [days-]hours:minutes:seconds to minutes; None for UNLIMITED and other texts."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text)
     if match is None:
         return None
@@ -161,25 +163,25 @@ def minutes(text: str) -> int | None:
 
 
 def test_script(script: str, jobs: int) -> str | None:
-    """Let sbatch judge a script without submitting it, so many times; raises SubmitError with its words.
+    """Test an array of so many jobs with sbatch, without submitting it; raises SubmitError with the message of sbatch.
 
-    Returns when and where it would start as the queue is now, such as `14:05 on node[01-02]`; None where sbatch does
-    not tell.
+    Returns expected start and nodes for the queue as it is, such as `14:05 on node[01-02]`; None if sbatch does not
+    report them.
     """
-    words = answered("sbatch", "--test-only", f"--array=0-{jobs - 1}", text=script).stderr
-    said = re.search(r"to start at (\S+) .*\bon nodes (\S+)", words)
-    if said is None:
+    output = answered("sbatch", "--test-only", f"--array=0-{jobs - 1}", text=script).stderr
+    expected = re.search(r"to start at (\S+) .*\bon nodes (\S+)", output)
+    if expected is None:
         return None
-    start = datetime.fromisoformat(said[1])
+    start = datetime.fromisoformat(expected[1])
     day = "" if start.date() == datetime.now().astimezone().date() else f"{start:%Y-%m-%d} "
-    return f"{day}{start:%H:%M} on {said[2]}"
+    return f"{day}{start:%H:%M} on {expected[2]}"
 
 
 def room(script: str, wanted: int) -> tuple[int, str]:
-    """How many jobs of this script, of so many, Slurm takes now, and the limit that keeps out the others.
+    """Return how many of the wanted jobs of a script Slurm accepts now, and the limit that keeps out the others.
 
-    No database is asked, which many sites close: sbatch itself says what it would take, in one question where it is
-    all or nothing, else in about log2(wanted).
+    Needs no access to the accounting database, which many sites restrict: sbatch --test-only is called once if all or
+    no jobs fit, otherwise about log2(wanted) times.
     """
     most, limit = 0, ""
     tried, refused = wanted, wanted + 1
@@ -189,28 +191,28 @@ def room(script: str, wanted: int) -> tuple[int, str]:
             most = tried
         except QueueFullError as full:
             refused, limit = tried, str(full)
-        # A queue that is full today mostly has no room at all.
+        # A full queue mostly has no room at all.
         tried = 1 if refused == wanted and most == 0 else (most + refused) // 2
     return most, limit
 
 
 def configuration() -> dict[str, str]:
-    """Slurm's settings as `scontrol show config` names them: SLURM_VERSION, MaxArraySize, KillWait, ..."""
+    """Return the settings of Slurm as `scontrol show config` names them: SLURM_VERSION, MaxArraySize, KillWait, ..."""
     return dict(re.findall(r"^(\S+) *= *(.*)$", ask("scontrol", "show", "config"), flags=re.MULTILINE))
 
 
 def submit_script(script: str) -> str:
-    """sbatch; returns the job id."""
+    """Submit a script with sbatch; return the job id."""
     return answered("sbatch", "--parsable", text=script).stdout.strip().partition(";")[0]
 
 
 def max_array_size() -> int:
-    """Most tasks of one job array, plus one, as the site sets it."""
+    """Return MaxArraySize of the site: one more than the most tasks of a job array."""
     return int(configuration().get("MaxArraySize", "1001"))
 
 
 def queue() -> dict[str, JobState]:
-    """Every job that Slurm holds for this user, by id (array tasks as 12_3): one squeue."""
+    """Return the state of every job of this user in the queue, by id (array tasks as 12_3): one squeue."""
     held = {}
     for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%S|%r").splitlines():
         job_id, state, start, reason = line.split("|", 3)
@@ -220,40 +222,40 @@ def queue() -> dict[str, JobState]:
 
 
 def accounted(job_ids: list[str]) -> dict[str, JobState]:
-    """How jobs that are not in the queue any more ended, GONE where accounting does not tell: one sacct."""
+    """Return the final states of jobs that left the queue, GONE if accounting does not know them: one sacct."""
     if not job_ids:
         return {}
-    # Whole arrays: asked for single tasks, sacct leaves out those that were cancelled before they started.
+    # Whole arrays: for single tasks sacct omits those that were cancelled before they started.
     arrays = sorted({job_id.partition("_")[0] for job_id in job_ids})
     command = ("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(arrays))
-    words: dict[str, str] = {}
+    final: dict[str, str] = {}
     unknown = "accounting has no record of it"
     try:
         for line in ask(*command, timeout_s=SACCT_TIMEOUT_S).splitlines():
             name, _, state = line.partition("|")
-            words |= dict.fromkeys(tasks_of(name), state.partition(" ")[0])  # "CANCELLED by 0"
+            final |= dict.fromkeys(tasks_of(name), state.partition(" ")[0])  # "CANCELLED by 0"
     except SubmitError as error:
-        unknown = f"accounting cannot be asked: {error}"
+        unknown = f"accounting does not answer: {error}"
     found = {}
-    known_arrays = {name.partition("_")[0] for name in words}
+    known_arrays = {name.partition("_")[0] for name in final}
     for job_id in job_ids:
         array = job_id.partition("_")[0]
-        # An array that is cancelled at once has a row without tasks.
-        word = words.get(job_id, words.get(array))
-        if word is None and array in known_arrays:
-            # It forgets a task that was cancelled while it waited, and not what became of the others.
+        # An array that is cancelled before it starts has one row without tasks.
+        ended = final.get(job_id, final.get(array))
+        if ended is None and array in known_arrays:
+            # Accounting omits only tasks that were cancelled while they waited.
             found[job_id] = JobState("CANCELLED")
-        elif word is None:
+        elif ended is None:
             found[job_id] = JobState(GONE, unknown)
-        elif word in ALIVE:  # sacct lags by seconds
-            found[job_id] = JobState(GONE, f"accounting still says {word}")
+        elif ended in ALIVE:  # sacct lags by seconds
+            found[job_id] = JobState(GONE, f"accounting still reports {ended}")
         else:
-            found[job_id] = JobState(word)
+            found[job_id] = JobState(ended)
     return found
 
 
 def tasks_of(name: str) -> list[str]:
-    """The job ids that a row of sacct stands for: 12, 12_3, or 12_[0,2-5%4] for tasks that never started."""
+    """Return the job ids of a row of sacct: 12, 12_3, or 12_[0,2-5%4] for tasks that never started."""
     match = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", name)
     if match is None:
         return [name]
@@ -265,12 +267,12 @@ def tasks_of(name: str) -> list[str]:
 
 
 def shown_job(job_id: str) -> dict[str, str]:
-    """What `scontrol show job` says of a job that Slurm still knows: JobState, PreemptTime, ..."""
+    """Return the fields of `scontrol show job` for a job in the memory of slurmctld: JobState, PreemptTime, ..."""
     return dict(re.findall(r"(\S+?)=(\S*)", ask("scontrol", "--oneliner", "show", "job", job_id)))
 
 
 def time_left_s(job_id: str) -> float:
-    """Until a running job's time limit, in seconds; for ever where it has none."""
+    """Return the seconds until the time limit of a running job; infinity without a limit."""
     end = shown_job(job_id)["EndTime"]
     if end == "Unknown":
         return math.inf
@@ -279,17 +281,17 @@ def time_left_s(job_id: str) -> float:
 
 
 def host_list(nodes: list[str]) -> str:
-    """Nodes as Slurm writes them: node[01-04,07]."""
+    """Return nodes in Slurm's notation: node[01-04,07]."""
     return ask("scontrol", "show", "hostlist", ",".join(nodes)).strip()
 
 
 def requeue(job_id: str) -> None:
-    """Put a running job back into the queue, which ends its batch script."""
+    """Requeue a running job; this ends its batch script."""
     ask("scontrol", "requeue", job_id)
 
 
 def postpone(job_id: str, *, pause_s: int, avoid: list[str]) -> None:
-    """Let a job that is in the queue again wait, and run on other nodes than these."""
+    """Delay a requeued job, and exclude nodes from it."""
     wanted = [f"StartTime=now+{pause_s}"] if pause_s else []
     if avoid:
         wanted.append(f"ExcNodeList={','.join(avoid)}")
@@ -298,6 +300,6 @@ def postpone(job_id: str, *, pause_s: int, avoid: list[str]) -> None:
 
 
 def cancel(job_ids: list[str]) -> None:
-    """scancel; jobs that are over already are not an error."""
+    """Run scancel; a job that is over is no error."""
     if job_ids:
         ask("scancel", "--quiet", *job_ids)

@@ -1,4 +1,4 @@
-"""Where the stages around training stand, as jobs.submit.states says it of runs: own records, then the scheduler."""
+"""The state of the stages around training: own records first, then the scheduler, as jobs.submit.states for runs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from submitit.core.utils import JobPaths
 from jobs.errors import SuiteError
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
-from jobs.submit import slurm_commands
+from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
-from jobs.submit.states import END_GRACE_S, UNKNOWN, RunState, State, ended_in_slurm, held_by_schedulers
-from jobs.submit.submissions import Submission
+from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
+from jobs.submit.submissions import Submission, is_in_slurm
 
-# Reasons of a state that a line has room for.
+# Most reasons of a state that a line shows.
 MOST_DETAILS = 3
 
 
 @dataclass(frozen=True)
 class StageState:
-    """One stage's state, or that of its task for one run."""
+    """The state of a stage, or of its task for one run."""
 
     stage: str
     run: str | None
@@ -49,7 +49,7 @@ class StageOf:
 
 
 def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
-    """The latest submission of each stage, in the order of the chain."""
+    """Return the latest submission of each stage, in the order of the chain."""
     latest: dict[StageOf, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
     for entry in read_events(sweep.submissions):
@@ -72,16 +72,16 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
 
 
 def stage_states(sweep: SweepDir) -> list[StageState]:
-    """Every stage that was submitted; asks the scheduler only of those without an end on record."""
+    """Return the state of every submitted stage; asks the scheduler only for those without a recorded end."""
     latest = latest_stages(sweep)
-    known: dict[str, slurm_commands.JobState] = {}
+    known: dict[str, JobState] = {}
     open_ones = {key: each for key, each in latest.items() if not has_ended(key, events_of(sweep, key, each))}
     if open_ones:
         known |= held_by_schedulers(list(open_ones.values()))
-        known |= ended_in_slurm([each for key, each in open_ones.items() if str(key) not in known])
+        known |= ended_by_schedulers([each for key, each in open_ones.items() if str(key) not in known])
     found = []
     for key, submission in latest.items():
-        # Read again: a job that left the queue meanwhile has written its end by now.
+        # Read again: a job that left the queue meanwhile has written its end.
         state, detail = decide(sweep, key, submission, events_of(sweep, key, submission), known.get(str(key)))
         found.append(
             StageState(key.stage, key.run, state, detail, submission.job_id, submission.launcher, submission.host)
@@ -90,19 +90,19 @@ def stage_states(sweep: SweepDir) -> list[StageState]:
 
 
 def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
-    """The events that a stage wrote since it was submitted."""
+    """Return the events that a stage wrote since it was submitted."""
     own = {started(key.stage), failed(key.stage), DONE[key.stage]}
     events = list(read_events(record_of(sweep, key)))[submission.events_before :]
     return [event for event in events if event["event"] in own]
 
 
 def record_of(sweep: SweepDir, key: StageOf) -> Path:
-    """Where a stage writes its events."""
+    """Return the file of a stage's events."""
     return sweep.stages if key.run is None else sweep.run(key.run).status
 
 
 def has_ended(key: StageOf, events: list[dict[str, Any]]) -> bool:
-    """Whether the latest start of a stage came to an end, good or bad."""
+    """Return True if the latest start of a stage has ended, good or bad."""
     return bool(events) and events[-1]["event"] != started(key.stage)
 
 
@@ -111,37 +111,37 @@ def decide(
     key: StageOf,
     submission: Submission,
     events: list[dict[str, Any]],
-    job: slurm_commands.JobState | None,
+    job: JobState | None,
 ) -> tuple[State, str]:
-    """The state of a stage and a few words on it."""
+    """Return the state of a stage and its reason."""
     last = events[-1] if events else {}
     if last.get("event") == DONE[key.stage]:
         return State.finished, ""
     if last.get("event") == failed(key.stage):
         return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
     if job is not None and job.state in {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", UNKNOWN}:
-        waits = not last or (job.state == "PENDING" and submission.launcher == "slurm")
+        waits = not last or (job.state == "PENDING" and submission.in_slurm)
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
     if submission.cancelled:
         return State.cancelled, ""
     if job is not None and job.state == "CANCELLED":
-        return State.cancelled, "" if last else "what it waited for did not succeed"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm_commands.GONE}:
-        return State.failed, f"Slurm says {job.state}"
-    said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
-    if submission.launcher == "slurm" and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
-        return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
-    return State.lost, f"its job is gone and left no end{said}"
+        return State.cancelled, "" if last else "its dependency failed"
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", GONE}:
+        return State.failed, f"Slurm reports {job.state}"
+    reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
+    if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
+        return State.ended, f"its job left the queue; its end is not known yet{reported}"
+    return State.lost, f"its job is gone and recorded no end{reported}"
 
 
 def last_sign(sweep: SweepDir, key: StageOf, submission: Submission) -> float:
-    """When a stage, or what it waited for, last wrote anything; seconds since the epoch."""
+    """Return the time of the last output or record of a stage, in seconds since the epoch."""
     output = JobPaths(sweep.logs, submission.job_id, 0).stdout
     return max(path.stat().st_mtime for path in (record_of(sweep, key), output, sweep.submissions) if path.exists())
 
 
 def stage_lines(found: Iterable[StageState]) -> list[str]:
-    """One line a stage: how many of its tasks stand where, and why."""
+    """Return one line per stage: the numbers of its tasks by state, with reasons."""
     by_stage: dict[str, list[StageState]] = defaultdict(list)
     for item in found:
         by_stage[item.stage].append(item)
@@ -149,7 +149,7 @@ def stage_lines(found: Iterable[StageState]) -> list[str]:
 
 
 def counted_states(items: list[StageState]) -> list[str]:
-    """How many stand in each state, with what there is to say of them; of a single job no number."""
+    """Return the numbers of tasks by state, with reasons; no number for a stage of a single job."""
     texts = []
     for state in State:
         here = [item for item in items if item.state is state]
@@ -157,25 +157,25 @@ def counted_states(items: list[StageState]) -> list[str]:
             continue
         number = f"{len(here)} " if here[0].run is not None else ""
         details = Counter(item.detail for item in here if item.detail)
-        words = "; ".join(text for text, _ in details.most_common(MOST_DETAILS))
-        texts.append(f"{number}{state.value}{f' ({words})' if words else ''}")
+        reasons = "; ".join(text for text, _ in details.most_common(MOST_DETAILS))
+        texts.append(f"{number}{state.value}{f' ({reasons})' if reasons else ''}")
     return texts
 
 
 def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
-    """The runs that finish, or have finished, without an evaluation that they want and nobody waits to do."""
+    """Return the runs that train or have finished, want an evaluation, and have none that is done or waits."""
     cared_for = {
         item.run for item in stage_states(sweep) if item.stage == "evaluate" and (item.state.is_open or is_over(item))
     }
     missing = []
     for item in found:
-        trains = item.state.is_alive and item.launcher == "slurm"
+        trains = item.state.is_alive and is_in_slurm(item.launcher)
         if item.run.name in cared_for or not (item.state is State.finished or trains):
             continue
         try:
             run = load_run(item.run.config)
         except SuiteError as error:
-            # The training of this run needs nothing more, and those that do are not to wait for its evaluation.
+            # This run has finished; the others must not wait for its evaluation.
             print(f"{item.run.name} is not evaluated: {error}", file=sys.stderr)
             continue
         if run.stages.evaluate is not None:
@@ -184,5 +184,5 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
 
 
 def is_over(item: StageState) -> bool:
-    """Whether a stage needs nothing more."""
+    """Return True if a stage has finished."""
     return item.state is State.finished

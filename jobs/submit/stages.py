@@ -1,11 +1,11 @@
-"""The chain around training: which jobs prepare, evaluate and report, and what each waits for.
+"""The chain around training: the jobs that prepare, evaluate and report, and their dependencies.
 
     prepare --afterok--> runs --aftercorr--> evaluate (one task a run) --afterany--> report
                            `------------------afterany---------------------------------^
 
-A job that waits for success is cancelled by Slurm when that can no longer come (--kill-on-invalid-dep), so nothing
-waits for ever and no GPU is held to find out; a run that requeues itself is waited for. What success is, Slurm does not
-know (a run that stopped in time exits with 0): each stage reads the records of what it needs, too.
+Slurm cancels stages whose dependencies failed (--kill-on-invalid-dep), so no job waits for ever; a run that is requeued
+is waited for. The exit code is not enough to know success (a run that stopped before its time limit exits with 0): each
+stage also reads the records of the runs that it needs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Group = list[tuple[Run, RunDir]]
 
 @dataclass(frozen=True)
 class Unevaluated:
-    """A run that needs no start, but its evaluation."""
+    """A run that needs an evaluation and no start."""
 
     run: Run
     directory: RunDir
     job_id: str | None
-    """The job that still trains it; None when it has finished."""
+    """The job that trains it; None if it has finished."""
 
 
 def refuse_beyond_partition(run: Run) -> None:
@@ -50,14 +50,14 @@ def refuse_beyond_partition(run: Run) -> None:
 
 
 class Chain:
-    """The stages of one submission to Slurm; submits each when asked, and knows what waits for what."""
+    """The stages of one submission to Slurm and their dependencies; each method submits one kind of stage."""
 
     def __init__(self, sweep: SweepDir, runs: Group, unevaluated: Sequence[Unevaluated], most: int) -> None:
         self.sweep = sweep
         self.unprepared = [directory for run, directory in runs if run.stages.prepare and not directory.data.exists()]
         self.unevaluated = unevaluated
         self.most = most
-        """Tasks of an array at most."""
+        """Most tasks of an array."""
         self.first = runs[0] if runs else (unevaluated[0].run, unevaluated[0].directory)
         self.trained: list[str] = []
         self.jobs: dict[str, list[str]] = {}
@@ -65,30 +65,30 @@ class Chain:
 
     @property
     def submitted(self) -> list[str]:
-        """All jobs, last stage first: so nothing that waits for a job's end starts when that is cancelled."""
+        """All jobs, last stage first: cancelled in this order, no job starts because another one ended."""
         return [job_id for ids in reversed(self.jobs.values()) for job_id in ids]
 
     @property
     def prepared_by(self) -> str | None:
-        """What the runs wait for."""
+        """The dependency of the runs; None without one."""
         return f"afterok:{self.jobs['prepare'][0]}" if "prepare" in self.jobs else None
 
     @property
     def on_record(self) -> dict[str, str]:
-        """The same for the ledger."""
+        """The dependency of the runs, as a field of the ledger."""
         return {"after": self.jobs["prepare"][0]} if "prepare" in self.jobs else {}
 
     @property
     def names(self) -> list[str]:
-        """Stages that this submission has something to do for."""
+        """The stages that this submission needs."""
         return [name for name in stages_of(self.first[0]) if name != "prepare" or self.unprepared]
 
     def scripts(self) -> list[str]:
-        """What would be sent, for launcher=dry."""
+        """Return the lines that show the batch script of each stage."""
         return [line for name in self.names for line in (f"--- stage {name}", self.script(name))]
 
     def script(self, name: str) -> str:
-        """The batch script of a stage, of its first run, without what it waits for."""
+        """Return the batch script of a stage for its first run, without its dependency."""
         run, directory = self.first
         sweep = str(self.sweep.path)
         arguments = {
@@ -100,35 +100,35 @@ class Chain:
         return f"{batch_script(command, self.sweep.logs, stage_resources(run, name, directory.code.resolve()))}\n"
 
     def test(self) -> None:
-        """Raise SubmitError when sbatch does not take a stage, before anything is submitted."""
+        """Raise SubmitError if sbatch would refuse a stage; submits nothing."""
         for name in self.names:
             try:
                 slurm_commands.test_script(self.script(name), jobs=1)
             except slurm_commands.QueueFullError:
-                # Jobs may end until it is sent; if not, the whole chain is refused then.
+                # Other jobs may end before the stage is submitted; if not, the whole chain is refused then.
                 continue
             except SubmitError as error:
                 raise SubmitError(f"sbatch refuses stages.{name}: {error}. Nothing was submitted.") from error
 
     def prepare(self) -> None:
-        """Submit what makes the data of the runs."""
+        """Submit the job that makes the data of the runs."""
         if self.unprepared:
             names = [directory.name for directory in self.unprepared]
             self.submit("prepare", self.first, [(prepare.main, str(self.sweep.path), names)], None)
 
     def evaluate(self, group: Group, job_ids: list[str]) -> None:
-        """Submit an array whose tasks wait for those of this array, one for one."""
+        """Submit an array of evaluations; each task waits for the task of its run."""
         self.trained.append(job_ids[0].partition("_")[0])
         if self.first[0].stages.evaluate is not None:
             self.evaluate_after(group, f"aftercorr:{self.trained[-1]}")
 
     def evaluate_after(self, group: Group, after: str | None) -> None:
-        """Submit one array that evaluates these runs, which have one code."""
+        """Submit one array that evaluates these runs; all have the same code."""
         calls = [(evaluate.main, str(directory.path)) for _, directory in group]
         self.submit("evaluate", group[0], calls, after, [directory for _, directory in group])
 
     def finish(self) -> None:
-        """Submit the evaluations of runs that were started before, and the report."""
+        """Submit the evaluations of runs that were started earlier, and the report."""
         by_code: dict[Path, Group] = {}
         for each in self.unevaluated:
             if each.job_id is None:
@@ -152,7 +152,7 @@ class Chain:
         after: str | None,
         directories: Sequence[RunDir | None] = (None,),
     ) -> None:
-        """One sbatch for these calls of a stage, with the resources and code of one run, on record at once."""
+        """Run one sbatch for these calls of a stage, with the resources and code of one run, and record the jobs."""
         run, directory = by
         parameters = starting_after(stage_resources(run, name, directory.code.resolve()), after)
         submitter = executor(run, self.sweep, parameters)
@@ -171,7 +171,7 @@ class Chain:
 
 
 def record_local(sweep: SweepDir, queued: list[RunDir], job_id: str, process_started: float) -> None:
-    """Append to the ledger what a local queue does beside the runs."""
+    """Append to the ledger the stages of a local queue."""
     stages = load_run(queued[0].config).stages
     for directory in queued if stages.evaluate is not None else ():
         record(sweep, "evaluate", "local", job_id, directory, process_started=process_started)
@@ -180,7 +180,7 @@ def record_local(sweep: SweepDir, queued: list[RunDir], job_id: str, process_sta
 
 
 def record(sweep: SweepDir, stage: str, launcher: str, job_id: str, directory: RunDir | None, **more: float) -> None:
-    """Append to the ledger that a stage, of a run or of the whole sweep, went to the launcher under this id."""
+    """Append to the ledger that a stage, of a run or of the whole sweep, was submitted under this id."""
     events = sweep.stages if directory is None else directory.status
     whose = {} if directory is None else {"run": directory.name}
     entry = {

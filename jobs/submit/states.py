@@ -1,15 +1,14 @@
-"""The state of every run of a sweep, from its folder and one question to the scheduler.
+"""The state of every run of a sweep, from its directory and one call of its scheduler.
 
-What a run wrote itself (status.jsonl) is believed first; the ledger (submissions.jsonl) says where to ask; the
-scheduler says whether a run without an end is still alive. Nothing is kept in memory or in another place, so any
-shell, any day, sees the same.
+The records of a run (status.jsonl) come first; the ledger (submissions.jsonl) names the launcher and the job; the
+scheduler reports whether a run without a recorded end is alive. No state is kept elsewhere, so every shell sees the
+same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,57 +17,53 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import psutil
 from submitit.core.utils import JobPaths
 
-from jobs.errors import RunDirError, SubmitError
+from jobs.errors import RunDirError
 from jobs.failures import latest_attempt
 from jobs.rundir import RunDir, SweepDir
-from jobs.submit import slurm_commands
-from jobs.submit.submissions import NO_JOB, Submission, events_since, latest_submissions, own_end
+from jobs.submit.launchers import by_launcher
+from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
+from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
-# What a shared file system and accounting may take to show how a job ended.
+# A shared file system and accounting may need this long to show the end of a job.
 END_GRACE_S = 60.0
-# Launchers whose job ids are Slurm's.
-IN_SLURM = {"slurm", "pilot"}
-# Our word beside Slurm's for a job whose scheduler cannot be asked.
-UNKNOWN = "UNKNOWN"
 
 
 class State(Enum):
-    """Where a run stands."""
+    """The state of a run or stage."""
 
     prepared = "prepared"
-    """A directory, never submitted, or never started by the pilot that it was given to."""
+    """Prepared and never submitted, or never started by its pilot."""
     waiting = "waiting"
-    """In the sweep's own queue, until Slurm takes more jobs."""
+    """In the backlog of the sweep, until Slurm accepts more jobs."""
     queued = "queued"
-    """Submitted; its ranks have not met yet."""
+    """Submitted; its ranks have not started together yet."""
     running = "running"
     finished = "finished"
     stopped = "stopped"
-    """Ended at a step boundary because a signal asked; can be resumed."""
+    """Ended at a step boundary because of a signal; can be resumed."""
     failed = "failed"
     cancelled = "cancelled"
     lost = "lost"
-    """Submitted, not alive any more, and it left no end."""
+    """Submitted, no longer alive, and without a recorded end."""
     ended = "ended"
-    """Not alive any more; how it ended may still come to be known."""
+    """No longer alive; its end may still become known."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the scheduler still holds it."""
+        """True if the scheduler holds it."""
         return self in {State.queued, State.running}
 
     @property
     def is_open(self) -> bool:
-        """Whether it may change without anybody's doing."""
+        """True if it may change without the user."""
         return self.is_alive or self in {State.waiting, State.ended}
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run's state and what a person wants to know beside it."""
+    """The state of a run, and details for the user."""
 
     run: RunDir
     state: State
@@ -77,29 +72,29 @@ class RunState:
     launcher: str | None = None
     host: str | None = None
     expected_start: str | None = None
-    """When Slurm expects a waiting job to start, in its local time."""
+    """Expected start of a waiting job, in Slurm's local time."""
 
 
 def open_sweep(path: Path) -> SweepDir:
-    """The sweep directory at a path; raises RunDirError when it is none."""
+    """Return the sweep directory at a path; raises RunDirError if it has no run."""
     sweep = SweepDir(path.expanduser().absolute())
     if not sweep.runs():
         raise RunDirError(
-            f"{path} is not a sweep directory: no run with a config.yaml in it. Give the directory that "
-            "`slurmscale submit` named, for instance runs/demo."
+            f"{path} is not a sweep directory: it contains no run with a config.yaml. Give the directory that "
+            "`slurmscale submit` printed, for instance runs/demo."
         )
     return sweep
 
 
 def states(sweep: SweepDir) -> list[RunState]:
-    """Every run of the sweep, by name."""
+    """Return the state of every run of the sweep, sorted by name."""
     latest = latest_submissions(sweep)
     ends = {name: own_end(sweep.run(name), submission) for name, submission in latest.items()}
     unfinished = [latest[name] for name, end in ends.items() if end is None or end["event"] != "finished"]
     known = held_by_schedulers(unfinished)
-    # A job that left the queue before it was asked has written its end by now.
+    # Read again: a job that left the queue meanwhile has written its end.
     ends |= {submission.run: own_end(sweep.run(submission.run), submission) for submission in unfinished}
-    known |= ended_in_slurm([each for each in unfinished if each.run not in known and ends[each.run] is None])
+    known |= ended_by_schedulers([each for each in unfinished if each.run not in known and ends[each.run] is None])
     found = []
     for run in sweep.runs():
         submission = latest.get(run.name)
@@ -123,13 +118,13 @@ def states(sweep: SweepDir) -> list[RunState]:
 
 
 def decide(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm_commands.JobState | None
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState | None
 ) -> tuple[State, str]:
-    """The state of a submitted run and a few words on it: finished is final, then what the scheduler still holds."""
+    """Return the state of a submitted run and its reason: finished is final, then the state in the scheduler counts."""
     if end is not None and end["event"] == "finished":
         return State.finished, ""
     if submission.waits_for is not None:
-        return State.waiting, f"Slurm takes no more jobs now ({submission.waits_for})"
+        return State.waiting, f"Slurm accepts no more jobs now ({submission.waits_for})"
     if job is not None and (alive := alive_state(run, submission, end, job)):
         return alive
     if end is not None and end["event"] == "failed":
@@ -139,27 +134,30 @@ def decide(
         return State.cancelled if submission.cancelled else State.stopped, end["reason"]
     unprepared = submission.after is not None and not run.data.exists()
     if unprepared and not submission.cancelled and job is not None and job.state == "CANCELLED":
-        return State.failed, f"its data could not be prepared: job {submission.after} ended without a word"
+        return State.failed, f"its data could not be prepared: job {submission.after} ended without recording a cause"
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, ""
-    if submission.launcher == "pilot" and submission.place is None:
+    if submission.waits_in_pilot:
         state = State.prepared if submission.launches == 0 else State.stopped
-        return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` sends another"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", slurm_commands.GONE}:
-        return State.failed, f"Slurm says {job.state}"
+        return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
+    if job is not None and job.state not in {"COMPLETED", "COMPLETING", GONE}:
+        return State.failed, f"Slurm reports {job.state}"
     return without_end(run, submission, job)
 
 
-def without_end(run: RunDir, submission: Submission, job: slurm_commands.JobState | None) -> tuple[State, str]:
-    """The state of a run that is not alive and has no end on record, and how sure that is."""
-    said = "" if job is None else f" ({job.reason or f'Slurm says {job.state}'})"
-    if submission.launcher in IN_SLURM and time.time() - last_sign(run, submission) < END_GRACE_S:
-        return State.ended, f"its job left the queue, and how it ended is not known yet{said}"
-    return State.lost, f"its job is gone and left no end{said}; see `slurmscale logs {shlex.quote(str(run.path))}`"
+def without_end(run: RunDir, submission: Submission, job: JobState | None) -> tuple[State, str]:
+    """Return the state of a run that is not alive and has no recorded end: `ended` for END_GRACE_S, then `lost`."""
+    reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
+    if submission.in_slurm and time.time() - last_sign(run, submission) < END_GRACE_S:
+        return State.ended, f"its job left the queue; its end is not known yet{reported}"
+    return (
+        State.lost,
+        f"its job is gone and recorded no end{reported}; see `slurmscale logs {shlex.quote(str(run.path))}`",
+    )
 
 
 def last_sign(run: RunDir, submission: Submission) -> float:
-    """When a submission, its ranks or its batch script last wrote anything; seconds since the epoch."""
+    """Return the time of the last record of a submission, its ranks or its batch script, in seconds since the epoch."""
     output = JobPaths(SweepDir(run.path.parent).logs, submission.log_id or submission.job_id, 0).stdout
     signs = [0.0 if submission.time is None else datetime.fromisoformat(submission.time).timestamp()]
     for path in (run.status, run.metrics, run.heartbeats, Path(output)):
@@ -169,16 +167,16 @@ def last_sign(run: RunDir, submission: Submission) -> float:
 
 
 def alive_state(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: slurm_commands.JobState
+    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState
 ) -> tuple[State, str] | None:
-    """The state of a run that its scheduler still holds; None when it does not."""
+    """Return the state of a run that its scheduler holds; None if it does not hold it."""
     attempt = latest_attempt(events_since(run, submission))
     started = any(event["event"] == "started" for event in attempt)
     if job.state == UNKNOWN:
         return None if end is not None else ((State.running if started else State.queued), job.reason or "")
     if job.state in {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"}:
-        again = [event for event in attempt if event["event"] == "requeued"]
-        words = [f"goes on after {again[-1]['cause']}"] if again else []
+        requeues = [event for event in attempt if event["event"] == "requeued"]
+        words = [f"restarts after {requeues[-1]['cause']}"] if requeues else []
         if end is not None and "stage" in end:
             words.append(end["error"].partition("\n")[0])
         return State.queued, "; ".join([*words, *filter(None, [job.reason])])
@@ -190,58 +188,11 @@ def alive_state(
     return None
 
 
-def held_by_schedulers(submissions: list[Submission]) -> dict[str, slurm_commands.JobState]:
-    """What waits or runs of these submissions, by run name; UNKNOWN where that cannot be asked from here."""
-    in_slurm = [each for each in of_slurm(submissions) if not each.ended]
-    try:
-        queue = slurm_commands.queue() if in_slurm else {}
-        found = {each.run: its_turn(each, queue[each.job_id]) for each in in_slurm if each.job_id in queue}
-    except SubmitError as error:
-        unknown = slurm_commands.JobState(UNKNOWN, f"Slurm does not answer here: {error}")
-        found = dict.fromkeys((each.run for each in in_slurm), unknown)
-    for submission in submissions:
-        if submission.launcher != "local" or submission.ended:
-            continue
-        if submission.host != socket.gethostname():
-            found[submission.run] = slurm_commands.JobState(UNKNOWN, f"started on {submission.host}: ask there")
-        elif queue_is_alive(submission):
-            running = submission.log_id is not None
-            found[submission.run] = slurm_commands.JobState(
-                "RUNNING" if running else "PENDING", None if running else "its turn"
-            )
-    return found
+def held_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:
+    """Return the state of the submissions that wait or run, by run name; UNKNOWN if their scheduler does not answer."""
+    return {run: state for launcher, given in by_launcher(submissions) for run, state in launcher.states(given).items()}
 
 
-def of_slurm(submissions: list[Submission]) -> list[Submission]:
-    """Those that went to Slurm."""
-    return [each for each in submissions if each.launcher in IN_SLURM and each.job_id != NO_JOB]
-
-
-def its_turn(submission: Submission, job: slurm_commands.JobState) -> slurm_commands.JobState:
-    """What the state of the job means for a run, which in a pilot may still wait for nodes."""
-    if submission.launcher != "pilot" or job.state not in {"RUNNING", "COMPLETING", "RESIZING"}:
-        return job
-    pilot = f"pilot {submission.job_id}"
-    if submission.place is not None:
-        return slurm_commands.JobState("RUNNING", f"on {submission.place} of {pilot}")
-    if job.state == "COMPLETING":
-        return slurm_commands.JobState("COMPLETED")
-    nodes = f"{submission.nodes} free node{'s' if submission.nodes != 1 else ''}"
-    return slurm_commands.JobState("PENDING", f"waits for {nodes} of {pilot}")
-
-
-def ended_in_slurm(submissions: list[Submission]) -> dict[str, slurm_commands.JobState]:
-    """What accounting says of those that went to Slurm and are not in its queue, by run name."""
-    in_slurm = of_slurm(submissions)
-    known = slurm_commands.accounted(sorted({each.job_id for each in in_slurm}))
-    return {each.run: known[each.job_id] for each in in_slurm}
-
-
-def queue_is_alive(submission: Submission) -> bool:
-    """Whether the local queue of a submission still runs; a process id alone may have been given away again."""
-    try:
-        process = psutil.Process(int(submission.job_id))
-        same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+def ended_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:
+    """Return how submissions that no scheduler holds ended, by run name, if accounting has them."""
+    return {run: state for launcher, given in by_launcher(submissions) for run, state in launcher.ends(given).items()}

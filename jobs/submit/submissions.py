@@ -1,6 +1,6 @@
-"""What the ledger of a sweep (submissions.jsonl) says of each of its runs: which launcher has it, under which id.
+"""Read the ledger of a sweep (submissions.jsonl): the launcher of each run, and the id of its job.
 
-Asks no scheduler; `states` does. What a job is doing follows from both.
+No scheduler is asked here; jobs.submit.states combines both.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any
 
 from jobs.failures import end_of, latest_attempt
 from jobs.rundir import RunDir, SweepDir, read_events
+from jobs.schema import LauncherKind
 
-# In place of a job's id, where a run has none.
+# Stands for the job id of a run without one.
 NO_JOB = "-"
 
 
 @dataclass
 class Submission:
-    """What the ledger says of a run's latest submission."""
+    """The latest submission of a run, or of a stage."""
 
     run: str
     launcher: str
@@ -27,27 +28,54 @@ class Submission:
     events_before: int
     """Lines of status.jsonl that belong to earlier submissions; clocks of different hosts are not compared."""
     host: str | None = None
-    """Where it was submitted: a process of launcher=local is known only there."""
+    """The machine that submitted it; a process of launcher=local is known only there."""
     process_started: float | None = None
     log_id: str | None = None
     """The id in the names of its log files."""
     nodes: int | None = None
-    """How many it wants of its pilot."""
+    """Nodes that it needs of its pilot; None for other launchers."""
     place: str | None = None
-    """The nodes of its pilot that it runs on; None while it waits for some."""
+    """The nodes of its pilot that it runs on; None while it waits for them."""
     launches: int = 0
-    """How often its queue or pilot has started it."""
+    """Number of starts by its local queue or pilot."""
     ended: bool = False
     cancelled: bool = False
     time: str | None = None
     waits_for: str | None = None
-    """In the sweep's own queue: the limit that Slurm named when it took no more jobs."""
+    """For a run in the backlog: the limit of Slurm that keeps it out of the queue."""
     after: str | None = None
-    """The job that prepares its data, where one does."""
+    """The job that prepares its data; None without one."""
+
+    @property
+    def in_slurm(self) -> bool:
+        """True if its job id is Slurm's."""
+        return self.job_id != NO_JOB and is_in_slurm(self.launcher)
+
+    @property
+    def has_own_job(self) -> bool:
+        """True if its Slurm job runs nothing else."""
+        kind = kind_of(self.launcher)
+        return kind is not None and kind.job_per_run
+
+    @property
+    def waits_in_pilot(self) -> bool:
+        """True if it was given to a pilot and has no nodes of it."""
+        return self.nodes is not None and self.place is None
+
+
+def kind_of(launcher: str | None) -> LauncherKind | None:
+    """Return the launcher of this name in a ledger; None for a run that a person started by hand."""
+    return LauncherKind.__members__.get(str(launcher))
+
+
+def is_in_slurm(launcher: str | None) -> bool:
+    """Return True if the job ids of the launcher of this name are Slurm's."""
+    kind = kind_of(launcher)
+    return kind is not None and kind.in_slurm
 
 
 def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
-    """The latest submission of each run, by run name."""
+    """Return the latest submission of each run, by run name."""
     latest = submissions_on_record(sweep)
     for run in sweep.runs():
         if run.name not in latest and (by_hand := submission_by_hand(run)):
@@ -56,7 +84,7 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
 
 
 def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
-    """The latest submission of each run that the ledger has, by run name."""
+    """Return the latest submission of each run in the ledger, by run name."""
     latest: dict[str, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
     for record in read_events(sweep.submissions):
@@ -69,11 +97,12 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     record["events_before"],
                     record["host"],
                     record.get("process_started"),
-                    record["job_id"] if record["launcher"] == "slurm" else None,
-                    record.get("nodes"),
+                    nodes=record.get("nodes"),
                     time=record["time"],
                     after=record.get("after"),
                 )
+                if latest[record["run"]].has_own_job:
+                    latest[record["run"]].log_id = record["job_id"]
                 of_job[record["job_id"]].append(latest[record["run"]])
             case "waiting":
                 latest[record["run"]] = Submission(
@@ -99,7 +128,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
 
 
 def submission_by_hand(run: RunDir) -> Submission | None:
-    """The submission of a run whose script a person gave to sbatch: only the run itself knows of it."""
+    """Return the submission of a run that a person started with a script: only the events of the run show it."""
     started = [event for event in read_events(run.status) if event["event"] == "started"]
     failed = any(event["event"] == "failed" for event in read_events(run.status))
     if not started and not failed:
@@ -109,10 +138,10 @@ def submission_by_hand(run: RunDir) -> Submission | None:
 
 
 def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
-    """The run's events that belong to a submission."""
+    """Return the events of a run that belong to a submission."""
     return list(read_events(run.status))[submission.events_before :]
 
 
 def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:
-    """The end that the run's latest attempt recorded."""
+    """Return the end that the latest attempt of a run recorded; None without one."""
     return end_of(latest_attempt(events_since(run, submission)))

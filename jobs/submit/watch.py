@@ -1,6 +1,6 @@
-"""`slurmscale watch`: a sweep as it goes on, in a table that fits the terminal, or in lines where there is none.
+"""`slurmscale watch`: the state of a sweep, updated in a table that fits the terminal, or as lines without a terminal.
 
-It looks as `status` does, at the pace of `--wait`; ending it ends no run.
+It reads the state as `status` does, as often as `--wait`; stopping it ends no run.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep
 
 TROUBLE = (State.failed, State.lost, State.ended, State.stopped)
-# Header, the line of what is not shown, the summary, and the line that the terminal's cursor is on.
+# Header, the line with the numbers of hidden runs, the summary, and the line of the cursor.
 LINES_BESIDE_ROWS = 4
 BAR_WIDTH = 12
-# A narrower terminal needs its columns for words.
+# A narrower terminal needs its columns for text.
 WIDTH_WITH_BARS = 110
 COLOURS = {State.running: "cyan", State.finished: "green", State.failed: "red", State.lost: "red"}
 
 
 def watch(path: Path) -> int:
-    """Show a sweep until nothing of it is alive; returns 1 when a run did not finish, 130 when the user leaves."""
+    """Show a sweep until nothing of it is alive; return 1 if a run did not finish, 130 if the user leaves."""
     sweep = open_sweep(path)
     out = console()
     try:
         return exit_code(in_a_table(sweep, out) if out.is_terminal else in_lines(sweep))
     except KeyboardInterrupt:
         out.print(
-            f"No longer watching; the runs go on. Type `slurmscale watch {sweep.quoted}` to see them again, "
+            f"No longer watching; the runs continue. Run `slurmscale watch {sweep.quoted}` to see them again, "
             f"`slurmscale cancel {sweep.quoted}` to end them.",
             markup=False,
             soft_wrap=True,
@@ -60,14 +60,14 @@ def in_a_table(sweep: SweepDir, out: Console) -> list[RunState | StageState]:
 
 
 def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
-    """Print every change of a run's state or reason, and a summary after each look that had one."""
-    told: dict[str, tuple[State, str]] = {}
-    told_stages: list[str] = []
+    """Print every change of the state or reason of a run, and a summary after each refresh with a change."""
+    shown: dict[str, tuple[State, str]] = {}
+    shown_stages: list[str] = []
     while True:
         found, around = look(sweep), stage_states(sweep)
-        changed = [item for item in found if told.get(item.run.name) != (item.state, item.detail)]
+        changed = [item for item in found if shown.get(item.run.name) != (item.state, item.detail)]
         for item in changed:
-            told[item.run.name] = (item.state, item.detail)
+            shown[item.run.name] = (item.state, item.detail)
             step = last_step(item.run)
             at = "" if step is None else f"at step {step}"
             line = f"{time.strftime('%H:%M:%S')} {item.run.name}: {item.state.value}"
@@ -76,20 +76,20 @@ def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
             print(summary(found), flush=True)
         lines = stage_lines(around)
         for line in lines:
-            if line not in told_stages:
+            if line not in shown_stages:
                 print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-        told_stages = lines
+        shown_stages = lines
         if not pause_s([*found, *around]):
             return [*found, *around]
         time.sleep(pause_s([*found, *around]))
 
 
 def view(found: list[RunState], stages: list[str], out: Console) -> Group:
-    """The table of what matters most, as high as the terminal allows, and a count of everything."""
+    """Return the table of the most important runs, as high as the terminal, and the numbers of all runs."""
     shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(stages))
     bars = out.width >= WIDTH_WITH_BARS
     table = Table(box=None, header_style="bold", pad_edge=False)
-    # rich narrows the columns that may wrap; their texts do not.
+    # rich narrows the columns that may wrap; their texts never wrap.
     table.add_column("run")
     table.add_column("state", no_wrap=True)
     for name in (*([""] if bars else []), "step", "tokens/s", "left", "attempt"):
@@ -111,12 +111,12 @@ def view(found: list[RunState], stages: list[str], out: Console) -> Group:
 
 
 def one_line(words: str) -> Text:
-    """Words that are cut, not wrapped, where there is no room; names and errors are no markup."""
+    """Return a text that is cut instead of wrapped; names and errors are never markup."""
     return Text(" ".join(words.split()), no_wrap=True, overflow="ellipsis")
 
 
 def pace(now: Progress | None) -> tuple[str, str]:
-    """Tokens per second and the time left, of a run that runs."""
+    """Return tokens per second and the time left of a running run."""
     if now is None or now.tokens_per_s is None:
         return "-", "-"
     left = "-" if now.left_s is None else str(timedelta(seconds=round(now.left_s)))
@@ -124,7 +124,7 @@ def pace(now: Progress | None) -> tuple[str, str]:
 
 
 def fitting(found: list[RunState], room: int) -> list[RunState]:
-    """What runs, what went wrong and what waits next, in turn until the room is full; then what is over."""
+    """Choose running, troubled and next waiting runs in turn until `room` is full; then the others."""
     running = [item for item in found if item.state is State.running]
     trouble = [item for item in found if item.state in TROUBLE]
     waiting = sorted((item for item in found if item.state in {State.queued, State.waiting}), key=when)
@@ -135,12 +135,12 @@ def fitting(found: list[RunState], room: int) -> list[RunState]:
 
 
 def when(item: RunState) -> tuple[bool, str]:
-    """Sorts by the start that Slurm expects, those without one last."""
+    """Return the sort key of waiting runs: by expected start, runs without one last."""
     return (item.expected_start is None, item.expected_start or "")
 
 
 def remark(item: RunState, now: Progress) -> str:
-    """Why it waits and until when, what ended it, or what it survived."""
+    """Return the reason and expected start of a waiting run, the cause of an end, or restarts and earlier errors."""
     start = f"expected to start {item.expected_start.replace('T', ' ')}" if item.expected_start else ""
     again = f"restarted {now.restarts} times" if now.restarts > 1 else "restarted once" if now.restarts else ""
     earlier = f"earlier: {now.last_error}" if item.state.is_alive and now.last_error else ""

@@ -140,7 +140,7 @@ def second_node(run: RunDir) -> str:
 @pytest.mark.parametrize(
     ("fault", "overrides", "requeued"),
     [
-        (kill_a_rank, [], [("killed", "rank 1 ended without a word of its own; srun says: Killed")]),
+        (kill_a_rank, [], [("killed", "rank 1 ended without recording a cause; srun reports: Killed")]),
         long(stop_a_rank, ["engine.hang_timeout_s=20"], [("hung", "wrote no heartbeat for")]),
         long(warn_of_the_limit, [], [("time_limit", None)]),
         (preempt, ["cluster.partition=spare"], [("preempted", None)]),
@@ -266,7 +266,7 @@ def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     process_of(run, 1).kill()
     wait_until(lambda: state(run) is State.failed)
     assert detail(run).startswith("rank 1 on node")
-    assert "srun says: Killed" in detail(run)
+    assert "srun reports: Killed" in detail(run)
     assert not shell("squeue", "-h", "-r")
     assert why(run) == Failure(FailureCause.killed, "status.jsonl: failed, cause killed")
 

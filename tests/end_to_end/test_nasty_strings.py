@@ -26,7 +26,7 @@ from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit import batch_script as script
-from jobs.submit import pbs
+from jobs.submit.launchers import pbs_script
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"
@@ -86,7 +86,7 @@ def outcome(run: Run, kind: str) -> tuple[list[list[str]], list[str]]:
     directory = sweep.run(str(run.name))
     if kind == "pbs":
         run.cluster.container_runtime = ContainerRuntime.apptainer
-    text = {"slurm": script.script_text, "pbs": pbs.script_text}[kind](run, RunDir(directory.path), sweep)
+    text = {"slurm": script.script_text, "pbs": pbs_script.script_text}[kind](run, RunDir(directory.path), sweep)
     (where / "bin").mkdir()
     (where / "home").mkdir()
     for program in ("srun", "rank", "apptainer", "module"):
@@ -146,7 +146,7 @@ def test_a_string_is_refused_with_words_or_reaches_its_place_unharmed(
         except SuiteError as error:
             refusal = str(error)
         if refusal:
-            assert any(f"{verb} " in refusal for verb in ("Type", "Use", "Leave")), refusal
+            assert any(f"{verb} " in refusal for verb in ("Set", "Use", "Remove", "Type")), refusal
             return
         passed.append(value)
         directives, started = harmless
@@ -168,17 +168,17 @@ def test_a_name_that_is_none_is_refused(key: str, name: str, tmp_path: Path) -> 
     run = a_run(tmp_path)
     getattr(run.cluster, key)[name] = "value"
     sweep = SweepDir(tmp_path / "s")
-    with pytest.raises(SubmitError, match=rf"cluster\.{key}: .* is not an? (variable's name|option of sbatch)"):
+    with pytest.raises(SubmitError, match=rf"cluster\.{key}: .* is not (the name of a variable|an option of sbatch)"):
         script.script_text(run, sweep.run("r"), sweep)
 
 
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ("time", "the script says --time already. Type wall_time_min=MINUTES."),
-        ("nodes", "Type nodes=NUMBER."),
-        ("array", "Type launcher.max_running=NUMBER for how many runs at a time."),
-        ("output", "`slurmscale logs` looks where that says: leave it out."),
+        ("time", "the script sets --time itself. Set wall_time_min=MINUTES."),
+        ("nodes", "Set nodes=NUMBER."),
+        ("array", "Set launcher.max_running=NUMBER to limit the runs at a time."),
+        ("output", "`slurmscale logs` reads that file: remove the option."),
     ],
 )
 def test_an_option_that_the_script_has_already_is_refused_with_its_key(option: str, told: str, tmp_path: Path) -> None:

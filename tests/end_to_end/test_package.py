@@ -69,13 +69,13 @@ def test_a_local_run_without_torch_says_what_to_install(tmp_path: Path) -> None:
     code = f"""
 import sys, importlib.util
 from jobs.cli import main
-from jobs.submit import launch
-launch.find_spec = lambda name: None if name == "torch" else importlib.util.find_spec(name)
+from jobs.submit.launchers import local
+local.find_spec = lambda name: None if name == "torch" else importlib.util.find_spec(name)
 sys.exit(main(["submit", "data=random", "runs_dir={tmp_path}"]))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "where Python has no torch. Type pip install torch==" in done.stderr
+    assert "where Python has no torch. Run pip install torch==" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -115,7 +115,7 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
     makefile = (ROOT / "Makefile").read_text()
     (pin,) = re.findall(r"^TORCH := (.+)$", makefile, flags=re.MULTILINE)
     assert f".venv/bin/pip install {pin}" in README
-    assert f"pip install {pin}" in (ROOT / "jobs/submit/launch.py").read_text()
+    assert f"pip install {pin}" in (ROOT / "jobs/submit/launchers/local.py").read_text()
 
 
 @pytest.mark.parametrize(

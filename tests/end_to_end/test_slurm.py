@@ -17,7 +17,7 @@ import pytest
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.slurm_arrays import arrays
+from jobs.submit.launchers.slurm import arrays
 from jobs.submit.slurm_commands import max_array_size
 from jobs.submit.states import states
 from tests.support.nemo.real_nemo import shimmed_python
@@ -226,7 +226,7 @@ def test_resume_skips_finished_runs_and_submits_the_cancelled_one(
     wait_until(lambda: not queue())
     told(capsys)
     assert main(["resume", str(sweep.path)]) == 0
-    assert "2 runs: 1 finished, 1 cancelled; 1 to go on with" in told(capsys)
+    assert "2 runs: 1 finished, 1 cancelled; 1 to resume" in told(capsys)
     assert len(queue()) == 1
     assert [r["run"] for r in read_records(sweep.submissions) if r["event"] == "submitted"] == [
         "done", "waiting", "waiting"
@@ -272,13 +272,13 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; there are debug, gpu, spare."),
+        (["cluster.partition=nosuch"], "=nosuch does not exist here; the partitions are debug, gpu, spare."),
         (["cluster.account=nosuch"], "Invalid account or account/partition combination specified"),
         (["cluster.qos=nosuch"], "(cluster.qos=nosuch, nodes=1, ranks_per_node=1, wall_time_min=60): "
          "allocation failure: Invalid qos specification. Nothing was submitted."),
-        (["nodes=8"], "nodes=8, but partition gpu gives a job at most 4. Type nodes=4 or less."),
+        (["nodes=8"], "nodes=8, but partition gpu gives a job at most 4. Set nodes=4 or less."),
         (["cluster.partition=debug", "nodes=2", "wall_time_min=10"], "partition debug gives a job at most 1."),
-        (["wall_time_min=1000"], "partition gpu allows 120 (MaxTime=02:00:00). Type wall_time_min=120 or less."),
+        (["wall_time_min=1000"], "partition gpu allows 120 (MaxTime=02:00:00). Set wall_time_min=120 or less."),
         (["cluster.gpus=true", "cluster.ranks_per_node=99", "ranks_per_node=16", "scaling.global_batch_size=16"],
          "Requested node configuration is not available"),
         (["cluster.constraint=nosuch"], "Invalid feature specification"),
@@ -335,7 +335,7 @@ def test_what_slurm_does_not_take_back_stays_on_record(
         patch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
         later = "cluster.sbatch={begin: now+1hour}"
         assert main(["submit", "-m", *small(tmp_path), "nodes=1,2", later]) == 2
-    assert "could not be cancelled (controller is down). It is on record" in told(capsys)
+    assert "could not be cancelled (controller is down). They are on record" in told(capsys)
     assert len(queue()) == 1
     assert main(["cancel", str(tmp_path / "s")]) == 0
     wait_until(lambda: not queue())

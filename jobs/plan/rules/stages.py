@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from jobs.plan.rules.rule import Rule
-from jobs.schema import EngineKind, LauncherKind, Run, Stage
-
-CHAINING = {LauncherKind.slurm, LauncherKind.local, LauncherKind.dry}
+from jobs.schema import EngineKind, Run, Stage
 
 
 def stages_of(run: Run) -> dict[str, Stage]:
@@ -42,8 +40,8 @@ def stages_ask_for_what_they_use(run: Run) -> str | None:
 
 def launcher_chains_stages(run: Run) -> str | None:
     """Require a launcher with job dependencies."""
-    kind = run.launcher.kind
-    if stages_of(run) and kind not in CHAINING:
+    kind = run.starter
+    if stages_of(run) and not kind.chains_stages:
         return (
             f"Stages need job dependencies, which launcher={kind.name} does not support. Set stages=train and run "
             "`slurmscale report` afterwards, or set launcher=slurm."

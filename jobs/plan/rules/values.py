@@ -6,7 +6,7 @@ from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, degree_of
 from jobs.plan.rules import stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import Batching, LauncherKind, Precision, Run, ScalingMode
+from jobs.schema import Batching, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
 # --- single values -------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def fits_cluster(run: Run) -> str | None:
             f"wall_time_min={run.wall_time_min}, but {c.name} allows {c.max_wall_time_min} "
             f"(cluster.max_wall_time_min). Set wall_time_min={c.max_wall_time_min} or less."
         )
-    if run.launcher.kind is LauncherKind.local and run.cluster.gpus:
+    if run.launcher.kind.on_this_machine and run.cluster.gpus:
         return (
             f"launcher=local starts processes on this machine, not on {c.name}. Set cluster=local, or launcher=slurm."
         )
@@ -195,7 +195,7 @@ def fits_cluster(run: Run) -> str | None:
 def fits_pilot(run: Run) -> str | None:
     """Require a pilot job that is large enough for every run and small enough for the cluster."""
     nodes, minutes, c = run.launcher.pilot_nodes, run.launcher.pilot_wall_time_min, run.cluster
-    if run.launcher.kind is not LauncherKind.pilot:
+    if not run.launcher.kind.one_job:
         return None
     if nodes is None or minutes is None:
         return (
@@ -255,7 +255,7 @@ def whole_rows_need_no_buckets(run: Run) -> str | None:
 
 def nodes_are_emulated(run: Run) -> str | None:
     """Warn of several nodes on one machine, which share its cores and memory."""
-    if run.launcher.kind is LauncherKind.local and run.nodes > 1:
+    if run.launcher.kind.on_this_machine and run.nodes > 1:
         return f"nodes={run.nodes} are emulated: their ranks share one machine. Figures will say so."
     return None
 

@@ -8,9 +8,9 @@ import pytest
 
 from jobs.cli import main
 from jobs.doctor.cluster import Node, Site, gpus_of, tres
-from jobs.doctor.facts import facts
-from jobs.doctor.fits import fits
 from jobs.doctor.report import exit_code
+from jobs.doctor.run_checks import run_checks
+from jobs.doctor.site_checks import site_checks
 from tests.support.doctoring import a_run, told, troubles
 
 # --- made-up clusters ----------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ SITE = Site(
 
 
 def test_a_site_without_flaws_and_a_run_that_fits_it_have_no_trouble() -> None:
-    findings = facts(SITE) + fits(SITE, a_run())
+    findings = site_checks(SITE) + run_checks(SITE, a_run())
     assert troubles(findings) == []
     assert exit_code(findings) == 0
 
@@ -57,34 +57,38 @@ def test_a_site_without_flaws_and_a_run_that_fits_it_have_no_trouble() -> None:
     ],
 )
 def test_each_setting_that_concerns_us_is_judged(config: dict[str, str], verdict: str, said: str) -> None:
-    assert [(kind, what) for kind, what, _ in troubles(facts(replace(SITE, config=SITE.config | config)))] == [
+    assert [(kind, what) for kind, what, _ in troubles(site_checks(replace(SITE, config=SITE.config | config)))] == [
         (verdict, said)
     ]
 
 
 def test_accounting_that_does_not_answer_is_told_in_its_words() -> None:
-    ((_, what, said),) = troubles(facts(replace(SITE, accounting_error="Connection refused", associations=[], qos={})))
+    ((_, what, said),) = troubles(
+        site_checks(replace(SITE, accounting_error="Connection refused", associations=[], qos={}))
+    )
     assert what == "accounting"
-    assert "sacctmgr says: Connection refused" in said
+    assert "sacctmgr reports: Connection refused" in said
 
 
 def test_nodes_that_take_no_jobs_are_named_with_slurms_reason() -> None:
     down = replace(NODE, name="n9", state="drained", reason="bad DIMM")
     site = replace(SITE, nodes={"main": [*SITE.nodes["main"][:1], down]})
-    ((_, what, said),) = troubles(facts(site))
-    assert what == "nodes without use"
+    ((_, what, said),) = troubles(site_checks(site))
+    assert what == "unusable nodes"
     assert "n9 drained (bad DIMM)" in said
-    ((verdict, _, said),) = troubles(fits(site, a_run()))
+    ((verdict, _, said),) = troubles(run_checks(site, a_run()))
     assert verdict == "warning"
-    assert "1 of 2 nodes of main take jobs now" in said
-    assert "type nodes=1 or less" in said
+    assert "1 of 2 nodes of main accept jobs now" in said
+    assert "set nodes=1 or less" in said
 
 
 def test_a_closed_partition_is_a_warning_and_wrong_for_the_run_that_wants_it() -> None:
     closed = PARTITION | {"State": "DRAIN"}
     site = replace(SITE, partitions={"main": closed, "": closed})
-    assert [kind for kind, _, _ in troubles(facts(site))] == ["warning"]
-    assert troubles(fits(site, a_run())) == [("wrong", "partition", "main is DRAIN: Type cluster.partition=ANOTHER.")]
+    assert [kind for kind, _, _ in troubles(site_checks(site))] == ["warning"]
+    assert troubles(run_checks(site, a_run())) == [
+        ("wrong", "partition", "main is DRAIN: Set cluster.partition=ANOTHER.")
+    ]
 
 
 def test_partitions_that_others_preempt_without_grace_are_named() -> None:
@@ -95,38 +99,38 @@ def test_partitions_that_others_preempt_without_grace_are_named() -> None:
         partitions=SITE.partitions | {"idle": idle},
         nodes=SITE.nodes | {"idle": SITE.nodes["main"]},
     )
-    ((_, what, said),) = troubles(facts(site))
+    ((_, what, said),) = troubles(site_checks(site))
     assert what == "preemption"
     assert "partition idle with 0 s of grace, after SIGTERM" in said
     assert "job.checkpoint_every_steps=N" in said
     graced = replace(site, partitions=site.partitions | {"idle": idle | {"GraceTime": "60"}})
-    assert troubles(facts(graced)) == []
+    assert troubles(site_checks(graced)) == []
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; there are main."),
+        (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; the partitions are main."),
         (["nodes=8", "scaling.global_batch_size=64"], "nodes=8, but partition main gives a job at most 4.: "
-         "Type nodes=4 or less."),
+         "Set nodes=4 or less."),
         (["wall_time_min=5000"], "wall_time_min=5000, but partition main allows 1440 (MaxTime=1-00:00:00).: "
-         "Type wall_time_min=1440 or less."),
-        (["cluster.ranks_per_node=16"], "16 wanted, which 0 of 4 nodes of main have; others have 8: "
-         "Type ranks_per_node=8 or less"),
-        (["cluster.cpus_per_rank=12"], "96 wanted, which 0 of 4 nodes of main have; others have 64: "
-         "Type cluster.cpus_per_rank=8 or less."),
-        (["cluster.memory_gb_per_node=2000"], "2000 wanted, which 0 of 4 nodes of main have; others have 500: "
-         "Type cluster.memory_gb_per_node=500 or less."),
-        (["cluster.account=nosuch"], "cluster.account=nosuch is none of yours (physics): "
-         "Type cluster.account=physics."),
-        (["cluster.qos=nosuch"], "cluster.qos=nosuch is none of yours (long, normal): Type cluster.qos=long."),
-        (["cluster.qos=long"], "wall_time_min=60, but MaxWall=00:30:00: Type wall_time_min=30 or less."),
-        (["cluster.qos=long", "wall_time_min=30", "nodes=4"], "32 of gres/gpu wanted, but MaxTRESPerUser=gres/gpu=16: "
-         "Type nodes=FEWER, or another cluster.qos."),
+         "Set wall_time_min=1440 or less."),
+        (["cluster.ranks_per_node=16"], "16 needed; 0 of 4 nodes of main have them, others have 8: "
+         "Set ranks_per_node=8 or less"),
+        (["cluster.cpus_per_rank=12"], "96 needed; 0 of 4 nodes of main have them, others have 64: "
+         "Set cluster.cpus_per_rank=8 or less."),
+        (["cluster.memory_gb_per_node=2000"], "2000 needed; 0 of 4 nodes of main have them, others have 500: "
+         "Set cluster.memory_gb_per_node=500 or less."),
+        (["cluster.account=nosuch"], "cluster.account=nosuch is not one of your accounts (physics): "
+         "Set cluster.account=physics."),
+        (["cluster.qos=nosuch"], "cluster.qos=nosuch is not one of your QOS (long, normal): Set cluster.qos=long."),
+        (["cluster.qos=long"], "wall_time_min=60, but MaxWall=00:30:00: Set wall_time_min=30 or less."),
+        (["cluster.qos=long", "wall_time_min=30", "nodes=4"], "32 of gres/gpu needed, but MaxTRESPerUser=gres/gpu=16: "
+         "Set fewer nodes, or another cluster.qos."),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_wrong_and_says_what_to_type(overrides: list[str], said: str) -> None:
-    findings = fits(SITE, a_run(*overrides))
+    findings = run_checks(SITE, a_run(*overrides))
     ((verdict, _, text),) = troubles(findings)
     assert verdict == "wrong"
     assert said in text
@@ -137,26 +141,26 @@ def test_what_does_not_fit_is_wrong_and_says_what_to_type(overrides: list[str], 
     ("overrides", "said"),
     [
         (["cluster.gpus=false"], "cluster.gpus=false, but nodes have 8 GPUs: Set gpus: true"),
-        (["ranks_per_node=4"], "4 of 8, on nodes that nobody else gets: Type ranks_per_node=8"),
+        (["ranks_per_node=4"], "4 of 8, on exclusive nodes: Set ranks_per_node=8"),
         (["cluster.max_nodes=40"], "cluster.max_nodes=40, but partition main allows 4: Set max_nodes: 4"),
     ],
 )
 def test_what_is_more_often_an_oversight_than_a_wish_is_a_warning(overrides: list[str], said: str) -> None:
-    ((verdict, _, text),) = troubles(fits(SITE, a_run(*overrides)))
+    ((verdict, _, text),) = troubles(run_checks(SITE, a_run(*overrides)))
     assert verdict == "warning"
     assert said in text
 
 
 def test_a_batch_that_submit_would_refuse_is_a_warning_only() -> None:
-    ((verdict, what, said),) = troubles(fits(SITE, a_run("scaling.global_batch_size=30")))
+    ((verdict, what, said),) = troubles(run_checks(SITE, a_run("scaling.global_batch_size=30")))
     assert (verdict, what) == ("warning", "layout and batch")
     assert "GBS 30 is not a multiple of MBS 1 x DP 16 = 16.: Set scaling.global_batch_size=16 or 32" in said
 
 
 def test_a_default_of_memory_is_a_warning_until_memory_is_asked_for() -> None:
     site = replace(SITE, config=SITE.config | {"DefMemPerCPU": "1000"})
-    assert troubles(fits(site, a_run())) == []
-    ((verdict, what, said),) = troubles(fits(site, a_run("cluster.memory_gb_per_node=null")))
+    assert troubles(run_checks(site, a_run())) == []
+    ((verdict, what, said),) = troubles(run_checks(site, a_run("cluster.memory_gb_per_node=null")))
     assert (verdict, what) == ("warning", "memory")
     assert "DefMemPerCPU=1000 (MiB)" in said
 
@@ -174,7 +178,7 @@ def test_limits_with_units_are_left_out() -> None:
 
 def test_a_cluster_without_slurm_is_refused_with_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 2
-    assert "cluster=local has launcher=local, and doctor looks at Slurm clusters. Type cluster=generic_slurm" in told(
+    assert "cluster=local has launcher=local, and doctor checks Slurm clusters. Set cluster=generic_slurm" in told(
         capsys
     )
 

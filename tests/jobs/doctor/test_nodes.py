@@ -63,7 +63,7 @@ def test_a_name_that_does_not_resolve_and_a_node_that_does_not_answer_are_named(
     assert "127.0.0.1 to 127.0.0.3 (Connection refused)" in said["ports"]
     assert said["runs_dir"].startswith("wrong: files not seen: ")
     assert "127.0.0.3's on 127.0.0.1, nosuch.invalid's on 127.0.0.1" in said["runs_dir"]
-    assert "127.0.0.3, nosuch.invalid left nothing in" in said["nodes"]
+    assert "127.0.0.3, nosuch.invalid wrote nothing to" in said["nodes"]
     assert exit_code(findings) == 1
     assert job.pairs["127.0.0.1"] == {"error": "not every node was reached"}, "torch would wait for the rest"
 
@@ -96,7 +96,7 @@ def sick(**what: str) -> dict[str, Any]:
         ({"files": {"n1": None}}, "wrong", "runs_dir", "not seen: n1's on n2"),
         ({"versions": {"python": "3.12.1", "torch": "2.9.0"}}, "wrong", "versions", "n2: python 3.12.1, torch 2.9.0"),
         ({"gpus": None}, "warning", "GPUs", "no answer from nvidia-smi on n2"),
-        ({"gpus": report("n2")["gpus"][:7]}, "wrong", "GPUs", "8 a node asked for, but n2 has 7"),
+        ({"gpus": report("n2")["gpus"][:7]}, "wrong", "GPUs", "8 a node requested, but n2 has 7"),
         (sick(name="NVIDIA L4"), "warning", "GPUs", "NVIDIA L4, driver 570.1 on n2"),
         (sick(temperature__gpu="91"), "warning", "GPU health", "GPU 7 of n2: 91 C"),
         (sick(retired_pages__pending="Yes"), "warning", "GPU health", "GPU 7 of n2: page retirement pending"),
@@ -124,8 +124,8 @@ def test_a_job_of_which_nothing_is_seen_says_what_it_may_be() -> None:
     job = NodeJob(Path("/runs/doctor"), "77", [], [], {}, "srun: error: no such file")
     ((verdict, _, said),) = troubles(judged(a_run(), job))
     assert verdict == "wrong"
-    assert "The job left nothing in /runs/doctor (job 77); its last words: srun: error: no such file" in said
-    assert "type runs_dir=PATH of a shared file system" in said
+    assert "The job wrote nothing to /runs/doctor (job 77); its last output: srun: error: no such file" in said
+    assert "set runs_dir=PATH on a shared file system" in said
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_job_looks_at_two_nodes_and_leaves_a_report(tmp_path: Path, capsys: py
     for finding in (
         "on node[02-03]; Ctrl-C cancels it",
         "node02, node03 found",
-        "ok nodes emulated: fewer machines booted than nodes; 2 looked around",
+        "ok nodes emulated: fewer machines booted than nodes; 2 reported",
         "ok names every node resolves all of them",
         "ok ports every pair connects (",
         "ok clocks within",

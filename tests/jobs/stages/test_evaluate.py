@@ -91,7 +91,7 @@ def test_a_run_that_has_not_finished_is_not_evaluated_and_says_why(tmp_path: Pat
     append_event(run, "stopped", step=2, reason="time limit near")
     assert evaluate(run) == 1
     (failed,) = events(run, "evaluate_failed")
-    assert "training has not finished: time limit near. Type `slurmscale resume" in str(failed["error"])
+    assert "training has not finished: time limit near. Run `slurmscale resume" in str(failed["error"])
 
 
 def test_a_checkpoint_cut_short_is_put_aside_and_the_one_before_it_is_evaluated(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_dry_run_shows_a_script_of_each_stage_with_resources_of_its_own(
         assert "#SBATCH --nodes=1\n" in script
         assert f"jobs.submit.permissions {tmp_path}/s" in script
         assert f"export PYTHONPATH={tmp_path}/s/code-" in script
-        assert "after_ranks" not in script
+        assert "trap requeue" not in script
     assert f"-u -m jobs.stages.prepare {tmp_path}/s tiny-ddp-n2x8" in scripts["prepare"]
     assert {"--partition=cpu", "--mem=48G", "--cpus-per-task=4"} <= set(scripts["prepare"].split())
     assert "gpus" not in scripts["prepare"]
@@ -135,7 +135,7 @@ def test_a_stage_whose_local_queue_is_gone_is_lost_and_one_that_did_its_work_fin
     append_record(sweep.run("r").status, {"event": "evaluated"})
     assert stage_lines(stage_states(sweep)) == [
         "evaluate: 1 finished",
-        "report: lost (its job is gone and left no end)",
+        "report: lost (its job is gone and recorded no end)",
     ]
 
 
@@ -152,7 +152,7 @@ def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_e
     assert "report: finished" in said
     assert "evaluation_loss" in (tmp_path / "s/runs.csv").read_text()
     assert main(["resume", "--launcher", "script", str(tmp_path / "s")]) == 2
-    assert "Type --launcher slurm or --launcher local." in told(capsys)
+    assert "Use --launcher slurm or --launcher local." in told(capsys)
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class TestOnSlurm:
         assert main(["status", str(sweep.path)]) == 0
         shown = told(capsys)
         assert "2 runs: 1 finished, 1 failed" in shown
-        assert "evaluate: 1 finished, 1 cancelled (what it waited for did not succeed) report: finished" in shown
+        assert "evaluate: 1 finished, 1 cancelled (its dependency failed) report: finished" in shown
         assert "evaluation_loss" in (sweep.path / "runs.csv").read_text()
         shown_job = subprocess.run(["scontrol", "-o", "show", "job", job_of(sweep, "report")], capture_output=True,
                                    text=True, check=True).stdout  # fmt: skip
@@ -237,7 +237,7 @@ class TestOnSlurm:
         assert found.detail.endswith("give more text.")
         lines = stage_lines(stage_states(sweep))
         assert lines[0].startswith(f"prepare: failed ({text} has ")
-        assert lines[1:] == ["evaluate: 1 cancelled (what it waited for did not succeed)", "report: finished"]
+        assert lines[1:] == ["evaluate: 1 cancelled (its dependency failed)", "report: finished"]
         assert not events(run, "started")
 
         text.write_text("It waits in the queue until its nodes are free. " * 20)
@@ -285,5 +285,5 @@ class TestOnSlurm:
         other = SweepDir(tmp_path / "t")
         subprocess.run(["scancel", job_of(other, "prepare")], check=True)
         wait_until(lambda: states(other)[0].state is State.failed)
-        detail = f"its data could not be prepared: job {job_of(other, 'prepare')} ended without a word"
+        detail = f"its data could not be prepared: job {job_of(other, 'prepare')} ended without recording a cause"
         assert states(other)[0].detail == detail

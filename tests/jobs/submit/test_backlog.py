@@ -1,4 +1,4 @@
-"""The sweep's own queue: what Slurm does not take now goes in later, once, whoever moves it on."""
+"""The backlog of a sweep: runs that Slurm does not accept now are submitted later, once, whoever submits them."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def test_what_slurm_does_not_take_waits_and_each_look_moves_it_on(
     said = spoken(capsys)
     assert "submitted 2 runs: " in said
     assert (
-        "3 runs wait in the sweep's own queue: Slurm takes no more of your jobs now (AssocGrpSubmitJobsLimit). "
-        "They go in as jobs of this sweep end, and with every `slurmscale status`, `watch` and `resume`."
+        "3 runs wait in the backlog of the sweep: Slurm accepts no more of your jobs now (AssocGrpSubmitJobsLimit). "
+        "They are submitted when jobs of this sweep end, and by every `slurmscale status`, `watch` and `resume`."
     ) in said
     assert len(squeue()) == 2
 
     assert main(["doctor", "cluster=generic_slurm", "--no-job"]) == 0
     said = spoken(capsys)
     assert "your queue is full now (AssocGrpSubmitJobsLimit)" in said
-    assert "`submit` keeps what Slurm does not take yet" in said
+    assert "`submit` keeps the runs that Slurm does not accept yet" in said
 
     assert main(["status", str(sweep.path)]) == 0
     said = spoken(capsys)
-    assert "tiny-ddp-n1x1-r5 waiting - - Slurm takes no more jobs now (AssocGrpSubmitJobsLimit)" in said
+    assert "tiny-ddp-n1x1-r5 waiting - - Slurm accepts no more jobs now (AssocGrpSubmitJobsLimit)" in said
     assert "5 runs: 3 waiting, 2 queued" in said
-    assert "go in as jobs" not in said, "told once"
+    assert "are submitted when" not in said, "it is printed once"
     assert len(list(read_records(sweep.submissions))) == 5, "a look that changes nothing writes nothing"
 
     subprocess.run(["scancel", squeue()[0]], check=True)
@@ -92,7 +92,7 @@ def test_what_slurm_does_not_take_waits_and_each_look_moves_it_on(
     assert "cancelled 4 runs of" in spoken(capsys)
     wait_until(lambda: all(item.state is State.cancelled for item in states(sweep)))
     assert main(["resume", str(sweep.path)]) == 0
-    assert "3 runs wait in the sweep's own queue" in spoken(capsys), "what was cancelled there can be resumed"
+    assert "3 runs wait in the backlog of the sweep" in spoken(capsys), "what was cancelled there can be resumed"
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_jobs_that_end_send_what_waits_though_nobody_looks(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("at_most")
-def test_shells_that_move_one_sweep_on_at_once_submit_each_run_once(tmp_path: Path) -> None:
+def test_shells_that_submit_one_backlog_at_once_submit_each_run_once(tmp_path: Path) -> None:
     sweep = SweepDir(tmp_path / "s")
     assert main(sweep_of(12, tmp_path, LATER)) == 0
     limit_jobs(-1)

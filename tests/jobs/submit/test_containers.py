@@ -82,10 +82,10 @@ def test_directories_behind_a_link_are_shown_under_both_names(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["launcher=pbs_script"], "by pyxis needs srun, and launcher=pbs_script starts ranks without it. Type "
+        (["launcher=pbs_script"], "with pyxis needs srun, and launcher=pbs_script starts ranks without it. Set "
          "cluster.container_runtime=apptainer."),
         (["launcher=script", "cluster.container_runtime=apptainer", "job.init_from='/a,b'"],
-         "'/a,b' has a comma or a colon, which apptainer --bind cannot carry."),
+         "'/a,b' has a comma or a colon, which apptainer --bind cannot contain."),
     ],
 )  # fmt: skip
 def test_what_a_container_cannot_do_is_refused(

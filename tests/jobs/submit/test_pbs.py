@@ -16,7 +16,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.commands import session_of
+from jobs.submit.launchers.local import session_of
 from tests.support.cli import files, small, told
 from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, train
@@ -128,16 +128,22 @@ def test_fewer_nodes_than_planned_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("cluster.qos=high", "cluster.qos is Slurm's, and launcher=pbs_script writes for PBS. Type cluster.pbs={NAME"),
-        ("cluster.sbatch={mem: 1G}", "cluster.sbatch is Slurm's"),
-        ("cluster.partition='a b'", "cluster.partition='a b': a #PBS line cannot carry all of this. Use letters"),
-        ("cluster.account='$(id)'", "cluster.account='$(id)': a #PBS line cannot carry"),
+        (
+            "cluster.qos=high",
+            "cluster.qos is an option of Slurm, and launcher=pbs_script writes for PBS. Set cluster.pbs={NAME",
+        ),
+        ("cluster.sbatch={mem: 1G}", "cluster.sbatch is an option of Slurm"),
+        (
+            "cluster.partition='a b'",
+            "cluster.partition='a b': a #PBS line cannot contain all of these characters. Use letters",
+        ),
+        ("cluster.account='$(id)'", "cluster.account='$(id)': a #PBS line cannot contain"),
         (
             "cluster.pbs={select: '1'}",
-            "cluster.pbs.select is not one to give here: a resource of `qsub -l` or one letter",
+            "cluster.pbs.select is not allowed: use a resource of `qsub -l` or one letter",
         ),
-        ("cluster.pbs={storage: 'a;b'}", "cluster.pbs.storage='a;b': a #PBS line cannot carry"),
-        ("sweep='a b'", "a b/logs': a #PBS line cannot carry all of this. Type another runs_dir or sweep"),
+        ("cluster.pbs={storage: 'a;b'}", "cluster.pbs.storage='a;b': a #PBS line cannot contain"),
+        ("sweep='a b'", "a b/logs': a #PBS line cannot contain all of these characters. Set another runs_dir or sweep"),
     ],
 )
 def test_what_pbs_has_no_word_for_or_cannot_carry_is_refused(

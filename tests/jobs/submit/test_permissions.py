@@ -45,8 +45,8 @@ def test_a_sweep_that_others_can_write_is_neither_launched_nor_started(
     (tmp_path / shared).chmod(mode)
     told(capsys)
     assert main(["resume", str(tmp_path / "runs/s")]) == 2
-    words = f"{tmp_path / shared} can be written by others (mode {mode:o}), who could so have your jobs run their code."
-    assert f"{words} Type `chmod go-w {tmp_path / shared}`, or choose another place" in told(capsys)
+    words = f"{tmp_path / shared} is writable by other users (mode {mode:o}), who could inject code into your jobs."
+    assert f"{words} Run `chmod go-w {tmp_path / shared}`, or set runs_dir=PATH." in told(capsys)
     refused = started()
     assert refused.returncode == 1
     assert words in refused.stderr

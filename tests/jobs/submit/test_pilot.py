@@ -15,8 +15,8 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
+from jobs.submit.launchers.pilot import job_script, step_command
 from jobs.submit.pilot import Turn
-from jobs.submit.pilot_job import script_text, step_command
 from jobs.submit.slurm_commands import JobState
 from jobs.submit.states import State, decide, states
 from jobs.submit.submissions import Submission
@@ -81,7 +81,7 @@ def test_points_that_cannot_share_one_job_are_refused_in_words(
     assert main(["submit", "-m", *a_pilot(tmp_path, "cluster.partition=gpu,debug", "name=${cluster.partition}")]) == 2
     assert (
         "launcher=pilot runs all points in one job, but cluster.partition is gpu for gpu and debug for debug. "
-        "Submit them one after the other, in sweeps of their own."
+        "Submit them as separate sweeps, one after the other."
     ) in told(capsys)
     assert not (tmp_path / "s").exists()
 
@@ -110,12 +110,12 @@ def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_pat
     assert main(["submit", *points]) == 0
     directory = SweepDir(tmp_path / "s").run("r")
     run = load_run(directory.config)
-    text = script_text(SweepDir(tmp_path / "s"), [(run, directory)])
+    text = job_script(SweepDir(tmp_path / "s"), [(run, directory)])
     for option in ("nodes=4", "ntasks-per-node=8", "gpus-per-node=8", "cpus-per-task=4", "exclusive", "time=20",
                    "signal=B:USR2@90", "no-kill"):  # fmt: skip
         assert f"#SBATCH --{option}\n" in text
     assert "-m jobs.submit.permissions" in text
-    assert "after_ranks" not in text
+    assert "trap requeue" not in text
     step = step_command(run, directory, ["n3", "n5"], "/logs/1_%t")
     for option in ("nodes=2", "nodelist=n3,n5", "ntasks=4", "ntasks-per-node=2", "gpus-per-node=2", "cpus-per-task=4",
                    "container-image=img", "kill-on-bad-exit=1", "distribution=block", "time=5", "overlap"):  # fmt: skip
@@ -138,13 +138,13 @@ def test_a_point_is_started_only_where_it_has_all_the_time_that_it_was_promised(
 def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path) -> None:
     run = prepared(tmp_path, a_run())
     over = JobState("COMPLETED")
-    words = "pilot 12 ended before its turn; `slurmscale resume` sends another"
-    never = Submission(run.name, "pilot", "12", 1)
+    words = "pilot 12 ended before its turn; `slurmscale resume` submits another"
+    never = Submission(run.name, "pilot", "12", 1, nodes=1)
     assert decide(run, never, None, over) == (State.prepared, words)
     waits_again = replace(never, launches=1, log_id="12-1")
     assert decide(run, waits_again, None, over) == (State.stopped, words)
     cut_off = replace(waits_again, place="node01")
-    assert decide(run, cut_off, None, JobState("TIMEOUT")) == (State.failed, "Slurm says TIMEOUT")
+    assert decide(run, cut_off, None, JobState("TIMEOUT")) == (State.failed, "Slurm reports TIMEOUT")
     assert decide(run, replace(never, cancelled=True), None, over) == (State.cancelled, "")
 
 
@@ -166,9 +166,9 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
     assert found["tiny-ddp-n1x1"] == (State.queued, f"waits for 1 free node of pilot {job_id}")
     assert found["tiny-ddp-n2x1"] == (State.queued, f"waits for 2 free nodes of pilot {job_id}")
     assert main(["logs", str(sweep.run("tiny-ddp-n1x1").path)]) == 2
-    assert "waits for its turn and has printed nothing yet" in told(capsys)
+    assert "waits for its turn and has not printed anything yet" in told(capsys)
     assert main(["resume", "--wait", str(sweep.path)]) == 0, told(capsys)
-    assert "3 queued; 0 to go on with" in told(capsys)
+    assert "3 queued; 0 to resume" in told(capsys)
     first = losses(sweep.run("tiny-ddp-n1x1"))
     assert all(losses(run) == pytest.approx(first, abs=1e-5) for run in sweep.runs())
     assert main(["logs", "--rank", "1", str(sweep.run("tiny-ddp-n2x1").path)]) == 0

@@ -1,4 +1,4 @@
-"""Whether a run goes on by itself, from what its record says; and what is recorded for ranks that cannot."""
+"""Requeue a run or not, from its records; and the ends that are recorded for ranks that could not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from jobs.failures import FailureCause
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
-from jobs.submit.requeue import Again, again, record_silent_end
+from jobs.submit.requeue import Restart, planned_restart, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 from tests.support.real_run import events, make_run, train
 from tests.support.waiting import limit_s, wait_until
@@ -32,8 +32,8 @@ def submission(run: RunDir) -> Submission:
     return latest_submissions(SweepDir(run.path.parent))[run.name]
 
 
-def decided(run: RunDir, *, preempted: bool = False) -> Again | None:
-    return again(run, submission(run), SweepDir(run.path.parent), preempted=preempted)
+def decided(run: RunDir, *, preempted: bool = False) -> Restart | None:
+    return planned_restart(run, submission(run), SweepDir(run.path.parent), preempted=preempted)
 
 
 def failed(run: RunDir, cause: FailureCause, *, rank: int = 1, node: str = "node02", restart: int = 0) -> None:
@@ -94,7 +94,7 @@ def test_a_time_limit_without_progress_is_not_tried_again(tmp_path: Path) -> Non
     append_event(run, "checkpoint", attempt=1, step=2)
     append_event(run, "stopped", attempt=1, step=3, reason="time limit", cause=FailureCause.time_limit.name)
     found = decided(run)
-    assert found == Again(FailureCause.time_limit, 0, [])
+    assert found == Restart(FailureCause.time_limit, 0, [])
     assert found is not None
     found.record(run)
     started(run, 1)
@@ -107,7 +107,7 @@ def test_who_was_asked_to_end_goes_on_only_if_preempted(tmp_path: Path) -> None:
     started(run)
     append_event(run, "stopped", attempt=1, step=3, reason="asked to end (SIGTERM)")
     assert decided(run) is None
-    assert decided(run, preempted=True) == Again(FailureCause.preempted, 0, [])
+    assert decided(run, preempted=True) == Restart(FailureCause.preempted, 0, [])
     append_record(SweepDir(run.path.parent).submissions, {"time": now(), "event": "cancelled", "job_id": "7"})
     assert decided(run, preempted=True) is None
 

@@ -82,7 +82,7 @@ def test_a_configuration_that_is_damaged_is_told_so_and_does_not_matter_to_a_fin
     event(run, "finished", step=4)
     run.config.write_text(cut)
     assert main(["resume", str(tmp_path)]) == 0
-    assert "1 run: 1 finished; 0 to go on with" in capsys.readouterr().out
+    assert "1 run: 1 finished; 0 to resume" in capsys.readouterr().out
     assert main(["logs", str(run.path)]) == 2
     assert f"{run.config} is damaged or truncated: " in capsys.readouterr().err
 
@@ -107,7 +107,7 @@ def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
 def test_a_path_with_blanks_is_told_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = prepared(tmp_path / "x z", a_run())
     assert main(["logs", str(run.path)]) == 2
-    assert f"Type `slurmscale resume '{tmp_path}/x z'`." in capsys.readouterr().err
+    assert f"Run `slurmscale resume '{tmp_path}/x z'`." in capsys.readouterr().err
 
 
 def test_a_long_sweep_shows_what_needs_a_person_and_counts_the_rest(
@@ -177,7 +177,7 @@ def test_with_accounting_slurms_word_decides_even_for_tasks_cancelled_before_the
     assert [item.state for item in states(SweepDir(tmp_path))][1:] == [State.queued] * 4
     subprocess.run(["scancel", waiting], check=True)
     wait_until(lambda: {item.state for item in states(SweepDir(tmp_path))} == {State.failed, State.cancelled})
-    assert states(SweepDir(tmp_path))[0].detail == "Slurm says FAILED"
+    assert states(SweepDir(tmp_path))[0].detail == "Slurm reports FAILED"
 
 
 def without_sacct(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -185,19 +185,19 @@ def without_sacct(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for name in ("squeue", "scontrol"):
         (where / "bin" / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(where / "bin"))
-    return "accounting cannot be asked: sacct is not on this machine's PATH."
+    return "accounting does not answer: sacct is not on this machine's PATH."
 
 
 def sacct_that_fails(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     command(where / "bin", "sacct", 'echo "sacct: error: Problem talking to the database" >&2; exit 1')
     monkeypatch.setenv("PATH", f"{where}/bin:{os.environ['PATH']}")
-    return "accounting cannot be asked: Problem talking to the database"
+    return "accounting does not answer: Problem talking to the database"
 
 
 def sacct_that_is_late(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     command(where / "bin", "sacct", 'echo "${@: -1}|RUNNING"')
     monkeypatch.setenv("PATH", f"{where}/bin:{os.environ['PATH']}")
-    return "accounting still says RUNNING"
+    return "accounting still reports RUNNING"
 
 
 def records_purged(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -220,7 +220,7 @@ def test_a_run_without_an_end_is_lost_only_when_its_job_is_gone_and_it_was_silen
     assert only(sweep).state is State.queued, "squeue has it"
     wait_until(lambda: only(sweep).state is not State.queued)
     assert only(sweep).state is State.lost
-    assert f"its job is gone and left no end ({why})" in only(sweep).detail
+    assert f"its job is gone and recorded no end ({why})" in only(sweep).detail
     started(run, a_run("r"))
     assert only(sweep).state is State.ended, "it has just written something: its end may be on its way"
     assert only(sweep).detail == f"its job left the queue, and how it ended is not known yet ({why})"
@@ -247,7 +247,7 @@ def test_a_stopped_accounting_daemon_costs_no_certainty_that_the_records_give(
         wait_until(lambda: states(SweepDir(sweep))[1].state is State.running)
         gone, _, well = states(SweepDir(sweep))
         assert gone.state is State.ended
-        assert "accounting cannot be asked: " in gone.detail
+        assert "accounting does not answer: " in gone.detail
         assert "Connection refused" in gone.detail
         assert well.state is State.finished
 
@@ -263,7 +263,7 @@ def test_an_open_end_is_waited_for_and_not_submitted_again(
     wait_until(lambda: not queued(job_id))
     without_sacct(tmp_path, monkeypatch)
     assert main(["resume", str(sweep)]) == 0
-    assert "1 run: 1 ended; 0 to go on with" in capsys.readouterr().out
+    assert "1 run: 1 ended; 0 to resume" in capsys.readouterr().out
     waiting = subprocess.Popen([sys.executable, "-m", "jobs.cli", "watch", str(sweep)], cwd=ROOT,
                                stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert waiting.stdout is not None

@@ -26,7 +26,8 @@ from tests.support.waiting import wait_until
 def test_a_dry_run_prepares_everything_shows_the_script_and_imports_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from jobs.cli import main;"
-        f"code = main(['submit', '-m', 'launcher=dry', 'nodes=1,2', 'runs_dir={tmp_path}', 'sweep=s']);"
+        "overrides = ['launcher=dry', 'cluster=generic_slurm', 'ranks_per_node=2', 'nodes=1,2', 'sweep=s'];"
+        f"code = main(['submit', '-m', *overrides, 'runs_dir={tmp_path}']);"
         "assert 'torch' not in sys.modules and 'litgpt' not in sys.modules; sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -68,7 +69,7 @@ def test_a_run_directory_that_exists_is_never_overwritten(tmp_path: Path, capsys
     assert main(arguments) == 0
     before = files(tmp_path)
     assert main(arguments) == 2
-    assert "exists, and a run is never overwritten. Type `slurmscale resume" in told(capsys)
+    assert "exists, and a run is never overwritten. Run `slurmscale resume" in told(capsys)
     assert main(["submit", "-m", *arguments[1:], "nodes=1,2"]) == 2
     assert files(tmp_path) == before
 
@@ -122,7 +123,7 @@ def test_a_full_or_read_only_disk_leaves_no_run(
         subprocess.run(["umount", disk], check=True)
     message = told(capsys)
     assert said in message
-    assert "choose another place with runs_dir=PATH" in message
+    assert "set another place with runs_dir=PATH" in message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
@@ -152,7 +153,7 @@ def test_slurm_without_sbatch_says_where_to_go(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["submit", "cluster=generic_slurm", f"runs_dir={tmp_path}"]) == 2
-    assert "needs sbatch, which is not on this machine's PATH. Log in to the cluster's login node" in told(capsys)
+    assert "needs sbatch, which is not on this machine's PATH. Log in to the login node of the cluster" in told(capsys)
     assert files(tmp_path) == set()
 
 
@@ -167,17 +168,17 @@ def test_slurm_commands_without_a_controller_say_where_to_go(
     assert main(["submit", "cluster=generic_slurm", f"runs_dir={tmp_path}"]) == 2
     shown = told(capsys)
     assert "launcher=slurm: no Slurm controller answers here (" in shown
-    assert "Log in to the cluster's login node" in shown
+    assert "Log in to the login node of the cluster" in shown
     assert files(tmp_path) == set()
 
 
 def test_what_a_batch_script_cannot_carry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=a%j"]) == 2
-    assert "has a control character, a % or a backslash, which a Slurm batch script cannot carry" in told(capsys)
+    assert "has a control character, a % or a backslash, which a Slurm batch script cannot contain" in told(capsys)
     told_now = run_cli("submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}",
                        'cluster.partition="gpu\n#SBATCH --nodes=99"')  # fmt: skip
     assert told_now.returncode == 2
-    assert "has a control character, which a Slurm batch script cannot carry" in told_now.stderr
+    assert "has a control character, which a Slurm batch script cannot contain" in told_now.stderr
 
 
 # --- batch scripts -------------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def test_a_local_sweep_returns_at_once_runs_one_by_one_and_finishes(tmp_path: Pa
     waiting = run_cli("status", str(sweep.path))
     assert "tiny-ddp-n1x2  queued" in waiting.stdout
     finished = run_cli("resume", "--wait", str(sweep.path))
-    assert "0 to go on with" in finished.stdout
+    assert "0 to resume" in finished.stdout
     assert finished.returncode == 0, finished.stdout
     assert "2 runs: 2 finished" in run_cli("status", str(sweep.path)).stdout
     one, two = (losses(sweep.run(f"tiny-ddp-n1x{ranks}")) for ranks in (1, 2))
@@ -311,7 +312,7 @@ def test_a_rank_killed_outright_is_named_and_the_next_run_still_runs(tmp_path: P
     for process in psutil.process_iter(["cmdline"]):
         if "submitit.core._submit" in (line := " ".join(process.info["cmdline"] or [])) and str(tmp_path) in line:
             process.kill()
-    wait_until(lambda: "ended without a word" in run_cli("status", str(sweep.path)).stdout)
+    wait_until(lambda: "ended without recording a cause" in run_cli("status", str(sweep.path)).stdout)
     assert states(sweep)[0].state is State.failed
     wait_until(lambda: len(losses(second)) > 2)
     run_cli("cancel", str(sweep.path))
@@ -333,7 +334,7 @@ def test_of_a_long_sweep_submit_shows_the_first_runs_and_how_many_more(
 def test_a_folder_that_is_no_sweep_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "cancel", "resume"):
         assert main([command, str(tmp_path)]) == 2
-        assert "is not a sweep directory: no run with a config.yaml in it" in told(capsys)
+        assert "is not a sweep directory: it contains no run with a config.yaml" in told(capsys)
     assert main(["logs", str(tmp_path)]) == 2
     shown = told(capsys)
     assert "is not a run directory: it has no config.yaml. Give the directory of one run; " in shown
@@ -347,7 +348,7 @@ def test_a_prepared_run_without_a_launch_says_how_to_launch_it(
     assert main(["status", str(tmp_path / "s")]) == 0
     assert "1 run: 1 prepared" in told(capsys)
     assert main(["logs", str(tmp_path / "s/tiny-ddp-n1x2")]) == 2
-    assert "was never submitted. Type `slurmscale resume" in told(capsys)
+    assert "was never submitted. Run `slurmscale resume" in told(capsys)
 
 
 def test_a_run_of_another_machine_is_neither_called_lost_nor_cancelled_from_here(
@@ -364,7 +365,7 @@ def test_a_run_of_another_machine_is_neither_called_lost_nor_cancelled_from_here
     assert main(["cancel", str(sweep.path)]) == 2
     assert "on that machine" in told(capsys)
     assert main(["resume", str(sweep.path)]) == 0
-    assert "0 to go on with" in told(capsys)
+    assert "0 to resume" in told(capsys)
 
 
 def test_status_shows_what_the_folder_knows_where_slurm_cannot_be_asked(

@@ -196,7 +196,7 @@ def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
     text = drawn.decode()
     assert "6/20" in text
     assert "2,048" in text
-    assert "No longer watching; the runs go on." in text
+    assert "No longer watching; the runs continue." in text
     assert sleeper.poll() is None
 
 

@@ -1,4 +1,4 @@
-"""What a cluster offers, whatever is going to run: one finding for each of its properties that concern us."""
+"""Checks of a cluster, independent of the run: one finding for each property that matters to runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from jobs.doctor.cluster import Node, Site
 from jobs.doctor.report import Finding, Verdict
 
-# Slurm's own default: between SIGTERM and SIGKILL a run must reach a step boundary and save.
+# Slurm's default. Between SIGTERM and SIGKILL a run must reach a step boundary and save.
 USUAL_KILL_WAIT_S = 30
 
 
-def facts(site: Site) -> list[Finding]:
-    """Every finding about the site alone."""
+def site_checks(site: Site) -> list[Finding]:
+    """Return every finding about the site."""
     return [
         Finding("Slurm", f"{site.config.get('SLURM_VERSION')}, cluster {site.config.get('ClusterName')}"),
         *(partition(site, name) for name in sorted(name for name in site.partitions if name)),
@@ -29,7 +29,7 @@ def facts(site: Site) -> list[Finding]:
 
 
 def partition(site: Site, name: str) -> Finding:
-    """What a partition has and allows."""
+    """Check one partition: its nodes, hardware and limits."""
     settings, nodes = site.partitions[name], site.nodes.get(name, [])
     states = ", ".join(f"{count} {state}" for state, count in Counter(node.state for node in nodes).most_common())
     parts = [
@@ -45,15 +45,15 @@ def partition(site: Site, name: str) -> Finding:
             f"partition {name}",
             f"{settings.get('State')}; {found}",
             Verdict.warning,
-            "Nothing starts there until an administrator opens it; choose another with cluster.partition=NAME.",
+            "No job starts there until an administrator opens it; set another with cluster.partition=NAME.",
         )
     if not any(node.is_usable for node in nodes):
-        return Finding(f"partition {name}", found, Verdict.warning, "None of its nodes takes jobs now.")
+        return Finding(f"partition {name}", found, Verdict.warning, "None of its nodes accepts jobs now.")
     return Finding(f"partition {name}", found)
 
 
 def hardware(nodes: list[Node]) -> Iterator[str]:
-    """The kinds of nodes, in words."""
+    """Yield a text for each kind of node."""
     kinds = Counter((node.gpus, node.cpus, node.memory_mib) for node in nodes)
     for (gpus, cpus, memory_mib), count in kinds.most_common():
         of = f"{count} with " if len(kinds) > 1 else ""
@@ -61,43 +61,43 @@ def hardware(nodes: list[Node]) -> Iterator[str]:
 
 
 def unusable_nodes(site: Site) -> Iterator[Finding]:
-    """The nodes that take no jobs, and what Slurm gives as the reason."""
+    """Check for nodes that accept no jobs; Slurm gives the reason."""
     broken = {node.name: node for nodes in site.nodes.values() for node in nodes if not node.is_usable}
     if broken:
-        told = ", ".join(f"{name} {node.state} ({node.reason or 'no reason given'})" for name, node in broken.items())
+        found = ", ".join(f"{name} {node.state} ({node.reason or 'no reason given'})" for name, node in broken.items())
         yield Finding(
-            "nodes without use", told, Verdict.warning, "They take no jobs; an administrator can resume them."
+            "unusable nodes", found, Verdict.warning, "They accept no jobs; an administrator can resume them."
         )
 
 
 def sweeps(site: Site) -> Finding:
-    """How many jobs may be submitted at once."""
+    """Check the limits on jobs that are submitted at once."""
     tasks = int(site.config.get("MaxArraySize", "1001")) - 1
     queued = site.config.get("MaxJobCount")
     found = f"arrays of at most {tasks} runs (MaxArraySize), {queued} jobs of all users (MaxJobCount)"
     if tasks < 1:
-        return Finding("sweeps", found, Verdict.wrong, "Arrays are switched off; submit runs one by one.")
+        return Finding("sweeps", found, Verdict.wrong, "Arrays are disabled; submit runs one by one.")
     return Finding("sweeps", found)
 
 
 def accounting(site: Site) -> Finding:
-    """Whether Slurm remembers how jobs ended."""
+    """Check whether Slurm records how jobs ended."""
     kind = site.config.get("AccountingStorageType", "none")
     if not site.has_accounting:
-        lost = "How a job ended that wrote nothing itself cannot be told; what runs write is enough otherwise."
-        return Finding("accounting", kind, Verdict.warning, lost)
+        advice = "The end of a job that recorded nothing itself stays unknown; other runs record their own end."
+        return Finding("accounting", kind, Verdict.warning, advice)
     if site.accounting_error is not None:
         return Finding(
             "accounting",
-            f"{kind}; sacctmgr says: {site.accounting_error}",
+            f"{kind}; sacctmgr reports: {site.accounting_error}",
             Verdict.warning,
-            "The limits of your account are not known here; `sbatch --test-only` below asks them as a whole.",
+            "The limits of your account are not known; `sbatch --test-only` below tests them all together.",
         )
     return Finding("accounting", kind)
 
 
 def limits(site: Site) -> Iterator[Finding]:
-    """What the user's accounts and QOS allow."""
+    """Yield the limits of the user's accounts and QOS."""
     for row in site.associations:
         where = f" in partition {row['Partition']}" if "Partition" in row else ""
         yield Finding(f"account {row.get('Account', '?')}", f"QOS {row.get('QOS', 'none')}{where}{set_limits(row)}")
@@ -108,31 +108,31 @@ def limits(site: Site) -> Iterator[Finding]:
 
 
 def set_limits(row: dict[str, str]) -> str:
-    """The limits among what sacctmgr tells of an account or QOS."""
+    """Return the limits in a row of sacctmgr, for an account or QOS."""
     return "".join(f"; {key}={value}" for key, value in row.items() if key.startswith(("Max", "Grp")))
 
 
 def preemption(site: Site) -> Finding:
-    """Who may be preempted, and how long that one then has."""
+    """Check which jobs may be preempted, and their grace time."""
     kind, mode = site.config.get("PreemptType", "preempt/none"), site.config.get("PreemptMode", "OFF")
     if kind == "preempt/none":
         return Finding("preemption", "off")
     user_signal = "preempt_send_user_signal" in site.config.get("SlurmctldParameters", "")
     victims = preempted_partitions(site) if kind == "preempt/partition_prio" else preempted_qos(site)
-    told = ", ".join(f"{name} with {grace} s of grace" for name, grace in victims.items()) or "nobody now"
-    found = f"{kind}, {mode}: {told}, after {'SIGUSR2' if user_signal else 'SIGTERM'}"
+    who = ", ".join(f"{name} with {grace} s of grace" for name, grace in victims.items()) or "nobody now"
+    found = f"{kind}, {mode}: {who}, after {'SIGUSR2' if user_signal else 'SIGTERM'}"
     if "0" in victims.values():
         return Finding(
             "preemption",
             found,
             Verdict.warning,
-            "Without grace there is no time to save: type job.checkpoint_every_steps=N, and lose at most N steps.",
+            "Without grace there is no time to save: set job.checkpoint_every_steps=N, to lose at most N steps.",
         )
     return Finding("preemption", found)
 
 
 def preempted_partitions(site: Site) -> dict[str, str]:
-    """Partitions that share nodes with one of a higher tier, each with its grace in seconds."""
+    """Return the partitions that share nodes with one of a higher tier, each with its grace time in seconds."""
     named = {name: settings for name, settings in site.partitions.items() if name}
     nodes = {name: {node.name for node in site.nodes.get(name, [])} for name in named}
     tier = {name: int(settings.get("PriorityTier", "1")) for name, settings in named.items()}
@@ -145,34 +145,34 @@ def preempted_partitions(site: Site) -> dict[str, str]:
 
 
 def preempted_qos(site: Site) -> dict[str, str]:
-    """QOS that another one may preempt, each with its grace as Slurm writes it."""
+    """Return the QOS that another one may preempt, each with its grace time as Slurm prints it."""
     victims = {name for row in site.qos.values() for name in row.get("Preempt", "").split(",") if name}
     return {f"QOS {name}": site.qos.get(name, {}).get("GraceTime", "0") for name in sorted(victims)}
 
 
 def requeue(site: Site) -> Finding:
-    """Whether Slurm starts a job again by itself."""
+    """Check whether Slurm requeues jobs by itself."""
     if site.config.get("JobRequeue") == "0":
-        return Finding("requeue", "JobRequeue=0; our batch scripts ask for it with --requeue")
+        return Finding("requeue", "JobRequeue=0; our batch scripts request it with --requeue")
     return Finding("requeue", "JobRequeue=1")
 
 
 def part_limits(site: Site) -> Finding:
-    """Whether Slurm refuses what a partition can never run."""
+    """Check whether Slurm refuses jobs that a partition can never run."""
     value = site.config.get("EnforcePartLimits", "NO")
     if value == "NO":
-        return Finding("EnforcePartLimits", "NO: Slurm lets what can never run wait for ever; `submit` refuses it")
+        return Finding("EnforcePartLimits", "NO: Slurm accepts jobs that can never run; `submit` refuses them")
     return Finding("EnforcePartLimits", value)
 
 
 def kill_wait(site: Site) -> Finding:
-    """How long a job has between being asked to end and being killed."""
+    """Check the time between SIGTERM and SIGKILL of a cancelled job."""
     seconds = site.seconds("KillWait")
     if seconds is not None and seconds < USUAL_KILL_WAIT_S:
         return Finding(
             "KillWait",
             f"{seconds} s",
             Verdict.warning,
-            "A cancelled run whose step and checkpoint take longer loses them: type job.checkpoint_every_steps=N.",
+            "A cancelled run whose step and checkpoint take longer loses them: set job.checkpoint_every_steps=N.",
         )
     return Finding("KillWait", f"{seconds} s")

@@ -1,4 +1,4 @@
-"""Whether a run, as it is composed, fits the cluster: rules from both to findings."""
+"""Checks of a composed run against the cluster: each rule yields findings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jobs.schema import Run
 from jobs.submit import slurm_commands
 
 
-def fits(site: Site, run: Run) -> list[Finding]:
-    """Every rule, in the order in which a person would mend them; only the first where there is no such partition."""
+def run_checks(site: Site, run: Run) -> list[Finding]:
+    """Return the findings of every rule, most important first; only the first if the partition does not exist."""
     name = run.cluster.partition
     settings = site.partitions.get(name or "")
     beyond = list(slurm_commands.beyond_partition(site.partitions, name, run.nodes, run.wall_time_min))
     if settings is None:
-        none = f"there is no default one; there are {', '.join(sorted(site.partitions))}"
-        choose = "Type cluster.partition=NAME, or set it in your cluster file."
+        none = f"there is no default partition; the partitions are {', '.join(sorted(site.partitions))}"
+        choose = "Set cluster.partition=NAME, or partition in your cluster file."
         return [Finding("partition", " ".join(beyond) or none, Verdict.wrong, choose)]
     partition = settings["PartitionName"]
     nodes = site.nodes.get(partition, [])
@@ -36,25 +36,25 @@ def fits(site: Site, run: Run) -> list[Finding]:
 
 
 def partition_takes_jobs(settings: dict[str, str], run: Run, nodes: list[Node]) -> Iterator[Finding]:
-    """The partition is open, and enough of its nodes are in use or idle."""
+    """Check that the partition is open and enough of its nodes accept jobs."""
     name = settings["PartitionName"]
     usable = sum(node.is_usable for node in nodes)
     if settings.get("State") != "UP":
         yield Finding(
-            "partition", f"{name} is {settings.get('State')}", Verdict.wrong, "Type cluster.partition=ANOTHER."
+            "partition", f"{name} is {settings.get('State')}", Verdict.wrong, "Set cluster.partition=ANOTHER."
         )
     elif usable < run.nodes <= len(nodes):
-        late = "The run waits until others are back, or type nodes=" + (f"{usable} or less." if usable else "later.")
-        yield Finding("partition", f"{usable} of {len(nodes)} nodes of {name} take jobs now", Verdict.warning, late)
+        late = "The run waits until more nodes are back" + (f"; or set nodes={usable} or less." if usable else ".")
+        yield Finding("partition", f"{usable} of {len(nodes)} nodes of {name} accept jobs now", Verdict.warning, late)
     else:
-        yield Finding("partition", f"{name}: {usable} of {len(nodes)} nodes take jobs now")
+        yield Finding("partition", f"{name}: {usable} of {len(nodes)} nodes accept jobs now")
 
 
 def nodes_and_time(settings: dict[str, str], run: Run, beyond: list[str]) -> Iterator[Finding]:
-    """The run's nodes and time limit, and the most that the cluster file says there are."""
+    """Check nodes and time limit of the run, and the limits in the cluster file."""
     wanted = f"nodes={run.nodes}, wall_time_min={run.wall_time_min}"
     for sentence in beyond:
-        found, advice = found_and_advice(sentence)
+        found, advice = split_remedy(sentence)
         yield Finding("nodes and time", found, Verdict.wrong, advice)
     if not beyond:
         yield Finding("nodes and time", wanted)
@@ -68,57 +68,57 @@ def nodes_and_time(settings: dict[str, str], run: Run, beyond: list[str]) -> Ite
 
 
 def capacities(run: Run, partition: str, nodes: list[Node]) -> Iterator[Finding]:
-    """Enough nodes have the GPUs, CPUs and memory that the run asks of each."""
+    """Check that enough nodes have the GPUs, CPUs and memory that the run needs on each."""
     cluster, ranks = run.cluster, run.ranks_per_node
     cpus = ranks * (cluster.cpus_per_rank or 1)
     rules: tuple[tuple[str, int | None, Callable[[Node], int], Callable[[int], str]], ...] = (
         ("GPUs", ranks if cluster.gpus else None, lambda node: node.gpus, fewer_gpus),
         ("CPUs", cpus, lambda node: node.cpus, lambda most: fewer_cpus(run, most)),
         ("GiB of memory", cluster.memory_gb_per_node, lambda node: node.memory_mib // 1024,
-         lambda most: f"Type cluster.memory_gb_per_node={most} or less."),
+         lambda most: f"Set cluster.memory_gb_per_node={most} or less."),
     )  # fmt: skip
     for what, wanted, has, advice in rules:
         if wanted is None or not nodes:
             continue
         amounts = sorted(map(has, nodes), reverse=True)
-        # What as many nodes as the run wants have.
+        # The amount that at least run.nodes nodes have.
         most = amounts[min(run.nodes, len(nodes)) - 1]
         if most >= wanted:
             yield Finding(f"{what} a node", f"{wanted} of {most}")
             continue
         enough = sum(amount >= wanted for amount in amounts)
-        found = f"{wanted} wanted, which {enough} of {len(nodes)} nodes of {partition} have; others have {most}"
+        found = f"{wanted} needed; {enough} of {len(nodes)} nodes of {partition} have them, others have {most}"
         yield Finding(f"{what} a node", found, Verdict.wrong, advice(most))
 
 
 def fewer_gpus(most: int) -> str:
-    """What to type where nodes have fewer GPUs than ranks."""
+    """Return the remedy if nodes have fewer GPUs than ranks."""
     if not most:
-        return "Type cluster.gpus=false for a run on CPUs, or cluster.partition=ONE_WITH_GPUS."
-    return f"Type ranks_per_node={most} or less; a cluster file's ranks_per_node is the GPUs of a node."
+        return "Set cluster.gpus=false for a run on CPUs, or cluster.partition=ONE_WITH_GPUS."
+    return f"Set ranks_per_node={most} or less; ranks_per_node in a cluster file is the number of GPUs of a node."
 
 
 def fewer_cpus(run: Run, most: int) -> str:
-    """What to type where nodes have fewer CPUs than ranks want."""
+    """Return the remedy if nodes have fewer CPUs than the ranks need."""
     each = most // run.ranks_per_node
     if run.cluster.cpus_per_rank is None or not each:
-        return f"Type ranks_per_node={most} or less."
-    return f"Type cluster.cpus_per_rank={each} or less."
+        return f"Set ranks_per_node={most} or less."
+    return f"Set cluster.cpus_per_rank={each} or less."
 
 
 def gpus_are_used(run: Run, nodes: list[Node]) -> Iterator[Finding]:
-    """GPUs that a node has and a run leaves alone are more often an oversight than a wish."""
+    """Check that no GPU of a node stays unused, which is rarely intended."""
     gpus = min((node.gpus for node in nodes), default=0)
     if gpus and not run.cluster.gpus:
         found = f"cluster.gpus=false, but nodes have {gpus} GPUs"
         yield Finding("GPUs in use", found, Verdict.warning, "Set gpus: true and ranks_per_node in your cluster file.")
     elif run.cluster.gpus and run.cluster.exclusive and run.ranks_per_node < gpus:
-        found = f"{run.ranks_per_node} of {gpus}, on nodes that nobody else gets"
-        yield Finding("GPUs in use", found, Verdict.warning, f"Type ranks_per_node={gpus}, or cluster.exclusive=false.")
+        found = f"{run.ranks_per_node} of {gpus}, on exclusive nodes"
+        yield Finding("GPUs in use", found, Verdict.warning, f"Set ranks_per_node={gpus}, or cluster.exclusive=false.")
 
 
 def memory_is_asked(site: Site, settings: dict[str, str], run: Run) -> Iterator[Finding]:
-    """Without a wish a site's default applies, which is seldom enough for training."""
+    """Check that memory is requested: the default of a site is rarely enough for training."""
     if run.cluster.memory_gb_per_node is not None or run.cluster.sbatch.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"}:
         return
     for key in ("DefMemPerCPU", "DefMemPerNode"):
@@ -126,33 +126,33 @@ def memory_is_asked(site: Site, settings: dict[str, str], run: Run) -> Iterator[
         if default.isdigit() and int(default):
             yield Finding(
                 "memory",
-                f"not asked for, so a job gets {key}={default} (MiB)",
+                f"not requested, so a job gets {key}={default} (MiB)",
                 Verdict.warning,
-                "Type cluster.memory_gb_per_node=N, what a run needs of a node.",
+                "Set cluster.memory_gb_per_node=N to the memory that a run needs on a node.",
             )
             return
 
 
 def account_and_qos(site: Site, run: Run) -> Iterator[Finding]:
-    """The user may submit as this account with this QOS, whose limits the run keeps."""
+    """Check that the user may use this account and QOS, and that the run keeps their limits."""
     cluster = run.cluster
     if not site.associations:
         return
     mine = [row for row in site.associations if cluster.account in {None, row.get("Account")}]
     if not mine:
         accounts = ", ".join(sorted({row.get("Account", "?") for row in site.associations}))
-        found = f"cluster.account={cluster.account} is none of yours ({accounts})"
-        yield Finding("account", found, Verdict.wrong, f"Type cluster.account={accounts.split(', ')[0]}.")
+        found = f"cluster.account={cluster.account} is not one of your accounts ({accounts})"
+        yield Finding("account", found, Verdict.wrong, f"Set cluster.account={accounts.split(', ')[0]}.")
         return
     allowed = sorted({name for row in mine for name in row.get("QOS", "").split(",") if name})
     defaults = {row.get("DefaultQOS") for row in mine}
     qos = cluster.qos or (defaults.pop() if len(defaults) == 1 else None)
     if cluster.qos is not None and cluster.qos not in allowed:
-        found = f"cluster.qos={cluster.qos} is none of yours ({', '.join(allowed)})"
-        yield Finding("QOS", found, Verdict.wrong, f"Type cluster.qos={allowed[0] if allowed else 'null'}.")
+        found = f"cluster.qos={cluster.qos} is not one of your QOS ({', '.join(allowed)})"
+        yield Finding("QOS", found, Verdict.wrong, f"Set cluster.qos={allowed[0] if allowed else 'null'}.")
         return
     yield Finding("account and QOS", f"{cluster.account or 'your default account'}, {qos or 'its default QOS'}")
-    # Several associations without a choice: which one counts is Slurm's to say, below.
+    # With several associations and no choice Slurm decides which one applies; sbatch --test-only below shows it.
     limits = [("account", mine[0])] if len(mine) == 1 else []
     limits += [(f"QOS {qos}", site.qos[qos])] if qos in site.qos else []
     for whose, row in limits:
@@ -160,28 +160,34 @@ def account_and_qos(site: Site, run: Run) -> Iterator[Finding]:
 
 
 def within_limits(whose: str, row: dict[str, str], run: Run) -> Iterator[Finding]:
-    """The limits on one job that an account or a QOS sets."""
+    """Check the limits on one job of an account or a QOS."""
     most = slurm_commands.minutes(row.get("MaxWall", ""))
     if most is not None and run.wall_time_min > most:
         found = f"wall_time_min={run.wall_time_min}, but MaxWall={row['MaxWall']}"
-        yield Finding(f"limits of {whose}", found, Verdict.wrong, f"Type wall_time_min={most} or less.")
+        yield Finding(f"limits of {whose}", found, Verdict.wrong, f"Set wall_time_min={most} or less.")
     wanted = {"node": run.nodes, "gres/gpu": run.ranks if run.cluster.gpus else 0}
     for key in ("MaxTRES", "MaxTRESPerJob", "MaxTRESPerUser", "GrpTRES"):
         for name, limit in tres(row.get(key, "")).items():
             if wanted.get(name, 0) > limit:
-                found = f"{wanted[name]} of {name} wanted, but {key}={row[key]}"
-                yield Finding(f"limits of {whose}", found, Verdict.wrong, "Type nodes=FEWER, or another cluster.qos.")
+                found = f"{wanted[name]} of {name} needed, but {key}={row[key]}"
+                yield Finding(f"limits of {whose}", found, Verdict.wrong, "Set fewer nodes, or another cluster.qos.")
 
 
 def layout_and_batch(run: Run) -> Iterator[Finding]:
-    """What `submit` refuses whatever the cluster."""
+    """Check what `submit` refuses on any cluster."""
     for sentence in problems(run):
-        found, advice = found_and_advice(sentence)
+        found, advice = split_remedy(sentence)
         yield Finding("layout and batch", found, Verdict.warning, advice)
 
 
+def split_remedy(sentence: str) -> tuple[str, str]:
+    """Split the message of a refusal into problem and remedy; the remedy begins with an imperative."""
+    found, *advice = re.split(r" (?=(?:Set|Use|Type|Choose) )", sentence, maxsplit=1)
+    return found, "".join(advice)
+
+
 def judged_by_sbatch(script: str) -> Finding:
-    """What sbatch itself says of the batch script, without submitting it."""
+    """Test the batch script with sbatch, without submitting it."""
     try:
         start = slurm_commands.test_script(script, jobs=1)
     except slurm_commands.QueueFullError as limit:
@@ -189,11 +195,14 @@ def judged_by_sbatch(script: str) -> Finding:
             "sbatch --test-only",
             f"your queue is full now ({limit})",
             Verdict.warning,
-            "`submit` keeps what Slurm does not take yet and sends it as your earlier jobs end.",
+            "`submit` keeps the runs that Slurm does not accept yet, and submits them when your earlier jobs end.",
         )
     except SubmitError as error:
         return Finding(
-            "sbatch --test-only", f"refused: {error}", Verdict.wrong, "Mend what is named above, or ask the site."
+            "sbatch --test-only",
+            f"refused: {error}",
+            Verdict.wrong,
+            "Fix the findings above, or ask the administrators.",
         )
     return Finding("sbatch --test-only", f"expected start {start}" if start else "accepted")
 

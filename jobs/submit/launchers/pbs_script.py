@@ -1,7 +1,7 @@
-"""launcher=pbs_script: a PBS Pro job script for each run, to be given to qsub by hand.
+"""launcher=pbs_script: a PBS Pro job script in each run directory, to be given to qsub by hand.
 
-Ranks start without MPI: pbsdsh starts one shell a node, which starts that node's ranks with the variables that
-torchrun would set.
+Ranks start without MPI: pbsdsh starts one shell on each node, and the shell starts the ranks of its node with the
+variables that torchrun would set.
 """
 
 from __future__ import annotations
@@ -14,23 +14,53 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from jobs.errors import SubmitError
+from jobs.plan.rules.rule import counted
 from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit.batch_script import environment_lines, rank_python, stop_before_limit_s, sweep_path
 from jobs.submit.container import refuse_pyxis
+from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 
-# PBS reads a directive neither as a shell does nor as Slurm does; a site's names and paths need no more than this.
+# PBS parses directives neither like a shell nor like Slurm; names and paths of sites need no other characters.
 SAFE = re.compile(r"[\w.+=@:/,-]+", re.ASCII)
 SAFE_PATH = re.compile(r"[\w.+=@/-]+", re.ASCII)
 RESOURCE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 TAKEN = {"N", "q", "P", "j", "o", "e", "r", "J", "select", "place", "walltime", "ncpus", "ngpus", "mem", "mpiprocs"}
 
 
+class PbsScript(Launcher):
+    """Writes the PBS job script of each run."""
+
+    def check(self, runs: list[Run]) -> None:
+        """Raise SubmitError for settings that PBS does not have or a directive cannot contain."""
+        for run in runs:
+            options(run)
+
+    def preview(self, what: Launch) -> list[str]:
+        """Return one script of each group of runs with equal options and code."""
+        groups: dict[tuple[str, ...], Runs] = {}
+        for run, directory in what.runs:
+            key = (str(directory.code.resolve()), *(line for line in options(run) if not line.startswith("-N ")))
+            groups.setdefault(key, []).append((run, directory))
+        return script_lines(
+            groups.values(), "PBS job script", lambda run, directory: script_text(run, directory, what.sweep)
+        )
+
+    def launch(self, what: Launch) -> list[str]:
+        """Write job.pbs into every run directory."""
+        for run, directory in what.runs:
+            directory.pbs_script.write_text(script_text(run, directory, what.sweep))
+        return [
+            f"wrote the PBS job script of {counted(len(what.runs))}; submit with",
+            *(f"    qsub {shlex.quote(str(directory.pbs_script))}" for _, directory in what.runs),
+        ]
+
+
 def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
-    """The job script of one run, complete."""
+    """Return the complete job script of one run."""
     templates = Environment(
-        loader=PackageLoader("jobs.submit", ""),
+        loader=PackageLoader("jobs.submit.launchers", ""),
         autoescape=False,  # noqa: S701 (a shell script is no HTML)
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -51,19 +81,19 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
 
 
 def options(run: Run) -> list[str]:
-    """What qsub is told; raises SubmitError for what PBS has no word for or a directive cannot carry."""
+    """Return the options of qsub; raises SubmitError for settings that PBS or a directive cannot express."""
     refuse_pyxis(run)
     cluster = run.cluster
     for key in ("qos", "constraint", "sbatch"):
         if getattr(cluster, key):
             raise SubmitError(
-                f"cluster.{key} is Slurm's, and launcher=pbs_script writes for PBS. Type cluster.pbs={{NAME: VALUE}} "
-                "instead: a resource of `qsub -l`, or one letter of qsub's options."
+                f"cluster.{key} is an option of Slurm, and launcher=pbs_script writes for PBS. Set "
+                "cluster.pbs={NAME: VALUE} instead: a resource of `qsub -l`, or one letter of qsub's options."
             )
     path = str(SweepDir(Path(sweep_path(run))).logs)
     if not SAFE_PATH.fullmatch(path):
         raise SubmitError(
-            f"{path!r}: {NO_DIRECTIVE} Type another runs_dir or sweep, of letters, digits and . _ + = @ -."
+            f"{path!r}: {NO_DIRECTIVE} Set another runs_dir or sweep, of letters, digits and . _ + = @ -."
         )
     lines = [
         f"-N {job_name(run)}",
@@ -78,18 +108,18 @@ def options(run: Run) -> list[str]:
     for name, value in cluster.pbs.items():
         if name in TAKEN or not RESOURCE.fullmatch(name):
             raise SubmitError(
-                f"cluster.pbs.{name} is not one to give here: a resource of `qsub -l` or one letter of qsub's options, "
-                f"and none of {', '.join(sorted(TAKEN))}, which come from the run."
+                f"cluster.pbs.{name} is not allowed: use a resource of `qsub -l` or one letter of qsub's options, "
+                f"except {', '.join(sorted(TAKEN))}, which come from the run."
             )
         lines += given(f"cluster.pbs.{name}", f"-{name} " if len(name) == 1 else f"-l {name}=", value)
     return lines
 
 
-NO_DIRECTIVE = "a #PBS line cannot carry all of this."
+NO_DIRECTIVE = "a #PBS line cannot contain all of these characters."
 
 
 def given(key: str, before: str, value: str | None) -> list[str]:
-    """The option with its value, if there is one."""
+    """Return the option with its value; an empty list for None."""
     if value is None:
         return []
     if not SAFE.fullmatch(value):
@@ -98,7 +128,7 @@ def given(key: str, before: str, value: str | None) -> list[str]:
 
 
 def resources(run: Run) -> list[str]:
-    """The nodes, as chunks or, where the site wants it, as totals of the job; the cluster may leave some open."""
+    """Return the options for nodes, CPUs, GPUs and memory: as chunks, or as totals of the job (cluster.pbs_totals)."""
     cluster = run.cluster
     node = {
         "ncpus": cluster.cpus_per_rank and cluster.cpus_per_rank * run.ranks_per_node,
@@ -109,12 +139,15 @@ def resources(run: Run) -> list[str]:
     known = {name: amount for name, amount in node.items() if amount is not None}
     if cluster.pbs_totals:
         return [f"-l {name}={amount * run.nodes}{units.get(name, '')}" for name, amount in known.items()]
-    # One process for PBS: the shell that starts a node's ranks.
+    # For PBS a node has one process: the shell that starts its ranks.
     chunk = "".join(f":{name}={amount}{units.get(name, '')}" for name, amount in known.items())
     return [f"-l select={run.nodes}{chunk}:mpiprocs=1", f"-l place=scatter{':excl' if cluster.exclusive else ''}"]
 
 
 def job_name(run: Run) -> str:
-    """The run's name as PBS takes it: it begins with a letter and has no odd characters."""
+    """Return the name of the run as PBS accepts it: the first character is a letter, others are of a limited set."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(run.name))
     return name if name[0].isalpha() else f"r{name}"
+
+
+LAUNCHER = PbsScript()

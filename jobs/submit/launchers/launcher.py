@@ -1,0 +1,64 @@
+"""The protocol of a launcher, and the lines in which previews show scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from jobs.plan.rules.rule import counted
+from jobs.rundir import RunDir, SweepDir
+from jobs.schema import Run
+from jobs.submit.slurm_commands import JobState
+from jobs.submit.stages import Unevaluated
+from jobs.submit.submissions import Submission
+
+Runs = list[tuple[Run, RunDir]]
+"""Runs, each with its prepared directory."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The runs of a sweep that are started together."""
+
+    sweep: SweepDir
+    runs: Runs
+    unevaluated: Sequence[Unevaluated] = ()
+    """Runs that only need their evaluation."""
+
+
+class Launcher:
+    """Starts prepared runs. A launcher that only writes files has no states and nothing to cancel."""
+
+    def check(self, runs: list[Run]) -> None:
+        """Raise SubmitError for runs that this launcher cannot start, before anything is prepared."""
+
+    def preview(self, what: Launch) -> list[str]:
+        """Return the lines that show what `launch` would send or start."""
+        raise NotImplementedError
+
+    def launch(self, what: Launch) -> list[str]:
+        """Start the runs and the stages around them, and record each in the ledger; return sentences for the user.
+
+        Raises SubmitError if any run is refused; then none is left queued.
+        """
+        raise NotImplementedError
+
+    def states(self, submissions: list[Submission]) -> dict[str, JobState]:  # noqa: ARG002
+        """Return the state of each submission that waits or runs, by run name; UNKNOWN if nobody answers."""
+        return {}
+
+    def ends(self, submissions: list[Submission]) -> dict[str, JobState]:  # noqa: ARG002
+        """Return how submissions that neither wait nor run ended, by run name, if the scheduler keeps accounts."""
+        return {}
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """End these jobs; one that is over is no error. Raises SubmitError if the scheduler refuses."""
+
+
+def script_lines(groups: Iterable[Runs], what: str, script: Callable[[Run, RunDir], str]) -> list[str]:
+    """Return the lines that show the script of the first run of each group."""
+    return [
+        line
+        for group in groups
+        for line in (f"--- {group[0][1].name}: {what} of {counted(len(group))}", script(*group[0]))
+    ]

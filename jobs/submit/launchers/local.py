@@ -1,0 +1,130 @@
+"""launcher=local: a queue on this machine that outlives the shell (jobs.submit.local_queue)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+import psutil
+
+from jobs.errors import SubmitError
+from jobs.plan.rules.rule import counted
+from jobs.plan.rules.stages import stages_of
+from jobs.plan.table import duration
+from jobs.schema import EngineKind, Run
+from jobs.submit import stages
+from jobs.submit.batch_script import code_environment
+from jobs.submit.launchers.launcher import Launch, Launcher
+from jobs.submit.ledger import record_submission, uninterrupted
+from jobs.submit.slurm_commands import UNKNOWN, JobState
+from jobs.submit.submissions import Submission
+
+# A rank may need this long to reach its next step boundary; then it is killed.
+GRACE_S = 20.0
+
+
+class Local(Launcher):
+    """Runs one run after the other, each in as many processes as it has ranks."""
+
+    def check(self, runs: list[Run]) -> None:
+        """Raise SubmitError if this Python lacks the packages that the ranks import."""
+        nemo = any(run.engine.kind is EngineKind.nemo for run in runs)
+        missing = [name for name in ("torch", "nemo" if nemo else "litgpt") if find_spec(name) is None]
+        if missing:
+            raise SubmitError(
+                f"launcher=local trains on this machine, where Python has no {' and no '.join(missing)}. Run "
+                "pip install torch==2.13.0, then pip install --editable "
+                f"'.[{'train,nemo' if nemo else 'train'}]' in the checkout."
+            )
+
+    def preview(self, what: Launch) -> list[str]:
+        """Return one line a run and one a stage."""
+        lines = [f"--- {counted(len(what.runs))} on this machine, one after the other"]
+        for run, _ in what.runs:
+            processes = f"{run.ranks} process{'es' if run.ranks > 1 else ''}"
+            lines.append(f"    {run.name}: {processes} for at most {duration(run.wall_time_min)}")
+        when = {"evaluate": "after each run", "report": "after all runs"}
+        return lines + [f"    stage {name} {when[name]}" for name in stages_of(what.runs[0][0]) if name in when]
+
+    def launch(self, what: Launch) -> list[str]:
+        """Start the queue in a session of its own."""
+        sweep = what.sweep
+        directories = [directory for _, directory in what.runs]
+        queued = [*directories, *(each.directory for each in what.unevaluated)]
+        with uninterrupted(), (sweep.logs / "queue.log").open("a") as log:
+            queue = subprocess.Popen(
+                [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=code_environment(queued[0].code.resolve()),
+                text=True,
+            )
+            started = psutil.Process(queue.pid).create_time()
+            for directory in directories:
+                record_submission(sweep, directory, "local", str(queue.pid), process_started=started)
+            stages.record_local(sweep, queued, str(queue.pid), started)
+            assert queue.stdin is not None
+            queue.stdin.write(json.dumps([directory.name for directory in queued]))
+            queue.stdin.close()
+        return [f"started {counted(len(queued))} on this machine, one after the other (process {queue.pid})"]
+
+    def states(self, submissions: list[Submission]) -> dict[str, JobState]:
+        """Return the state of each submission whose queue is alive; UNKNOWN for one of another machine."""
+        found = {}
+        for submission in submissions:
+            if submission.ended:
+                continue
+            if submission.host != socket.gethostname():
+                found[submission.run] = JobState(UNKNOWN, f"started on {submission.host}: ask there")
+            elif queue_is_alive(submission):
+                running = submission.log_id is not None
+                found[submission.run] = JobState("RUNNING") if running else JobState("PENDING", "its turn")
+        return found
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """End all processes of the sessions that these queues lead."""
+        for job_id in job_ids:
+            end_session(int(job_id))
+
+
+def queue_is_alive(submission: Submission) -> bool:
+    """Return True if the queue of a submission still runs; its process id alone may have been reused."""
+    try:
+        process = psutil.Process(int(submission.job_id))
+        same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
+        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_session(leader: int) -> None:
+    """Ask all processes of a session to end; kill those that are left after GRACE_S."""
+    members = [process for process in psutil.process_iter() if session_of(process.pid) == leader]
+    # The queue first, or it would start the next run.
+    for process in sorted(members, key=lambda process: process.pid != leader):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill() if process.pid == leader else process.send_signal(signal.SIGTERM)
+    _, left = psutil.wait_procs(members, timeout=GRACE_S)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def session_of(pid: int) -> int | None:
+    """Return the session of a process; None if the process is gone."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+LAUNCHER = Local()

@@ -1,0 +1,169 @@
+"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.pilot)."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict, replace
+
+from jobs.errors import SubmitError
+from jobs.plan.rules.rule import counted
+from jobs.plan.table import duration
+from jobs.rundir import RunDir, SweepDir
+from jobs.schema import Run
+from jobs.submit import slurm_commands
+from jobs.submit.batch_script import (
+    STARTED_LINE,
+    batch_script,
+    environment_lines,
+    permissions_line,
+    rank_python,
+    resources,
+    srun_arguments,
+)
+from jobs.submit.launchers.launcher import Launch, Runs
+from jobs.submit.launchers.slurm import Slurm, cancel_submitted
+from jobs.submit.ledger import record_submission, uninterrupted
+from jobs.submit.slurm_commands import JobState
+from jobs.submit.submissions import Submission
+
+
+class Pilot(Slurm):
+    """Submits one job; the program in it (jobs.submit.pilot) starts the runs as steps."""
+
+    def check(self, runs: list[Run]) -> None:
+        """Raise SubmitError for runs that cannot share one job, and for a job that its partition can never run."""
+        first = runs[0]
+        for run in runs:
+            for section in ("cluster", "launcher"):
+                settings, others = asdict(getattr(first, section)), asdict(getattr(run, section))
+                for key, value in settings.items():
+                    if others[key] != value:
+                        raise SubmitError(
+                            f"launcher=pilot runs all points in one job, but {section}.{key} is {value} for "
+                            f"{first.name} and {others[key]} for {run.name}. Submit them as separate sweeps, one "
+                            "after the other."
+                        )
+        slurm_commands.require()
+        pilot = whole(runs)
+        slurm_commands.refuse_beyond_partition(
+            pilot.cluster.partition, pilot.nodes, pilot.wall_time_min, prefix="launcher.pilot_"
+        )
+
+    def preview(self, what: Launch) -> list[str]:
+        """Return the batch script of each job."""
+        return [
+            line
+            for group in jobs_of(what.runs)
+            for line in (f"--- pilot of {counted(len(group))}", job_script(what.sweep, group))
+        ]
+
+    def launch(self, what: Launch) -> list[str]:
+        """Submit one job in which the runs take turns."""
+        slurm_commands.require()
+        sweep, lines = what.sweep, []
+        submitted: list[str] = []
+        for group in jobs_of(what.runs):
+            pilot = whole([run for run, _ in group])
+            script = job_script(sweep, group)
+            try:
+                with uninterrupted():
+                    submitted.append(slurm_commands.submit_script(script))
+                    for run, directory in group:
+                        record_submission(sweep, directory, "pilot", submitted[-1], nodes=run.nodes)
+            except (SubmitError, OSError) as error:
+                cancel_submitted(sweep, submitted, because=error)
+                described = f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"
+                raise SubmitError(
+                    f"sbatch refuses {described}: {error}. Nothing of this submission is left in the queue."
+                ) from error
+            lines.append(
+                f"submitted {counted(len(group))} as pilot {submitted[-1]}: "
+                f"{pilot.nodes} nodes for {duration(pilot.wall_time_min)} at most"
+            )
+        return lines
+
+    def states(self, submissions: list[Submission]) -> dict[str, JobState]:
+        """Return the state of each run inside its job, where it may still wait for nodes."""
+        held = super().states(submissions)
+        return {each.run: in_its_job(each, held[each.run]) for each in submissions if each.run in held}
+
+
+def in_its_job(submission: Submission, job: JobState) -> JobState:
+    """Return the state of a run inside a job that has this state."""
+    if job.state not in {"RUNNING", "COMPLETING", "RESIZING"}:
+        return job
+    pilot = f"pilot {submission.job_id}"
+    if submission.place is not None:
+        return JobState("RUNNING", f"on {submission.place} of {pilot}")
+    if job.state == "COMPLETING":
+        return JobState("COMPLETED")
+    nodes = f"{submission.nodes} free node{'s' if submission.nodes != 1 else ''}"
+    return JobState("PENDING", f"waits for {nodes} of {pilot}")
+
+
+def jobs_of(runs: Runs) -> list[Runs]:
+    """Group the runs by the job that they can share; raises SubmitError for runs without the size of a pilot."""
+    shared: dict[str, Runs] = {}
+    for run, directory in runs:
+        if run.launcher.pilot_nodes is None or run.launcher.pilot_wall_time_min is None:
+            raise SubmitError(
+                f"{run.name} was not prepared for launcher=pilot: it has no launcher.pilot_nodes and "
+                "launcher.pilot_wall_time_min. Run `slurmscale resume` without --launcher, or submit a new sweep."
+            )
+        shared.setdefault(repr((run.cluster, run.launcher)), []).append((run, directory))
+    return list(shared.values())
+
+
+def whole(runs: list[Run]) -> Run:
+    """Return a run that has the nodes and time of the whole job in which these runs take turns."""
+    first = runs[0]
+    assert first.launcher.pilot_nodes is not None
+    assert first.launcher.pilot_wall_time_min is not None
+    return replace(
+        first,
+        nodes=first.launcher.pilot_nodes,
+        ranks_per_node=max(first.cluster.ranks_per_node, *(run.ranks_per_node for run in runs)),
+        wall_time_min=first.launcher.pilot_wall_time_min,
+        cluster=replace(first.cluster, exclusive=True),
+    )
+
+
+def job_script(sweep: SweepDir, runs: Runs) -> str:
+    """Return the batch script of the job that these runs share."""
+    run, directory = runs[0]
+    code = directory.code.resolve()
+    asked = resources(whole([run for run, _ in runs]), code)
+    # The pilot gets the warning before the time limit, and forwards it. A lost node ends only the steps on it.
+    signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}
+    asked |= {
+        "setup": [*environment_lines(run, code), STARTED_LINE, permissions_line(run)],
+        "use_srun": False,
+        "additional_parameters": asked["additional_parameters"] | signal,
+    }
+    pilot = [sys.executable, "-m", "jobs.submit.pilot", str(sweep.path), str(len(runs))]
+    # exec: a shell that waits for its child would not handle the warning.
+    return batch_script(f"exec {shlex.join(pilot)}", sweep.logs, asked)
+
+
+def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> str:
+    """Return the shell line that starts the ranks of a run on these nodes of the job."""
+    arguments = [
+        "--unbuffered",
+        "--open-mode=append",
+        # For Slurm a step that lost a node never ends, and would keep its other nodes from the next step.
+        "--overlap",
+        f"--output={output}",
+        f"--nodes={run.nodes}",
+        f"--nodelist={','.join(nodes)}",
+        f"--ntasks={run.ranks}",
+        f"--ntasks-per-node={run.ranks_per_node}",
+        *([f"--gpus-per-node={run.ranks_per_node}"] if run.cluster.gpus else []),
+        f"--time={run.wall_time_min}",
+        *srun_arguments(run),
+    ]
+    ranks = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
+    return f"exec {shlex.join(['srun', *arguments])} {ranks}"
+
+
+LAUNCHER = Pilot()

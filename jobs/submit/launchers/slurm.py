@@ -1,0 +1,212 @@
+"""launcher=slurm: job arrays through submitit, between the stages around training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from jobs import run as entry
+from jobs.errors import SubmitError
+from jobs.plan.rules.rule import counted
+from jobs.rundir import RunDir, SweepDir, append_record, now
+from jobs.schema import Run
+from jobs.submit import slurm_commands, stages
+from jobs.submit.batch_script import executor, resources, script_text, starting_after
+from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
+from jobs.submit.ledger import record_submission, record_waiting, uninterrupted
+from jobs.submit.slurm_commands import UNKNOWN, JobState
+from jobs.submit.submissions import Submission
+
+
+class Slurm(Launcher):
+    """Submits through submitit: one job array for all runs with equal resources, between the stages around them."""
+
+    def check(self, runs: list[Run]) -> None:
+        """Raise SubmitError if no Slurm answers here, or a partition can never run one of the runs or stages."""
+        slurm_commands.require()
+        for partition, nodes, wall_time_min in {(r.cluster.partition, r.nodes, r.wall_time_min) for r in runs}:
+            slurm_commands.refuse_beyond_partition(partition, nodes, wall_time_min)
+        stages.refuse_beyond_partition(runs[0])
+
+    def preview(self, what: Launch) -> list[str]:
+        """Return the batch script of the first run of each array, and those of the stages."""
+        shown = script_lines(
+            arrays(what.runs, len(what.runs)),
+            "batch script",
+            lambda run, directory: script_text(run, directory, what.sweep),
+        )
+        return shown + stages.Chain(what.sweep, what.runs, (), len(what.runs)).scripts()
+
+    def launch(self, what: Launch) -> list[str]:
+        """Submit all runs and stages, or none.
+
+        If Slurm takes no more jobs of this user, the rest waits in the backlog of the sweep; a chain of stages is
+        submitted whole or not at all.
+        """
+        sweep = what.sweep
+        slurm_commands.require()
+        most = slurm_commands.max_array_size() - 1
+        groups = arrays(what.runs, most)
+        chain = stages.Chain(sweep, what.runs, what.unevaluated, most)
+        chain.test()
+        lines = expected_starts(sweep, groups)
+        submitted: list[str] = []
+        left: list[tuple[RunDir, str]] = []
+        try:
+            with uninterrupted():
+                chain.prepare()
+            for group in groups:
+                with uninterrupted():
+                    job_ids, limit = submit_what_fits(sweep, group, chain)
+                    submitted += job_ids
+                    for (_, directory), job_id in zip(group, job_ids, strict=False):
+                        record_submission(sweep, directory, "slurm", job_id, **chain.on_record)
+                    if job_ids:
+                        chain.evaluate(group[: len(job_ids)], job_ids)
+                left += [(directory, limit) for _, directory in group[len(job_ids) :]]
+            with uninterrupted():
+                chain.finish()
+            newly = record_waiting(sweep, left)
+        except slurm_commands.QueueFullError as full:
+            cancel_submitted(sweep, [*chain.submitted, *submitted], because=full)
+            raise SubmitError(
+                f"Slurm accepts no more of your jobs now ({full}), and a chain of stages is submitted whole or not at "
+                "all: none of it is left in the queue. Submit fewer points, wait until jobs have ended, or set "
+                "stages=train."
+            ) from full
+        except (SubmitError, OSError) as error:
+            cancel_submitted(sweep, [*chain.submitted, *submitted], because=error)
+            raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
+        if submitted:
+            in_arrays = f" in {len(groups)} job arrays" if 1 < len(groups) < len(what.runs) else ""
+            lines.append(f"submitted {counted(len(submitted))}{in_arrays}: {compressed(submitted)}")
+        lines += [f"submitted stage {name}: {compressed(ids)}" for name, ids in chain.jobs.items()]
+        if newly:
+            lines.append(
+                f"{counted(len(left))} wait in the backlog of the sweep: Slurm accepts no more of your jobs now "
+                f"({left[0][1]}). They are submitted when jobs of this sweep end, and by every `slurmscale status`, "
+                "`watch` and `resume`."
+            )
+        return lines
+
+    def states(self, submissions: list[Submission]) -> dict[str, JobState]:
+        """Return the state of each submission whose job is in the queue: one squeue for all."""
+        asked = [each for each in submissions if each.in_slurm and not each.ended]
+        try:
+            queue = slurm_commands.queue() if asked else {}
+        except SubmitError as error:
+            unknown = JobState(UNKNOWN, f"Slurm does not answer here: {error}")
+            return dict.fromkeys((each.run for each in asked), unknown)
+        return {each.run: queue[each.job_id] for each in asked if each.job_id in queue}
+
+    def ends(self, submissions: list[Submission]) -> dict[str, JobState]:
+        """Return how each submission that is not in the queue ended, from accounting: one sacct for all."""
+        asked = [each for each in submissions if each.in_slurm]
+        known = slurm_commands.accounted(sorted({each.job_id for each in asked}))
+        return {each.run: known[each.job_id] for each in asked}
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """Run scancel."""
+        slurm_commands.cancel(sorted(job_ids))
+
+
+def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
+    """Return a line with the expected start of each array; raises SubmitError if sbatch would refuse one."""
+    lines = []
+    for group in groups:
+        run, directory = group[0]
+        try:
+            start = slurm_commands.test_script(script_text(run, directory, sweep), jobs=1)
+        except slurm_commands.QueueFullError:
+            continue
+        except SubmitError as error:
+            raise SubmitError(f"sbatch refuses {described(group)}: {error}. Nothing was submitted.") from error
+        lines += [f"expected start {start}: {first_of(group)}"] if start else []
+    return lines
+
+
+def first_of(group: Runs) -> str:
+    """Return the name of the first run of an array, and the size of the array."""
+    return f"{group[0][0].name}{f', the first of {len(group)}' if len(group) > 1 else ''}"
+
+
+def described(group: Runs) -> str:
+    """Return the runs of an array and the settings that make a site accept or refuse them."""
+    run = group[0][0]
+    wanted = {
+        "cluster.partition": run.cluster.partition,
+        "cluster.account": run.cluster.account,
+        "cluster.qos": run.cluster.qos,
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "wall_time_min": run.wall_time_min,
+    }
+    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return f"{run.name}{more} ({', '.join(f'{key}={value}' for key, value in wanted.items() if value is not None)})"
+
+
+def arrays(runs: Runs, most: int) -> list[Runs]:
+    """Group the runs by equal resources and code; no group has more than `most` runs, the site's limit of an array."""
+    groups: dict[str, Runs] = {}
+    for run, directory in runs:
+        key = json.dumps(resources(run, directory.code.resolve()), sort_keys=True)
+        groups.setdefault(key, []).append((run, directory))
+    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+
+
+def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple[list[str], str]:
+    """Submit the first runs of a group, as many as Slurm accepts; return their job ids and the limit on the rest.
+
+    Raises QueueFullError if there are stages and not all runs fit.
+    """
+    taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group))
+    if chain.names and taken < len(group):
+        raise slurm_commands.QueueFullError(limit)
+    try:
+        return (submit_array(sweep, group[:taken], chain.prepared_by) if taken else []), limit
+    except slurm_commands.QueueFullError as full:
+        if chain.names:
+            raise
+        # Another shell of this user has filled the queue since.
+        return [], str(full)
+
+
+def submit_array(sweep: SweepDir, group: Runs, after: str | None) -> list[str]:
+    """Run one sbatch for the group, with this dependency; return its job ids."""
+    run, directory = group[0]
+    submitter = executor(run, sweep, starting_after(resources(run, directory.code.resolve()), after))
+    try:
+        with submitter.batch():
+            jobs = [submitter.submit(entry.main, str(directory.path)) for _, directory in group]
+    except (FailedJobError, FailedSubmissionError) as error:
+        refusal = slurm_commands.refusal(str(error))
+        if isinstance(refusal, slurm_commands.QueueFullError):
+            raise refusal from error
+        raise SubmitError(f"sbatch refused {described(group)}: {refusal}.") from error
+    return [str(job.job_id) for job in jobs]
+
+
+def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception) -> None:
+    """Cancel the jobs of an unfinished submission; raises SubmitError if scancel fails."""
+    try:
+        slurm_commands.cancel(job_ids)
+    except SubmitError as error:
+        raise SubmitError(
+            f"{because} The jobs submitted before could not be cancelled ({error}). They are on record: run "
+            f"`slurmscale cancel {sweep.quoted}`, or scancel {' '.join(job_ids)}."
+        ) from error
+    for job_id in job_ids:
+        append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
+
+
+def compressed(job_ids: list[str]) -> str:
+    """Return job ids in Slurm's short form: 12_[0-3], 13."""
+    counts: dict[str, int] = {}
+    for job_id in job_ids:
+        counts[job_id.split("_")[0]] = counts.get(job_id.split("_")[0], 0) + 1
+    return ", ".join(f"{main}_[0-{count - 1}]" if count > 1 else main for main, count in counts.items())
+
+
+LAUNCHER = Slurm()

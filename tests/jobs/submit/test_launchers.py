@@ -1,0 +1,81 @@
+"""Launchers: every kind has one, and launcher=dry shows what that of the cluster would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.cli import main
+from jobs.schema import LauncherKind
+from jobs.submit.launchers import launcher_of
+from tests.support.cli import files, small, told
+from tests.support.paths import ROOT
+
+
+@pytest.mark.parametrize("kind", LauncherKind)
+def test_every_launcher_kind_has_a_module_and_a_configuration_file(kind: LauncherKind) -> None:
+    assert type(launcher_of(kind)).__module__ == f"jobs.submit.launchers.{kind.name}"
+    assert yaml.safe_load((ROOT / f"conf/launcher/{kind.name}.yaml").read_text())["kind"] == kind.name
+
+
+def preview(where: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
+    assert main(["submit", "-m", *small(where), "launcher=dry", *overrides]) == 0
+    assert not [name for name in files(where) if name.endswith(("job.sbatch", "job.pbs", "submissions.jsonl"))]
+    return told(capsys)
+
+
+def test_dry_shows_the_pbs_script_on_a_pbs_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = preview(tmp_path, capsys, "cluster=gadi_gpuvolta", "cluster.account=ab12", "nodes=1,2", "repeat=1,2")
+    assert shown.count("PBS job script of 2 runs\n#!/bin/bash\n#PBS -N ") == 2
+    assert "#PBS -l ngpus=8\n" in shown
+    assert "#SBATCH" not in shown
+
+
+def test_dry_shows_the_processes_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated = ["stages=all", "data.held_out_samples=8", "job.export=true"]
+    shown = preview(tmp_path, capsys, "ranks_per_node=1,2", *evaluated)
+    assert (
+        "--- 2 runs on this machine, one after the other\n"
+        "    tiny-ddp-n1x1: 1 process for at most 1:00:00\n"
+        "    tiny-ddp-n1x2: 2 processes for at most 1:00:00\n"
+        "    stage evaluate after each run\n"
+        "    stage report after all runs\n"
+    ) in shown
+
+
+def test_dry_shows_the_one_job_of_a_cluster_whose_launcher_is_pilot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pilot = ["cluster.launcher=pilot", "launcher.pilot_nodes=4", "launcher.pilot_wall_time_min=90"]
+    shown = preview(tmp_path, capsys, "cluster=generic_slurm", "nodes=1,2", *pilot)
+    assert shown.count("#SBATCH --nodes=") == 1
+    assert "--- pilot of 2 runs\n#!/bin/bash\n" in shown
+    assert "#SBATCH --nodes=4\n" in shown
+
+
+def test_dry_refuses_stages_that_the_launcher_of_the_cluster_cannot_chain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["launcher=dry", "cluster=gadi_gpuvolta", "cluster.account=ab12", "stages=all", "data.held_out_samples=8"]
+    assert main(["submit", *small(tmp_path), *given, "job.export=true"]) == 2
+    assert "which launcher=pbs_script does not support. Set stages=train" in told(capsys)
+
+
+def test_a_cluster_whose_launcher_starts_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", *small(tmp_path), "cluster.launcher=dry"]) == 2
+    assert "cluster.launcher=dry of local starts no runs. Set the launcher of the cluster" in told(capsys)
+    assert files(tmp_path) == set()
+
+
+def test_a_site_file_may_still_choose_its_launcher_in_its_defaults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = (ROOT / "conf/cluster/generic_slurm.yaml").read_text().replace("launcher: slurm\n", "")
+    older = site.replace("  - _self_", "  - override /launcher@_global_.launcher: pbs_script\n  - _self_")
+    (tmp_path / "site/cluster").mkdir(parents=True)
+    (tmp_path / "site/cluster/mine.yaml").write_text(older)
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
+    assert main(["submit", *small(tmp_path / "runs"), "cluster=mine", "name=r"]) == 0
+    assert f"    qsub {tmp_path}/runs/s/r/job.pbs\n" in told(capsys)
