@@ -158,7 +158,8 @@ def attempt_points(name: str, overrides: list[str], campaign: Campaign, repeats:
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(name, changes, campaign)
     baseline = compose_one([*campaign.base, *where], BASELINE)
-    tried = compose_one([*campaign.base, *where, *changes], name)
+    # Its overrides hold the global batch too, which would otherwise follow a change of the micro-batch.
+    tried = compose_one([*baseline.overrides, *changes], name)
     refuse_another_task(name, tried.run, baseline.run)
     refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
     beside = campaign.first(f"{name}-{BASELINE}")
