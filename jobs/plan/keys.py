@@ -120,13 +120,12 @@ def one_line(text: str) -> str:
 
 
 def nearest_keys(name: str) -> list[str]:
-    """Return at most 3 keys that a misspelt or shortened name may mean, those of its own section first."""
+    """Return at most 3 keys that a name may mean: of its name in another section, or spelt alike, in its own first."""
     section, _, last = name.rpartition(".")
+    if same := [key for key in keys() if key.rpartition(".")[2] == last]:
+        return same[:3]
     alike = difflib.get_close_matches(last, [key.rpartition(".")[2] for key in keys() if in_section(key, section)], n=3)
-    if alike:
-        return [f"{section}.{each}".lstrip(".") for each in alike]
-    same = [key for key in keys() if key.endswith(f".{last}")]
-    return same[:3] or difflib.get_close_matches(name, keys(), n=3)
+    return [f"{section}.{each}".lstrip(".") for each in alike] or difflib.get_close_matches(name, keys(), n=3)
 
 
 def in_section(key: str, section: str) -> bool:

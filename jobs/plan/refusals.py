@@ -21,16 +21,16 @@ from jobs.errors import ConfigError
 from jobs.plan.keys import GROUPS, did_you_mean, keys, nearest_keys
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
-# What an override of Hydra's own settings would have to be here; the first beginning that fits.
+# The remedy of an override of Hydra's own settings, by the first beginning that fits; none where it has an effect.
 HYDRA_SETTINGS = {
     "hydra.searchpath": "",
     "hydra.sweeper.params": "",
     "hydra.run": "A run directory is runs_dir/sweep/name: set runs_dir=, sweep= and name=.",
     "hydra.sweep.": "A run directory is runs_dir/sweep/name: set runs_dir=, sweep= and name=.",
     "hydra.output_subdir": "A run directory is runs_dir/sweep/name: set runs_dir=, sweep= and name=.",
-    "hydra.launcher": "Jobs are started by the launcher of this program: set launcher=NAME.",
+    "hydra.launcher": "The launcher of this program starts jobs: set launcher=NAME.",
     "hydra.sweeper": "A sweep is the product of all values: use -m with lists such as nodes=1,2,4.",
-    "hydra.mode": "A sweep is asked for with -m.",
+    "hydra.mode": "-m makes a sweep.",
     "hydra.job.chdir": "A job never changes its directory, and paths are made absolute: leave it out.",
     "hydra": "Hydra only composes the configuration here: leave it out.",
 }
