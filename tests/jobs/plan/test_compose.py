@@ -405,7 +405,7 @@ def test_a_path_as_a_choice_is_refused_with_how_to_make_it_one(site: Path) -> No
     ("overrides", "batch"),
     [
         ("cluster=xe9680_h100", 16),
-        ("nodes=1,2,4", 8),
+        ("nodes=1,2", 8),
         ("nodes=1,3 job.micro_batch_size=1", 12),
         ("job.micro_batch_size=3", 12),
         ("parallelism=pp ranks_per_node=4 parallelism.pipeline=4 job.micro_batch_size=4", 16),
