@@ -54,22 +54,33 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def answer_about_itself(arguments: list[str]) -> bool:
-    """Print commands or version where nothing else is asked for; end with an error where no command is named."""
+    """Print help or version where these are asked for, and return whether they were; refuse an unknown command."""
     top = parser()
     if arguments in ([], ["help"]):
         top.print_help()
         return True
     if arguments == ["--version"]:
-        from importlib import metadata
-
-        print(f"slurmscale {metadata.version('slurmscale')}")
+        print(f"slurmscale {version()}")
         return True
-    if arguments[0] not in top.commands and not arguments[0].startswith("-"):
-        near = difflib.get_close_matches(arguments[0], top.commands, n=2)
+    name = arguments[1] if arguments[0] == "help" else arguments[0]
+    if name not in top.commands and not name.startswith("-"):
+        near = difflib.get_close_matches(name, top.commands, n=2)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(top.commands)}."
-        override = " An override follows a command, as in slurmscale plan nodes=2." if "=" in arguments[0] else ""
-        top.error(f"there is no command {arguments[0]!r}. {hint}{override}")
-    return False
+        override = " An override follows a command, as in slurmscale plan nodes=2." if "=" in name else ""
+        top.error(f"there is no command {name!r}. {hint}{override}")
+    if arguments[0] == "help":
+        top.commands[name].print_help()
+    return arguments[0] == "help"
+
+
+def version() -> str:
+    """Return the installed version, or "(not installed)" of a checkout on PYTHONPATH."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("slurmscale")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def complete() -> None:
@@ -245,9 +256,9 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command in {"plan", "explain"} or (options.command == "submit" and (options.cfg or options.info)):
         return print_composition(options)
     if options.command == "completion":
-        import argcomplete
+        from argcomplete.shell_integration import shellcode
 
-        print(argcomplete.shellcode(["slurmscale"], shell=options.shell))
+        print(shellcode(["slurmscale"], shell=options.shell))
         return 0
     if options.command == "doctor":
         from jobs.doctor.examine import doctor

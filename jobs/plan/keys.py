@@ -107,10 +107,10 @@ def meanings() -> dict[str, dict[str, str]]:
             found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
             for field, text in zip(owner.body, owner.body[1:], strict=False):
                 if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    target = field.target if isinstance(field, ast.AnnAssign) else None
-                    target = field.targets[0] if isinstance(field, ast.Assign) else target
-                    if isinstance(target, ast.Name):
-                        found[owner.name][target.id] = one_line(str(text.value.value))
+                    targets = field.targets if isinstance(field, ast.Assign) else [getattr(field, "target", None)]
+                    found[owner.name] |= {
+                        target.id: one_line(str(text.value.value)) for target in targets if isinstance(target, ast.Name)
+                    }
     return found
 
 
