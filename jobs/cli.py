@@ -1,25 +1,33 @@
-"""The command line: `slurmscale COMMAND`. Parses arguments and hands over; a SuiteError becomes one message.
+"""The command line `slurmscale COMMAND`: parse arguments, call the command's function, print a SuiteError.
 
-Each command imports what it needs when it runs, so that --help and plan answer at once.
+Each command imports what it needs when it runs, so that start-up stays fast.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jobs.errors import SuiteError
 from jobs.schema import LauncherKind
 
-OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale plan` shows all keys"
+OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale explain` lists all keys"
+SHELLS = ("bash", "zsh", "fish")
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 below a reference."""
+    if "_ARGCOMPLETE" in os.environ:
+        complete()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if answer_about_itself(arguments):
+        return 0
     options = parsed(arguments)
     try:
         return dispatch(options)
@@ -31,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PermissionError as error:
         if error.filename is None:
             raise
-        # What is not there yet is refused by its directory.
+        # A file that does not exist yet is refused by its directory.
         there = os.access(error.filename, os.F_OK)
         readable = os.access(error.filename if there else Path(error.filename).parent, os.R_OK)
         refused = "written" if readable else "read"
@@ -46,57 +54,103 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """The options of one command; overrides may stand before, between and behind them."""
-    options, behind = parser().parse_known_args(arguments)
+def answer_about_itself(arguments: list[str]) -> bool:
+    """Print help or version where these are asked for, and return whether they were; refuse an unknown command."""
+    top = parser()
+    if arguments in ([], ["help"]):
+        top.print_help()
+        return True
+    if arguments == ["--version"]:
+        print(f"slurmscale {version()}")
+        return True
+    name = arguments[1] if arguments[0] == "help" else arguments[0]
+    if name not in top.commands and not name.startswith("-"):
+        near = difflib.get_close_matches(name, top.commands, n=2)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(top.commands)}."
+        override = " An override follows a command, as in slurmscale plan nodes=2." if "=" in name else ""
+        top.error(f"there is no command {name!r}. {hint}{override}")
+    if arguments[0] == "help":
+        top.commands[name].print_help()
+    return arguments[0] == "help"
+
+
+def version() -> str:
+    """Return the installed version, or "(not installed)" of a checkout on PYTHONPATH."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("slurmscale")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def complete() -> None:
+    """Print the completions that a shell asks for, and end."""
+    import argcomplete
+
+    from jobs.plan import completion
+
+    top = parser()
+    for name, sub in top.commands.items():
+        for action in sub._actions:  # noqa: SLF001 (argparse has no public list of arguments)
+            if action.dest == "overrides" and name != "explain":
+                action.completer = completion.complete_override  # type: ignore[attr-defined]
+            elif (name, action.dest) == ("explain", "key"):
+                action.completer = completion.complete_key  # type: ignore[attr-defined]
+    argcomplete.autocomplete(top)
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of one command; overrides may stand before, between and after options."""
+    options, rest = parser().parse_known_args(arguments)
     takes_overrides = "overrides" in options
-    if behind and (not takes_overrides or any(word.startswith("-") for word in behind)):
+    if rest and (not takes_overrides or any(word.startswith("-") for word in rest)):
         hint = "; overrides have no dashes, as in nodes=2" if takes_overrides else ""
-        options.grammar.error(f"unrecognized arguments: {' '.join(behind)}{hint}")
-    if behind:
-        # What argparse leaves over: it takes the words of one place for all of them.
-        options.overrides += behind
+        options.grammar.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+    if rest:
+        # argparse takes the positional words of one place for all of them, and returns the others.
+        options.overrides += rest
     return options
 
 
 def folder(text: str) -> Path:
-    """A path that was typed; an unset variable of a shell is none."""
+    """Return the path of an argument; refuse the empty text that an unset variable of a shell leaves."""
     if not text:
-        raise argparse.ArgumentTypeError("'' is no folder; type --output FOLDER")
+        raise argparse.ArgumentTypeError("'' is not a folder; set --output FOLDER")
     return Path(text)
 
 
 class Parser(argparse.ArgumentParser):
-    """A grammar that says what to type where it is not kept."""
+    """A parser whose errors end with the usage, and where to find more."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: dict[str, Parser] = {}
+        """Parsers of the subcommands, by name."""
 
     def error(self, message: str) -> NoReturn:
-        """End with what is wrong, the grammar in short and where to find all of it."""
+        """End with exit code 2, the message and the usage."""
         usage = self.format_usage().removeprefix("usage: ")
-        self.exit(2, f"{self.prog}: {message}. Type:\n  {usage}{self.prog} --help says what each is.\n")
+        stop = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"{self.prog}: {message}{stop} Usage:\n  {usage}{self.prog} --help explains each.\n")
 
 
 def parser() -> Parser:
-    """The grammar of the command line."""
+    """Return the parser of the command line."""
     top = Parser(
         prog="slurmscale",
         description="Sweep LLM training over model x parallelism x nodes on Slurm, and report scaling.",
     )
+    top.add_argument("--version", action="store_true", help="print the version")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> Parser:
         sub: Parser = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(grammar=sub)
+        top.commands[name] = sub
         return sub
 
-    for name, text in (
-        ("plan", "show what the overrides come to: the plan table, the mesh and every value; prepares nothing"),
-        ("submit", "prepare all points and submit all or none; returns at once"),
-    ):
-        sub = command(name, text)
-        sub.add_argument("-m", "--multirun", action="store_true", help="a run of each value: nodes=1,2,4")
-        if name == "submit":
-            sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
-        sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
+    composing_commands(command)
     campaign_commands(command)
     sub = command("doctor", "look at a Slurm cluster, and whether the overrides fit it, before a run is sent there")
     where = sub.add_mutually_exclusive_group()
@@ -148,11 +202,36 @@ def parser() -> Parser:
         metavar="LIST",
         help="write more: parquet (runs.parquet), svg, png (figures/), latex (points.tex); --format svg,latex",
     )
+    sub = command("completion", "print a script for a shell that completes commands, keys and choices")
+    sub.add_argument("shell", choices=SHELLS, help='for instance: eval "$(slurmscale completion bash)"')
     return top
 
 
+def composing_commands(command: Callable[[str, str], Parser]) -> None:
+    """Add the parsers of plan, submit and explain."""
+    for name, text in (
+        ("plan", "print the plan table, warnings and mesh of the overrides; prepare nothing"),
+        ("submit", "prepare all points and submit all or none; return at once"),
+    ):
+        sub = command(name, text)
+        sub.add_argument("-m", "--multirun", action="store_true", help="make a run of each value: nodes=1,2,4")
+        if name == "submit":
+            sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
+        else:
+            sub.add_argument("--values", action="store_true", help="print every value of each run, too")
+        as_hydra = sub.add_argument_group("as in Hydra", "print the composed configuration, and do nothing else")
+        as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print it in YAML")
+        as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print this section of it only")
+        as_hydra.add_argument("--resolve", action="store_true", help="resolve interpolations first")
+        as_hydra.add_argument("-i", "--info", nargs="?", const="all", choices=INFO, help="print how it is composed")
+        sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
+    sub = command("explain", "print type, choices, default, unit and meaning of a key")
+    sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; without it the keys are listed")
+    sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition")
+
+
 def campaign_commands(command: Callable[[str, str], Parser]) -> None:
-    """The grammar of what makes a campaign and shows it."""
+    """Add the parsers of the commands on campaigns."""
     one = command("attempt", "run one configuration in turns with the baseline of a campaign, repeated")
     one.add_argument("name", metavar="NAME", help="of the attempt, such as mbs2; the first one is called baseline")
     one.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="of the baseline: all; later: what differs")
@@ -175,11 +254,14 @@ def campaign_commands(command: Callable[[str, str], Parser]) -> None:
 
 
 def dispatch(options: argparse.Namespace) -> int:
-    """Call the command's function."""
-    if options.command == "plan":
-        from jobs.plan.show import show
+    """Call the command's function and return its exit code."""
+    if options.command in {"plan", "explain"} or (options.command == "submit" and (options.cfg or options.info)):
+        return print_composition(options)
+    if options.command == "completion":
+        from argcomplete.shell_integration import shellcode
 
-        return show(options.overrides, multirun=options.multirun)
+        print(shellcode(["slurmscale"], shell=options.shell))
+        return 0
     if options.command == "doctor":
         from jobs.doctor.examine import doctor
 
@@ -218,15 +300,29 @@ def dispatch(options: argparse.Namespace) -> int:
             return commands.resume(options.sweep, launcher=options.launcher, wait=options.wait)
 
 
+def print_composition(options: argparse.Namespace) -> int:
+    """Print the plan, a key, or what Hydra prints of a configuration."""
+    if options.command == "explain":
+        from jobs.plan.explain import explain
+
+        return explain(options.key, options.overrides)
+    from jobs.plan.show import show, show_as_hydra
+
+    if options.cfg or options.info:
+        how = {key: getattr(options, key) for key in ("cfg", "package", "resolve", "info")}
+        return show_as_hydra(options.overrides, **how)
+    return show(options.overrides, multirun=options.multirun, values=options.values)
+
+
 def show_leaderboard(campaign: Path) -> int:
-    """The leaderboard of a campaign."""
+    """Print the leaderboard of a campaign."""
     from analysis.report.leaderboard import show
 
     return show(campaign)
 
 
 def report(options: argparse.Namespace) -> int:
-    """The report, on its own, of A against B, or against a reference."""
+    """Write the report, on its own, of A against B, or against a reference."""
     from jobs.errors import ReportError
 
     if options.reference is None and (options.tolerance is not None or options.allow_missing):

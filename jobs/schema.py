@@ -1,8 +1,9 @@
-"""The schema: types, units and meaning of every configuration value, once.
+"""The schema: type, unit, default and meaning of every configuration key.
 
-YAML under conf/ carries the values, Hydra merges them onto these classes and refuses unknown keys and
-wrong types, jobs/plan/legality.py holds the rules between fields. A field without a default must be given by
-a YAML file; `None` is the only spelling of "not set". Enum members are what a user types.
+The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
+types; jobs/plan/legality.py holds the rules between keys. A YAML file must set a key that has no default here. `None`
+(null in YAML) is the only spelling of "not set". A user sets a choice by the name of its Enum member.
+The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
 """
 
@@ -14,83 +15,111 @@ from enum import Enum
 
 
 class Norm(Enum):
-    """Normalisation layer, by LitGPT's name."""
+    """Normalization layer, by LitGPT's name."""
 
     RMSNorm = "RMSNorm"
+    """Scale by the root mean square."""
     LayerNorm = "LayerNorm"
+    """Subtract the mean, scale by the standard deviation."""
 
 
 class Mlp(Enum):
     """Feed-forward layer, by LitGPT's name."""
 
     LLaMAMLP = "LLaMAMLP"
+    """SwiGLU: two input matrices and one output matrix."""
     GptNeoxMLP = "GptNeoxMLP"
+    """GELU between one input and one output matrix."""
     LLaMAMoE = "LLaMAMoE"
+    """Mixture of SwiGLU experts (`model.experts`)."""
 
 
 @dataclass(kw_only=True)
 class RopeScaling:
-    """Llama 3.1's stretching of rotary frequencies to a longer context."""
+    """Llama 3.1's scaling of rotary frequencies to a longer context."""
 
     factor: float
+    """Divisor of the low frequencies."""
     low_freq_factor: float
+    """Frequencies with fewer than this many turns in the original context are divided by `factor`."""
     high_freq_factor: float
+    """Frequencies with more than this many turns stay; those in between are interpolated."""
     original_max_sequence_length: int
+    """Context length in tokens before the scaling."""
 
 
 @dataclass(kw_only=True)
 class Model:
-    """Architecture of a decoder-only transformer: numbers that decide shapes, nothing about how it runs."""
+    """Architecture of a decoder-only transformer: the numbers that decide its shapes."""
 
     name: str
+    """Name of the model in run names, tables and reports."""
     source: str
     """Where the numbers were read."""
     litgpt_name: str | None = None
-    """The same model in LitGPT's own table, where it has it; a test compares the two."""
+    """Name of the same model in LitGPT's own table; a test compares the two."""
     layers: int
+    """Transformer blocks."""
     heads: int
+    """Query heads of each layer."""
     kv_heads: int
-    """Key and value heads: fewer than `heads` is grouped-query attention."""
+    """Key and value heads; fewer than `heads` is grouped-query attention."""
     hidden_size: int
+    """Width of the residual stream."""
     head_size: int
+    """Width of one head."""
     intermediate_size: int
+    """Inner width of the feed-forward layer."""
     vocab_size: int
     """Rows of the embedding as allocated (LitGPT's `padded_vocab_size`)."""
     max_sequence_length: int
+    """Longest sequence in tokens; the rotary table ends there."""
     norm: Norm = Norm.RMSNorm
+    """Normalization layer."""
     norm_eps: float = 1e-5
+    """Number added to the variance before the root."""
     mlp: Mlp = Mlp.LLaMAMLP
+    """Feed-forward layer."""
     bias: bool = False
+    """Add a bias to the linear layers."""
     parallel_residual: bool = False
+    """Add attention and feed-forward to the same input (GPT-NeoX), not one after the other."""
     rope_base: int = 10000
+    """Base of the rotary frequencies."""
     rope_fraction: float = 1.0
     """Part of each head that is rotated."""
     rope_scaling: RopeScaling | None = None
+    """Scaling of rotary frequencies to a longer context; null: none."""
     tie_embeddings: bool = False
+    """Use one matrix as embedding and as head."""
     experts: int = 0
-    """Experts of a mixture-of-experts layer; 0 is a dense model."""
+    """Experts of a mixture-of-experts layer; 0: a dense model."""
     experts_per_token: int = 0
+    """Experts that compute each token; 0: a dense model."""
 
 
 class Strategy(Enum):
     """How data-parallel replicas are kept equal."""
 
     single = "single"
+    """One replica, so nothing to keep equal."""
     ddp = "ddp"
+    """Every rank holds everything; gradients are all-reduced."""
     fsdp = "fsdp"
+    """Fully sharded data parallel; `sharding` is what it shards."""
 
 
 class Sharding(Enum):
-    """What FSDP shards, by the names PyTorch's users know."""
+    """What FSDP shards, by PyTorch's names."""
 
     FULL_SHARD = "FULL_SHARD"
-    """Parameters, gradients and optimizer state over all ranks; parameters freed after forward (ZeRO 3)."""
+    """Shard parameters, gradients and optimizer state over all ranks; free parameters after forward (ZeRO 3)."""
     SHARD_GRAD_OP = "SHARD_GRAD_OP"
-    """As FULL_SHARD, but parameters stay whole between forward and backward (ZeRO 2)."""
+    """As FULL_SHARD, but keep parameters whole between forward and backward (ZeRO 2)."""
     NO_SHARD = "NO_SHARD"
-    """Every rank holds everything; gradients are all-reduced, as DDP does."""
+    """Hold everything on every rank; all-reduce gradients, as DDP does."""
     HYBRID_SHARD = "HYBRID_SHARD"
-    """FULL_SHARD within a node (or `data_shard` ranks), replicated across."""
+    """FULL_SHARD within a node (or `data_shard` ranks), replicas across nodes."""
 
 
 Schedule = Enum(
@@ -108,44 +137,47 @@ Schedule = Enum(
 
 
 class StageSplit(Enum):
-    """How layers are dealt to pipeline stages."""
+    """How layers are divided among pipeline stages."""
 
     even = "even"
-    """Every stage the same number of layers."""
+    """The same number of layers in every stage."""
     balanced = "balanced"
-    """Every stage about the same number of weights, embedding and head counted."""
+    """About the same number of weights in every stage, embedding and head counted."""
 
 
 @dataclass(kw_only=True)
 class Parallelism:
-    """How the model and the batch are cut over ranks; data parallelism is what tensor x pipeline x context leaves."""
+    """How the model and the batch are split over ranks; data parallelism is what tensor x pipeline x context leaves."""
 
     name: str
+    """Name of the choice in run names, tables and reports."""
     strategy: Strategy
+    """How data-parallel replicas are kept equal."""
     sharding: Sharding | None = None
-    """Only with strategy=fsdp."""
+    """What FSDP shards; only with strategy=fsdp."""
     data_replicate: int | None = None
-    """Copies of the weights that are kept equal; None: what `sharding` implies."""
+    """Copies of the weights that are kept equal; null: what `sharding` implies."""
     data_shard: int | None = None
-    """Ranks one FSDP shard group spans; None: what `sharding` implies."""
+    """Ranks of one FSDP shard group; null: what `sharding` implies."""
     tensor: int = 1
     """Ranks that share each matrix (TP)."""
     sequence_parallel: bool | None = None
-    """With TP, cut activations between the matrices along the sequence; None: wherever the engine can."""
+    """With TP, split activations between the matrices along the sequence; null: wherever the engine can."""
     loss_parallel: bool = True
-    """With TP, leave the logits cut along the vocabulary for the loss."""
+    """With TP, keep the logits split along the vocabulary for the loss."""
     pipeline: int = 1
     """Ranks that share the layers (PP)."""
     schedule: Schedule = Schedule["1F1B"]
-    """Order of the pipeline's micro-batches."""
+    """Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
     stages_per_rank: int | None = None
-    """Virtual stages: pieces of the model a pipeline rank holds; None: what `schedule` implies."""
+    """Pieces of the model that a pipeline rank holds (virtual stages); null: what `schedule` implies."""
     stage_split: StageSplit = StageSplit.even
+    """How layers are divided among pipeline stages."""
     stage_layers: list[int] | None = None
-    """Layers of every stage, first to last; None: what `stage_split` deals."""
+    """Layers of every stage, first to last; null: as `stage_split` divides them."""
     prefetch: int | None = None
-    """Layers whose FSDP weights are gathered ahead, in forward and in backward; None: PyTorch's choice, which is the
-    next one as far as the host is ahead of the device."""
+    """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
+    next layer as far as the host is ahead of the device."""
     context: int = 1
     """Ranks that share each sequence (CP)."""
 
@@ -154,7 +186,9 @@ class Precision(Enum):
     """Type of numbers."""
 
     float32 = "float32"
+    """32 bits, 24 of them precision."""
     bfloat16 = "bfloat16"
+    """16 bits, 8 of them precision."""
 
 
 class EngineKind(Enum):
@@ -165,56 +199,58 @@ class EngineKind(Enum):
     nemo = "nemo"
     """NeMo 2's recipe: Megatron-core's model and parallelism."""
     litgpt = "litgpt"
-    """LitGPT's own scripts through Lightning Fabric, as others run them: the baseline."""
+    """LitGPT's own scripts through Lightning Fabric, unchanged: the baseline."""
 
 
 class ActivationCheckpointing(Enum):
     """Which activations the backward pass computes again instead of keeping."""
 
     none = "none"
+    """Keep all activations."""
     selective = "selective"
-    """Keep what matrix products and attention computed, compute the rest again."""
+    """Keep the results of matrix products and attention, compute the rest again."""
     full = "full"
     """Keep the input of each layer only."""
 
 
 class WeightsReader(Enum):
-    """Which ranks read the checkpoint that a run starts from (job.init_from)."""
+    """Which ranks read the weights of `job.init_from`."""
 
     each = "each"
-    """Every rank reads what it needs of the file."""
+    """Every rank reads its part of the file."""
     node = "node"
-    """One rank of a node, and of each pipeline stage there, reads a weight and sends it to the others, one by one."""
+    """One rank of a node and pipeline stage reads each weight and sends it to the others."""
 
 
 class OptimizerLoop(Enum):
-    """How AdamW's update walks over the parameters, by PyTorch's names; the arithmetic is one."""
+    """Implementation of AdamW's update, by PyTorch's names; all compute the same."""
 
     fused = "fused"
-    """One kernel for all operations of many parameters."""
+    """One kernel for all operations on many parameters."""
     foreach = "foreach"
-    """One kernel an operation, for many parameters."""
+    """One kernel per operation, on many parameters."""
     single = "single"
-    """One kernel an operation and parameter; the least memory."""
+    """One kernel per operation and parameter; needs the least memory."""
 
 
 class Loss(Enum):
     """How the loss is computed from the last hidden states (native)."""
 
     whole = "whole"
-    """From the logits of every position, all in memory at once."""
+    """From the logits of all positions at once."""
     chunked = "chunked"
-    """From the logits of 1,024 positions at a time, and only of those that have a label."""
+    """From the logits of 1,024 positions at a time, of positions with a label only."""
 
 
 class Kernels(Enum):
-    """Whose GPU kernels compute norms, rotary embedding and SwiGLU."""
+    """GPU kernels of norms, rotary embedding and SwiGLU."""
 
     torch = "torch"
+    """PyTorch's."""
     liger = "liger"
-    """Liger's fused ones; refused where a rank has no GPU or not the package."""
+    """Liger's fused kernels (extra `liger`); the run ends with an error on a rank without GPU or package."""
     liger_or_torch = "liger_or_torch"
-    """Liger's, and torch's where a rank cannot have them; the record says which (`kernels` of `started`)."""
+    """Liger's, and PyTorch's on a rank without GPU or package; the run records which (`kernels` of `started`)."""
 
 
 @dataclass(kw_only=True)
@@ -222,42 +258,46 @@ class Engine:
     """The code that executes a training step."""
 
     kind: EngineKind
+    """What executes a training step."""
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
+    """Which activations the backward pass computes again instead of keeping."""
     compile: bool = False
-    """Compile by torch.compile: every layer (native), or the whole model (litgpt); NeMo has kernels of its own."""
+    """Compile with torch.compile: every layer (native) or the whole model (litgpt); not for nemo."""
     loss: Loss = Loss.whole
+    """How the loss is computed from the last hidden states (native)."""
     distributed_optimizer: bool = False
-    """Megatron's optimizer state cut over data-parallel ranks (nemo), which is ZeRO stage 1."""
+    """Shard Megatron's optimizer state over data-parallel ranks, as ZeRO stage 1 does (nemo)."""
     float8: bool = False
     """Multiply in float8 in all linear layers but the head, by torchao, on GPUs that have it (native)."""
     kernels: Kernels = Kernels.torch
-    """Also a group of its own: kernels=liger (native)."""
+    """GPU kernels of norms, rotary embedding and SwiGLU (native)."""
     weights: WeightsReader = WeightsReader.each
-    """Who reads `job.init_from` (native)."""
+    """Which ranks read the weights of `job.init_from` (native)."""
     prefetch_batches: int = 0
-    """Batches that a thread of the rank makes ahead of their step; 0: each is made in its step (native)."""
+    """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
     optimizer: OptimizerLoop | None = None
-    """None: fused on a GPU, single on a CPU (native)."""
+    """Implementation of AdamW's update; null: fused on a GPU, single on a CPU (native)."""
     parameters: Precision = Precision.float32
-    """Type of weights, gradients and optimizer state between steps (native, litgpt); bfloat16 halves their memory, and
-    small updates are lost in rounding. `job.precision` is the type of the arithmetic."""
+    """Type of weights, gradients and optimizer state between steps (native, litgpt). bfloat16 halves their memory and
+    loses small updates in rounding; `job.precision` is the type of the arithmetic."""
     hang_timeout_s: int = 600
-    """A step, or reading the data or a checkpoint, that takes longer ends the run; its record names who lagged."""
+    """Longest time of a step, or of reading data or a checkpoint; the watchdog then ends the run and records which
+    ranks were behind."""
     pace_every_steps: int | None = None
-    """How often ranks compare how long their own work takes, which names stragglers (native); None: 10, 0: never."""
+    """Steps between two comparisons of the ranks' own work, which find stragglers (native); null: 10, 0: never."""
     cpu_threads_per_rank: int = 1
-    """Compute threads of a rank on a CPU; ranks share the cores, so 1 is the honest default."""
+    """Compute threads of a rank on a CPU; the ranks of a node share its cores."""
 
 
 class Batching(Enum):
-    """How samples of different lengths become micro-batches (native; NeMo has padded)."""
+    """How samples of different lengths become micro-batches (native; nemo and litgpt: padded)."""
 
     padded = "padded"
-    """A row for each sample, as long as the longest of its micro-batch."""
+    """One row per sample, as long as the longest of its micro-batch."""
     bucketed = "bucketed"
-    """The same, but samples of similar length come into one micro-batch."""
+    """As padded, with samples of similar length in a micro-batch."""
     packed = "packed"
-    """One row for all samples of a micro-batch, end to end, each attending to itself alone."""
+    """One row for all samples of a micro-batch, end to end; attention stays within a sample."""
 
 
 @dataclass(kw_only=True)
@@ -265,8 +305,11 @@ class Lora:
     """Low-rank adapters that are trained instead of the weights."""
 
     rank: int
+    """Inner width of an adapter."""
     alpha: float
+    """Scale of an adapter's output, divided by `rank`."""
     dropout: float = 0.0
+    """Share of an adapter's inputs that training drops."""
 
 
 @dataclass(kw_only=True)
@@ -274,55 +317,68 @@ class Job:
     """What is trained, for how long, and with which hyperparameters."""
 
     name: str
+    """Name of the choice in tables and reports."""
     steps: int | None = None
-    """Optimizer steps; give either this or `epochs`."""
+    """Optimizer steps; set either this or `epochs`."""
     epochs: int | None = None
-    """Passes over the data; an incomplete last global batch is left out."""
+    """Passes over the data, without an incomplete last global batch; set either this or `steps`."""
     sequence_length: int
     """Longest sample in tokens."""
     micro_batch_size: int
-    """Sequences per rank and forward pass (MBS); packed, the mean of them."""
+    """Sequences per rank and forward pass (MBS); with batching=packed their mean."""
     batching: Batching = Batching.padded
+    """How samples of different lengths become micro-batches (native; nemo and litgpt: padded)."""
     bucket_batches: int | None = None
-    """Global batches whose samples are sorted by length together; only with batching=bucketed, None: 8."""
+    """Global batches whose samples are sorted by length together; only with batching=bucketed, null: 8."""
     precision: Precision
-    """Type of the arithmetic; weights and optimizer state are of `engine.parameters`."""
+    """Type of the arithmetic; `engine.parameters` is the type of weights and optimizer state."""
     learning_rate: float
+    """Highest learning rate, reached after the warm-up."""
     min_learning_rate: float
-    """Where the cosine ends."""
+    """Learning rate at the end of the cosine decay."""
     warmup_steps: int
     """Steps of linear warm-up of the learning rate."""
     weight_decay: float
+    """AdamW's weight decay."""
     beta1: float
+    """AdamW's decay of the mean of gradients."""
     beta2: float
+    """AdamW's decay of the mean of squared gradients."""
     clip_norm: float | None = None
-    """Largest gradient norm; None: no clipping."""
+    """Largest gradient norm; null: no clipping."""
     seed: int
+    """Seed of initial weights, sample order and random data."""
     init_from: str | None = None
-    """A LitGPT checkpoint directory to start from; None: random weights from `seed`."""
+    """LitGPT checkpoint directory whose weights the run starts from; null: random weights from `seed`."""
     lora: Lora | None = None
-    """Train low-rank adapters and leave the weights; None: train all weights."""
+    """Low-rank adapters to train instead of the weights (nemo, litgpt); null: train all weights."""
     export: bool = False
     """Write a LitGPT checkpoint directory at the end."""
     checkpoint_every_steps: int | None = None
-    """None: no checkpoint."""
+    """Steps between two checkpoints; null: no checkpoint."""
     checkpoint_in_background: bool = True
-    """Training waits for a copy in host memory only, and goes on while that is written (native)."""
+    """Continue training while a checkpoint is written from a copy in host memory (native)."""
     keep_checkpoints: int = 2
-    """Newest checkpoints that stay on disk."""
+    """Number of newest checkpoints that stay on disk."""
     unmeasured_steps: int
     """First steps of every attempt that steady figures leave out (warm-up rule)."""
 
 
 class Source(Enum):
-    """Kind of text a run trains on."""
+    """Kind of samples that a run trains on."""
 
     stdlib = "stdlib"
+    """Source text of Python's standard library."""
     docstrings = "docstrings"
+    """Docstrings of Python's standard library as prompts and responses."""
     text = "text"
+    """Text files of your own (`data.path`)."""
     alpaca = "alpaca"
+    """Prompts and responses in Alpaca's JSON (`data.path`)."""
     pubmedqa = "pubmedqa"
+    """Questions and answers in PubMedQA's JSON (`data.path`)."""
     random = "random"
+    """Random tokens: speed only, the loss has no meaning."""
 
 
 INSTRUCTIONS = frozenset({Source.docstrings, Source.alpaca, Source.pubmedqa})
@@ -333,7 +389,9 @@ class TooLong(Enum):
     """What happens to a sample longer than `job.sequence_length`."""
 
     refuse = "refuse"
+    """Refuse the data."""
     truncate = "truncate"
+    """Cut the sample."""
 
 
 @dataclass(kw_only=True)
@@ -341,67 +399,79 @@ class Data:
     """The text, its tokenizer, and how samples are made of it."""
 
     name: str
+    """Name of the choice in tables and reports."""
     source: Source
+    """Kind of samples."""
     path: str | None
-    """File, directory of .txt files (text) or one with train.json (instructions); None for the others."""
+    """File, directory of .txt files (text) or directory with train.json (instructions); null for the other sources."""
     tokenizer: str | None = None
-    """Directory with tokenizer.json or tokenizer.model, or that file; None: a byte-level BPE trained on the text."""
+    """tokenizer.json or tokenizer.model, or its directory; null: a byte-level BPE trained on the text."""
     bpe_vocab_size: int = 2048
-    """Size of that BPE; no larger than `model.vocab_size`."""
+    """Vocabulary of that BPE; at most `model.vocab_size`."""
     max_samples: int | None = None
-    """Use only the first so many samples."""
+    """Number of samples to use, from the first; null: all."""
     held_out_samples: int = 0
-    """Of those, the last so many are never trained on; `stages.evaluate` computes the loss on them."""
+    """Last samples of those that no step trains on; `stages.evaluate` computes the loss on them."""
     mask_prompt: bool = False
-    """Instruction data: no loss on the prompt (LitGPT's default is False)."""
+    """Leave prompts out of the loss (instruction data)."""
     too_long: TooLong = TooLong.refuse
+    """What happens to a sample longer than `job.sequence_length`."""
     # Not an interpolation, which OmegaConf would parse anew for every point of a sweep.
     cache_dir: str = field(default_factory=lambda: f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/slurmscale/data")
-    """Tokenized data, by content; must be visible on the nodes. By default below $XDG_CACHE_HOME, else ~/.cache."""
+    """Directory of tokenized data; the nodes must see it. By default below $XDG_CACHE_HOME, else ~/.cache."""
 
 
 class ScalingMode(Enum):
     """What stays fixed when ranks are added."""
 
     strong = "strong"
+    """The global batch."""
     weak = "weak"
+    """The batch per rank."""
 
 
 @dataclass(kw_only=True)
 class Scaling:
-    """Strong: the global batch stays; weak: the batch per rank stays."""
+    """Global batch of a run, by what stays fixed when ranks are added."""
 
     mode: ScalingMode
+    """What stays fixed when ranks are added."""
     global_batch_size: int | None = None
-    """Sequences per optimizer step (GBS); with mode=strong."""
+    """Sequences per optimizer step (GBS) with mode=strong; null: 8, or the least larger number that all points of the
+    sweep can take."""
     sequences_per_rank: int | None = None
-    """GBS divided by ranks; with mode=weak."""
+    """GBS divided by the number of ranks, with mode=weak."""
 
 
 @dataclass(kw_only=True)
 class Gpu:
-    """What one accelerator is, from its data sheet."""
+    """One accelerator, by its data sheet."""
 
     name: str
+    """Name of the accelerator in tables and reports."""
     source: str
+    """Where the numbers were read."""
     device_name: str | None = None
-    """What torch calls the device, whole: an H200 NVL, or a slice by MIG, is not given the peak of an H200."""
+    """Name of the device in torch, complete: an H200 NVL, or a MIG slice, does not get the peak of an H200."""
     compute_capability: float | None = None
-    """NVIDIA's number of what its cores can do (developer.nvidia.com/cuda-gpus); None: not NVIDIA's, or not known."""
+    """NVIDIA's compute capability (developer.nvidia.com/cuda-gpus); null: another vendor's, or unknown."""
     memory_gb: float | None = None
+    """Memory of the device."""
     peak_bf16_tflops: float | None = None
-    """Dense, no sparsity."""
+    """Dense bfloat16 peak, without sparsity; the reference of MFU."""
     peak_fp16_tflops: float | None = None
+    """Dense float16 peak, without sparsity."""
     peak_fp32_tflops: float | None = None
+    """Dense float32 peak."""
 
 
 class ContainerRuntime(Enum):
     """What starts the ranks inside the cluster's container."""
 
     pyxis = "pyxis"
-    """The plugin that gives srun --container-image."""
+    """The Slurm plugin that adds srun --container-image."""
     apptainer = "apptainer"
-    """`apptainer exec` in front of every rank; also Singularity's, where it has that name."""
+    """`apptainer exec` before every rank; also Singularity where it has that name."""
 
 
 class LauncherKind(Enum):
@@ -458,91 +528,107 @@ class LauncherKind(Enum):
 
 @dataclass(kw_only=True)
 class Cluster:
-    """A machine: what a node has, what the scheduler wants, how a job sets itself up there."""
+    """A machine: its nodes, its scheduler, and how a job prepares its environment there."""
 
     name: str
-    source: str
+    """Name of the cluster in tables and reports."""
     launcher: LauncherKind = LauncherKind.slurm
     """The launcher of this cluster: used unless another one is chosen, and previewed by launcher=dry."""
+    source: str | None = None
+    """Where the numbers were read."""
     ranks_per_node: int
     """GPUs of a node, or ranks that a CPU node takes."""
     max_nodes: int | None = None
+    """Most nodes that a job may ask for."""
     max_wall_time_min: int | None = None
+    """Longest time limit that a job may ask for."""
     cpus_per_rank: int | None = None
+    """CPU cores that a job asks for per rank; null: the scheduler's default."""
     memory_gb_per_node: int | None = None
+    """Memory that a job asks for on each node; 0: all of Slurm's, null: the scheduler's default."""
     gpus: bool
-    """Ask the scheduler for GPUs; False for CPU nodes."""
+    """Ask the scheduler for one GPU per rank; false for CPU nodes."""
     network_gb_per_s: float | None = None
-    """GB/s in one direction that two nodes, or a GPU of each, reach by the data sheet; the doctor compares with it."""
+    """Bandwidth in one direction between two nodes, or GPUs of two nodes, by the data sheet; `slurmscale doctor`
+    compares with it."""
     service_units_per_node_hour: float | None = None
-    """What the site charges for a whole node and hour; the report then tells what runs cost. None: it does not."""
+    """Service units that the site charges for a node and hour; null: reports have no costs in service units."""
     exclusive: bool = False
-    partition: str | None
-    account: str | None
+    """Ask for whole nodes (sbatch --exclusive)."""
+    partition: str | None = None
+    """Partition (PBS: queue) of the jobs; null: the default one."""
+    account: str | None = None
+    """Account (PBS: project) that pays; null: your default one."""
     qos: str | None = None
+    """Quality of service of the jobs; null: the account's default."""
     constraint: str | None = None
-    modules: list[str]
+    """Features that nodes must have (sbatch --constraint)."""
+    modules: list[str] = field(default_factory=list)
     """Environment modules loaded before the ranks start."""
-    container: str | None
-    """Image that the ranks run in, as `container_runtime` names it."""
+    container: str | None = None
+    """Image that the ranks run in, as `container_runtime` names it; null: no container."""
     container_runtime: ContainerRuntime = ContainerRuntime.pyxis
-    container_mounts: list[str]
-    """HOST_PATH:PATH each; apptainer sees runs_dir, data.cache_dir and job.init_from besides."""
-    setup: list[str]
-    """Shell lines run in the batch script before the ranks start."""
-    env: dict[str, str]
-    """Environment of the ranks."""
-    sbatch: dict[str, str]
-    """Any further sbatch options, without the dashes."""
+    """What starts the ranks inside the container."""
+    container_mounts: list[str] = field(default_factory=list)
+    """Mounts of the form HOST_PATH:PATH; apptainer also mounts runs_dir, data.cache_dir and job.init_from."""
+    setup: list[str] = field(default_factory=list)
+    """Shell lines of the batch script before the ranks start."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables of the ranks."""
+    sbatch: dict[str, str] = field(default_factory=dict)
+    """Further sbatch options, without the dashes."""
     pbs: dict[str, str] = field(default_factory=dict)
-    """Any further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
+    """Further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
     pbs_totals: bool = False
     """Ask PBS for ncpus, ngpus and mem of the whole job, where a site does not take `select`."""
     python: str | None = None
-    """Python command on the nodes (in the container, if any); None: the one that submits."""
+    """Python command on the nodes (in the container, if any); null: the Python that submits."""
 
 
 @dataclass(kw_only=True)
 class Launcher:
-    """Who starts the ranks."""
+    """What starts the ranks, and when it starts them again."""
 
     kind: LauncherKind
+    """What starts the ranks."""
     max_running: int | None = None
-    """Slurm array tasks, or points of a pilot, that run at once; None: as many as Slurm lets, or as fit."""
+    """Most array tasks, or points of a pilot, that run at once; null: no limit."""
     requeues: int = 3
-    """Times a run goes on by itself after a fault of the machine, or at its time limit from a checkpoint; 0: never."""
+    """Most restarts of a run after a fault of the machine, or at its time limit from a checkpoint; 0: none."""
     requeue_pause_s: int = 30
-    """Least pause before it goes on after a fault; doubles with each further one, up to half an hour."""
+    """Shortest pause before a restart after a fault; it doubles with each further one, up to half an hour."""
     pilot_nodes: int | None = None
     """Whole nodes of the one job of launcher=pilot."""
     pilot_wall_time_min: int | None = None
-    """Its time limit; `wall_time_min` is that of a point inside it."""
+    """Time limit of the job of launcher=pilot; `wall_time_min` is the limit of a point inside it."""
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """What a stage beside training asks of the scheduler: one process in a job of its own."""
+    """Resources of a stage beside training, which is one process in a job of its own."""
 
     partition: str | None = None
-    """None: the cluster's, with its constraint and further sbatch options."""
+    """Partition of the stage; null: the cluster's, with its constraint and further sbatch options."""
     cpus: int
+    """CPU cores of the stage."""
     memory_gb: int | None = None
-    """None: what the partition gives."""
+    """Memory of the stage; null: the partition's default."""
     gpus: int | None = None
-    """None: one to evaluate where the cluster has GPUs; to prepare and report need none."""
+    """GPUs of the stage; null: one to evaluate where the cluster has GPUs, else none."""
     wall_time_min: int
+    """Time limit of the stage."""
 
 
 @dataclass(kw_only=True)
 class Stages:
-    """What goes before and after training, in a chain of jobs; None: not a stage."""
+    """Stages before and after training, in a chain of jobs; null: no such stage."""
 
     prepare: Stage | None = None
-    """One job that tokenizes the data of all runs before any trains; None: at submission."""
+    """One job that tokenizes the data of all runs before any of them trains; null: tokenize at submission."""
     evaluate: Stage | None = None
-    """After each run, the loss on the samples held out (`data.held_out_samples`)."""
+    """A job after each run that computes the loss on the held-out samples (`data.held_out_samples`)."""
     report: Stage | None = None
-    """`slurmscale report`, after all others."""
+    """A job after all others that runs `slurmscale report`."""
 
 
 class Counted(Enum):
@@ -556,55 +642,61 @@ class Counted(Enum):
 
 @dataclass(kw_only=True)
 class Contest:
-    """The rules of a contest: what a run must be to count, and how attempts are judged against the baseline.
+    """Rules of a contest: what a run must be to count, and how attempts are compared with the baseline.
 
     The experiment file that holds them sets the run's own values from them.
     """
 
     name: str
+    """Name of the contest in reports."""
     source: str
     """Where the rules were read."""
     model: str
-    """Name of the model; a run of another one, or of other data, is a rehearsal and says so."""
+    """Name of the model; a run of another model is a rehearsal."""
     data: str
-    """Name of the data."""
+    """Name of the data; a run on other data is a rehearsal."""
     nodes: int
+    """Nodes of every run."""
     ranks_per_node: int
+    """Ranks per node of every run."""
     wall_time_min: int
-    """Longest time limit that may be asked for, and longest run."""
+    """Longest time limit, and longest run."""
     samples: int
     """Samples of an epoch."""
     epochs: int
+    """Epochs of every run."""
     sequence_length: int
     """Longest sample in tokens."""
     lora: bool = False
     """Whether low-rank adapters count."""
     counted: Counted = Counted.training
-    """The time that is compared."""
+    """Time that is compared."""
     loss_steps: int = 2
-    """The loss of a run is its mean over so many last steps ..."""
+    """Last steps whose mean loss is the loss of a run."""
     loss_tolerance: float = 0.05
-    """... and may be this share of the baseline's away from it, ..."""
+    """Largest difference from the baseline's loss, as a share of it."""
     loss_spreads: float = 3.0
-    """... or so many standard deviations of the baseline's repeats, where that is more."""
+    """Largest difference in standard deviations of the baseline's repeats; the larger of both limits counts."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """One point of a sweep: everything a job needs to know, frozen in its run directory."""
+    """One point of a sweep: the complete configuration of a job, frozen in its run directory."""
 
     runs_dir: str
-    """Where sweep directories are made."""
+    """Directory of all sweep directories."""
     sweep: str | None
-    """Name of the sweep directory; None: first model and time of day."""
+    """Name of the sweep directory; null: first model and time of day."""
     name: str | None = None
-    """Name of the run directory; None: made from the choices."""
+    """Name of the run directory; null: made from the choices."""
     repeat: int
-    """Which repetition of the same point this is; sweep over it for a spread."""
+    """Number of this repeat of the same point; sweep over it to measure the spread."""
     nodes: int
+    """Nodes of the job."""
     ranks_per_node: int
+    """Ranks on each node, one per GPU; the world size is nodes x ranks_per_node."""
     wall_time_min: int
-    """Time limit asked of the scheduler."""
+    """Time limit that the job asks for."""
     model: Model
     parallelism: Parallelism
     engine: Engine
@@ -616,11 +708,11 @@ class Run:
     launcher: Launcher
     stages: Stages = field(default_factory=Stages)
     contest: Contest | None = None
-    """Rules that this run keeps; None: none."""
+    """Rules of a contest that this run keeps; null: none."""
 
     @property
     def ranks(self) -> int:
-        """World size."""
+        """Return the world size."""
         return self.nodes * self.ranks_per_node
 
     @property
@@ -630,7 +722,7 @@ class Run:
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences per optimizer step (GBS), by the scaling mode."""
+        """Return the sequences per optimizer step (GBS), by the scaling mode."""
         if self.scaling.mode is ScalingMode.weak:
             assert self.scaling.sequences_per_rank is not None
             return self.scaling.sequences_per_rank * self.ranks

@@ -134,7 +134,8 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(name, changes, campaign)
     baseline = compose_one([*campaign.base, *where], BASELINE)
-    tried = compose_one([*campaign.base, *where, *changes], name)
+    # The baseline's overrides contain its global batch, which would otherwise follow a change of the micro-batch.
+    tried = compose_one([*baseline.overrides, *changes], name)
     refuse_another_task(name, tried.run, baseline.run)
     refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
     beside = campaign.first(f"{name}-{BASELINE}")

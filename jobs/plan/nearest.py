@@ -1,7 +1,7 @@
 """The legal runs nearest to an illegal one, as overrides to paste.
 
-Three spaces, each searched only when the one before holds nothing legal: the degrees of parallelism on the ranks given;
-other counts of nodes and ranks; another global batch. Called for a run that the grid or batch rules refuse.
+Search three spaces, each only when the one before holds nothing legal: the degrees of parallelism on the given ranks;
+other counts of nodes and ranks; another global batch.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ Change = tuple[tuple[str, int | None], ...]
 
 
 def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> list[str]:
-    """At most `count` sets of overrides that each make the run legal, nearest first; empty when there is none.
+    """Return at most `count` sets of overrides that each make a run legal, nearest first; an empty list without any.
 
-    The run's counts are positive; it stays as it is and is never among the answers. Distance is the sum of
-    |log2(new / old)| over the keys that change; equally near are ordered by the number of keys, values before null,
-    then KEYS and values.
+    The run's counts must be positive; the run itself does not change. Distance is the sum of |log2(new / old)| over the
+    keys that change; equal distances are ordered by the number of keys, values before null, then KEYS and values.
     """
     given = {key: value_of(run, key) for key in KEYS}
     for space in (degrees, sizes, batches):
@@ -54,7 +53,7 @@ def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> lis
 
 
 def degrees(run: Run) -> Iterator[Choice]:
-    """Every product of DEGREES that divides the ranks, with every cut of the data axes."""
+    """Yield every product of DEGREES that divides the ranks, with every split of the data axes."""
     keys = data_keys(run)
     for cut, dp in cuts(run.ranks):
         yield from ({**cut, **data} for data in kept_or_unset(run, dp))
@@ -64,7 +63,7 @@ def degrees(run: Run) -> Iterator[Choice]:
 
 
 def sizes(run: Run) -> Iterator[Choice]:
-    """Other counts of nodes and ranks per node, each degree as given or 1."""
+    """Yield other counts of nodes and ranks per node, each degree as given or 1."""
     options = [{1, max(1, value_of(run, key) or 1)} for key in DEGREES]
     for nodes, ranks_per_node in itertools.product(counts_near(run.nodes), counts_near(run.ranks_per_node)):
         for values in itertools.product(*options):
@@ -75,7 +74,7 @@ def sizes(run: Run) -> Iterator[Choice]:
 
 
 def batches(run: Run) -> Iterator[Choice]:
-    """The global batches on both sides of the one given that degrees make whole, for every pipeline rank too."""
+    """Yield the nearest global batches below and above the given one that whole micro-batches make."""
     weak = run.scaling.mode is ScalingMode.weak
     key = RANK_BATCH if weak else GLOBAL_BATCH
     given = value_of(run, key) or 0
@@ -88,7 +87,7 @@ def batches(run: Run) -> Iterator[Choice]:
 
 
 def cuts(ranks: int, keys: tuple[str, ...] = DEGREES) -> Iterator[tuple[dict[str, int], int]]:
-    """Every choice of DEGREES whose product divides the ranks, with the data-parallel degree that it leaves."""
+    """Yield every choice of DEGREES whose product divides the ranks, with the data-parallel degree that remains."""
     if not keys:
         yield {}, ranks
         return
@@ -98,19 +97,19 @@ def cuts(ranks: int, keys: tuple[str, ...] = DEGREES) -> Iterator[tuple[dict[str
 
 
 def data_keys(run: Run) -> list[str]:
-    """The data axes that the user set."""
+    """Return the data axes that the user set."""
     return [key for key in DATA if value_of(run, key) is not None]
 
 
 def kept_or_unset(run: Run, dp: int) -> list[Choice]:
-    """The data axes that the user set, each unset or, where that divides dp, as given."""
+    """Return every way to unset data axes that the user set, or to keep those that divide dp."""
     keys = data_keys(run)
     options = [(None, value) if (value := value_of(run, key)) and dp % value == 0 else (None,) for key in keys]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*options)]
 
 
 def counts_near(count: int) -> list[int]:
-    """Counts to try in place of this one: its divisors and, up to its double, all that are nearby."""
+    """Return the counts to try in place of this one: its divisors and, up to its double, all nearby ones."""
     nearby = range(max(1, count - NEARBY), min(2 * count, count + NEARBY) + 1)
     return sorted({*nearby, *divisors(count)})
 
@@ -119,18 +118,18 @@ def counts_near(count: int) -> list[int]:
 
 
 def value_of(run: Run, key: str) -> int | None:
-    """What the run has under a dotted key."""
+    """Return the value of a dotted key of a run."""
     value: int | None = attrgetter(key)(run)
     return value
 
 
 def changed(given: Choice, choice: Choice) -> Change:
-    """What a choice changes; empty when nothing."""
+    """Return the changes that a choice makes."""
     return tuple((key, choice[key]) for key in KEYS if key in choice and choice[key] != given[key])
 
 
 def applied(run: Run, change: Change) -> Run:
-    """A new run with the change; parts that stay are shared."""
+    """Return a new run with the change; it shares the sections that stay."""
     parts: dict[str, dict[str, Any]] = {}
     for key, value in change:
         part, _, name = key.rpartition(".")
@@ -140,7 +139,7 @@ def applied(run: Run, change: Change) -> Run:
 
 
 def distance(given: Choice, change: Change) -> tuple[float, int, bool, list[tuple[int, int]]]:
-    """What choices are ordered by; rounded, so that equal distances are equal."""
+    """Return the sort key of changes; distances are rounded so that equal ones compare equal."""
     far = sum(
         UNSET_DISTANCE if value is None else abs(math.log2(value / max(1, given[key] or 1))) for key, value in change
     )
@@ -149,5 +148,5 @@ def distance(given: Choice, change: Change) -> tuple[float, int, bool, list[tupl
 
 
 def typed(change: Change) -> str:
-    """The overrides that a user would type."""
+    """Return the overrides of a change."""
     return " ".join(f"{key}={'null' if value is None else value}" for key, value in change)

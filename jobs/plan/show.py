@@ -1,11 +1,13 @@
-"""`slurmscale plan`: what the overrides come to, without preparing anything."""
+"""`slurmscale plan`: print the points of the overrides and their layout; prepare nothing."""
 
 from __future__ import annotations
 
 from functools import cache
 
+from hydra.core.global_hydra import GlobalHydra
+
 from jobs.layout import layout_of
-from jobs.plan.compose import compose
+from jobs.plan.compose import compose, composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.pipeline_stages import held_layers
@@ -17,27 +19,34 @@ from jobs.schema import EngineKind, Run
 MOST_NAMES = 4
 
 
-def show(overrides: list[str], *, multirun: bool) -> int:
-    """Print the plan table with its warnings, every mesh once, calls of LitGPT and, of a single run, every value."""
-    runs = [point.run for point in compose(overrides, multirun=multirun)]
+def show(overrides: list[str], *, multirun: bool, values: bool = False) -> int:
+    """Print every value of each run if `values`, LitGPT's calls, then the plan table, warnings and each mesh once."""
+    points = compose(overrides, multirun=multirun, to_submit=False)
+    runs = [point.run for point in points]
     out = console()
+    if values:
+        for run in runs:
+            out.print(
+                *([f"# {run.name}"] if len(runs) > 1 else []), dump_run(run), sep="\n", markup=False, highlight=False
+            )
+    for run in runs:
+        if run.engine.kind is EngineKind.litgpt:
+            out.print(f"{described(run)}\n", markup=False, highlight=False, soft_wrap=True)
     out.print(plan_table(runs))
     for note in plan_notes(runs):
         out.print(note, markup=False)
+    unset = dict.fromkeys(key for point in points for key in point.unset)
+    if unset:
+        out.print(f"to submit, set also {' '.join(f'{key}=VALUE' for key in unset)}", markup=False)
     for mesh, names in meshes(runs, min(WIDTH, out.width)).items():
         heading = f"\n{listed(names)}:\n" if len(runs) > 1 else "\n"
         # soft_wrap: a drawing that a narrow terminal breaks is better than one that is cut.
         out.print(heading + mesh, markup=False, highlight=False, soft_wrap=True)
-    for run in runs:
-        if run.engine.kind is EngineKind.litgpt:
-            out.print(f"\n{described(run)}", markup=False, highlight=False, soft_wrap=True)
-    if len(runs) == 1:
-        out.print("", dump_run(runs[0]), sep="\n", markup=False, highlight=False)
     return 0
 
 
 def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
-    """Every drawing once, with the names of the runs it is of."""
+    """Return every drawing once, with the names of its runs."""
     drawn = cache(draw)
     found: dict[str, list[str]] = {}
     for run in runs:
@@ -46,7 +55,21 @@ def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
 
 
 def listed(names: list[str]) -> str:
-    """Names, or the first of them and how many more."""
+    """Return names, or the first of them and the number of the others."""
     shown = ", ".join(names[:MOST_NAMES])
     more = len(names) - MOST_NAMES
     return f"{shown} and {more} more of this layout" if more > 0 else shown
+
+
+def show_as_hydra(
+    overrides: list[str], *, cfg: str | None, package: str | None, resolve: bool, info: str | None
+) -> int:
+    """Print what Hydra prints for --cfg, a composed configuration in YAML, or for --info; prepare nothing."""
+    with composing(overrides):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        if cfg is not None:
+            hydra.show_cfg("config", overrides, cfg_type=cfg, package=package, resolve=resolve)
+        else:
+            hydra.show_info(info or "all", "config", overrides)
+    return 0

@@ -1,4 +1,4 @@
-"""The plan table: what a sweep is going to do, one row a point, for a person."""
+"""The plan table, which `plan` and `submit` print: one row per run, with a sum and warnings."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
 from jobs.schema import Batching, Run
 
-# Wide enough for any table when nobody's terminal sets a width: a log file must not lose columns.
+# Wide enough for any table: a log file must not lose columns.
 LOG_WIDTH = 240
 
 
 def console() -> Console:
-    """Where people read: the terminal's width on a terminal, wide in a file."""
+    """Return a console as wide as the terminal, or wide enough for any table in a file."""
     probe = Console()
     return probe if probe.is_terminal else Console(width=LOG_WIDTH)
 
 
 def plan_table(runs: list[Run]) -> Table:
-    """One row a run."""
+    """Return a table with one row per run."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", overflow="fold")
     layouts = [layout_of(run) for run in runs]
@@ -41,7 +41,7 @@ def plan_table(runs: list[Run]) -> Table:
         hours = gpu_hours_limit(run)
         degrees = (layout.dp, *map(layout.degree, axes))
         table.add_row(
-            Text(run.name or ""),  # Text: a run's name is no markup
+            Text(run.name or ""),  # Text: a run's name is not markup
             str(run.nodes),
             str(run.ranks),
             " x ".join(map(str, degrees)),
@@ -54,12 +54,12 @@ def plan_table(runs: list[Run]) -> Table:
 
 
 def batching(run: Run) -> str:
-    """How samples become micro-batches, where it is not as always."""
+    """Return how samples become micro-batches, where that is not the default."""
     return "" if run.job.batching is Batching.padded else f", {run.job.batching.name}"
 
 
 def plan_notes(runs: list[Run]) -> list[str]:
-    """The sum of the table and every warning once, with the runs it concerns."""
+    """Return the sum of the table, and every warning once with its runs."""
     hours = [gpu_hours_limit(run) for run in runs]
     known = [value for value in hours if value is not None]
     total = f", at most {sum(known):,.1f} GPU-hours" if known else ""
@@ -75,5 +75,5 @@ def plan_notes(runs: list[Run]) -> list[str]:
 
 
 def duration(minutes: int) -> str:
-    """Hours and minutes as Slurm writes them."""
+    """Return a time limit as Slurm writes it, such as 1:00:00."""
     return f"{minutes // 60}:{minutes % 60:02d}:00"

@@ -38,7 +38,7 @@ SAMPLES, HELD_OUT = 1000, 8
 STOCK = ("engine=litgpt",)
 PADDED = ("engine=native", "engine.optimizer=fused")
 PACKED = (*PADDED, "job.batching=packed", "engine.loss=chunked")
-EVERYTHING = (*PACKED, "kernels=liger_or_torch", "engine.prefetch_batches=2")
+EVERYTHING = (*PACKED, "engine.kernels=liger_or_torch", "engine.prefetch_batches=2")
 EPOCHS = {"stock": STOCK, "padded": PADDED, "packed": PACKED, "everything": EVERYTHING}
 EPOCH = (
     "job=finetune_full",

@@ -15,14 +15,70 @@ import pytest
 
 from tests.support.paths import ROOT
 
+OURS = ("jobs", "analysis", "conf", "sbatch")
+
+
+@pytest.fixture
+def strangers(tmp_path: Path) -> Path:
+    """A project whose packages have the names of ours, and end every program that imports them."""
+    for name in OURS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('a stranger')")
+    return tmp_path
+
+
+def run_beside(strangers: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a project that has folders of our names in its directory, and before ours on PYTHONPATH."""
+    env = {**os.environ, "PYTHONPATH": f"{strangers}:{ROOT}"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=strangers, env=env, capture_output=True, text=True, check=False
+    )
+
 
 @pytest.mark.slow
-def test_a_wheel_holds_the_four_packages_and_works_from_another_directory(tmp_path: Path) -> None:
+def test_a_run_and_its_report_ignore_packages_of_the_same_names(strangers: Path) -> None:
+    submit = ["submit", "--wait", "data=random", "job.steps=4", "ranks_per_node=1", "sweep=s"]
+    for command in (submit, ["status", "runs/s"], ["report", "runs/s"]):
+        done = run_beside(strangers, "-m", "slurmscale", *command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (strangers / "runs/s/report.html").exists()
+
+
+def test_the_python_api_composes_plans_submits_and_reads_states(strangers: Path) -> None:
+    program = """
+import slurmscale
+
+(run,) = slurmscale.compose("nodes=2", "cluster=aspire2a")
+assert (run.ranks, run.cluster.account) == (8, None)
+small, large = slurmscale.plan("nodes=1,2", "job.micro_batch_size=1", multirun=True)
+assert (small["ranks"], large["ranks"], large["accumulation"]) == (2, 4, 2)
+sweep = slurmscale.submit("launcher=dry", "sweep=s")
+assert [item.state.value for item in slurmscale.status(sweep)] == ["prepared"]
+try:
+    slurmscale.compose("nodez=2")
+except slurmscale.SuiteError as error:
+    assert "Did you mean nodes" in str(error)
+assert slurmscale.main(["plan"]) == 0
+"""
+    done = run_beside(strangers, "-c", program)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_another_package_that_is_imported_already_is_an_error_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/__init__.py").touch()
+    done = run_beside(tmp_path, "-c", "import jobs, slurmscale")
+    assert "ImportError: slurmscale has a package named 'jobs', and this program has imported another" in done.stderr
+    assert f"{tmp_path}/jobs/__init__.py. Import slurmscale before it" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_directory(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True,
                    capture_output=True)  # fmt: skip
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"jobs", "analysis", "conf", "sbatch"}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {*OURS, "slurmscale.py"}
     assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "analysis/report/page.html.j2", "analysis/report/page.js",
             "analysis/compare/published.csv"} <= set(names)  # fmt: skip
 
@@ -47,7 +103,7 @@ def test_a_wheel_holds_the_four_packages_and_works_from_another_directory(tmp_pa
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["submit", "--help"], ["plan", "model=llama31_405b", "cluster=xe9680_h100", "job.micro_batch_size=1"],
-     ["doctor"], ["status", "nowhere"], ["report", "nowhere"]],
+     ["doctor"], ["status", "nowhere"], ["explain", "job"], ["report", "nowhere"]],
 )  # fmt: skip
 def test_light_commands_import_no_torch(arguments: list[str]) -> None:
     code = f"""
@@ -58,6 +114,8 @@ try:
 except SystemExit:
     pass
 heavy = {{"torch", "litgpt", "lightning", "transformers"}} & set(sys.modules)
+if {arguments[0]!r} != "report":
+    heavy |= {{"pandas", "plotly", "argcomplete"}} & set(sys.modules)
 sys.exit(f"imported {{heavy}}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -75,7 +75,7 @@ def test_what_the_doctor_says_is_what_it_is_shown_to_say(tmp_path: Path) -> None
 
 def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
     shown = [block for block in blocks("") if block.startswith("slurmscale plan:")]
-    mistakes = ("job.micro_batch_size=3", "parallelism.tensor=8 ranks_per_node=8")
+    mistakes = ("scaling.global_batch_size=8 job.micro_batch_size=3", "parallelism.tensor=8 ranks_per_node=8")
     for refusal, mistake in zip(shown, mistakes, strict=True):
         done = run(f"slurmscale plan {mistake}", tmp_path)
         assert done.returncode == 2
@@ -124,7 +124,6 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
         "model",
         "parallelism",
         "engine",
-        "kernels",
         "job",
         "data",
         "scaling",

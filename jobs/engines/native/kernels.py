@@ -27,7 +27,9 @@ def usable(asked: Kernels, device: torch.device) -> Kernels:
         return Kernels.liger
     if asked is Kernels.liger_or_torch:
         return Kernels.torch
-    raise ConfigError(f"kernels=liger is not available: {why}. Set kernels=liger_or_torch, or kernels=torch.")
+    raise ConfigError(
+        f"engine.kernels=liger is not available: {why}. Set engine.kernels=liger_or_torch, or engine.kernels=torch."
+    )
 
 
 def fuse(gpt: GPT) -> None:

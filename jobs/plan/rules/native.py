@@ -128,7 +128,7 @@ def packed_rows_are_whole(run: Run) -> str | None:
 
 def fused_kernels_fit(run: Run) -> str | None:
     """Refuse Liger's kernels without GPUs, and where they do not replace the model's operations on whole tensors."""
-    model, asked = run.model, f"kernels={run.engine.kernels.name}"
+    model, asked = run.model, f"engine.kernels={run.engine.kernels.name}"
     if run.engine.kernels is Kernels.torch:
         return None
     others = {
@@ -137,21 +137,21 @@ def fused_kernels_fit(run: Run) -> str | None:
         f"model.rope_fraction={model.rope_fraction:g}, not 1": model.rope_fraction != 1,
     }
     if unfit := [what for what, is_so in others.items() if is_so]:
-        return f"{asked} has no kernels for {model.name} ({'; '.join(unfit)}). Set kernels=torch."
+        return f"{asked} has no kernels for {model.name} ({'; '.join(unfit)}). Set engine.kernels=torch."
     if run.parallelism.tensor > 1:
         return (
             f"{asked} computes on whole tensors, and parallelism.tensor={run.parallelism.tensor} shards them. "
-            "Set kernels=torch, or parallelism.tensor=1."
+            "Set engine.kernels=torch, or parallelism.tensor=1."
         )
     if run.engine.compile:
         return (
             f"{asked} and engine.compile=true both fuse a layer's operations. Set engine.compile=false, or "
-            "kernels=torch."
+            "engine.kernels=torch."
         )
     if run.engine.kernels is Kernels.liger and not has_gpus(run):
         return (
-            f"kernels=liger needs GPUs, and cluster={run.cluster.name} has none. Set kernels=torch, or "
-            f"kernels=liger_or_torch to have them wherever a rank can; {GPU_OF_THIS_MACHINE}."
+            f"engine.kernels=liger needs GPUs, and cluster={run.cluster.name} has none. Set engine.kernels=torch, or "
+            f"engine.kernels=liger_or_torch to have them wherever a rank can; {GPU_OF_THIS_MACHINE}."
         )
     return None
 

@@ -199,11 +199,17 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
         ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard shards none"),
         ("parallelism=fsdp_full parallelism.prefetch=0", "Set parallelism.prefetch=1 or more."),
         ("engine.parameters=bfloat16", "Set job.precision=bfloat16, or engine.parameters=float32."),
-        ("kernels=liger", "kernels=liger needs GPUs, and cluster=local has none. Set kernels=torch, or"),
-        ("kernels=liger gpu=h100_sxm engine.compile=true", "Set engine.compile=false, or kernels=torch."),
-        ("kernels=liger gpu=h100_sxm parallelism=tp", "Set kernels=torch, or parallelism.tensor=1."),
-        ("kernels=liger_or_torch model=pythia_14m", "has no kernels for pythia_14m (model.norm=LayerNorm, not RMSNorm"),
-        ("engine=nemo kernels=liger_or_torch", "Set engine.kernels=torch, or engine=native."),
+        (
+            "engine.kernels=liger",
+            "engine.kernels=liger needs GPUs, and cluster=local has none. Set engine.kernels=torch, or",
+        ),
+        ("engine.kernels=liger gpu=h100_sxm engine.compile=true", "Set engine.compile=false, or engine.kernels=torch."),
+        ("engine.kernels=liger gpu=h100_sxm parallelism=tp", "Set engine.kernels=torch, or parallelism.tensor=1."),
+        (
+            "engine.kernels=liger_or_torch model=pythia_14m",
+            "has no kernels for pythia_14m (model.norm=LayerNorm, not RMSNorm",
+        ),
+        ("engine=nemo engine.kernels=liger_or_torch", "Set engine.kernels=torch, or engine=native."),
         ("engine.float8=true", "Set job.precision=bfloat16, or engine.float8=false."),
         (FLOAT8, "engine.float8=true needs GPUs, and cluster=local has none. Set engine.float8=false;"),
         (f"{FLOAT8} gpu=a100_sxm_80gb", "compute capability 8.9 or more, which a100_sxm_80gb is not."),
@@ -288,14 +294,14 @@ def test_where_a_rank_has_no_gpu_fused_kernels_fall_back_on_record_or_end_the_ru
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     one = (f"job.init_from={weights.export}", "parallelism=single", "ranks_per_node=1")
-    falls_back = make_run(tmp_path, "name=falls_back", *one, "kernels=liger_or_torch")
+    falls_back = make_run(tmp_path, "name=falls_back", *one, "engine.kernels=liger_or_torch")
     assert train(falls_back) == [0], printed(falls_back)
     assert events(falls_back, "started")[0]["kernels"] == "torch"
     assert_equal(steps(falls_back), plain)
     # Said to have a GPU, and has none.
-    ends = make_run(tmp_path, "name=ends", *one, "kernels=liger", "gpu=h100_sxm")
+    ends = make_run(tmp_path, "name=ends", *one, "engine.kernels=liger", "gpu=h100_sxm")
     assert train(ends) == [1]
-    assert "torch sees no GPU here (device cpu). Set kernels=liger_or_torch, or kernels=torch." in str(
+    assert "torch sees no GPU here (device cpu). Set engine.kernels=liger_or_torch, or engine.kernels=torch." in str(
         events(ends, "failed")[0]["error"]
     )
 

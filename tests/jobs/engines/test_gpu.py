@@ -55,7 +55,9 @@ def test_fused_kernels_train_as_torchs_do(
         "ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
         f"job.precision={precision}", f"engine.activation_checkpointing={checkpointing}",
     )  # fmt: skip
-    runs = [make_run(tmp_path, f"name={kernels}", *common, f"kernels={kernels}") for kernels in ("torch", "liger")]
+    runs = [
+        make_run(tmp_path, f"name={kernels}", *common, f"engine.kernels={kernels}") for kernels in ("torch", "liger")
+    ]
     for run, kernels in zip(runs, ("torch", "liger"), strict=True):
         assert train(run) == [0], printed(run)
         assert events(run, "started")[0]["kernels"] == kernels
@@ -75,7 +77,8 @@ def test_packed_rows_train_as_padded_ones_by_the_kernel_for_samples(kernels: str
     # Heads of 16 in bfloat16, which that kernel takes.
     common = ("ranks_per_node=1", "parallelism=single", "model.head_size=16", "job.precision=bfloat16",
               "model.max_sequence_length=256", "job.sequence_length=256", "job.micro_batch_size=4", "job.steps=4",
-              "data=docstrings", "data.max_samples=32", "data.bpe_vocab_size=320", f"kernels={kernels}")  # fmt: skip
+              "data=docstrings", "data.max_samples=32", "data.bpe_vocab_size=320",
+              f"engine.kernels={kernels}")  # fmt: skip
     runs = [make_run(tmp_path, f"name={name}", *common, f"job.batching={name}") for name in ("padded", "packed")]
     for run in runs:
         assert train(run) == [0], printed(run)

@@ -1,7 +1,8 @@
-"""Composition: what a user types, and what they are told when it cannot be."""
+"""Composition: overrides and configuration files become runs, or a refusal with a remedy."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -148,42 +149,47 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("overrides", "told"),
     [
         ("nodez=3", "nodez is not a configuration key. Did you mean nodes"),
         ("job.stepz=3", "job.stepz is not a configuration key. Did you mean job.steps"),
+        ("steps=3", "steps is not a configuration key. Did you mean job.steps?"),
+        ("kernels=liger", "kernels is not a configuration key. Set engine.kernels=liger."),
+        ("hydra.run.dir=x", "hydra.run.dir=x has no effect. A run directory is runs_dir/sweep/name"),
+        ("hydra/launcher=basic", "has no effect. The launcher of this program starts jobs: set launcher=NAME."),
+        ("hydra.verbose=true", "hydra.verbose=true has no effect. Hydra only composes"),
         ("+foo=3", "foo is not a configuration key."),
         ("+job.foo=3", "job.foo is not a configuration key."),
         ("nodes=abc", "Value 'abc' of type 'str' could not be converted to Integer (key: nodes). "
-         "Type nodes=NUMBER, a whole one."),
-        ("nodes=2.5", "could not be converted to Integer (key: nodes). Type nodes=NUMBER, a whole one."),
-        ("nodes=null", "'nodes' is not Optional (key: nodes). Type nodes=NUMBER, a whole one."),
-        ("job.clip_norm=much", "could not be converted to Float (key: job.clip_norm). Type job.clip_norm=NUMBER."),
-        ("job.export=perhaps", "(key: job.export). Type job.export=true or job.export=false."),
+         "Set nodes=NUMBER, a whole one."),
+        ("nodes=2.5", "could not be converted to Integer (key: nodes). Set nodes=NUMBER, a whole one."),
+        ("nodes=null", "'nodes' is not Optional (key: nodes). Set nodes=NUMBER, a whole one."),
+        ("job.clip_norm=much", "could not be converted to Float (key: job.clip_norm). Set job.clip_norm=NUMBER."),
+        ("job.export=perhaps", "(key: job.export). Set job.export=true or job.export=false."),
         ("parallelism.strategy=foo", "expected one of [single, ddp, fsdp] (key: parallelism.strategy)"),
         ("model=llama_2b", "model=llama_2b: there is no such choice. Did you mean llama3_8b or llama2_7b"),
-        ("experiment=nope", "experiment=nope: there is no such choice. Type experiment=NAME with one of "
+        ("experiment=nope", "experiment=nope: there is no such choice. Set experiment=NAME with one of "
          "apac_hpc_ai_2024, demo, llama2_70b_nemo, llama2_7b_nemo, one_gpu."),
-        ("launcher=", "launcher=: there is no such choice. Type launcher=NAME with one of "),
-        ("model=3", "model=3: Type model=NAME with one of llama2_13b, "),
-        ("job=[1]", "job=[1]: Type job=NAME with one of "),
-        ("model=null", "model=null: Type model=NAME with one of "),
-        ("~model", "~model: Type model=NAME with one of "),
-        ("+model=tiny", "+model=tiny: model is chosen already. Type model=tiny to choose another one."),
-        ("=3", "'=3' has no key. Type KEY=VALUE."),
-        ("model", "'model' cannot be read: missing EQUAL at '<EOF>'. Type KEY=VALUE; a value with blanks,"),
-        ("job.lora={rank: 8,", "wants two kinds of quotes: 'KEY=\"a b\"'."),
-        ("job.lora=3", "(key: job.lora). It is a section: type job.lora.KEY=VALUE with one of rank, "),
-        ("cluster=gadi_gpuvolta", "cluster.account has no value, and this choice needs one. Type cluster.account="),
-        ("data=text", "data.path has no value, and this choice needs one. Type data.path=VALUE"),
-        ("~nodes", "a key cannot be removed. Type nodes=null"),
+        ("launcher=", "launcher=: there is no such choice. Set launcher=NAME with one of "),
+        ("model=3", "model=3: Set model=NAME with one of llama2_13b, "),
+        ("job=[1]", "job=[1]: Set job=NAME with one of "),
+        ("model=null", "model=null: Set model=NAME with one of "),
+        ("~model", "~model: Set model=NAME with one of "),
+        ("+model=tiny", "+model=tiny: model is chosen already. Set model=tiny to choose another one."),
+        ("=3", "'=3' has no key. Write KEY=VALUE."),
+        ("model", "'model' cannot be read: missing EQUAL at '<EOF>'. Write KEY=VALUE; a value with blanks,"),
+        ("job.lora={rank: 8,", "needs two kinds of quotes: 'KEY=\"a b\"'."),
+        ("job.lora=3", "(key: job.lora). It is a section: set job.lora.KEY=VALUE with one of rank, "),
+        ("cluster=gadi_gpuvolta", "cluster.account has no value, and this choice needs one. Set cluster.account="),
+        ("data=text", "data.path has no value, and this choice needs one. Set data.path=VALUE"),
+        ("~nodes", "a key cannot be removed. Set nodes=null"),
         ("nodes=1,2", "several values, but this is a single run. Add -m"),
         ("nodes=0", "nodes=0 is not a positive number. Set nodes=1 or more."),
         ("parallelism.tensor=3", "parallelism.tensor=3 does not divide model.heads=8 (tiny). Use 1, 2 or 4."),
         ("parallelism.pipeline=3", "parallelism.pipeline=3 does not divide model.layers=4 (tiny). Use 1, 2 or 4"),
         ("parallelism.tensor=4", "the world size 2 = nodes(1) x ranks_per_node(2): 2 is not a multiple of 4."),
         ("parallelism=single", "Set nodes=1 ranks_per_node=1, or parallelism=ddp."),
-        ("job.micro_batch_size=3", "GBS 8 is not a multiple of MBS 3 x DP 2 = 6. "
+        ("scaling.global_batch_size=8 job.micro_batch_size=3", "GBS 8 is not a multiple of MBS 3 x DP 2 = 6. "
          "Set scaling.global_batch_size=6 or 12, or job.micro_batch_size=2."),
         ("job.sequence_length=1024", "Set job.sequence_length=512 or less."),
         ("job.epochs=1", "exactly one decides the length, both are set"),
@@ -203,8 +209,8 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("stages=all", "none are held out. Set data.held_out_samples=NUMBER, or stages.evaluate=null."),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_what_to_type(override: str, told: str) -> None:
-    assert told in refusal(override)
+def test_a_mistake_is_refused_with_a_remedy(overrides: str, told: str) -> None:
+    assert told in refusal(*shlex.split(overrides))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,7 @@ def test_hybrid_shard_needs_a_shard_group_that_divides_the_ranks() -> None:
 
 
 def test_one_illegal_point_refuses_the_whole_sweep_and_names_every_reason() -> None:
-    told = refusal("nodes=1,2,3", "parallelism.tensor=1,3", multirun=True)
+    told = refusal("nodes=1,2,3", "parallelism.tensor=1,3", "scaling.global_batch_size=8", multirun=True)
     assert told.startswith("4 of 6 points cannot run; nothing was prepared or submitted.")
     assert "tiny-ddp-n3x2-tensor=1:\n    GBS 8 is not a multiple" in told
 
@@ -302,10 +308,10 @@ def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("nodes=range(4,1)", "nodes=range(4,1): no value is in it. Type nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
+        ("nodes=range(4,1)", "nodes=range(4,1): no value is in it. Set nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
         ("model=glob(zzz*)", "model=glob(zzz*): no value is in it."),
-        ("nodes=range(1,3,0)", "nodes=range(1,3,0): range() arg 3 must not be zero. Type nodes=A,B,C"),
-        ("nodes=interval(1,3)", "Type nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
+        ("nodes=range(1,3,0)", "nodes=range(1,3,0): range() arg 3 must not be zero. Set nodes=A,B,C"),
+        ("nodes=interval(1,3)", "Set nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
         ("repeat=range(1,1000000000)", "repeat=range(1,1000000000): a sweep has at most 10,000 points."),
     ],
 )
@@ -342,6 +348,86 @@ def test_a_sites_file_that_is_no_configuration_is_refused_with_where_it_is(
     assert str(tmp_path) in said
 
 
+FOUR_LINES = "name: mine\npartition: gpu\nranks_per_node: 4\ngpus: true\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site's own directory with a cluster of four lines."""
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path))
+    for group in ("cluster", "experiment", "model"):
+        (tmp_path / group).mkdir()
+    (tmp_path / "cluster/mine.yaml").write_text(FOUR_LINES)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("site")
+def test_a_cluster_file_of_four_lines_is_enough() -> None:
+    run = one("cluster=mine").run
+    assert (run.launcher.kind, run.cluster.account, run.ranks, run.global_batch_size) == (
+        LauncherKind.slurm,
+        None,
+        4,
+        8,
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("cluster/mine.yaml", FOUR_LINES.replace("partition", "partitoin"),
+         ", line 2: cluster.partitoin is not a configuration key. Did you mean cluster.partition"),
+        ("cluster/mine.yaml", FOUR_LINES.replace("4", "four"),
+         ", line 3: Value 'four' of type 'str' could not be converted to Integer (key: cluster.ranks_per_node)"),
+        ("cluster/mine.yaml", FOUR_LINES + "qos: ${oops}\n", ", line 5: Interpolation key 'oops' not found"),
+        ("cluster/mine.yaml", FOUR_LINES + "account: ???\n", "cluster.account has no value, and this choice needs"),
+        ("cluster/mine.yaml", "- a\n", ": Invalid type assigned: list is not a subclass of Cluster."),
+        ("experiment/mine.yaml", "# @package _global_\njob:\n  stepz: 5\n", ", line 3: job.stepz is not a"),
+        ("experiment/mine.yaml", "job:\n  steps: 5\n", "its first line must be `# @package _global_`"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_sites_file_is_refused_with_file_and_line(
+    file: str, content: str, told: str, site: Path
+) -> None:
+    (site / file).write_text(content)
+    said = refusal(f"{Path(file).parent}=mine")
+    assert str(site / file) in said
+    assert told in said
+
+
+def test_a_path_as_a_choice_is_refused_with_how_to_make_it_one(site: Path) -> None:
+    told = refusal(f"model={site}/model/mine.yaml")
+    assert f"a choice is a name, not a path. Set SLURMSCALE_SITE={site} and model=mine." in told
+    assert "Move the file to DIR/model/own.yaml, set SLURMSCALE_SITE=DIR" in refusal("model=./own.yaml")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "batch"),
+    [
+        ("cluster=xe9680_h100", 16),
+        ("nodes=1,2", 8),
+        ("nodes=1,3 job.micro_batch_size=1", 12),
+        ("job.micro_batch_size=3", 12),
+        ("parallelism=pp ranks_per_node=4 parallelism.pipeline=4 job.micro_batch_size=4", 16),
+        ("nodes=1,2 scaling.global_batch_size=32", 32),
+    ],
+)
+def test_the_default_global_batch_is_one_that_fits_every_point(overrides: str, batch: int) -> None:
+    points = compose(overrides.split(), multirun=True)
+    assert {point.run.global_batch_size for point in points} == {batch}
+    # Also recomposed by itself, as an attempt's baseline is.
+    assert one(*points[0].overrides).run.global_batch_size == batch
+
+
+def test_a_plan_needs_neither_account_nor_data_path() -> None:
+    overrides = ["cluster=gadi_gpuvolta", "data=alpaca"]
+    (point,) = compose(overrides, multirun=False, to_submit=False)
+    assert point.unset == ("cluster.account", "data.path")
+    assert "cluster.account and data.path have no value" in refusal(*overrides)
+    (point,) = compose([*overrides, "cluster.account=ab12", "data.path=x"], multirun=False, to_submit=False)
+    assert point.unset == ()
+
+
 def test_a_site_that_is_no_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "typo"))
-    assert "typo is not a directory. Give the one that holds your cluster/NAME.yaml" in refusal("nodes=1")
+    assert "typo is not a directory. Set it to the directory that holds your cluster/NAME.yaml" in refusal("nodes=1")

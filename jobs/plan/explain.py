@@ -1,0 +1,100 @@
+"""`slurmscale explain`: type, choices, default, unit and meaning of a key, from the schema and the files of conf/."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterator
+
+from hydra import compose as hydra_compose
+from omegaconf import DictConfig, OmegaConf
+
+from jobs.errors import ConfigError
+from jobs.plan.compose import composing
+from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, keys, meanings, nearest_keys
+from jobs.plan.refusals import choices, file_of
+
+WIDTH = 110
+
+
+def explain(name: str | None, overrides: list[str]) -> int:
+    """Print type, choices, default, unit and meaning of a key; without a name, list the keys of the first level.
+
+    Raises ConfigError for an unknown key.
+    """
+    if name is None:
+        rows([(key.name, key.meaning) for key in keys().values() if "." not in key.name], indent=0)
+        print("\n`slurmscale explain KEY` prints one of them, such as job or job.steps.")
+        return 0
+    name = name.partition("=")[0]
+    if name not in keys() and name not in GROUPS:
+        near = nearest_keys(name) or difflib.get_close_matches(name, GROUPS)
+        raise ConfigError(
+            f"{name} is not a configuration key.{did_you_mean(near)} `slurmscale explain` lists all keys."
+        )
+    with composing(overrides):
+        files = choices(name) if name in GROUPS else []
+        config = hydra_compose("config", overrides=overrides)
+    print(name)
+    for title, text in facts(name, config):
+        print(textwrap.fill(text, WIDTH, initial_indent=f"  {title:9}", subsequent_indent=" " * 11))
+    listed("choices", [(each, first_comment(f"{name}/{each}")) for each in files] or members(keys().get(name)))
+    inner = [key for key in keys().values() if in_section(key.name, name)]
+    listed("keys", [(key.name, key.meaning) for key in inner])
+    return 0
+
+
+def facts(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
+    """Yield title and text of each line about a key; the default is its value in this composition."""
+    key = keys().get(name)
+    if key is None:
+        yield "meaning", "A file that combines choices and values of any group, and may declare a sweep."
+        yield "default", "null"
+        return
+    yield "meaning", key.meaning
+    yield "type", key.type_name if name not in GROUPS else "group; each choice is a file"
+    if key.unit:
+        yield "unit", key.unit
+    value = "(no value)" if OmegaConf.is_missing(*parent_of(name, config)) else OmegaConf.select(config, name)
+    if not key.is_section:
+        yield "default", OmegaConf.to_yaml(OmegaConf.create([value]))[2:].strip()
+    elif value is None:
+        yield "default", "null"
+
+
+def parent_of(name: str, config: DictConfig) -> tuple[DictConfig, str]:
+    """Return the section of a composition that holds a key, and the key's name in it; an unset section as empty."""
+    section, _, last = name.rpartition(".")
+    return (OmegaConf.select(config, section) if section else config) or OmegaConf.create({}), last
+
+
+def members(key: Key | None) -> list[tuple[str, str]]:
+    """Return the values of a choice with their meanings."""
+    if key is None:
+        return []
+    texts = meanings().get(getattr(key.kind, "__name__", ""), {})
+    return [(name, texts.get(name, "")) for name in key.choices]
+
+
+def first_comment(config: str) -> str:
+    """Return the first comment line of a choice GROUP/NAME; an empty text where it has none."""
+    file = file_of(config)
+    lines = file.read_text().splitlines() if file else []
+    return next((line[2:] for line in lines if line.startswith("# ") and not line.startswith("# @package")), "")
+
+
+def listed(title: str, entries: list[tuple[str, str]]) -> None:
+    """Print a list with its title, if there is any entry."""
+    if entries:
+        print(f"  {title}")
+        rows(entries, indent=4)
+
+
+def rows(entries: list[tuple[str, str]], *, indent: int) -> None:
+    """Print names with their meanings in two columns."""
+    width = max(len(name) for name, _ in entries) + 2
+    for name, text in entries:
+        lead = " " * indent + f"{name:{width}}"
+        print(
+            textwrap.fill(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead)).rstrip() or lead.rstrip()
+        )

@@ -1,0 +1,138 @@
+"""The keys of the schema with their types and meanings, as refusals, `slurmscale explain` and shell completion need."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from jobs import schema
+from jobs.schema import Run
+
+# The groups of conf/: each choice is a file.
+GROUPS = frozenset(
+    ("model", "parallelism", "engine", "job", "data", "scaling", "gpu", "cluster", "launcher", "stages", "experiment")
+)
+# The end of a key's name, longest first -> its unit.
+UNITS = {
+    "_per_node_hour": "per node and hour",
+    "_gb_per_node": "GB per node",
+    "_gb_per_s": "GB/s",
+    "_tflops": "TFLOP/s",
+    "_min": "minutes",
+    "_gb": "GB",
+    "_s": "seconds",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the schema."""
+
+    name: str
+    """Dotted, such as job.steps."""
+    kind: Any
+    """Type of its value: a class, a generic such as list[int], or the class of a section."""
+    optional: bool
+    """Whether it may be null."""
+    owner: type
+    """The dataclass that has it as a field."""
+
+    @property
+    def is_section(self) -> bool:
+        """Return whether the key holds other keys."""
+        return is_dataclass(self.kind)
+
+    @property
+    def choices(self) -> list[str]:
+        """Return the values that it takes where these can be listed, else an empty list."""
+        if self.kind is bool:
+            return ["true", "false"]
+        return [member.name for member in self.kind] if is_enum(self.kind) else []
+
+    @property
+    def type_name(self) -> str:
+        """Return its type in words."""
+        names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+        kind = "section" if self.is_section else "choice" if is_enum(self.kind) else names.get(self.kind)
+        return f"{kind or str(self.kind).replace('str', 'text')}{', or null' if self.optional else ''}"
+
+    @property
+    def unit(self) -> str | None:
+        """Return the unit that its name ends with; None where it has none."""
+        return next((unit for end, unit in UNITS.items() if self.name.endswith(end)), None)
+
+    @property
+    def meaning(self) -> str:
+        """Return the text below its field in the schema; of a section, that of its class."""
+        texts = meanings()
+        own = texts[self.owner.__name__].get(self.name.rpartition(".")[2])
+        return own or texts[self.kind.__name__][""]
+
+
+def is_enum(kind: Any) -> bool:
+    """Return whether a type is a choice of the schema."""
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+@cache
+def keys() -> dict[str, Key]:
+    """Return every key of the schema by its dotted name, sections included."""
+    return {key.name: key for key in keys_of(Run)}
+
+
+def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
+    """Yield the keys of a dataclass of the schema and of its sections."""
+    for name, hint in get_type_hints(owner).items():
+        given = [each for each in get_args(hint) if each is not NoneType]
+        optional = isinstance(hint, UnionType) and len(given) == 1
+        kind = given[0] if optional else hint
+        yield Key(prefix + name, kind, optional, owner)
+        if is_dataclass(kind) and isinstance(kind, type):
+            yield from keys_of(kind, f"{prefix}{name}.")
+
+
+@cache
+def meanings() -> dict[str, dict[str, str]]:
+    """Return the text of each class of the schema (key "") and of its fields or members, read from the source."""
+    found: dict[str, dict[str, str]] = {}
+    for owner in ast.parse(inspect.getsource(schema)).body:
+        if isinstance(owner, ast.ClassDef):
+            found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
+            for field, text in zip(owner.body, owner.body[1:], strict=False):
+                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                    targets = field.targets if isinstance(field, ast.Assign) else [getattr(field, "target", None)]
+                    found[owner.name] |= {
+                        target.id: one_line(str(text.value.value)) for target in targets if isinstance(target, ast.Name)
+                    }
+    return found
+
+
+def one_line(text: str) -> str:
+    """Return the first paragraph of a text in one line."""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def nearest_keys(name: str) -> list[str]:
+    """Return at most 3 keys that a name may mean: of its name in another section, or spelt alike, in its own first."""
+    section, _, last = name.rpartition(".")
+    if same := [key for key in keys() if key.rpartition(".")[2] == last]:
+        return same[:3]
+    alike = difflib.get_close_matches(last, [key.rpartition(".")[2] for key in keys() if in_section(key, section)], n=3)
+    return [f"{section}.{each}".lstrip(".") for each in alike] or difflib.get_close_matches(name, keys(), n=3)
+
+
+def in_section(key: str, section: str) -> bool:
+    """Return whether a key lies directly in a section; "" is the first level."""
+    return key.rpartition(".")[0] == section
+
+
+def did_you_mean(names: list[str]) -> str:
+    """Return " Did you mean A or B?", or nothing without names."""
+    return f" Did you mean {' or '.join(names)}?" if names else ""

@@ -1,0 +1,229 @@
+"""Refusals of overrides and configuration files: what Hydra and OmegaConf raise becomes a ConfigError with a remedy."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+import conf
+from jobs.errors import ConfigError
+from jobs.plan.keys import GROUPS, did_you_mean, keys, nearest_keys
+
+PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
+# The remedy of an override of Hydra's own settings, by the first beginning that fits; none where it has an effect.
+HYDRA_SETTINGS = {
+    "hydra.searchpath": "",
+    "hydra.sweeper.params": "",
+    "hydra.run": "A run directory is runs_dir/sweep/name: set runs_dir=, sweep= and name=.",
+    "hydra.sweep.": "A run directory is runs_dir/sweep/name: set runs_dir=, sweep= and name=.",
+    "hydra.output_subdir": "A run directory is runs_dir/sweep/name: set runs_dir=, sweep= and name=.",
+    "hydra.launcher": "The launcher of this program starts jobs: set launcher=NAME.",
+    "hydra.sweeper": "A sweep is the product of all values: use -m with lists such as nodes=1,2,4.",
+    "hydra.mode": "-m makes a sweep.",
+    "hydra.job.chdir": "A job never changes its directory, and paths are made absolute: leave it out.",
+    "hydra": "Hydra only composes the configuration here: leave it out.",
+}
+
+
+@contextmanager
+def hydra_refusals(overrides: list[str]) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise on these overrides into a ConfigError with a remedy."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, overrides)) from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(
+            f"A configuration file cannot be used: {place_of_text(error, overrides)}{' '.join(str(error).split())}. "
+            f"Correct it; your own files are in SLURMSCALE_SITE={os.environ.get('SLURMSCALE_SITE', '(not set)')}, and "
+            "cluster/generic_slurm.yaml is a pattern."
+        ) from error
+
+
+# --- before composition ----------------------------------------------------------------------------------------
+
+
+def refuse_missing_site() -> None:
+    """Raise ConfigError where SLURMSCALE_SITE names no directory."""
+    site = os.environ.get("SLURMSCALE_SITE")
+    if site and "://" not in site and not Path(site).is_dir():
+        raise ConfigError(
+            f"SLURMSCALE_SITE={site} is not a directory. Set it to the directory that holds your cluster/NAME.yaml, "
+            "or unset it."
+        )
+
+
+def refuse_key_or_choice(override: Override) -> None:
+    """Raise ConfigError for an override that Hydra would ignore, or answer with a traceback."""
+    group, line, value = override.key_or_group, typed(override), cast(Any, override.value())
+    if not group:
+        raise ConfigError(f"{line!r} has no key. Write KEY=VALUE.")
+    setting = group.replace("/", ".")
+    if setting.partition(".")[0] == "hydra":
+        reason = next(text for beginning, text in HYDRA_SETTINGS.items() if setting.startswith(beginning))
+        if reason:
+            raise ConfigError(f"{line} has no effect. {reason}")
+    if group not in GROUPS or isinstance(value, dict):
+        return
+    if override.is_add() or override.is_force_add():
+        raise ConfigError(f"{line}: {group} is chosen already. Set {line.lstrip('+')} to choose another one.")
+    names = value if isinstance(value, list) else [value]
+    if override.is_delete() or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{line}: {set_one_of(group, choices(group))}")
+    for name in names:
+        if PATH.match(name):
+            raise ConfigError(f"{line}: a choice is a name, not a path. {site_for(group, Path(name))}")
+
+
+def site_for(group: str, file: Path) -> str:
+    """Return a sentence on how a file becomes a choice of a group."""
+    if file.parent.name == group:
+        return f"Set SLURMSCALE_SITE={file.expanduser().absolute().parent.parent} and {group}={file.stem}."
+    return f"Move the file to DIR/{group}/{file.stem}.yaml, set SLURMSCALE_SITE=DIR and {group}={file.stem}."
+
+
+def choices(group: str) -> list[str]:
+    """Return the choices of a group, a site's own among them; needs an initialized Hydra."""
+    return GlobalHydra.instance().config_loader().get_group_options(group, config_name="config")
+
+
+def set_one_of(group: str, options: Iterable[str]) -> str:
+    """Return a sentence with the choices of a group."""
+    return f"Set {group}=NAME with one of {', '.join(sorted(options))}."
+
+
+def typed(override: Override) -> str:
+    """Return an override as the user wrote it."""
+    assert override.input_line is not None
+    return override.input_line
+
+
+# --- what composition raised -----------------------------------------------------------------------------------
+
+
+def explain(error: Exception, overrides: list[str]) -> str:
+    """Return the innermost message, where it is, and what to set."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        near = difflib.get_close_matches(name, error.options, n=3, cutoff=0.6)
+        return f"{group}={name}: there is no such choice.{did_you_mean(near)} {set_one_of(group, error.options)}"
+    if isinstance(error, OverrideParseException):
+        reason = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))
+        return (
+            f"{error.override!r} cannot be read: {reason}. Write KEY=VALUE; a value with blanks, commas, colons or "
+            """brackets needs two kinds of quotes: 'KEY="a b"'."""
+        )
+    file = re.match(r"In '([^']+)': \w+ raised while composing config:\n", str(error))
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    text = str(error)[file.end() :] if file else str(cause)
+    if not file and not isinstance(cause, OmegaConfBaseException):
+        return text.strip().removeprefix("In 'config': ")
+    named = re.search(r"^\s*full_key: (.*)$", text, flags=re.MULTILINE)
+    key = getattr(cause, "full_key", None) or (named[1] if named else "")
+    config = file[1] if file else chosen(key.partition(".")[0], overrides)
+    place = place_of(config, key)
+    if config.partition("/")[0] == "experiment" and key.partition(".")[0] == "experiment":
+        return (
+            f"{place}an experiment sets keys of the whole run, so its first line must be `# @package _global_`; its "
+            "keys are then model, job, nodes and so on."
+        )
+    unknown = re.search(r"Key '([^']+)' (?:is not in struct|not in '(\w+)')", text)
+    if unknown:
+        full = key or unknown[1]
+        full = full if full.endswith(unknown[1]) else f"{full}.{unknown[1]}"
+        near = nearest_keys(full)
+        value = next((line.partition("=")[2] for line in overrides if line.partition("=")[0] == full), "")
+        remedy = f" Set {near[0]}={value}." if value and near[:1] == [f"engine.{full}"] else did_you_mean(near)
+        return f"{place}{full} is not a configuration key.{remedy} `slurmscale explain` lists all keys."
+    if not key:
+        return f"{place}{text.splitlines()[0]} A configuration file holds lines `key: value`."
+    return f"{place}{text.splitlines()[0]} (key: {key}){what_to_set(key)}"
+
+
+def what_to_set(key: str) -> str:
+    """Return a sentence on what a key takes; empty where OmegaConf's own text lists it, as the names of a choice."""
+    known = keys().get(key)
+    if known is None:
+        return ""
+    if known.is_section:
+        names = [name.removeprefix(f"{key}.") for name in keys() if name.startswith(f"{key}.")]
+        return f". It is a section: set {key}.KEY=VALUE with one of {', '.join(n for n in names if '.' not in n)}."
+    values = {
+        int: f"{key}=NUMBER, a whole one",
+        float: f"{key}=NUMBER",
+        bool: f"{key}=true or {key}=false",
+        str: f"{key}=TEXT",
+    }
+    return f". Set {values[known.kind]}." if known.kind in values else ""
+
+
+# --- files -----------------------------------------------------------------------------------------------------
+
+
+def chosen(group: str, overrides: list[str]) -> str:
+    """Return GROUP/NAME of the choice that overrides name, or nothing."""
+    names = [line.partition("=")[2] for line in overrides if line.partition("=")[0] == group]
+    return f"{group}/{names[-1]}" if group in GROUPS and names else ""
+
+
+def site_file(config: str) -> Path | None:
+    """Return a site's own file of a choice GROUP/NAME; None where it has none."""
+    site = os.environ.get("SLURMSCALE_SITE")
+    file = Path(site or "", f"{config.removesuffix('.yaml')}.yaml")
+    return file if site and config and file.is_file() else None
+
+
+def left_to_user(config: str) -> list[str]:
+    """Return the keys of the first level that the file of a choice GROUP/NAME leaves to the user by ???."""
+    file = file_of(config)
+    values = yaml.safe_load(file.read_text()) if file else {}
+    return [key for key, value in values.items() if value == "???"]
+
+
+def file_of(config: str) -> Path | None:
+    """Return the file of a choice GROUP/NAME, a site's own first; None for one of another search path."""
+    packaged = Path(str(conf.__file__)).parent / f"{config}.yaml"
+    return site_file(config) or (packaged if packaged.is_file() else None)
+
+
+def place_of(config: str, key: str) -> str:
+    """Return "FILE, line N: " of a key in a site's own file, "FILE: " where it does not set it, else nothing."""
+    file = site_file(config)
+    if file is None:
+        return ""
+    lines = {name: line for name, line in key_lines(yaml.compose(file.read_text())) if f".{key}".endswith(f".{name}")}
+    return f"{file}, line {lines[max(lines, key=len)]}: " if lines else f"{file}: "
+
+
+def key_lines(node: yaml.Node | None, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yield every dotted key of a YAML file with its line, counted from 1."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield f"{prefix}{key.value}", key.start_mark.line + 1
+            yield from key_lines(value, f"{prefix}{key.value}.")
+
+
+def place_of_text(error: Exception, overrides: list[str]) -> str:
+    """Return "FILE, line N: " of a site's file that is no configuration, where the error does not name it itself."""
+    if isinstance(error, yaml.YAMLError):
+        return ""
+    names = [line.replace("=", "/", 1) for line in overrides if line.partition("=")[0] in GROUPS]
+    for file in filter(None, map(site_file, names)):
+        content = file.read_bytes()
+        if not isinstance(error, UnicodeDecodeError):
+            return place_of(str(file.relative_to(os.environ["SLURMSCALE_SITE"])), "defaults")
+        if error.object in content:
+            before = content[: content.index(error.object) + error.start]
+            return f"{file}, line {len(before.splitlines()) or 1}: "
+    return ""
