@@ -17,6 +17,8 @@ from tests.support.readme_text import FILES, README, blocks
 COMMANDS = [[line for line in block.splitlines() if line] for block in blocks("sh")]
 # Paths of changes that are merged after this one; empty this set then.
 COMING = {
+    "analysis/compare/core.py",
+    "analysis/compare/loss.py",
     "jobs/doctor/run_checks.py",
     "jobs/doctor/site_checks.py",
     "jobs/failures.py",
@@ -40,6 +42,10 @@ def test_the_commands_for_people_without_a_cluster_run_as_printed(tmp_path: Path
         done = run(line, tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     assert (tmp_path / "runs/try/report.html").stat().st_size > 100_000
+    if "slurmscale.py" not in COMING:
+        (lines,) = [block for block in blocks("python") if block.startswith("import slurmscale")]
+        done = subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def as_anywhere(printed: str) -> list[list[str]]:
