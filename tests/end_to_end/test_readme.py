@@ -81,10 +81,11 @@ def test_what_the_doctor_says_is_what_it_is_shown_to_say(tmp_path: Path) -> None
 
 
 def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
-    shown = [block for block in blocks("") if block.startswith("slurmscale plan:")]
-    mistakes = ("job.micro_batch_size=3", "parallelism.tensor=8 ranks_per_node=8")
-    for refusal, mistake in zip(shown, mistakes, strict=True):
-        done = run(f"slurmscale plan {mistake}", tmp_path)
+    pair = r"^```sh\n(slurmscale plan [^\n]+)\n```\n```\n(slurmscale plan: .*?)^```$"
+    shown = re.findall(pair, README, flags=re.MULTILINE | re.DOTALL)
+    assert len(shown) == 2
+    for command, refusal in shown:
+        done = run(command, tmp_path)
         assert done.returncode == 2
         assert done.stderr == refusal
 
@@ -100,6 +101,15 @@ def test_the_commands_for_nemo_run_as_printed(tmp_path: Path) -> None:
     for line in block:
         done = run(line, tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.skipif("slurmscale.py" in COMING, reason="the defaults of a cluster come with slurmscale.py")
+def test_the_cluster_file_shown_is_enough(tmp_path: Path) -> None:
+    (cluster,) = [block for block in blocks("yaml") if block.startswith("name: mine")]
+    (tmp_path / "site/cluster").mkdir(parents=True)
+    (tmp_path / "site/cluster/mine.yaml").write_text(cluster)
+    done = run("SLURMSCALE_SITE=site slurmscale plan cluster=mine", tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_campaign_can_be_typed_as_printed(tmp_path: Path) -> None:
