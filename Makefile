@@ -19,7 +19,7 @@ help:
 	echo "make test-fast  the tests that need neither Slurm nor many ranks"
 	echo "make corpus     compare a corpus of real logs with its true figures: CORPUS=DIRECTORY"
 	echo "make check      ruff, mypy --strict, shellcheck"
-	echo "make benchmark  time what the README's numbers table quotes"
+	echo "make benchmark  time what tests/README.md quotes"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  stock LitGPT beside ours, padded, bucketed, packed"
 	echo "make gpu-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  Llama-2 7B on one GPU: stock LitGPT beside ours, and dense rows"
 	echo "make fault-table  make every fault on the emulated Slurm and time the recovery"
@@ -90,14 +90,14 @@ batching-benchmark: $(VENV)/dev.done
 gpu-benchmark:
 	python3 -m tests.benchmarks.gpu --data '$(DATA)' --tokenizer '$(TOKENIZER)' --output .github/gpu-benchmark.csv
 
-# The README's picture and its numbers, from runs/demo.
+# README.md's picture and its figures, from runs/demo.
 figure: demo browser
 	chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --hide-scrollbars \
 	    --user-data-dir=$$(mktemp -d) --virtual-time-budget=8000 --window-size=1180,1240 \
 	    --screenshot=.github/demo-report.png file://$(CURDIR)/runs/demo/report.html
 	sed 's#$(CURDIR)/##' runs/demo/runs.csv > .github/demo-runs.csv
 
-# What the README says of each fault: seconds until the ranks have met again, and the steps computed twice.
+# The table of faults in jobs/README.md: seconds until the ranks have met again, and the steps computed twice.
 fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
 	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/end_to_end/test_faults.py -k 'disturbed or cut_off'

@@ -1,10 +1,9 @@
-"""The README: its commands run, its output is what they print, its tables are complete."""
+"""The READMEs: their commands run and print what is shown, tables are complete, links and paths exist."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +12,13 @@ import pytest
 
 from tests.support.composing import options
 from tests.support.paths import ROOT
-from tests.support.readme_text import README
-
-
-def blocks(language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-    return [text for kind, text in fenced if kind == language]
-
+from tests.support.readme_text import FILES, README, blocks
 
 COMMANDS = [[line for line in block.splitlines() if line] for block in blocks("sh")]
 
 
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A README line as a shell would run it, with this environment's slurmscale first on PATH."""
+    """Run a line of a README as a shell does, with this environment's slurmscale first on PATH."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
         ["sh", "-c", command], cwd=cwd, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
@@ -39,10 +32,13 @@ def test_the_commands_for_people_without_a_cluster_run_as_printed(tmp_path: Path
         done = run(line, tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     assert (tmp_path / "runs/try/report.html").stat().st_size > 100_000
+    (lines,) = [block for block in blocks("python") if block.startswith("import slurmscale")]
+    done = subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def as_anywhere(printed: str) -> list[list[str]]:
-    """The words of each line, whatever the job ids, the time of day and the width of columns."""
+    """Return the words of each line, without job ids, times of day and column widths."""
     same = re.sub(r"\d+_\[", "N_[", re.sub(r"expected start [\d-]+ ?[\d:]* on", "expected start on", printed))
     return [line.split() for line in same.splitlines()]
 
@@ -74,10 +70,11 @@ def test_what_the_doctor_says_is_what_it_is_shown_to_say(tmp_path: Path) -> None
 
 
 def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
-    shown = [block for block in blocks("") if block.startswith("slurmscale plan:")]
-    mistakes = ("scaling.global_batch_size=8 job.micro_batch_size=3", "parallelism.tensor=8 ranks_per_node=8")
-    for refusal, mistake in zip(shown, mistakes, strict=True):
-        done = run(f"slurmscale plan {mistake}", tmp_path)
+    pair = r"^```sh\n(slurmscale plan [^\n]+)\n```\n```\n(slurmscale plan: .*?)^```$"
+    shown = re.findall(pair, README, flags=re.MULTILINE | re.DOTALL)
+    assert len(shown) == 2
+    for command, refusal in shown:
+        done = run(command, tmp_path)
         assert done.returncode == 2
         assert done.stderr == refusal
 
@@ -95,6 +92,14 @@ def test_the_commands_for_nemo_run_as_printed(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
+def test_the_cluster_file_shown_is_enough(tmp_path: Path) -> None:
+    (cluster,) = [block for block in blocks("yaml") if block.startswith("name: mine")]
+    (tmp_path / "site/cluster").mkdir(parents=True)
+    (tmp_path / "site/cluster/mine.yaml").write_text(cluster)
+    done = run("SLURMSCALE_SITE=site slurmscale plan cluster=mine", tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_campaign_can_be_typed_as_printed(tmp_path: Path) -> None:
     (attempts,) = [block for block in blocks("yaml") if block.startswith("baseline:")]
     (tmp_path / "attempts.yaml").write_text(attempts)
@@ -105,8 +110,8 @@ def test_the_campaign_can_be_typed_as_printed(tmp_path: Path) -> None:
 
 
 def test_every_make_target_named_exists() -> None:
-    named = {shlex.split(line, comments=True)[1] for block in COMMANDS for line in block if line.startswith("make ")}
-    assert named >= {"demo", "test", "test-fast", "check"}
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README, flags=re.MULTILINE))
+    assert named >= {"demo", "test", "test-all", "test-fast", "corpus", "check", "benchmark"}
     for target in named:
         subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
 
@@ -120,29 +125,48 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
 
 @pytest.mark.parametrize(
     "group",
-    [
-        "model",
-        "parallelism",
-        "engine",
-        "job",
-        "data",
-        "scaling",
-        "cluster",
-        "launcher",
-        "stages",
-        "experiment",
-    ],
+    ["model", "parallelism", "engine", "job", "data", "scaling", "cluster", "launcher", "stages", "experiment"],
 )
 def test_the_table_of_choices_names_every_file(group: str) -> None:
-    (row,) = re.findall(rf"^\| `{group}` \| (.+) \|$", README, flags=re.MULTILINE)
+    (row,) = re.findall(rf"^\| `{group}` \| (.+) \|$", FILES[0].read_text(), flags=re.MULTILINE)
     assert set(options(group)) <= set(re.findall(r"`([^`]+)`", row))
 
 
-def test_every_file_the_readme_names_is_there() -> None:
-    for name in re.findall(r"`((?:jobs|conf|analysis|sbatch|tests)/[\w./]*)`", README) + re.findall(
-        r"\]\((\.\w[^)]+)\)", README
-    ):
-        assert (ROOT / name).exists(), name
+def test_every_repository_path_named_exists() -> None:
+    inside = r"(?<![\w./-])(?:(?:jobs|conf|analysis|sbatch|tests|\.ci|\.github)/[\w./-]*[\w/]|slurmscale\.py)"
+    named = set(re.findall(inside, re.sub(r"\]\(.+?\)", "]", README)))
+    assert len(named) > 50
+    # A name in capitals is a placeholder, as in conf/model/NAME.yaml.
+    missing = [path for path in named if not any(ROOT.glob(re.sub(r"\b[A-Z]+\b(?!\.md)", "*", path)))]
+    assert not missing
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_relative_link_and_anchor_exists(file: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(file)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = file.parent / path if path else file
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_readme_begins_with_links_to_its_sections(file: Path) -> None:
+    beginning = prose(file).split("\n## ")[0]
+    assert all(f"(#{anchor})" in beginning for anchor in anchors(file, level="##"))
+
+
+def prose(file: Path) -> str:
+    """Return the text of a README without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", file.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(file: Path, level: str = "##+") -> list[str]:
+    """Return the anchors that GitHub gives to the headings of a file."""
+    headings = re.findall(rf"^{level} (.+)$", prose(file), flags=re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def test_every_command_is_in_the_table() -> None:

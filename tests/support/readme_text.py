@@ -1,7 +1,16 @@
-"""The README's text."""
+"""The text of the READMEs: README.md and those of the folders."""
 
 from __future__ import annotations
 
+import re
+
 from tests.support.paths import ROOT
 
-README = (ROOT / "README.md").read_text()
+FILES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]
+README = "\n".join(path.read_text() for path in FILES)
+
+
+def blocks(language: str) -> list[str]:
+    """Return the fenced blocks of a language, "" for blocks without one."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    return [text for kind, text in fenced if kind == language]

@@ -19,6 +19,7 @@ from jobs.submit.slurm_commands import tasks_of
 from jobs.submit.states import END_GRACE_S, RunState, State, states
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started
 from tests.support.paths import ROOT
+from tests.support.readme_text import README
 from tests.support.slurm.cluster import SlurmCluster
 from tests.support.waiting import wait_until
 
@@ -315,7 +316,7 @@ def test_a_look_at_any_number_of_runs_asks_slurm_twice_at_most(
 def test_a_watcher_keeps_to_the_number_of_calls_a_minute_that_the_readme_states(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    assert "at most 12 Slurm calls a minute" in " ".join((ROOT / "README.md").read_text().split())
+    assert "at most 12 Slurm calls a minute" in " ".join(README.split())
     a_submitted(tmp_path / "s", "waits", sbatch("--begin=now+1hour", "--wrap", "true"))
     a_submitted(tmp_path / "s", "gone", "99000000")
     calls = request.getfixturevalue("calls")
