@@ -15,7 +15,7 @@ from jobs.data import Batches, open_dataset, prepare
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, load_run
-from tests.support.real_run import events, make_run, printed, steps, train
+from tests.support.real_run import events, make_run, printed, train
 
 # Four layers, so that a pipeline has something to cut.
 DEEP = ("model.layers=4", "model.heads=8", "model.kv_heads=4", "model.head_size=8", "model.hidden_size=64")
@@ -30,14 +30,6 @@ def refusal(*overrides: str) -> str:
 def long(*values: object) -> ParameterSet:
     """Return one more case of the same, left to `make test-all`."""
     return pytest.param(*values, marks=(pytest.mark.slow, pytest.mark.long))
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
-    """One process, global batch 8: what every layout must reproduce."""
-    run = make_run(tmp_path_factory.mktemp("reference"), "parallelism=single", "ranks_per_node=1")
-    assert train(run) == [0], printed(run)
-    return steps(run)
 
 
 def assert_equal(rows: list[dict[str, float]], reference: list[dict[str, float]]) -> None:

@@ -340,7 +340,7 @@ def test_a_tokenizer_without_its_configuration_is_refused_before_anything_is_pre
 @pytest.mark.parametrize(
     ("overrides", "script", "words"),
     [
-        ((*GOOD_FULL, *TWO), "litgpt finetune_full", "8 / (2 x 1) / 1 = 4 micro-batches a rank"),
+        ((*GOOD_FULL, *TWO), "litgpt finetune_full", "8 / (2 x 1) / 1 = 4 micro-batches per rank"),
         ((*GOOD_FULL, "job=finetune_lora"), "litgpt finetune_lora", "--lora_r=32"),
         ((*GOOD_FULL, "engine.parameters=bfloat16"), "litgpt finetune_full", "--precision=bf16-true"),
         ((*GOOD_TEXT,), "litgpt pretrain tiny", "--train.max_norm=1.0"),

@@ -72,8 +72,8 @@ def test_a_cluster_whose_launcher_starts_nothing_is_refused(tmp_path: Path, caps
 def test_a_site_file_may_still_choose_its_launcher_in_its_defaults(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = (ROOT / "conf/cluster/generic_slurm.yaml").read_text().replace("launcher: slurm\n", "")
-    older = site.replace("  - _self_", "  - override /launcher@_global_.launcher: pbs_script\n  - _self_")
+    defaults = "defaults:\n  - override /launcher@_global_.launcher: pbs_script\n  - _self_\n"
+    older = defaults + (ROOT / "conf/cluster/generic_slurm.yaml").read_text()
     (tmp_path / "site/cluster").mkdir(parents=True)
     (tmp_path / "site/cluster/mine.yaml").write_text(older)
     monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))

@@ -26,6 +26,14 @@ from tests.support.waiting import limit_s
 PARALLEL = ("ddp", "fsdp_full", "fsdp_grad_op", "fsdp_no_shard", "fsdp_hybrid")
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """Return the steps of one process with global batch 8, which every layout must reproduce."""
+    run = make_run(tmp_path_factory.mktemp("reference"), "parallelism=single", "ranks_per_node=1")
+    assert train(run) == [0], printed(run)
+    return steps(run)
+
+
 def on(ranks: int) -> list[str]:
     """Overrides for so many ranks; four ranks are two emulated nodes."""
     return ["nodes=2", "ranks_per_node=2"] if ranks == 4 else ["nodes=1", f"ranks_per_node={ranks}"]
