@@ -1,11 +1,11 @@
-# make demo | test | test-fast | check | benchmark. Each makes .venv on first use and re-uses it afterwards.
+# make help lists the targets. Each creates .venv on first use and uses it again afterwards.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Installed by itself and first: on a GPU machine this is the CUDA build, and no other package chooses a newer one.
+# Installed first and separately: pip takes the CUDA build, and no other package replaces it by a newer version.
 TORCH := torch==2.13.0
 
-# The command, for a machine that has everything but .venv: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
+# The command; on a machine with an environment of its own: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
 SLURMSCALE ?= $(BIN)/slurmscale
 
 .PHONY: help demo test test-all test-fast corpus check benchmark gpu-benchmark batching-benchmark figure fault-table gpu-table slurm browser clean
@@ -14,20 +14,20 @@ SLURMSCALE ?= $(BIN)/slurmscale
 
 help:
 	echo "make demo       run a small scaling sweep on this machine and write runs/demo/report.html"
-	echo "make test       what CI runs, with a real Slurm where it can be installed: under half an hour"
-	echo "make test-all   everything: every legal product of parallelisms, every fault on a real Slurm, real time limits"
-	echo "make test-fast  the tests that need neither Slurm nor many ranks"
-	echo "make corpus     compare a corpus of real logs with its true figures: CORPUS=DIRECTORY"
-	echo "make check      ruff, mypy --strict, shellcheck"
-	echo "make benchmark  time what tests/README.md quotes"
-	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  stock LitGPT beside ours, padded, bucketed, packed"
-	echo "make gpu-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  Llama-2 7B on one GPU: stock LitGPT beside ours, and dense rows"
-	echo "make fault-table  make every fault on the emulated Slurm and time the recovery"
-	echo "make gpu-table  step time on one GPU by arithmetic, activation checkpointing and compilation"
+	echo "make test       run the tests of CI, with a real Slurm if it can be installed: under half an hour"
+	echo "make test-all   run all tests: every legal product of parallelisms, every fault on a real Slurm, real time limits"
+	echo "make test-fast  run the tests that need neither Slurm nor many ranks"
+	echo "make corpus     read a corpus of real logs and compare the results with its true figures: CORPUS=DIRECTORY"
+	echo "make check      run ruff, mypy --strict and shellcheck"
+	echo "make benchmark  measure the figures in tests/README.md"
+	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
+	echo "make gpu-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  Llama-2 7B on one GPU: compare with stock LitGPT, and measure dense rows"
+	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
+	echo "make gpu-table  measure step time on one GPU by arithmetic, activation checkpointing and compilation"
 
 $(VENV)/train.done: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Type make PYTHON=python3.12 or another." % sys.version_info[:2])'
-	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python cannot make virtual environments here: install your system's python3-venv package."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Run make PYTHON=python3.12 or newer." % sys.version_info[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python cannot create virtual environments here: install your system's python3-venv package."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train]'
@@ -37,22 +37,22 @@ $(VENV)/dev.done: $(VENV)/train.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,dev]'
 	@touch $@
 
-# NeMo is 1.5 GB more, and only the tests of engine=nemo need it.
+# Only the tests of engine=nemo need NeMo, another 1.5 GB.
 $(VENV)/nemo.done: $(VENV)/dev.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,dev]'
 	@touch $@
 
-# A second make demo goes on with what is there; remove runs/demo to measure again.
+# A second make demo resumes runs/demo; remove the directory to measure again.
 demo: $(VENV)/train.done
 	@if [ -d runs/demo ]; then $(BIN)/slurmscale resume --wait runs/demo; \
 	else $(BIN)/slurmscale submit -m --wait experiment=demo; fi
 	@$(BIN)/slurmscale report runs/demo
 
-# Exit code 3: no root or no apt here. The tests that need the packages then skip and say why.
+# Exit code 3: no root or no apt here. The tests that need the packages are then skipped with the reason.
 slurm browser:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
-# Each of the two workers has a Slurm of its own; the tests of Slurm come last, for its jobs need the cores.
+# Each of the two workers has its own Slurm; the tests of Slurm run last, because its jobs need the cores.
 test: $(VENV)/nemo.done slurm browser
 	$(BIN)/python -m tests.run -n 2 -m 'not long'
 
@@ -62,7 +62,7 @@ test-all: $(VENV)/nemo.done slurm browser
 test-fast: $(VENV)/dev.done
 	$(BIN)/python -m tests.run -n 2 -m 'not slow and not slurm'
 
-# Real logs with figures that are known to be true; they are not ours to copy, so they lie outside the repository.
+# Real logs with known true figures; they may not be copied, so they lie outside the repository.
 CORPUS ?= ../shared/corpus
 corpus: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.corpus '$(CORPUS)'
@@ -81,29 +81,29 @@ benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks.parsing
 	$(BIN)/python -m tests.benchmarks.report
 
-# Apart, because it needs data with its tokenizer, and an hour.
+# A separate target: it needs data with a tokenizer, and an hour.
 batching-benchmark: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 4096
 	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 32000
 
-# Made for ten minutes of a GPU with 80 GB, whose Python has torch and the extras train and liger already.
+# Takes about ten minutes on a GPU with 80 GB; Python must have torch and the extras train and liger.
 gpu-benchmark:
 	python3 -m tests.benchmarks.gpu --data '$(DATA)' --tokenizer '$(TOKENIZER)' --output .github/gpu-benchmark.csv
 
-# README.md's picture and its figures, from runs/demo.
+# The screenshot and the figures in README.md, from runs/demo.
 figure: demo browser
 	chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --hide-scrollbars \
 	    --user-data-dir=$$(mktemp -d) --virtual-time-budget=8000 --window-size=1180,1240 \
 	    --screenshot=.github/demo-report.png file://$(CURDIR)/runs/demo/report.html
 	sed 's#$(CURDIR)/##' runs/demo/runs.csv > .github/demo-runs.csv
 
-# The table of faults in jobs/README.md: seconds until the ranks have met again, and the steps computed twice.
+# The table of faults in jobs/README.md: seconds until the ranks are connected again, and steps computed twice.
 fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
 	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/end_to_end/test_faults.py -k 'disturbed or cut_off'
 
-# Made for ten minutes of an H100 or H200; on a machine without a GPU it would take a day. Exit code 1: a run failed, and
-# the table is of the others.
+# Takes about ten minutes on an H100 or H200, a day without a GPU. Exit code 1: a run failed, and the table contains
+# the others.
 gpu-table:
 	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 	$(SLURMSCALE) submit -m --wait experiment=one_gpu || [ $$? -eq 1 ]

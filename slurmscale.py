@@ -8,8 +8,8 @@
     slurmscale.report(sweep)
     slurmscale.frames(sweep).points
 
-Overrides are those of the command line. Every refusal is a `SuiteError` whose text says what to set. The packages
-`jobs`, `analysis`, `conf` and `sbatch` are slurmscale's own once this module is imported, also where a project has
+Overrides are those of the command line. Every refusal is a `SuiteError` whose text contains the remedy. The packages
+`jobs`, `analysis`, `conf` and `sbatch` are slurmscale's own once this module is imported, even if a project has
 folders of these names; a program that needs both must import slurmscale in a process of its own.
 """
 

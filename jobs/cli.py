@@ -249,7 +249,7 @@ def campaign_commands(command: Callable[[str, str], Parser]) -> None:
             "--changed-code", action="store_true", help="baselines beside attempts run the code of the first baseline"
         )
         sub.add_argument("--wait", action="store_true", help="return when all have ended, and show the leaderboard")
-    sub = command("leaderboard", "rank the attempts of a campaign, and say which do not count and why")
+    sub = command("leaderboard", "rank the attempts of a campaign, and list those that do not count, with the reason")
     sub.add_argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024")
 
 
@@ -327,11 +327,11 @@ def report(options: argparse.Namespace) -> int:
 
     if options.reference is None and (options.tolerance is not None or options.allow_missing):
         raise ReportError(
-            "--tolerance and --allow-missing say how to judge against a reference. Type which: --reference runs.csv"
+            "--tolerance and --allow-missing apply to a comparison with a reference. Add --reference runs.csv."
         )
     if options.compare:
         if options.paths:
-            raise ReportError("--compare takes its two directories itself. Type slurmscale report --compare A B")
+            raise ReportError("--compare takes its two directories itself. Run `slurmscale report --compare A B`.")
         from analysis.report.compare import compare
 
         a, b = options.compare
@@ -339,7 +339,7 @@ def report(options: argparse.Namespace) -> int:
         print(*answer, page, sep="\n")
         return 0
     if not options.paths:
-        raise ReportError("no DIR given. Type sweep or run directories, for instance: slurmscale report runs/demo")
+        raise ReportError("no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo")
     if options.reference:
         from analysis.report.against_reference import regress
 

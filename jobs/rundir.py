@@ -206,11 +206,11 @@ class SweepDir:
         return self.path / "logs"
 
     def code(self, digest: str) -> Path:
-        """The code snapshot with this content digest."""
+        """Return the code snapshot with this content digest."""
         return self.path / f"code-{digest}"
 
     def run(self, name: str) -> RunDir:
-        """The run of this name."""
+        """Return the run of this name."""
         return RunDir(self.path / name)
 
     def runs(self) -> list[RunDir]:

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Install programs that tests need from Debian or Ubuntu packages, and start none of them:
+# Install programs for tests from Debian or Ubuntu packages, without starting any of them:
 #
 #     tests/install.sh slurm      a one-machine Slurm; tests/support/slurm/cluster.py brings its daemons up
-#     tests/install.sh browser    chromium, which looks at the report
+#     tests/install.sh browser    chromium, which opens the report
 #
-# Exit status: 0 everything is there (at once when it already was), 3 cannot install here (the line says why).
+# Exit status: 0 all programs are installed, 3 they cannot be installed here (stderr has the reason).
 set -euo pipefail
 
-# The daemons live in sbin, which an ordinary user's PATH often lacks.
+# The daemons are in sbin, which the PATH of ordinary users often lacks.
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 case "${1:-}" in
 slurm)
     PROGRAMS=(sbatch slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db iptables)
-    # The -core packages are enough: the full servers would add users' databases, services and 200 MB.
+    # The -core packages suffice: the full servers would add databases, services and 200 MB.
     PACKAGES=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server-core mariadb-client-core libnss-wrapper iptables)
     ;;
 browser)
@@ -48,8 +48,8 @@ if [[ $EUID -ne 0 ]]; then
     AS_ROOT=(sudo -n)
 fi
 
-# The packages would start system-wide daemons; exit status 101 forbids it. A policy that is already there is the
-# owner's decision and stays.
+# The packages would start system-wide daemons; exit status 101 forbids it. An existing policy is
+# the owner's decision and stays.
 if [[ ! -e $POLICY ]]; then
     trap '"${AS_ROOT[@]}" rm -f "$POLICY"' EXIT
     printf '#!/bin/sh\nexit 101\n' | "${AS_ROOT[@]}" tee "$POLICY" >/dev/null
@@ -60,7 +60,7 @@ apt() {
     "${AS_ROOT[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 "$@"
 }
 
-# apt-get update does not wait for its lock, and mirrors hiccup: try a few times.
+# apt-get update does not wait for its lock, and mirrors may fail briefly: try a few times.
 for attempt in 1 2 3 4; do
     if apt update && apt install -y --no-install-recommends "${PACKAGES[@]}"; then
         break

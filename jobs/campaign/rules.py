@@ -19,13 +19,13 @@ from jobs.submit.batch_script import resources
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
 # Keys that the campaign sets for its runs.
 GIVEN = {"name", "sweep", "runs_dir", "repeat"}
-# The section that says how runs are started: the same for both of a pair, and no difference between them.
+# The section on how runs are started: equal for both runs of a pair, and not a difference between them.
 SHARED = "launcher"
 KEPT = ("nodes", "ranks_per_node", "model", "data", "contest")
 
 
 def is_shared(override: str) -> bool:
-    """Return whether an override says how both runs of a pair are started."""
+    """Return whether an override sets how both runs of a pair are started."""
     key = override.lstrip("+~").partition("=")[0]
     return key == SHARED or key.startswith(f"{SHARED}.")
 

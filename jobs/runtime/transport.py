@@ -11,12 +11,12 @@ import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 
-# NCCL's name of what is left to it where it finds no other network.
+# NCCL's name of the transport that it falls back to without another network.
 SOCKETS = "NET/Socket"
 SOCKETS_ADVICE = (
     "TCP sockets: where nodes have InfiniBand, NCCL did not find it (NCCL_IB_HCA; libibverbs in a container)."
 )
-# Only whole words: in a log that many processes write at once lines are torn anywhere.
+# Whole words only: in a log written by many processes at once, lines may be torn anywhere.
 CHANNEL = re.compile(
     r" via (?:(?:NET|COLLNET)/[\w -]{1,40}/\d+(?:\(\d+\))?(?:/GDRDMA)?"
     r"|P2P/(?:CUMEM|MNNVL|IPC|direct pointer|indirect)|SHM(?=/)|direct shared memory)"
@@ -26,14 +26,14 @@ NETWORK = re.compile(r"NCCL INFO (NET/\w+) : Using (\[0\]\S+)")
 
 
 def nccl_environment(log: Path) -> dict[str, str]:
-    """What makes NCCL tell this file how it connects, where it is set before NCCL starts."""
-    # In a file's name NCCL reads %h, %p and, for a % itself, %%.
+    """Return the variables with which NCCL logs its connections to a file; set them before NCCL starts."""
+    # NCCL expands %h and %p in file names, and %% to a %.
     return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": str(log).replace("%", "%%")}
 
 
 def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let NCCL tell a file how it connects this process, unless somebody has asked it to tell something else."""
-    # Of an attempt that did not come to its first step.
+    """Set NCCL to log the connections of this process to a file, unless NCCL_DEBUG is set already."""
+    # It may be left from an attempt that ended before its first step.
     log.unlink(missing_ok=True)
     if "NCCL_DEBUG" not in environment:
         environment.update(nccl_environment(log))
@@ -42,16 +42,16 @@ def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ
 def read_nccl_transports(log: Path) -> list[str]:
     """Return the transports that NCCL has logged, and remove its log; none if it logged nothing."""
     try:
-        told = log.read_text(errors="replace")
+        text = log.read_text(errors="replace")
         log.unlink()
     except OSError:
-        # It is not there, or the disk has a fault, for which training does not end.
+        # A missing file or a disk fault does not end training.
         return []
-    return nccl_transports(told)
+    return nccl_transports(text)
 
 
 def nccl_networks(log: str) -> list[str]:
-    """The networks that NCCL found, each with its first device: `NET/IB [0]mlx5_0:1/IB`."""
+    """Return the networks that NCCL found, each with its first device: `NET/IB [0]mlx5_0:1/IB`."""
     return sorted({" ".join(found) for found in NETWORK.findall(log)})
 
 
@@ -61,18 +61,18 @@ def nccl_transports(log: str) -> list[str]:
 
 
 def transport_of(channel: re.Match[str]) -> str:
-    """What a channel goes over; older versions write shared memory out."""
+    """Return the transport of a channel; older versions of NCCL spell shared memory out."""
     over = channel[0].removeprefix(" via ")
     return "SHM" if over == "direct shared memory" else DEVICE.sub("", over)
 
 
 def gloo_transports() -> list[str]:
-    """TCP, and the interface that gloo takes: the one told, or that of the host's own name."""
-    import psutil  # noqa: PLC0415 - not above: a report reads transports too, and needs no interface
+    """Return TCP with gloo's interface: GLOO_SOCKET_IFNAME, else that of the host's own name."""
+    import psutil  # noqa: PLC0415 - imported late: a report uses this module without interfaces
 
-    told = os.environ.get("GLOO_SOCKET_IFNAME")
-    if told:
-        return [f"TCP over {told}"]
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    if interface:
+        return [f"TCP over {interface}"]
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:

@@ -1,6 +1,6 @@
-"""What logs measure that tell of no training: collectives, storage, serving.
+"""Tables of benchmark logs: collectives, storage, serving.
 
-A section a format: a row a file and measurement, the numbers as columns in the units of the page.
+One section a format, one row a file and measurement; the columns are numbers in the units of the page.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from analysis.report.figures.style import Section
 from jobs.metrics import Metric
 
 MOST_ROWS = 200
-# Texts that tell the measurements of one file apart.
+# Texts that distinguish the measurements of one file.
 NAMING = (Text.benchmark, Text.variant, Text.device, Text.event, Text.job_id, Text.job_name, Text.state)
-# Formats of which a report needs more than a table of what they say, and has it elsewhere.
+# Formats with a section of their own.
 ELSEWHERE = {"MLPerf MLLOG", "MLPerf system description"}
 
 
 def measurement_sections(logs: Sequence[LogFile]) -> list[Section]:
-    """A section for each format that measured something but training."""
-    told: dict[str, list[tuple[LogFile, Record]]] = defaultdict(list)
+    """Return a section for each format with measurements other than training steps."""
+    found: dict[str, list[tuple[LogFile, Record]]] = defaultdict(list)
     for log in logs:
         for (form, kind), records in log.records.items():
             training = (form, Kind.step) in log.records or form in ELSEWHERE
             if kind in {Kind.measurement, Kind.summary, Kind.job} and not training:
-                told[form] += [(log, record) for record in records if record.values]
-    return [section(form, rows) for form, rows in sorted(told.items()) if rows]
+                found[form] += [(log, record) for record in records if record.values]
+    return [section(form, rows) for form, rows in sorted(found.items()) if rows]
 
 
 def section(form: str, rows: Sequence[tuple[LogFile, Record]]) -> Section:
-    """The table of one format; the columns are what any of its rows has."""
+    """Return the table of one format; its columns are the metrics of any row."""
     metrics: dict[Metric, None] = {}
     for _, record in rows:
         metrics |= dict.fromkeys(record.values)
@@ -48,6 +48,6 @@ def section(form: str, rows: Sequence[tuple[LogFile, Record]]) -> Section:
         for log, record in rows[:MOST_ROWS]
     ]
     left_out = len(rows) - len(cells)
-    note = f"As {form} says it, one row a measurement; numbers are defined in the table of metrics."
+    note = f"As reported by {form}, one row a measurement; the table of metrics defines the columns."
     note += f" Left out: {left_out:,} further rows." if left_out else ""
-    return Section(form, note, ("File", *map(title, metrics), "What"), cells)
+    return Section(form, note, ("File", *map(title, metrics), "Details"), cells)

@@ -1,4 +1,4 @@
-"""How a page tells of checkpoints: a row a run that saved any or tried to."""
+"""The table of checkpoints: one row a run that wrote one or failed to."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NUMBERS = (m.CHECKPOINT_SIZE, m.CHECKPOINT_STALL, m.CHECKPOINT_STALL_SHARE)
 
 
 def written(run: RunResult) -> int:
-    """How many checkpoints a run wrote, over all of its starts."""
+    """Return the number of checkpoints that a run wrote, over all of its starts."""
     return sum(event["event"] == "checkpoint" for event in run.events)
 
 
 def failures(run: RunResult) -> list[str]:
-    """Why checkpoints of a run could not be written, one sentence each."""
+    """Return the errors of checkpoints that could not be written, one sentence each."""
     return [str(event.get("error", "no error text")) for event in run.events if event["event"] == "checkpoint_failed"]
 
 
 def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
-    """A row of each run that wrote a checkpoint or could not, if there is any."""
+    """Return a row for each run that wrote a checkpoint or failed to; None without any."""
     note = (
         "One row a run, over all of its starts; size, stall and bandwidth are medians, the latter with the slowest and "
         f"the fastest checkpoint. {m.CHECKPOINT_STALL_SHARE.name}: {m.CHECKPOINT_STALL_SHARE.definition} "
@@ -47,7 +47,7 @@ def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
 
 
 def bandwidths(run: RunResult) -> Spread | None:
-    """The median write bandwidth of a run's checkpoints, with the slowest and the fastest."""
+    """Return the median write bandwidth of a run's checkpoints, with the slowest and the fastest."""
     if m.CHECKPOINT_BANDWIDTH not in run.values:
         return None
     low, high = run.values[m.CHECKPOINT_BANDWIDTH_LOW], run.values[m.CHECKPOINT_BANDWIDTH_HIGH]
@@ -55,5 +55,5 @@ def bandwidths(run: RunResult) -> Spread | None:
 
 
 def failed_words(errors: Sequence[str]) -> str:
-    """How many could not be written, with the first words of the first: `2: OSError: No space left on device`."""
+    """Return the number of failures with the first words of the first: `2: OSError: No space left on device`."""
     return f"{len(errors):,}: {short(errors[0], LONGEST_ERROR)}" if errors else "none"

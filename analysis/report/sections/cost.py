@@ -1,4 +1,4 @@
-"""How a page tells what runs cost: a row a run, the dearest first, and their sum."""
+"""The table of costs: one row a run, the most expensive first, and their sum."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from analysis.scaling.groups import Group
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-HEADING = "What it cost"
-# A run has one or none of each: without any, no column.
+HEADING = "Cost"
+# Columns that are left out if no run has a value.
 OPTIONAL = (m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY)
 EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
@@ -23,7 +23,7 @@ MOST_NAMED = 4
 
 
 def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int) -> Section | None:
-    """A row of each used run of which a cost is known, and their sum; `unused` runs are in neither."""
+    """Return a row for each used run with a known cost, and their sum; `unused` runs are in neither."""
     known = [run for run in runs if m.RANK_TIME in run.values or m.ENERGY in run.values]
     if not known:
         return None
@@ -54,7 +54,7 @@ def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int
 
 
 def heading(metric: Metric, runs: Sequence[RunResult]) -> str:
-    """A metric's heading; a rank is called what it is a rank on."""
+    """Return a metric's heading, with `GPU` or `CPU rank` for ranks if all runs agree."""
     devices = {DEVICES.get(str(run.started.get("device")), "") for run in runs}
     unit = "GPU" if devices == {"GPU"} else "CPU rank" if devices == {"CPU"} else "Rank"
     hours = {
@@ -66,14 +66,14 @@ def heading(metric: Metric, runs: Sequence[RunResult]) -> str:
 
 
 def note(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> str:
-    """What the table holds, with the definitions of the columns that do not speak for themselves."""
+    """Return the note above the table, with the definitions of the columns in EXPLAINED."""
     defined = " ".join(f"{heading(each, runs)}: {each.definition}" for each in EXPLAINED if each in metrics)
     gaps = f" Gaps of more than {LONGEST_GAP_S:g} s between readings are not bridged." if m.ENERGY in metrics else ""
-    return f"{hardware(runs)}: one row a run, the dearest first, over all of its starts. {defined}{gaps}"
+    return f"{hardware(runs)}: one row a run, the most expensive first, over all of its starts. {defined}{gaps}"
 
 
 def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:
-    """The sum of a cost over the runs, or what a token cost in all; None where a run does not tell."""
+    """Return the sum of a cost over the runs, or the overall cost per token; None if a run lacks the value."""
     if metric is m.RANK_TIME_PER_TOKEN:
         spent_s, tokens = summed(m.RANK_TIME, runs), summed(m.TOKENS_TRAINED, runs)
         return spent_s / tokens if spent_s is not None and tokens else None
@@ -82,18 +82,18 @@ def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:
 
 
 def counted_in(run: RunResult) -> str:
-    """What a row rests on: starts, lost work, power readings."""
+    """Return the basis of a row: starts, lost work, power readings."""
     lost_s = run.values.get(m.LOST_TIME)
     words = plural(run.attempts, "start") if run.log is None else "hours of initialization and time to train"
-    words = words if m.RANK_TIME in run.values else "hours not told"
+    words = words if m.RANK_TIME in run.values else "hours not recorded"
     words += f", with {shown(m.LOST_TIME, lost_s)} s of lost work" if lost_s else ""
     return words + (f"; {energy_words(run.energy)}" if run.energy else "")
 
 
 def energy_words(energy: Energy) -> str:
-    """Which devices the energy is of, and what is missing."""
+    """Return the number of devices in the energy, and the missing readings and devices."""
     if energy.covered is None:
-        words = "no power reading is of its time"
+        words = "no power reading falls into its time"
     else:
         share = significant(100 * energy.covered, 3)
         words = f"power of {plural(len(energy.devices), 'device')} over {share} % of the time"
@@ -103,12 +103,12 @@ def energy_words(energy: Energy) -> str:
     if energy.left_out:
         named = ", ".join(energy.left_out[:MOST_NAMED])
         more = f" and {len(energy.left_out) - MOST_NAMED:,} more" if len(energy.left_out) > MOST_NAMED else ""
-        words += f"; left out, by whose clock nothing was read meanwhile: {named}{more}"
+        words += f"; left out, without a reading from that time: {named}{more}"
     return words
 
 
 def without(unknown: int, unused: int) -> str:
-    """What the sum does not hold."""
-    missing = [f"{plural(unknown, 'run')} whose time or ranks are not told"] if unknown else []
-    missing += [f"{plural(unused, 'run')} not used, which cost too"] if unused else []
-    return f"not in it: {' and '.join(missing)}" if missing else "every run found"
+    """Return the runs that the sum leaves out, as text."""
+    missing = [f"{plural(unknown, 'run')} without time or rank count"] if unknown else []
+    missing += [plural(unused, "unused run")] if unused else []
+    return f"not included: {' and '.join(missing)}" if missing else "all runs found"

@@ -13,21 +13,21 @@ from jobs import metrics as m
 
 
 def lost_words(losses: Sequence[Loss]) -> str:
-    """What each cause cost: `killed: 2 starts, 41.3 s`."""
+    """Return the starts and the time lost to each cause: `killed: 2 starts, 41.3 s`."""
     return "; ".join(
         f"{loss.cause}: {plural(loss.starts, 'start')}, {significant(loss.time_s, 3)} s" for loss in losses
     )
 
 
 def goodput_section(runs: Sequence[RunResult]) -> Section | None:
-    """A row a run that is told of, if any; parts that none of them spent time on have no column."""
+    """Return a row for each run of the figure; parts without time in any run have no column. None without a run."""
     shown_runs = told(runs)
     spent = [metric for metric, _, _ in PARTS if any(run.values.get(metric) for run in shown_runs)]
     metrics = (m.GOODPUT, m.RUN_TIME, *spent)
     note = (
         "One row a run, those with the most starts first, over all starts up to the recorded end. "
-        f"{m.GOODPUT.name}: {m.GOODPUT.definition} The columns after {m.RUN_TIME.name} sum to it. Lost to: what ended "
-        "starts, how many, and what that cost in lost work and in time until the next start's first step."
+        f"{m.GOODPUT.name}: {m.GOODPUT.definition} The columns after {m.RUN_TIME.name} sum to it. Lost to: the "
+        "causes that ended starts, with their number and the time lost until the next start's first step."
     )
     rows = [
         [

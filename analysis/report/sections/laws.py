@@ -1,4 +1,4 @@
-"""How a page tells of fitted laws: a table with a row a law, and what it extrapolates to."""
+"""The table of fitted scaling laws: one row a law, with its extrapolation."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ HEADINGS = (
     "Law, with its parameters",
 )
 NOTE = (
-    "R(p): throughput on p ranks. Fitted to the medians of a line's points by least squares of relative residuals, "
-    "every point alike, no coefficient below 0; points whose loss is not believed are left out. ±: one standard error "
-    "of the fit, as if the law were true. n: points. Largest residual: fitted over measured throughput, less 1. AICc: "
-    "Akaike's criterion for small samples, the variance counted as a parameter; smaller is better, within a line only. "
-    "The first law of a line has the least AICc or, where there are too few points for it, the fewest parameters, then "
-    f"the least residual. Extrapolated: what the law says of {EXTRAPOLATED_TIMES} times the most ranks, where nothing "
-    "was measured: no law knows of a slower network beyond, or of work that can be cut no further, so that strong "
-    "scaling is easily worse. Efficiency is against the line's reference. Sources: Amdahl 1967; Gustafson 1988; an "
-    "all-reduce takes 2 log2(p) latencies and sends 2 (p - 1)/p of the data (Thakur, Rabenseifner and Gropp 2005)."
+    "R(p): throughput on p ranks. Fitted to the medians of a line's points by least squares of relative residuals, all "
+    "weighted equally, no coefficient below 0; points with a loss that is not believed are left out. ±: one standard "
+    "error of the fit, as if the law were true. n: points. Largest residual: fitted over measured throughput, less 1. "
+    "AICc: Akaike's criterion for small samples, the variance counted as a parameter; smaller is better, within a line "
+    "only. The first law of a line has the least AICc or, with too few points for it, the fewest parameters, then the "
+    f"least residual. Extrapolated: prediction for {EXTRAPOLATED_TIMES} times the largest rank count, where nothing "
+    "was measured. No law contains a slower network beyond it, or work that cannot be divided further: strong scaling "
+    "is often worse. Efficiency is against the line's reference. Sources: Amdahl 1967; Gustafson 1988; an all-reduce "
+    "takes 2 log2(p) latencies and sends 2 (p - 1)/p of the data (Thakur, Rabenseifner and Gropp 2005)."
 )
 
 
 def fits_section(groups: Sequence[Group]) -> Section | None:
-    """A row a law of every line that has points of several rank counts, if there is one."""
+    """Return one row a law for every line with several rank counts; None without such a line."""
     scaled = [group for group in groups if group.reference]
     rows = [row for group in scaled for row in rows_of(group)]
     left_out = len(groups) - len(scaled)
-    without = f" Without: {plural(left_out, 'line')} of one rank count." if left_out else ""
+    without = f" Left out: {plural(left_out, 'line')} of one rank count." if left_out else ""
     return Section("Fits", f"{word(scaled)}: {NOTE}{without}", HEADINGS, rows) if rows else None
 
 
 def rows_of(group: Group) -> list[list[str]]:
-    """The rows of a line: its fits, the best one first, or why it has none."""
+    """Return the rows of a line: its fits, the best one first, or the reason that it has none."""
     fits = fits_of(group)
     if not fits:
         return [[group.label, *[ABSENT] * (len(HEADINGS) - 2), f"None: {why_none(group)}."]]
@@ -53,7 +53,7 @@ def rows_of(group: Group) -> list[list[str]]:
 
 
 def cells(group: Group, fit: Fit) -> list[str]:
-    """A fit under HEADINGS, without its line."""
+    """Return the cells of a fit under HEADINGS, without its line."""
     words = f"{fit.law.formula},\n{parameters(group, fit)}"
     far = extrapolated(group, fit) if fit.holds else [ABSENT] * 3
     return [
@@ -68,7 +68,7 @@ def cells(group: Group, fit: Fit) -> list[str]:
 
 
 def extrapolated(group: Group, fit: Fit) -> list[str]:
-    """Ranks, throughput and efficiency beyond what was measured."""
+    """Return ranks, throughput and efficiency beyond the measured points."""
     far = fit.throughput(fit.farthest)
     value = with_error(shown(group.rate, far.value), far.standard_error)
     return [
@@ -79,7 +79,7 @@ def extrapolated(group: Group, fit: Fit) -> list[str]:
 
 
 def efficiency(group: Group, per_rank: float) -> float | None:
-    """A throughput per rank against that of the line's reference; None where that is not believed."""
+    """Return a throughput per rank over that of the line's reference; None if its loss is not believed."""
     reference = group.reference
     if reference is None or reference.doubtful:
         return None
@@ -87,7 +87,7 @@ def efficiency(group: Group, per_rank: float) -> float | None:
 
 
 def parameters(group: Group, fit: Fit) -> str:
-    """The parameters in words, each with its standard error or the bound it is at."""
+    """Return the parameters as text, each with its standard error unless it is at its bound."""
     one = fit.throughput(1)
     measured = "" if fit.ranks[0] == 1 else ", extrapolated"
     value = with_error(shown(group.rate, one.value), one.standard_error)
@@ -98,7 +98,7 @@ def parameters(group: Group, fit: Fit) -> str:
 
 
 def share_words(share: Estimate) -> str:
-    """A share of one rank's whole: `5.1 ± 0.08 %`."""
+    """Return a share of one rank's whole: `5.1 ± 0.08 %`."""
     percent = significant(100 * share.value, 3)
     if share.standard_error is None:
         return f"{percent} %, at its bound"
@@ -106,5 +106,5 @@ def share_words(share: Estimate) -> str:
 
 
 def with_error(value: str, error: float | None) -> str:
-    """A value with its standard error; without, where the law leaves nothing over or none is defined."""
+    """Return a value with its standard error, if that is defined and not 0."""
     return value if not error else f"{value} ± {significant(error, 2)}"

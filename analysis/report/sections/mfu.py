@@ -1,4 +1,4 @@
-"""How a page tells of MFU and HFU: a row a run, with all that went into it."""
+"""The table of MFU and HFU: one row a run, with all inputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHARED = "In all rows with an MFU"
 
 
 def utilization_section(runs: Sequence[RunResult]) -> Section | None:
-    """A row of each run with an MFU; those without one share a row for each reason.
+    """Return a row for each run with an MFU, and one for each reason that runs have none; None without any.
 
-    Of logs those are in it that tell of their model's shape or of FLOPs: of an image model nobody asks for it.
+    Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not.
     """
     known, reasons = [], defaultdict(list)
     for run in runs:
@@ -27,8 +27,8 @@ def utilization_section(runs: Sequence[RunResult]) -> Section | None:
             known.append((run, found))
         elif run.log is None or tells_of_flops(run):
             reasons["; ".join(found.said)].append(run)
-    said = Counter(clause for _, found in known for clause in found.said)
-    shared = [clause for clause, count in said.items() if count == len(known) > 1]
+    counts = Counter(clause for _, found in known for clause in found.said)
+    shared = [clause for clause, count in counts.items() if count == len(known) > 1]
     rows = [
         [
             run.name,
@@ -43,10 +43,10 @@ def utilization_section(runs: Sequence[RunResult]) -> Section | None:
         more = f" and {plural(len(members) - 1, 'more run')}" if len(members) > 1 else ""
         ranks = ", ".join(f"{count:,}" for count in sorted({run.ranks for run in members if run.ranks}))
         rows.append([f"{members[0].name}{more}", ranks, ABSENT, ABSENT, reason])
-    told = [run for run, _ in known] + [run for members in reasons.values() for run in members]
+    listed = [run for run, _ in known] + [run for members in reasons.values() for run in members]
     note = (
-        f"{hardware(told)}: {m.MFU.definition} {m.HFU.definition} A peak is known of the devices "
-        " that conf/gpu, or a file gpu/NAME.yaml of your site, names (gpu.device_name)."
+        f"{hardware(listed)}: {m.MFU.definition} {m.HFU.definition} Peaks are known for the devices in conf/gpu and in "
+        "files gpu/NAME.yaml of your site (gpu.device_name)."
     )
-    headings = ("Run", "Ranks", title(m.MFU), title(m.HFU), "What went into it, or why there is none")
+    headings = ("Run", "Ranks", title(m.MFU), title(m.HFU), "Inputs, or the reason for no value")
     return Section(HEADING, note, headings, rows) if rows else None

@@ -1,4 +1,4 @@
-"""The table of MLPerf Training's systems: score, time to train and what they are made of."""
+"""The table of MLPerf Training's systems: score and time to train, with their parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analysis.scaling.mlperf import System, evaluating, systems_of
 NOTE = (
     "One row a system: all results of it that reached the target or were aborted. Score: the fastest and the slowest "
     "result are dropped, an aborted one being the slowest; the mean of the others times the convergence factor of "
-    "scaling.json, which is 1 where there is none (MLPerf training rules). Samples and evaluations: medians. Speedup: "
+    "scaling.json, by default 1 (MLPerf training rules). Samples and evaluations: medians. Speedup: "
     "score of the first row of the same line divided by the row's, and below it that of the throughput."
 )
 HEADINGS = (
@@ -29,23 +29,23 @@ HEADINGS = (
     "In evaluations (%)",
     "Speedup in score",
     "Speedup in throughput",
-    "What to know",
+    "Remarks",
 )
 
 
 def mlperf_section(runs: Sequence[RunResult]) -> Section | None:
-    """A row of each system, if there is any."""
+    """Return a row for each system; None without any."""
     rows = [row(system, line[0]) for line in systems_of(runs) for system in line]
     return Section("Time to train (MLPerf)", NOTE, HEADINGS, rows) if rows else None
 
 
 def row(system: System, reference: System) -> list[str]:
-    """The cells of a system."""
+    """Return the cells of a system."""
     first = system.results[0]
     times = [run.values[a.TIME_TO_TRAIN] / 60 for run in system.reached]
     size = first.plan.get("global_batch_size")
     return [
-        f"{first.setting('model.name')}, {first.setting('system.organization') or 'organization not told'}",
+        f"{first.setting('model.name')}, {first.setting('system.organization') or 'organization unknown'}",
         f"{first.setting('nodes'):,}" if first.setting("nodes") else ABSENT,
         f"{system.ranks:,}" if system.ranks else ABSENT,
         f"{size:,}" if size else ABSENT,
@@ -61,20 +61,20 @@ def row(system: System, reference: System) -> list[str]:
 
 
 def ratio(over: float | None, under: float | None) -> str:
-    """How many times one is the other."""
+    """Return the quotient of two numbers as text, or ABSENT if one is unknown."""
     return ABSENT if over is None or under is None else f"{over / under:.2f}"
 
 
 def words(system: System, reference: System) -> str:
-    """What a reader must know of a row."""
-    said = []
+    """Return remarks on a row: aborted results, no score, convergence factor, another global batch."""
+    remarks = []
     if aborted := len(system.results) - len(system.reached):
-        said.append(f"{plural(aborted, 'result')} aborted")
+        remarks.append(f"{plural(aborted, 'result')} aborted")
     if system.score_s is None:
-        said.append("no score: too few results that reached the target")
+        remarks.append("no score: too few results that reached the target")
     if system.convergence_factor != 1:
-        said.append(f"convergence factor {system.convergence_factor:.4g}")
+        remarks.append(f"convergence factor {system.convergence_factor:.4g}")
     sizes = [each.results[0].plan.get("global_batch_size") for each in (reference, system)]
     if sizes[0] != sizes[1]:
-        said.append(f"global batch {sizes[1] or 'not told'} against {sizes[0] or 'not told'} of the reference")
-    return "; ".join(said) or "—"
+        remarks.append(f"global batch {sizes[1] or 'unknown'} against {sizes[0] or 'unknown'} of the reference")
+    return "; ".join(remarks) or "—"

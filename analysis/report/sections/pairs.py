@@ -103,7 +103,7 @@ def what_differs(comparison: Comparison) -> str:
     more = len(comparison.differences) - len(named)
     if not named:
         return "No recorded setting, version, code or node differs between A and B: a difference in speed is noise."
-    return f"What differs, A → B: {'; '.join(named)}{f'; and {more} more, listed below' if more else ''}."
+    return f"Differences, A → B: {'; '.join(named)}{f'; and {more} more, listed below' if more else ''}."
 
 
 def interval_words(ratio: Ratio) -> str:
@@ -180,7 +180,7 @@ def sections(comparison: Comparison) -> list[Section]:
     found = (
         Section(HEADING, METHOD, headings, pairs),
         Section(
-            "What differs between A and B",
+            "Differences between A and B",
             "Settings of which A and B share no value, without those that another one implies; then versions, code, "
             "nodes and data that differ. Points are partners if all other settings are equal.",
             ("Difference", "A → B"),

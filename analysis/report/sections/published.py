@@ -16,7 +16,7 @@ from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, Point
 
 HEADING = "Measured beside published"
-HEADINGS = ("Line", "Metric", "n", "Measured", "Published", "Measured / published", "What differs, and the source")
+HEADINGS = ("Line", "Metric", "n", "Measured", "Published", "Measured / published", "Differences, and the source")
 NOT_STATED = "not stated"
 
 

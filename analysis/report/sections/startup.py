@@ -12,7 +12,7 @@ from jobs import metrics as m
 
 
 def startup_section(runs: Sequence[RunResult]) -> Section | None:
-    """A row a run that recorded its start-up by cause; none without any."""
+    """Return a row for each run that recorded its start-up by cause; None without any."""
     shown_runs = told(runs)
     metrics = spent(shown_runs)
     note = f"{MEANING} One row a run, those with the longest start-up first."
@@ -26,11 +26,11 @@ def startup_section(runs: Sequence[RunResult]) -> Section | None:
         ]
         for run in shown_runs
     ]
-    headings = ("Run", "Starts", title(m.STARTUP_TIME), *map(title, metrics), "Most of it")
+    headings = ("Run", "Starts", title(m.STARTUP_TIME), *map(title, metrics), "Largest part")
     return Section(HEADING, note, headings, rows) if rows else None
 
 
 def largest(run: RunResult) -> str:
-    """The part that took the most, in words: `weights, 61 %`."""
+    """Return the part that took the most time, with its share: `weights, 61 %`."""
     metric, name, _ = max(PARTS, key=lambda part: run.values.get(part[0], 0.0))
     return f"{name}, {100 * run.values[metric] / whole(run):.0f} %" if whole(run) else "nothing"

@@ -10,8 +10,8 @@ from analysis.metrics.step_variation import slow_steps
 from analysis.run import RunResult
 from jobs import metrics as m
 
-# Change of the step time over a run, of its median, and p below which it is told.
-TOLD_DRIFT = 0.05
+# A drift is reported if it is above this share of the median step time, with p below SURE.
+REPORTED_DRIFT = 0.05
 SURE = 0.001
 MOST_NAMED_RUNS = 3
 MOST_NAMED_STEPS = 5
@@ -19,19 +19,19 @@ LONGEST_NAME = 60
 
 
 def steps_are_slow(runs: list[RunResult]) -> list[str]:
-    """Single steps far slower than the others of their run: the runs that these cost most."""
+    """Warn of single steps far slower than the others of their run; the runs that lost most come first."""
     slow = [run for run in runs if run.values.get(m.SLOW_STEPS)]
     slow.sort(key=lambda run: (-run.values[m.SLOW_STEPS_SHARE], run.name))
     if not slow:
         return []
     return [
-        f"Slow steps among steady ones, in {len(slow)} of {plural(len(runs), 'run')}: "
+        f"Slow steps in {len(slow)} of {plural(len(runs), 'run')}: "
         f"{named(slow, slow_in_words)}. They count in throughput; {m.SLOW_STEPS.name} is defined below."
     ]
 
 
 def slow_in_words(run: RunResult) -> str:
-    """How many steps of a run are slow, which, the worst of them, and what they cost."""
+    """Return the slow steps of a run as text: number, steps, the worst of them, cost."""
     slow = slow_steps(run.step_times_s)
     worst = max(slow, key=lambda step: run.step_times_s[step])
     gaps = {later - earlier for earlier, later in pairwise(slow)}
@@ -47,24 +47,25 @@ def slow_in_words(run: RunResult) -> str:
 
 
 def steps_drift(runs: list[RunResult]) -> list[str]:
-    """Step times that rose or fell over the run, by more than TOLD_DRIFT and surely: the farthest first."""
+    """Warn of step times that rose or fell over a run by more than REPORTED_DRIFT; the largest come first."""
     drifting = [
         run
         for run in runs
-        if abs(run.values.get(m.STEP_TIME_DRIFT, 0.0)) > TOLD_DRIFT and run.values.get(m.STEP_TIME_DRIFT_P, 1.0) < SURE
+        if abs(run.values.get(m.STEP_TIME_DRIFT, 0.0)) > REPORTED_DRIFT
+        and run.values.get(m.STEP_TIME_DRIFT_P, 1.0) < SURE
     ]
     drifting.sort(key=lambda run: (-abs(run.values[m.STEP_TIME_DRIFT]), run.name))
     if not drifting:
         return []
     return [
-        f"The step time drifted over the steady steps, by more than {100 * TOLD_DRIFT:.0f} % and with p < {SURE}, in "
-        f"{len(drifting)} of {plural(len(runs), 'run')}: {named(drifting, drift_in_words)}. Throughput then "
-        "depends on how long a run is."
+        f"The step time drifted over the steady steps, by more than {100 * REPORTED_DRIFT:.0f} % and with p < {SURE}, "
+        f"in {len(drifting)} of {plural(len(runs), 'run')}: {named(drifting, drift_in_words)}. Throughput then "
+        "depends on the length of the run."
     ]
 
 
 def drift_in_words(run: RunResult) -> str:
-    """Which way the step time of a run went, how far, and over which steps."""
+    """Return direction, size and steps of a run's drift as text."""
     drift = run.values[m.STEP_TIME_DRIFT]
     starts = f" and {run.attempts} attempts" if run.attempts > 1 else ""
     return (
@@ -74,6 +75,6 @@ def drift_in_words(run: RunResult) -> str:
 
 
 def named(runs: list[RunResult], words: Callable[[RunResult], str]) -> str:
-    """The first runs in words, and how many are not said."""
+    """Return the text of the first runs, and the number of the others."""
     more = f"; and {len(runs) - MOST_NAMED_RUNS:,} more, in runs.csv" if len(runs) > MOST_NAMED_RUNS else ""
     return "; ".join(f"{short(run.name, LONGEST_NAME)} {words(run)}" for run in runs[:MOST_NAMED_RUNS]) + more

@@ -15,7 +15,7 @@ MOST_NAMED = 4
 
 
 def who(straggler: Straggler) -> str:
-    """A rank or a node by name."""
+    """Return a straggler's name: a rank, with its node if known, or all ranks of a node."""
     first, last = straggler.ranks
     if straggler.node is None:
         return f"rank {first:,}"
@@ -24,13 +24,13 @@ def who(straggler: Straggler) -> str:
 
 
 def listed(found: Sequence[Straggler]) -> str:
-    """The worst stragglers by name, and how many are not said."""
+    """Return the names of the worst stragglers, and the number of the others."""
     more = f" and {len(found) - MOST_NAMED:,} more" if len(found) > MOST_NAMED else ""
     return ", ".join(who(each) for each in found[:MOST_NAMED]) + more
 
 
 def cost(straggler: Straggler) -> str:
-    """How much slower a straggler is, at what, and what it costs at least."""
+    """Return a straggler's slowdown, its slow part and a lower bound of its cost as text."""
     others = "the own time of the fastest rank" if straggler.beside_fastest else "the median own time of the others"
     return (
         f"{significant(straggler.own_time_s / straggler.others_own_time_s, 3)} times {others}, mostly "
@@ -39,33 +39,34 @@ def cost(straggler: Straggler) -> str:
 
 
 def part(straggler: Straggler) -> str:
-    """What a straggler is slow at."""
+    """Return the slow part of a straggler's step."""
     return "getting batches" if straggler.by_batch else "the forward passes of layers"
 
 
 def ranks_straggle(runs: Sequence[RunResult]) -> list[str]:
-    """The runs that stragglers cost most, with the worst of each."""
+    """Warn of stragglers: the runs that lose most to them, each with its worst one."""
     held = sorted((run for run in runs if run.stragglers), key=lambda run: (-run.values[m.STRAGGLER_SHARE], run.name))
     if not held:
         return []
     return [
-        f"Ranks that the others wait for, in {len(held)} of {plural(len(runs), 'run')}: {named(held, in_words)}. "
+        f"Stragglers in {len(held)} of {plural(len(runs), 'run')}: {named(held, in_words)}. "
         f"{m.STRAGGLER_SHARE.name} is defined below."
     ]
 
 
 def in_words(run: RunResult) -> str:
-    """The stragglers of a run and what the worst of them costs."""
+    """Return the stragglers of a run and the cost of the worst one as text."""
     found = run.stragglers or []
     worst = "" if len(found) == 1 else "the worst "
     return f"waits for {listed(found)}: {worst}{cost(found[0])}"
 
 
 def straggler_section(runs: Sequence[RunResult]) -> Section | None:
-    """A row each straggler of these runs, if there is any."""
+    """Return a row for each straggler of these runs; None without any."""
     note = (
         f"Ranks and nodes that the others wait for. {m.STRAGGLER_SHARE.name}: {m.STRAGGLER_SHARE.definition} "
-        f"{m.OWN_TIME.name}: {m.OWN_TIME.definition} Of logs it is the forward pass, beside that of the fastest rank."
+        f"{m.OWN_TIME.name}: {m.OWN_TIME.definition} For logs it is the time of "
+        "the forward pass, compared with that of the fastest rank."
     )
     rows = [
         [
@@ -83,6 +84,6 @@ def straggler_section(runs: Sequence[RunResult]) -> Section | None:
         "Run",
         *map(title, (m.OWN_TIME, m.OTHERS_OWN_TIME, m.STRAGGLER_SHARE)),
         "Slow windows",
-        "Who, and at what",
+        "Straggler, slow part",
     )
     return Section("Stragglers", note, headings, rows) if rows else None

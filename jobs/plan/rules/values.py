@@ -256,7 +256,7 @@ def whole_rows_need_no_buckets(run: Run) -> str | None:
 def nodes_are_emulated(run: Run) -> str | None:
     """Warn of several nodes on one machine, which share its cores and memory."""
     if run.launcher.kind.on_this_machine and run.nodes > 1:
-        return f"nodes={run.nodes} are emulated: their ranks share one machine. Figures will say so."
+        return f"nodes={run.nodes} are emulated: their ranks share one machine. Figures are labelled so."
     return None
 
 

@@ -48,7 +48,7 @@ def test_a_difference_beyond_the_repeats_is_reported_with_n_interval_and_nodes(t
     assert answer_in(tmp_path) == [
         "CPU: B is 1.250 times as fast as A (n = 3 and 3, 95 % interval 1.240 to 1.260; ddp, 1 rank on 1 node, same "
         "nodes).",
-        "What differs, A → B: job.micro_batch_size 1 → 2.",
+        "Differences, A → B: job.micro_batch_size 1 → 2.",
     ]
 
 
@@ -96,7 +96,7 @@ def test_other_nodes_are_reported_by_name(tmp_path: Path) -> None:
     runs(tmp_path / "b", FAST, nodes=["node2"])
     sentence, differs = answer_in(tmp_path)
     assert sentence.endswith("other nodes).")
-    assert differs == "What differs, A → B: Nodes node1 → node2."
+    assert differs == "Differences, A → B: Nodes node1 → node2."
 
 
 def test_emulated_nodes_come_first(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_the_page_begins_with_the_result_and_shows_pairs_differences_and_a_figur
     _, path = compare(tmp_path / "a", tmp_path / "b", tmp_path / "out")
     page = Page(path.read_text())
     assert page.text.index("B is 1.250 times as fast as A") < page.text.index("Results")
-    assert "What differs between A and B" in page.text
+    assert "Differences between A and B" in page.text
     figure = page.plots()["throughput_ratio"]
     assert figure["data"][1]["x"] == pytest.approx([1.25])
     assert "job.micro_batch_size" in page.text
@@ -379,8 +379,8 @@ def test_the_command_prints_the_answer_and_then_the_page(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--compare", "a", "b", "c"], "--compare takes its two directories itself. Type slurmscale report --compare"),
-        ([], "no DIR given. Type sweep or run directories, for instance: slurmscale report runs/demo"),
+        (["--compare", "a", "b", "c"], "--compare takes its two directories itself. Run `slurmscale report --compare"),
+        ([], "no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo"),
         (["a", "--tolerance", "0.1"], "Type which: --reference runs.csv"),
     ],
 )

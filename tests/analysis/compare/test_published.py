@@ -122,15 +122,15 @@ def test_a_run_of_an_experiment_stands_beside_what_was_published_of_it(tmp_path:
     assert (time["Metric"], time["n"], time["Published"]) == ("Useful time (s)", "2", "199.2")
     assert time["Measured"] == "200.0 (160.0 to 240.0)"
     assert time["Measured / published"] == "1.00 (0.803 to 1.20)"
-    assert time["What differs, and the source"] == (
+    assert time["Differences, and the source"] == (
         "GPU (NVIDIA H100 80GB HBM3); published: 8 NVIDIA H100 SXM, Dell PowerEdge XE9680; InfiniBand NDR; PowerScale "
         "F600. Software: engine nemo, torch 2.13.0; published: NVIDIA NeMo Framework v23.11. Precision: bfloat16; "
         "published: not stated. Data: random; published: The Pile, 2 shards. 3.32 min in table 4 of H20044."
     )
-    assert size["What differs, and the source"] == "Differs as above. 100 GB in table 4 of H20044."
+    assert size["Differences, and the source"] == "Differs as above. 100 GB in table 4 of H20044."
     assert (size["Measured / published"], writing["Measured / published"]) == ("0.800", "0.667")
     assert [row["Measured / published"] for row in storage] == ["—", "—"]
-    assert all(row["What differs, and the source"].startswith("Not measured by this run. ") for row in storage)
+    assert all(row["Differences, and the source"].startswith("Not measured by this run. ") for row in storage)
 
 
 def test_a_cpu_or_emulated_measurement_says_so_first(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_cpu_or_emulated_measurement_says_so_first(tmp_path: Path) -> None:
     trained(tmp_path / "emulated", run, [EXPERIMENT], emulated_nodes=True)
     (first, *_), (second, *_) = rows(tmp_path / "cpu"), rows(tmp_path / "emulated")
     assert first["Line"].startswith("CPU: llama2_7b")
-    assert first["What differs, and the source"].startswith("CPU (Test CPU); published: 8 NVIDIA H100 SXM")
+    assert first["Differences, and the source"].startswith("CPU (Test CPU); published: 8 NVIDIA H100 SXM")
     assert second["Line"].startswith("Emulated nodes on CPU: ")
     section = published_section(scaling_groups(read_runs([tmp_path / "emulated"])))
     assert section is not None
@@ -162,7 +162,7 @@ def test_there_is_no_ratio_where_the_task_is_another(override: str, why: str, tm
     time, *_ = rows(tmp_path)
     assert time["Measured / published"] == "—"
     assert time["Measured"] != "—"
-    assert time["What differs, and the source"].startswith(f"No ratio: {why}. ")
+    assert time["Differences, and the source"].startswith(f"No ratio: {why}. ")
 
 
 def test_another_layout_or_precision_of_the_experiment_is_compared_and_listed(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_another_layout_or_precision_of_the_experiment_is_compared_and_listed(tm
     trained(tmp_path, of_experiment(EXPERIMENT, *changed), [EXPERIMENT, *changed])
     time, *_ = rows(tmp_path)
     assert time["Measured / published"] == "1.00"
-    assert "Precision: float32; published: not stated. TP: 4; published: 2." in time["What differs, and the source"]
+    assert "Precision: float32; published: not stated. TP: 4; published: 2." in time["Differences, and the source"]
 
 
 def test_equal_settings_are_recognised_without_the_experiment(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
     assert without["Measured / published"] == with_roce["Measured / published"] == "—"
     assert (
         "No ratio: the document does not state the number of samples of an epoch."
-        in without["What differs, and the source"]
+        in without["Differences, and the source"]
     )
-    assert "RoCE not enabled" in without["What differs, and the source"]
+    assert "RoCE not enabled" in without["Differences, and the source"]
 
 
 def test_a_report_of_other_runs_says_nothing_of_documents(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def priced(path: Path) -> dict[str, RunResult]:
 def section(path: Path) -> list[list[str]]:
     """The cells of the section, headings first."""
     report([path], None)
-    lines = (path / "report.md").read_text().split("## What it cost\n\n")[1].split("\n\n")[0].splitlines()
+    lines = (path / "report.md").read_text().split("## Cost\n\n")[1].split("\n\n")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "---" not in line]
 
 
@@ -70,7 +70,7 @@ def test_a_restarted_run_whose_starts_recorded_too_little_has_no_cost(tmp_path: 
     ended(directory, attempt=2)
     calm(tmp_path / "s", "known", ranks=1, seconds=36)
     assert m.RANK_TIME not in priced(tmp_path)["run"].values
-    assert section(tmp_path / "s")[-1][-1] == "not in it: 1 run whose time or ranks are not told"
+    assert section(tmp_path / "s")[-1][-1] == "not included: 1 run without time or rank count"
 
 
 def test_service_units_are_the_sites_price_of_node_hours(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_token_costs_more_where_ranks_are_added_in_vain(tmp_path: Path) -> Non
     assert rows == [
         ["two", "0.007500", "0.01500", "0.006144", per_token[0], "1.50", "1 start"],
         ["one", "0.01000", "0.01000", "0.006144", per_token[1], "1.00", "1 start"],
-        ["All 2 runs", "0.01750", "0.02500", "0.01229", per_token[2], "—", "every run found"],
+        ["All 2 runs", "0.01750", "0.02500", "0.01229", per_token[2], "—", "all runs found"],
     ]
     with (tmp_path / "runs.csv").open() as file:
         assert {row["name"]: row["relative_cost"] for row in csv.DictReader(file)} == {"one": "1.0", "two": "1.5"}
@@ -119,7 +119,7 @@ def test_a_token_costs_more_where_ranks_are_added_in_vain(tmp_path: Path) -> Non
 def test_runs_that_are_not_used_are_said_to_have_cost_too(tmp_path: Path) -> None:
     calm(tmp_path, "one", ranks=1, seconds=36)
     event(prepared(tmp_path, a_run("lost")), "failed", error="gone")
-    assert section(tmp_path)[-1][-1] == "not in it: 1 run not used, which cost too"
+    assert section(tmp_path)[-1][-1] == "not included: 1 unused run"
 
 
 def test_on_gpus_the_hours_are_gpu_hours(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_switch_whose_clock_is_hours_off_is_left_out_and_named(tmp_path: Path)
     assert run.values[m.ENERGY] == pytest.approx(9600)
     assert m.ENERGY_PER_TOKEN not in run.values
     report([tmp_path], tmp_path / "out")
-    assert ("power of 1 device over 100 % of the time; left out, by whose clock nothing was read meanwhile: sw_0") in (
+    assert "power of 1 device over 100 % of the time; left out, without a reading from that time: sw_0" in (
         tmp_path / "out" / "report.md"
     ).read_text().replace("\\", "")
 
@@ -186,8 +186,8 @@ def test_of_several_nodes_each_gpu_is_a_device_of_its_own(tmp_path: Path) -> Non
     [
         (range(60), 8, "power of 8 devices over 100 % of the time, though 1 device was expected"),
         (range(25), 1, "power of 1 device over 48.3 % of the time"),
-        (range(18000, 18060), 1, "no power reading is of its time, though 1 device was expected; left out, by whose "
-                                 "clock nothing was read meanwhile: power-n1 GPU 0"),
+        (range(18000, 18060), 1, "no power reading falls into its time, though 1 device was expected; left out, "
+                                 "without a reading from that time: power-n1 GPU 0"),
     ],
 )  # fmt: skip
 def test_energy_that_is_not_the_runs_gives_none_per_token_and_says_so(

@@ -95,7 +95,7 @@ def test_slow_steps_are_named_with_number_steps_worst_and_cost(tmp_path: Path) -
     timed_run(tmp_path, "jerky", times_s)
     timed_run(tmp_path, "calm", [0.5] * 20)
     assert said(tmp_path) == [
-        "Slow steps among steady ones, in 1 of 2 runs: jerky 2 of 20 (steps 7, 12), at worst step 7 with 2.000 s "
+        "Slow steps in 1 of 2 runs: jerky 2 of 20 (steps 7, 12), at worst step 7 with 2.000 s "
         "against a median of 0.5000 s, which cost 16.7 % of the steady time. They count in throughput; slow_steps is "
         "defined below."
     ]
@@ -157,7 +157,7 @@ def test_a_drift_is_told_with_direction_size_and_steps(tmp_path: Path) -> None:
     timed_run(tmp_path, "calm", noise(100))
     assert said(tmp_path) == [
         "The step time drifted over the steady steps, by more than 5 % and with p < 0.001, in 1 of 2 runs: slowing "
-        "rose by 66.9 % of its median from step 3 to 102. Throughput then depends on how long a run is."
+        "rose by 66.9 % of its median from step 3 to 102. Throughput then depends on the length of the run."
     ]
 
 
@@ -181,7 +181,7 @@ def test_unmeasured_steps_are_no_slow_steps(tmp_path: Path) -> None:
 def test_page_and_table_tell_slow_steps(tmp_path: Path) -> None:
     timed_run(tmp_path, "<i>jerky</i>", [1.0] * 19 + [2.0])
     page = Page(report([tmp_path], None).read_text())
-    assert "Slow steps among steady ones, in 1 of 1 run: <i>jerky</i> 1 of 20" in page.text
+    assert "Slow steps in 1 of 1 run: <i>jerky</i> 1 of 20" in page.text
     assert "i" not in page.tags()
     header, row = (line.split(",") for line in (tmp_path / "runs.csv").read_text().splitlines())
     assert float(row[header.index("slow_steps")]) == 1

@@ -74,7 +74,7 @@ def test_a_rank_that_is_slow_in_all_windows_is_named_with_its_node_and_cost(tmp_
     assert (found.own_time_s, found.others_own_time_s) == pytest.approx((0.61, 0.31))
     assert run.values[m.STRAGGLER_SHARE] == pytest.approx(0.3)
     assert said(tmp_path) == [
-        "Ranks that the others wait for, in 1 of 1 run: lame waits for rank 5 on node1: 1.97 times the median own "
+        "Stragglers in 1 of 1 run: lame waits for rank 5 on node1: 1.97 times the median own "
         "time of the others, mostly the forward passes of layers, which costs at least 30.0 % of the step time. "
         "straggler_share is defined below."
     ]

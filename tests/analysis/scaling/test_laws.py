@@ -277,7 +277,7 @@ def test_lines_of_one_rank_count_are_counted_and_alone_have_no_table() -> None:
     assert fits_section([one]) is None
     section = fits_section([one, several])
     assert section is not None
-    assert section.note.endswith(" Without: 1 line of one rank count.")
+    assert section.note.endswith(" Left out: 1 line of one rank count.")
 
 
 def test_the_extrapolation_is_dotted_named_and_ends_at_twice_the_ranks(tmp_path: Path) -> None:
