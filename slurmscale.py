@@ -44,7 +44,7 @@ class OwnPackages:
 
 
 def refuse_strangers() -> None:
-    """Raise ImportError where another module has the name of an own package already."""
+    """Raise ImportError if another module already has the name of an own package."""
     for name in PACKAGES:
         module = sys.modules.get(name)
         places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
@@ -63,14 +63,14 @@ from jobs.errors import SuiteError  # noqa: E402 (found by the finder above)
 
 
 def compose(*overrides: str, multirun: bool = False) -> list[Run]:
-    """Compose and check the runs of some overrides; prepare nothing. Raises SuiteError for what cannot run."""
+    """Compose and check the runs of some overrides; prepare nothing. Raises SuiteError if one is illegal."""
     from jobs.plan.compose import compose as compose_points
 
     return [point.run for point in compose_points(list(overrides), multirun=multirun, to_submit=False)]
 
 
 def plan(*overrides: str, multirun: bool = False) -> list[dict[str, Any]]:
-    """Return what is known of each run before it starts, as in its plan.json: layout, ranks, parameters, warnings."""
+    """Return the plan of each run, as in its plan.json: layout, ranks, parameters, warnings."""
     from jobs.submit.prepare import plan_of
 
     return [{"name": run.name, **plan_of(run, run.job.steps)} for run in compose(*overrides, multirun=multirun)]
@@ -79,7 +79,7 @@ def plan(*overrides: str, multirun: bool = False) -> list[dict[str, Any]]:
 def submit(*overrides: str, multirun: bool = False, wait: bool = False) -> Path:
     """Prepare all runs, submit all or none, and return the sweep directory; prints what `slurmscale submit` prints.
 
-    With `wait`, return when all runs have ended; `status` has their ends. Raises SuiteError where one is refused.
+    With `wait`, return when all runs have ended; `status` has their ends. Raises SuiteError if one is refused.
     """
     from jobs.plan.compose import compose as compose_points
     from jobs.submit.commands import submit_points
@@ -101,7 +101,7 @@ def report(*paths: str | Path, output: str | Path | None = None, formats: Sequen
     """Write report.html, report.md and runs.csv of run or sweep directories, and return the path of the page.
 
     `output` is the directory for them: by default the one path given, else the current directory. `formats` are further
-    files, as of `slurmscale report --format`.
+    files, as in `slurmscale report --format`.
     """
     from analysis.report.report import report as write_report
 

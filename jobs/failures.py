@@ -19,7 +19,7 @@ from jobs.rundir import RunDir, append_event
 
 
 class Retry(Enum):
-    """Where the same run may succeed when it is started again."""
+    """Nodes on which the same run may succeed when it is started again."""
 
     nowhere = "nowhere"
     anywhere = "anywhere"
@@ -28,7 +28,7 @@ class Retry(Enum):
 
 
 class FailureCause(Enum):
-    """What ended a run. The name is written to status.jsonl; runs.csv and reports contain `word`."""
+    """Cause of the end of a run. The name is written to status.jsonl; runs.csv and reports contain `word`."""
 
     out_of_gpu_memory = (
         "out_of_gpu_memory",
@@ -110,17 +110,17 @@ class FailureCause(Enum):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same run may succeed when it is started again."""
+        """Return True if the same run may succeed when it is started again."""
         return self.retry is not Retry.nowhere
 
     @property
     def is_symptom(self) -> bool:
-        """Whether a failure elsewhere also leaves this trace."""
+        """Return True if a failure elsewhere also leaves this trace."""
         return self in {FailureCause.lost_peer, FailureCause.killed, FailureCause.unknown}
 
     @property
     def explains_symptoms(self) -> bool:
-        """Whether it is a statement of the machine or of Slurm that precedes a symptom."""
+        """Return True if it is a statement of the machine or of Slurm that precedes a symptom."""
         return self in {
             FailureCause.out_of_host_memory,
             FailureCause.hardware,
@@ -131,7 +131,7 @@ class FailureCause(Enum):
 
     @property
     def survivable(self) -> bool:
-        """Whether a program may print its signature and continue."""
+        """Return True if a program may print its signature and continue."""
         return self in {
             FailureCause.code,
             FailureCause.refused,
@@ -143,7 +143,7 @@ class FailureCause(Enum):
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a run was asked to stop at a step boundary."""
+    """Reason of a request to stop at a step boundary."""
 
     reason: str
     cause: FailureCause | None

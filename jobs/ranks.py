@@ -33,7 +33,7 @@ class Rank:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes the records and prints."""
+        """Return True if this rank writes the records and prints."""
         return self.rank == 0
 
 

@@ -74,12 +74,12 @@ EVENT_FIELDS: dict[str, dict[str, type]] = {
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a run of this name would replace another file of its sweep directory."""
+    """Return True if a run of this name would replace another file of its sweep directory."""
     return name in RESERVED or name.startswith(RESERVED_BEGINNINGS)
 
 
 def is_power_log(name: str) -> bool:
-    """Whether a file of a run directory contains power readings of a node, by its name."""
+    """Return True if a file of a run directory contains power readings of a node, by its name."""
     return name.startswith("power") and name.endswith(".csv")
 
 

@@ -55,7 +55,7 @@ class Model:
     name: str
     """Name of the model in run names, tables and reports."""
     source: str
-    """Where the numbers were read."""
+    """Source of the numbers."""
     litgpt_name: str | None = None
     """Name of the same model in LitGPT's own table; a test compares the two."""
     layers: int
@@ -99,23 +99,23 @@ class Model:
 
 
 class Strategy(Enum):
-    """How data-parallel replicas are kept equal."""
+    """Method that keeps data-parallel replicas equal."""
 
     single = "single"
     """One replica, so nothing to keep equal."""
     ddp = "ddp"
     """Every rank holds everything; gradients are all-reduced."""
     fsdp = "fsdp"
-    """Fully sharded data parallel; `sharding` is what it shards."""
+    """Fully sharded data parallel; `sharding` selects the tensors."""
 
 
 class Sharding(Enum):
-    """What FSDP shards, by PyTorch's names."""
+    """Tensors that FSDP shards, by PyTorch's names."""
 
     FULL_SHARD = "FULL_SHARD"
     """Shard parameters, gradients and optimizer state over all ranks; free parameters after forward (ZeRO 3)."""
     SHARD_GRAD_OP = "SHARD_GRAD_OP"
-    """As FULL_SHARD, but keep parameters whole between forward and backward (ZeRO 2)."""
+    """FULL_SHARD, but keep parameters whole between forward and backward (ZeRO 2)."""
     NO_SHARD = "NO_SHARD"
     """Hold everything on every rank; all-reduce gradients, as DDP does."""
     HYBRID_SHARD = "HYBRID_SHARD"
@@ -137,7 +137,7 @@ Schedule = Enum(
 
 
 class StageSplit(Enum):
-    """How layers are divided among pipeline stages."""
+    """Division of layers among pipeline stages."""
 
     even = "even"
     """The same number of layers in every stage."""
@@ -147,14 +147,14 @@ class StageSplit(Enum):
 
 @dataclass(kw_only=True)
 class Parallelism:
-    """How the model and the batch are split over ranks; data parallelism is what tensor x pipeline x context leaves."""
+    """Division of model and batch over ranks; ranks beyond tensor x pipeline x context are data parallel."""
 
     name: str
     """Name of the choice in run names, tables and reports."""
     strategy: Strategy
-    """How data-parallel replicas are kept equal."""
+    """Method that keeps data-parallel replicas equal."""
     sharding: Sharding | None = None
-    """What FSDP shards; only with strategy=fsdp."""
+    """Tensors that FSDP shards; only with strategy=fsdp."""
     data_replicate: int | None = None
     """Copies of the weights that are kept equal; null: what `sharding` implies."""
     data_shard: int | None = None
@@ -172,7 +172,7 @@ class Parallelism:
     stages_per_rank: int | None = None
     """Pieces of the model that a pipeline rank holds (virtual stages); null: what `schedule` implies."""
     stage_split: StageSplit = StageSplit.even
-    """How layers are divided among pipeline stages."""
+    """Division of layers among pipeline stages."""
     stage_layers: list[int] | None = None
     """Layers of every stage, first to last; null: as `stage_split` divides them."""
     prefetch: int | None = None
@@ -192,7 +192,7 @@ class Precision(Enum):
 
 
 class EngineKind(Enum):
-    """What executes a training step."""
+    """Code that executes a training step."""
 
     native = "native"
     """LitGPT's model under PyTorch's own parallelism."""
@@ -234,7 +234,7 @@ class OptimizerLoop(Enum):
 
 
 class Loss(Enum):
-    """How the loss is computed from the last hidden states (native)."""
+    """Computation of the loss from the last hidden states (native)."""
 
     whole = "whole"
     """From the logits of all positions at once."""
@@ -258,13 +258,13 @@ class Engine:
     """The code that executes a training step."""
 
     kind: EngineKind
-    """What executes a training step."""
+    """Code that executes a training step."""
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
     """Which activations the backward pass computes again instead of keeping."""
     compile: bool = False
     """Compile with torch.compile: every layer (native) or the whole model (litgpt); not for nemo."""
     loss: Loss = Loss.whole
-    """How the loss is computed from the last hidden states (native)."""
+    """Computation of the loss from the last hidden states (native)."""
     distributed_optimizer: bool = False
     """Shard Megatron's optimizer state over data-parallel ranks, as ZeRO stage 1 does (nemo)."""
     float8: bool = False
@@ -290,12 +290,12 @@ class Engine:
 
 
 class Batching(Enum):
-    """How samples of different lengths become micro-batches (native; nemo and litgpt: padded)."""
+    """Arrangement of samples of different lengths in micro-batches (native; nemo and litgpt: padded)."""
 
     padded = "padded"
     """One row per sample, as long as the longest of its micro-batch."""
     bucketed = "bucketed"
-    """As padded, with samples of similar length in a micro-batch."""
+    """Padded, with samples of similar length in a micro-batch."""
     packed = "packed"
     """One row for all samples of a micro-batch, end to end; attention stays within a sample."""
 
@@ -314,7 +314,7 @@ class Lora:
 
 @dataclass(kw_only=True)
 class Job:
-    """What is trained, for how long, and with which hyperparameters."""
+    """Length, batches and hyperparameters of a training."""
 
     name: str
     """Name of the choice in tables and reports."""
@@ -327,7 +327,7 @@ class Job:
     micro_batch_size: int
     """Sequences per rank and forward pass (MBS); with batching=packed their mean."""
     batching: Batching = Batching.padded
-    """How samples of different lengths become micro-batches (native; nemo and litgpt: padded)."""
+    """Arrangement of samples of different lengths in micro-batches (native; nemo and litgpt: padded)."""
     bucket_batches: int | None = None
     """Global batches whose samples are sorted by length together; only with batching=bucketed, null: 8."""
     precision: Precision
@@ -386,7 +386,7 @@ INSTRUCTIONS = frozenset({Source.docstrings, Source.alpaca, Source.pubmedqa})
 
 
 class TooLong(Enum):
-    """What happens to a sample longer than `job.sequence_length`."""
+    """Treatment of samples longer than `job.sequence_length`."""
 
     refuse = "refuse"
     """Refuse the data."""
@@ -415,14 +415,14 @@ class Data:
     mask_prompt: bool = False
     """Leave prompts out of the loss (instruction data)."""
     too_long: TooLong = TooLong.refuse
-    """What happens to a sample longer than `job.sequence_length`."""
+    """Treatment of samples longer than `job.sequence_length`."""
     # Not an interpolation, which OmegaConf would parse anew for every point of a sweep.
     cache_dir: str = field(default_factory=lambda: f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/slurmscale/data")
     """Directory of tokenized data; the nodes must see it. By default below $XDG_CACHE_HOME, else ~/.cache."""
 
 
 class ScalingMode(Enum):
-    """What stays fixed when ranks are added."""
+    """Quantity that stays fixed when ranks are added."""
 
     strong = "strong"
     """The global batch."""
@@ -432,10 +432,10 @@ class ScalingMode(Enum):
 
 @dataclass(kw_only=True)
 class Scaling:
-    """Global batch of a run, by what stays fixed when ranks are added."""
+    """Global batch of a run, by the quantity that stays fixed when ranks are added."""
 
     mode: ScalingMode
-    """What stays fixed when ranks are added."""
+    """Quantity that stays fixed when ranks are added."""
     global_batch_size: int | None = None
     """Sequences per optimizer step (GBS) with mode=strong; null: 8, or the least larger number that all points of the
     sweep can take."""
@@ -450,7 +450,7 @@ class Gpu:
     name: str
     """Name of the accelerator in tables and reports."""
     source: str
-    """Where the numbers were read."""
+    """Source of the numbers."""
     device_name: str | None = None
     """Name of the device in torch, complete: an H200 NVL, or a MIG slice, does not get the peak of an H200."""
     compute_capability: float | None = None
@@ -466,7 +466,7 @@ class Gpu:
 
 
 class ContainerRuntime(Enum):
-    """What starts the ranks inside the cluster's container."""
+    """Program that starts the ranks inside the cluster's container."""
 
     pyxis = "pyxis"
     """The Slurm plugin that adds srun --container-image."""
@@ -535,7 +535,7 @@ class Cluster:
     launcher: LauncherKind = LauncherKind.slurm
     """The launcher of this cluster: used unless another one is chosen, and previewed by launcher=dry."""
     source: str | None = None
-    """Where the numbers were read."""
+    """Source of the numbers."""
     ranks_per_node: int
     """GPUs of a node, or ranks that a CPU node takes."""
     max_nodes: int | None = None
@@ -568,7 +568,7 @@ class Cluster:
     container: str | None = None
     """Image that the ranks run in, as `container_runtime` names it; null: no container."""
     container_runtime: ContainerRuntime = ContainerRuntime.pyxis
-    """What starts the ranks inside the container."""
+    """Program that starts the ranks inside the container."""
     container_mounts: list[str] = field(default_factory=list)
     """Mounts of the form HOST_PATH:PATH; apptainer also mounts runs_dir, data.cache_dir and job.init_from."""
     setup: list[str] = field(default_factory=list)
@@ -580,17 +580,17 @@ class Cluster:
     pbs: dict[str, str] = field(default_factory=dict)
     """Further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
     pbs_totals: bool = False
-    """Ask PBS for ncpus, ngpus and mem of the whole job, where a site does not take `select`."""
+    """Ask PBS for ncpus, ngpus and mem of the whole job, for sites that do not accept `select`."""
     python: str | None = None
     """Python command on the nodes (in the container, if any); null: the Python that submits."""
 
 
 @dataclass(kw_only=True)
 class Launcher:
-    """What starts the ranks, and when it starts them again."""
+    """Start and restart of the ranks."""
 
     kind: LauncherKind
-    """What starts the ranks."""
+    """Scheduler or program that starts the ranks."""
     max_running: int | None = None
     """Most array tasks, or points of a pilot, that run at once; null: no limit."""
     requeues: int = 3
@@ -650,7 +650,7 @@ class Contest:
     name: str
     """Name of the contest in reports."""
     source: str
-    """Where the rules were read."""
+    """Source of the rules."""
     model: str
     """Name of the model; a run of another model is a rehearsal."""
     data: str
@@ -668,7 +668,7 @@ class Contest:
     sequence_length: int
     """Longest sample in tokens."""
     lora: bool = False
-    """Whether low-rank adapters count."""
+    """Accept runs with low-rank adapters."""
     counted: Counted = Counted.training
     """Time that is compared."""
     loss_steps: int = 2

@@ -94,12 +94,12 @@ def config_holds_no_secret(run: Run) -> str | None:
 
 
 def names_secret(key: str, value: str) -> bool:
-    """Whether the value of this key is a secret, by the key's name."""
+    """Return True if the value of this key is a secret, by the key's name."""
     return bool(value) and bool(SECRET_NAME.fullmatch(key)) and not is_a_place(value, key)
 
 
 def is_a_place(value: str, name: str) -> bool:
-    """Whether the value of a CREDENTIALS variable is a path."""
+    """Return True if the value of a CREDENTIALS variable is a path."""
     return "CREDENTIAL" in name.upper() and value.strip("\"'").startswith(("/", "~"))
 
 

@@ -31,7 +31,7 @@ class StepBatch:
     """The micro-batches of a rank in one optimizer step, and the size of the whole global batch."""
 
     micro_batches: list[MicroBatch[Tokens]]
-    """Of this rank, (micro_batch_size, padded length); packed (1, padded sum of the lengths)."""
+    """Those of this rank, (micro_batch_size, padded length); packed (1, padded sum of the lengths)."""
     labels: int
     """Targets of the global batch that contribute to the loss."""
     samples: int

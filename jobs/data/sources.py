@@ -107,7 +107,7 @@ def stdlib_files(directory: Path) -> list[Path]:
 
 
 def is_utf8(content: bytes) -> bool:
-    """Whether the bytes are valid UTF-8."""
+    """Return True if the bytes are valid UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError:

@@ -25,7 +25,7 @@ class Node:
     memory_mib: int
     gpus: int
     reason: str
-    """Why it is down or drained; empty if it is neither."""
+    """Reason for being down or drained; empty if it is neither."""
 
     @property
     def is_usable(self) -> bool:
@@ -48,7 +48,7 @@ class Site:
     qos: dict[str, dict[str, str]]
     """Limits of each QOS; values that are not set are absent."""
     accounting_error: str | None
-    """Why accounting did not answer; None if it did."""
+    """Reason that accounting did not answer; None if it did."""
 
     @property
     def has_accounting(self) -> bool:

@@ -104,7 +104,7 @@ class ClockDesk:
 
     def __init__(self, port: int) -> None:
         self.error: str | None = None
-        """Why this process cannot listen on the port; None if it listens."""
+        """Reason that this process cannot listen on the port; None if it listens."""
         self._served: set[str] = set()
         try:
             if socket.has_dualstack_ipv6():

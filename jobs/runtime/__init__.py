@@ -1,1 +1,1 @@
-"""What a running rank uses whatever its engine: record, watchdog, process group, pace, checkpoint directories."""
+"""Parts of a running rank that all engines share: record, watchdog, process group, pace, checkpoint directories."""

@@ -26,7 +26,7 @@ class Saved:
     write_time_s: float = 0.0
     size_bytes: int = 0
     error: str | None = None
-    """Why writing failed; None where it succeeded."""
+    """The error of a failed write; None after a success."""
 
 
 def complete(directory: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a rank does with the machine it finds itself on: device, process group, memory, nodes, transports, signals."""
+"""Setup of a rank on its machine: device, process group, memory, nodes, transports, signals."""
 
 from __future__ import annotations
 

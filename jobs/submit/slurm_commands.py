@@ -31,9 +31,9 @@ class JobState:
     """The state of a job or array task."""
 
     state: str
-    """As Slurm names it: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ...; or GONE, UNKNOWN."""
+    """Slurm's name: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ...; or GONE, UNKNOWN."""
     reason: str | None = None
-    """Why a pending job waits, or why the state is not known."""
+    """Reason that a pending job waits, or that the state is unknown."""
     expected_start: str | None = None
     """Expected start of a pending job, if Slurm has computed it."""
 
@@ -163,7 +163,7 @@ def minutes(text: str) -> int | None:
 
 
 def test_script(script: str, jobs: int) -> str | None:
-    """Test an array of so many jobs with sbatch, without submitting it; raises SubmitError with the message of sbatch.
+    """Test an array of this size with sbatch, without submitting it; raises SubmitError with the message of sbatch.
 
     Returns expected start and nodes for the queue as it is, such as `14:05 on node[01-02]`; None if sbatch does not
     report them.

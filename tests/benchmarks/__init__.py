@@ -1,1 +1,1 @@
-"""Benchmarks: commands that print their figures. None of them is a test."""
+"""Benchmarks: commands that print their figures; none is a test."""

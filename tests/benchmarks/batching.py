@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.batching --data alpaca.json --tokenizer tokenizer.model --vocabulary 32000 --steps 16
 
-`litgpt.finetune.full.setup()` runs as it is. Each side is a process, as when it is used, and they take their steps in
-turns, on the same samples, with as many threads: what disturbs the machine disturbs all. Making batches counts for
-ours, and not for stock. The learning rate is 0 on all sides, so that the loss of every step can be compared; updates
-are computed all the same. A CPU's ratios say nothing of a GPU's.
+`litgpt.finetune.full.setup()` runs unchanged. Each side is a process of its own. They take their steps in turns, on the
+same samples, with the same number of threads, so that other load affects all sides equally. The time of making batches
+is included for the native engine only. The learning rate is 0 on all sides, so that the losses of each step can be
+compared; updates are computed nevertheless. Ratios of a CPU do not predict those of a GPU.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ Sample = dict[str, torch.Tensor]
 
 
 class EnoughSteps(Exception):  # noqa: N818 (it is no error)
-    """Leaves LitGPT's training when all is measured."""
+    """Ends LitGPT's training after the last measured step."""
 
 
 class Given(Dataset):
-    """The samples of LitGPT's batches, by its shift: the input at n is answered by the token after it."""
+    """The samples of LitGPT's batches, shifted as LitGPT does: the target of input n is token n + 1."""
 
     def __init__(self, samples: list[Sample]) -> None:
         self.samples = [(sample["input_ids"][:-1].numpy(), sample["labels"][1:].numpy()) for sample in samples]
@@ -89,13 +89,13 @@ class Given(Dataset):
         super().__init__(Path(), {"description": "LitGPT's batches."}, lengths, labels)
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
-        """As everywhere."""
+        """Return inputs and targets of one sample."""
         return self.samples[index]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the steps of one side took and gave; memory in bytes."""
+    """Times, tokens and losses of the steps of one side."""
 
     times_s: list[float]
     tokens: list[int]
@@ -104,7 +104,7 @@ class Measured:
 
 
 def own_trainer(batching: Batching, vocabulary: int, checkpoint: Path) -> Trainer:
-    """The native engine from LitGPT's weights."""
+    """Return a trainer of the native engine with LitGPT's weights."""
     overrides = [*MODEL, f"model.vocab_size={vocabulary}", f"job.batching={batching.name}"]
     (point,) = compose([*overrides, f"job.init_from={checkpoint}"], multirun=False)
     device = torch.device("cpu")
@@ -114,7 +114,7 @@ def own_trainer(batching: Batching, vocabulary: int, checkpoint: Path) -> Traine
 
 
 def steps(trainer: Trainer, samples: list[Sample]) -> list[float]:
-    """The losses of as many steps as the samples make."""
+    """Train on all samples, and return the loss of each step."""
     batches = Batches(
         Given(samples), global_batch_size=MICRO_BATCH, micro_batch_size=MICRO_BATCH, dp=1, dp_rank=0, seed=0,
         batching=trainer.run.job.batching, bucket_batches=POOL,
@@ -123,13 +123,13 @@ def steps(trainer: Trainer, samples: list[Sample]) -> list[float]:
 
 
 class InTurns(JSON):  # type: ignore[misc]  # LitGPT publishes no types
-    """LitGPT's data, tokenized before; a batch is handed out when it is this side's turn.
+    """LitGPT's data, tokenized in advance; each batch waits for the turn of its side.
 
-    Whoever asks for a batch has ended the step before: that ends the turn.
+    A request for a batch means that the step before has ended, and so ends the turn.
     """
 
     def take_turns(self, turns: Connection, clock: Callable[[], float]) -> None:
-        """Wait for the turns of this side here."""
+        """Set the connection that grants turns, and the clock of the steps."""
         self.turns, self.clock = turns, clock
         self.times_s: list[float] = []
         self.tokens: list[int] = []
@@ -140,11 +140,11 @@ class InTurns(JSON):  # type: ignore[misc]  # LitGPT publishes no types
         self.tokenized: Any = list(self.train_dataset)
 
     def train_dataloader(self) -> Any:
-        """LitGPT's, in this process."""
+        """Return LitGPT's batches, made in this process."""
         return self.batches(super().train_dataloader().collate_fn)
 
     def batches(self, collate: Callable[[list[Sample]], Any]) -> Any:
-        """The batches of LitGPT's own order, each made of its samples by `collate`, which no time counts."""
+        """Return the batches in LitGPT's order, made by `collate`, whose time is not measured."""
         started = 0.0
 
         def in_turn(samples: list[Sample]) -> Any:
@@ -166,7 +166,7 @@ class InTurns(JSON):  # type: ignore[misc]  # LitGPT publishes no types
 
 
 def litgpt_checkpoint(directory: Path, data: Path, tokenizer: Path, vocabulary: int) -> Path:
-    """A LitGPT checkpoint directory of random weights, with this tokenizer or a BPE trained on the data."""
+    """Write a LitGPT checkpoint of random weights, with this tokenizer or a BPE trained on the data."""
     directory.mkdir(parents=True)
     if vocabulary == BPE:
         texts = [text for record in json.loads(data.read_text()) for text in record.values() if isinstance(text, str)]
@@ -185,7 +185,7 @@ def litgpt_checkpoint(directory: Path, data: Path, tokenizer: Path, vocabulary: 
 
 
 def stock_losses(checkpoint: Path, out: Path, data: InTurns) -> list[float]:
-    """The losses of LitGPT's own run, which lasts until the data says that it is enough."""
+    """Run LitGPT until the data raises EnoughSteps, and return its losses."""
     with suppress(EnoughSteps):
         stock.setup(
             checkpoint,
@@ -206,7 +206,7 @@ def stock_losses(checkpoint: Path, out: Path, data: InTurns) -> list[float]:
 
 
 def own_losses(batching: Batching, vocabulary: int, checkpoint: Path, data: InTurns) -> list[float]:
-    """The losses of the native engine on the same batches; it makes its own of their samples, and that counts."""
+    """Run the native engine on the same samples, and return its losses; making batches is part of its time."""
     trainer = own_trainer(batching, vocabulary, checkpoint)
     data.connect(Tokenizer(checkpoint), MICRO_BATCH, LENGTH)
     data.setup()
@@ -223,7 +223,7 @@ def own_losses(batching: Batching, vocabulary: int, checkpoint: Path, data: InTu
 
 
 def side(who: str, turns: Connection, where: Path, options: argparse.Namespace) -> None:
-    """A process of its own for one side; sends what its steps took and gave when there are no more turns."""
+    """Run one side in this process, and send a Measured after the last turn."""
     torch.set_num_threads(options.threads)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     data = InTurns(json_path=Path(options.data), val_split_fraction=0.05, num_workers=0)
@@ -239,13 +239,13 @@ def side(who: str, turns: Connection, where: Path, options: argparse.Namespace) 
 
 
 def own_peak_memory_bytes() -> int:
-    """Of this program: what getrusage tells begins with the memory of the process that started it."""
+    """Return the peak memory of this program; getrusage would include that of the process that started it."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) * 1024
 
 
 def measure(where: Path, options: argparse.Namespace) -> dict[str, Measured]:
-    """What each side measured, their steps taken in turns."""
+    """Run all sides in turns, and return the measurements of each."""
     spawn = multiprocessing.get_context("spawn")
     turns: dict[str, Connection] = {}
     processes = []
@@ -268,13 +268,13 @@ def measure(where: Path, options: argparse.Namespace) -> dict[str, Measured]:
 
 
 def ratio(theirs: list[float], own: list[float]) -> str:
-    """The median and range of how many times faster we were, and that of the sums."""
+    """Return the speedup over stock: median and range over steps, and the ratio of the sums."""
     ratios = [a / b for a, b in zip(theirs, own, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); {sum(theirs) / sum(own):.2f}"
 
 
 def report(measured: dict[str, Measured], options: argparse.Namespace) -> None:
-    """Print ratios first, then what they are made of."""
+    """Print ratios first, then times, losses and memory."""
     theirs = measured.pop(STOCK)
     print(f"\nvocabulary {options.vocabulary}, {options.steps} steps of {MICRO_BATCH} samples, the first warms up")
     seconds = "CPU seconds" if options.cpu_time else "seconds"

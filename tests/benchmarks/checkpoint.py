@@ -1,6 +1,6 @@
-"""How long a checkpoint holds training up, written in the background and not: `make benchmark` prints the ratio first.
+"""Stall of training by a checkpoint in the background, over that of one in the foreground.
 
-The same real run, both ways in turn. The last checkpoint of a run, which always waits for the disk, is left out.
+The same real run in both modes, in turn. The last checkpoint of a run, which always waits for the disk, is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.real_run import events, make_run, steps, train
 
 REPEATS = 2
-# Few wide layers: of a large model too, nearly all the bytes are in tensors of megabytes.
+# Few wide layers: as in a large model, nearly all bytes are in tensors of megabytes.
 MODEL = (
     "model.layers=4",
     "model.hidden_size=1024",
@@ -23,7 +23,7 @@ MODEL = (
     "model.vocab_size=8192",
     "job.sequence_length=32",
     "job.micro_batch_size=1",
-    # As little arithmetic as can be beside so much state.
+    # Little arithmetic for this amount of state.
     "scaling.global_batch_size=2",
     "job.steps=40",
     "job.checkpoint_every_steps=8",
@@ -36,7 +36,7 @@ MODEL = (
 
 
 def main() -> None:
-    """Print the figure and what it is made of."""
+    """Print the ratio with both times, the size and the bandwidth."""
     held_s: dict[bool, list[float]] = {True: [], False: []}
     write_s, size_bytes = [], 0
     for _ in range(REPEATS):
@@ -52,8 +52,8 @@ def main() -> None:
                     size_bytes = int(str(event["checkpoint_size_bytes"]))
     waiting, copying = statistics.median(held_s[False]), statistics.median(held_s[True])
     print(
-        f"\ncheckpoint in the background: held up for {copying / waiting:.3f} of the time that it would wait "
-        f"for the disk\n({copying * 1e3:.0f} ms against {waiting * 1e3:.0f} ms, medians of {len(held_s[True])}; "
+        f"\ncheckpoint in the background: training stalls for {copying / waiting:.3f} of the time that writing to "
+        f"disk takes\n({copying * 1e3:.0f} ms against {waiting * 1e3:.0f} ms, medians of {len(held_s[True])}; "
         f"{size_bytes / 1e9:.2f} GB from 2 ranks, {size_bytes / statistics.median(write_s) / 1e9:.2f} GB/s; CPU)"
     )
 

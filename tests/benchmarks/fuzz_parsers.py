@@ -1,8 +1,8 @@
-"""Logs changed at random, read for as long as one likes: `python -m tests.benchmarks.fuzz_parsers --seconds 60`.
+"""Reading of randomly changed logs: `python -m tests.benchmarks.fuzz_parsers --seconds 60`.
 
-Each input is one or two samples, cut, joined, and with odd bytes, marks of formats and odd numbers put in. Reading it
-must end, raise nothing and give finite numbers only. Prints how much was read, and what took longest by the time of the
-processor. An input that fails is kept, and said.
+Each input is one or two samples, cut and joined, with odd bytes, markers of formats and odd numbers inserted. Reading
+must end, raise nothing and return finite numbers only. Prints the amount read and the longest processor time of an
+input. An input that fails is kept, and its path printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ODD_NUMBERS = [b"nan", b"-inf", b"1e999", b"-0", b"9" * 400, b"0x10", b"1,234", 
 
 
 def changed(rng: random.Random) -> bytes:
-    """An input."""
+    """Return an input."""
     content = bytearray(b"".join(rng.sample(CONTENTS, rng.choice((1, 1, 2)))))
     for _ in range(rng.randint(0, MOST_CHANGES)):
         at = rng.randint(0, len(content))
@@ -47,8 +47,8 @@ def changed(rng: random.Random) -> bytes:
 
 
 def main() -> None:
-    """Read inputs until the time is over, and print what that was."""
-    arguments = argparse.ArgumentParser(description="Read logs changed at random; exits with 1 where one fails.")
+    """Read inputs until the time is over, and print their number and size."""
+    arguments = argparse.ArgumentParser(description="Read logs changed at random; exit code 1 if one fails.")
     arguments.add_argument("--seconds", type=float, default=60, help="how long (default: %(default)g)")
     arguments.add_argument("--seed", type=int, default=0, help="of the random numbers (default: %(default)s)")
     given = arguments.parse_args()

@@ -1,12 +1,12 @@
-"""One GPU, a 7B model, every weight trained: stock LitGPT beside ours on the same samples, and ours on full rows.
+"""Full fine-tuning of a 7B model on one GPU: the native engine beside stock LitGPT, and on full rows.
 
     python -m tests.benchmarks.gpu --data alpaca.json --tokenizer tokenizer.model --output figures.csv
 
-Made for ten minutes of a GPU with 80 GB; needs 64 GB of memory, and 30 GB of disk where $TMPDIR points. Every run is a
-`slurmscale submit` of random weights, so what is measured is what users run; `--rehearsal` takes the same way with a
-tiny model on a CPU, whose figures say nothing. A run that fails shows what it printed, and the next begins.
-Ratios come first, the figures go to a CSV with hardware, date, versions and command. The dense case is held against the
-rate of a square matrix product measured on that device just before.
+Takes about ten minutes on a GPU with 80 GB; requires 64 GB of memory and 30 GB of disk in $TMPDIR. Every run is a
+`slurmscale submit` with random weights, as users run it; `--rehearsal` does the same with a tiny model on a CPU, whose
+figures have no meaning. The output of a failed run is printed, and the next run starts. Ratios are printed first; the
+CSV of figures contains hardware, date, versions and command. The dense case is compared with the rate of a square
+matrix product, measured on the same device before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jobs import metrics as m
 from jobs.rundir import SweepDir
 
 SAMPLES, HELD_OUT = 1000, 8
-# One change at a time, each beside the ones before it.
+# Each adds one change to the one before.
 STOCK = ("engine=litgpt",)
 PADDED = ("engine=native", "engine.optimizer=fused")
 PACKED = (*PADDED, "job.batching=packed", "engine.loss=chunked")
@@ -65,7 +65,7 @@ DENSE = (
 )
 SHARED = ("parallelism=single", "ranks_per_node=1", "job.precision=bfloat16", "engine.parameters=bfloat16")
 REHEARSAL = ("job.sequence_length=128", "job.micro_batch_size=4", "scaling.global_batch_size=8")
-# What is told of every run.
+# The figures of every run.
 OF_EACH = (
     ("speed", m.TOKENS_PER_S, "tokens/s"),
     ("start-up", m.STARTUP_TIME, "s"),
@@ -76,7 +76,7 @@ COLUMNS = ("what", "value", "unit", "against", "device", "date", "versions", "co
 
 
 def matrix_rate_flops_per_s(size: int, repeats: int = 20) -> float:
-    """The median rate of a bfloat16 product of two square matrices on this device: 2 n^3 operations."""
+    """Return the median rate of a bfloat16 product of two square matrices on this device: 2 n^3 operations."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
     times_s = []
@@ -87,12 +87,12 @@ def matrix_rate_flops_per_s(size: int, repeats: int = 20) -> float:
             torch.cuda.synchronize()
         times_s.append(time.perf_counter() - started)
     del a, b
-    torch.cuda.empty_cache()  # the runs have the memory
+    torch.cuda.empty_cache()  # leaves the memory to the runs
     return 2 * size**3 / statistics.median(times_s[3:])
 
 
 def measured(folder: Path, name: str, overrides: tuple[str, ...]) -> RunResult | None:
-    """A run of these overrides, from submission to its record; None where it failed, with what it printed shown."""
+    """Submit a run with these overrides and return its result; print its output and return None if it fails."""
     began = time.perf_counter()
     sweep, command = folder / name, [sys.executable, "-m", "jobs.cli"]
     done = subprocess.run(
@@ -104,18 +104,18 @@ def measured(folder: Path, name: str, overrides: tuple[str, ...]) -> RunResult |
         result = None
     else:
         (result,) = read_runs([sweep])
-    shutil.rmtree(sweep, ignore_errors=True)  # LitGPT's weights of before and after: 27 GB
+    shutil.rmtree(sweep, ignore_errors=True)  # LitGPT's first and last weights: 27 GB
     print(f"{name}: {time.perf_counter() - began:.0f} s from submission to record", flush=True)
     return result
 
 
 def training_time_s(run: RunResult) -> float:
-    """From the first step to the last."""
+    """Return the time from the first step to the last."""
     return sum(run.values.get(part, 0.0) for part in (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME))
 
 
 def tokenizer_directory(folder: Path, tokenizer: Path) -> Path:
-    """The tokenizer as LitGPT wants it: beside its configuration."""
+    """Return a directory with the tokenizer beside its configuration, as LitGPT expects."""
     folder.mkdir()
     (folder / "tokenizer.model").write_bytes(tokenizer.read_bytes())
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
@@ -123,7 +123,7 @@ def tokenizer_directory(folder: Path, tokenizer: Path) -> Path:
 
 
 def plans(folder: Path, options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """The overrides of each run, in the order of the runs."""
+    """Return the overrides of each run, in the order of the runs."""
     tokenizer = tokenizer_directory(folder / "tokenizer", options.tokenizer)
     model = ("model=tiny", "model.vocab_size=32000") if options.rehearsal else ("model=llama2_7b",)
     given = (f"data.path={options.data.resolve()}", f"data.tokenizer={tokenizer}")
@@ -134,7 +134,7 @@ def plans(folder: Path, options: argparse.Namespace) -> dict[str, tuple[str, ...
 
 
 def figures(runs: Mapping[str, RunResult], rate: float) -> list[tuple[str, float, str, str]]:
-    """What these runs say so far: name, value, unit, against what; ratios first."""
+    """Return the figures of the runs so far: name, value, unit, baseline; ratios first."""
     epochs = {name: run for name, run in runs.items() if name in EPOCHS}
     times_s = {name: training_time_s(run) for name, run in epochs.items()}
     stock_time_s = times_s.get("stock")
@@ -159,7 +159,7 @@ def figures(runs: Mapping[str, RunResult], rate: float) -> list[tuple[str, float
 
 
 def kept(path: Path, found: Sequence[tuple[str, float, str, str]], where: Mapping[str, str]) -> None:
-    """The figures as a CSV, with where they were measured."""
+    """Write the figures to a CSV, with device, date, versions and command."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -170,20 +170,20 @@ def kept(path: Path, found: Sequence[tuple[str, float, str, str]], where: Mappin
 
 
 def main() -> None:
-    """Measure, print, and keep the figures."""
+    """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="JSON list of instruction, input, output")
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.model of 32,000 tokens")
     parser.add_argument("--output", type=Path, help="CSV of the figures")
-    parser.add_argument("--rehearsal", action="store_true", help="a tiny model, on a CPU if need be")
+    parser.add_argument("--rehearsal", action="store_true", help="run a tiny model, on the CPU if there is no GPU")
     options = parser.parse_args()
     for file in (options.data, options.tokenizer):
         if not file.is_file():
             parser.error(
-                f"{file} is no file. Give the samples with --data FILE and the tokenizer with --tokenizer FILE."
+                f"{file} is not a file. Set the samples with --data FILE and the tokenizer with --tokenizer FILE."
             )
     if not options.rehearsal and not torch.cuda.is_available():
-        parser.error("torch sees no GPU here. Type --rehearsal to take the same way with a tiny model on the CPU.")
+        parser.error("torch sees no GPU here. Use --rehearsal to run a tiny model on the CPU.")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     versions = " ".join(f"{package} {version(package)}" for package in ("torch", "litgpt", "lightning"))
     where = {

@@ -1,8 +1,8 @@
-"""What timing the ranks costs: `make benchmark` prints the ratio of step times with it and without.
+"""Cost of timing the ranks: the ratio of step times with and without it.
 
-The same real run, both ways in turn: steps of milliseconds through many thin layers, and a window after every step
-instead of every tenth. What a window takes is outside the step time, so it is counted from record to record. The fast
-steps are compared, the tenth percentile: what else the machine does makes the others slow.
+The same real run in both modes, in turn: steps of milliseconds through many thin layers, and a window after every step
+instead of every tenth. A window lies outside the step time, so times are taken from record to record. The tenth
+percentiles are compared, because other load on the machine slows the other steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODEL = ("model.layers=16", "job.steps=120", f"job.unmeasured_steps={UNMEASURED}
 
 
 def record_to_record_s(every: int) -> list[float]:
-    """From the record of a steady step to that of the next, of one run."""
+    """Return the times between the records of consecutive steady steps of one run."""
     with tempfile.TemporaryDirectory() as where:
         run = make_run(Path(where), *MODEL, f"engine.pace_every_steps={every}")
         assert train(run) == [0, 0]
@@ -30,7 +30,7 @@ def record_to_record_s(every: int) -> list[float]:
 
 
 def main() -> None:
-    """Print the ratio and what it is made of."""
+    """Print the ratio and both times."""
     times_s: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(REPEATS):
         for every in times_s:

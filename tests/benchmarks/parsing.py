@@ -1,6 +1,6 @@
-"""How fast logs are read: `make benchmark` prints MB/s of processor time, on a gigabyte made here of each kind.
+"""Reading speed of logs: MB/s of processor time, on a generated gigabyte of each kind.
 
-Beside each stands what a plain loop over the lines takes that only looks for the format's mark, in the same run.
+Compared, in the same run, with a plain loop over the lines that only searches for the format's marker.
 `python -m tests.benchmarks.parsing --size-mb 100` is quicker.
 """
 
@@ -23,12 +23,12 @@ SIZE_MB = 1_000
 WORDS = ["loading", "tensor", "connection", "channel", "weights", "0x7f3a", "12.5", "rank3", "INFO", "via", "ring",
          "bootstrap", "graph"]  # fmt: skip
 SEED = 0
-# One line of measurement in so many of noise.
+# Lines of noise for each line of measurement.
 NOISE_LINES = 5_000
 
 
 def megatron(step: int) -> str:
-    """A line of Megatron-LM."""
+    """Return a line of Megatron-LM."""
     return (
         f" iteration {step:8d}/ 1000000 | consumed samples: {64 * step:12d} | elapsed time per iteration (ms): 640.1 | "
         "learning rate: 1.000E-04 | global batch size:    64 | lm loss: 2.504220E+00 | loss scale: 1.0 | "
@@ -37,7 +37,7 @@ def megatron(step: int) -> str:
 
 
 def noise(line: Callable[[], str]) -> Iterator[str]:
-    """Lines that mean nothing, with a step now and then."""
+    """Yield lines without meaning, with a step after every NOISE_LINES."""
     words = random.Random(SEED)
     lines = [line() + " ".join(words.choices(WORDS, k=12)) + "\n" for _ in range(NOISE_LINES)]
     for step in itertools.count(1):
@@ -46,12 +46,12 @@ def noise(line: Callable[[], str]) -> Iterator[str]:
 
 
 def nccl() -> str:
-    """How a line of NCCL begins."""
+    """Return the beginning of a line of NCCL."""
     return "node01:4711:4720 [0] NCCL INFO "
 
 
 def nccl_alone() -> Iterator[str]:
-    """What eight ranks print with NCCL_DEBUG=INFO as they join a communicator, again and again."""
+    """Yield the output of eight ranks with NCCL_DEBUG=INFO that join one communicator after the other."""
     for number in itertools.count(1):
         for rank in range(8):
             head = f"node{number % 64:02d}:{4711 + rank}:{5711 + rank} [{rank}] NCCL INFO "
@@ -65,7 +65,7 @@ def nccl_alone() -> Iterator[str]:
 
 
 def mllog() -> Iterator[str]:
-    """Nothing but losses."""
+    """Yield MLLOG events of losses."""
     for step in itertools.count(1):
         event = {
             "namespace": "", "time_ms": 1_700_000_000_000 + step, "event_type": "POINT_IN_TIME", "key": "train_loss",
@@ -75,7 +75,7 @@ def mllog() -> Iterator[str]:
 
 
 def measured(name: str, lines: Iterator[str], mark: str, folder: Path, size_mb: int) -> None:
-    """Write so many of these lines, read them, and print how fast that was."""
+    """Write `size_mb` of these lines, read them, and print the speed."""
     file = folder / "log"
     with file.open("w") as log:
         while log.tell() < size_mb * 1e6:
@@ -98,11 +98,13 @@ def measured(name: str, lines: Iterator[str], mark: str, folder: Path, size_mb: 
 
 def main() -> None:
     """Print the table."""
-    arguments = argparse.ArgumentParser(description="Print how fast logs are read, by the time of the processor.")
+    arguments = argparse.ArgumentParser(
+        description="Print the reading speed of logs, in MB per second of processor time."
+    )
     arguments.add_argument("--size-mb", type=int, default=SIZE_MB, help="size of each log (default: %(default)s)")
     size_mb = arguments.parse_args().size_mb
     print(f"Load of this machine: {os.getloadavg()[0]:.1f}\n")
-    print(f"| log of {size_mb} MB | ratio | read | a loop that looks for the mark | records of marked lines | memory |")
+    print(f"| log of {size_mb} MB | ratio | read | a loop that seeks the marker | records of marked lines | memory |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as where:
         for name, lines, mark in (

@@ -1,7 +1,7 @@
 """Time a report of 10,000 runs: `make benchmark` prints wall and processor seconds.
 
-The runs are made here, the argument gives their number: 50 steps each, with the files that a run writes. Whole
-processes are timed. The table is what runs.csv needs.
+The runs are generated, 50 steps each, with all files of a run; the argument sets their number. Whole processes are
+timed. "The table" is the part that runs.csv needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOISE = random.Random(0)
 
 
 def make_runs(folder: Path, count: int) -> None:
-    """So many runs in sweeps below a folder: repeats of each model, parallelism and number of nodes."""
+    """Write `count` runs in sweeps below a folder: repeats of each model, parallelism and number of nodes."""
     points = list(itertools.product(MODELS, PARALLELISMS, NODES))
     patterns: dict[tuple[str, str, int], RunDir] = {}
     for number, point in enumerate(itertools.islice(itertools.cycle(points), count)):
@@ -62,14 +62,14 @@ def make_runs(folder: Path, count: int) -> None:
 
 
 def noisy(line: str) -> str:
-    """A step whose time is its own."""
+    """Return the line of a step with a randomly changed time."""
     record = json.loads(line)
     record["step_time_s"] *= NOISE.uniform(0.98, 1.02)
     return json.dumps(record, separators=(",", ":"))
 
 
 def table(folder: Path) -> str:
-    """What runs.csv holds, from the directories to the text."""
+    """Return the text of runs.csv, read from the directories."""
     gc.disable()  # as analysis.report.report does
     runs = read_runs([folder], may_spawn=True)
     doubts = loss_doubts(runs)
@@ -77,7 +77,7 @@ def table(folder: Path) -> str:
 
 
 def timed(*command: str) -> tuple[float, float]:
-    """Wall and processor seconds of a process with its children."""
+    """Return wall and processor seconds of a process with its children."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
     wall_s, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)

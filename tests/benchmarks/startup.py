@@ -1,7 +1,7 @@
-"""From the start of a process to the end of its first step, LitGPT's beside ours: `make benchmark` prints the ratio.
+"""Time from the start of a process to the end of its first step: the native engine beside LitGPT.
 
-Both fine-tune the same checkpoint on the same records, in turns, each a process that `slurmscale submit` starts. What
-LitGPT does before its first step, such as validating, is in its time. A CPU, one rank, a model of 4 million weights.
+Both fine-tune the same checkpoint on the same records, in turns, each in a process started by `slurmscale submit`.
+LitGPT's time includes all its work before the first step, such as validation. One CPU rank, 4 million weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TASK = ("model=tiny", "ranks_per_node=1", "parallelism=single", "job=finetune_fu
 
 
 def submitted(folder: Path, name: str, *overrides: str) -> RunResult:
-    """A run from submission to its record."""
+    """Submit a run, wait for it, and return its result."""
     command = [sys.executable, "-m", "jobs.cli", "submit", "--wait", f"runs_dir={folder}", f"sweep={name}", *overrides]
     subprocess.run(command, check=True, capture_output=True)
     (run,) = read_runs([folder / name])
@@ -33,12 +33,12 @@ def submitted(folder: Path, name: str, *overrides: str) -> RunResult:
 
 
 def first_step_done_s(run: RunResult) -> float:
-    """From the start of rank 0's process to the end of its first step."""
+    """Return the time from the start of rank 0's process to the end of its first step."""
     return run.values[m.STARTUP_TIME] + run.values[m.FIRST_STEP_TIME]
 
 
 def main() -> None:
-    """Print the ratio and what it is made of."""
+    """Print the ratio and both times."""
     times_s: dict[str, list[float]] = {"litgpt": [], "native": []}
     with tempfile.TemporaryDirectory() as where:
         folder = Path(where)

@@ -1,6 +1,6 @@
-"""The figures of the README's numbers table: `make benchmark` prints them, the median of several runs each.
+"""Times of the commands that plan, submit and show sweeps: medians of several runs.
 
-Whole processes are timed, as a user waits for them. The Slurm is the emulated one of tests/support/slurm.
+Whole processes are timed, as users wait for them. The Slurm is the emulated one of tests/support/slurm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ THOUSAND = ["-m", "cluster=generic_slurm", "job.micro_batch_size=1", "cluster.sb
 
 
 def median_s(*arguments: str) -> tuple[float, float, float]:
-    """Smallest, median and largest wall time of a slurmscale command over fresh run directories."""
+    """Return smallest, median and largest wall time of a slurmscale command over fresh run directories."""
     times = []
     for _ in range(REPEATS):
         with tempfile.TemporaryDirectory() as where:
@@ -46,7 +46,7 @@ def median_s(*arguments: str) -> tuple[float, float, float]:
 
 
 def arrays_by_hand() -> tuple[float, float, float]:
-    """What sbatch itself takes for the three arrays of the 1,002 jobs."""
+    """Return smallest, median and largest time of sbatch alone for the three arrays of the 1,002 jobs."""
     times = []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -58,7 +58,7 @@ def arrays_by_hand() -> tuple[float, float, float]:
 
 
 def sweep_of_1000(sweep: Path) -> None:
-    """Half of it finished, 400 runs waiting in the queue, 100 gone without an end."""
+    """Write a sweep: 500 runs finished, 400 waiting in the queue, 100 lost without a recorded end."""
     held = subprocess.run(
         ["sbatch", "--parsable", "--array=0-399", "--begin=now+1hour", "--wrap", "true"],
         check=True, capture_output=True, text=True, cwd=sweep.parent,
@@ -79,7 +79,7 @@ def sweep_of_1000(sweep: Path) -> None:
 
 
 def show(what: str, times: tuple[float, float, float]) -> None:
-    """One row of the table."""
+    """Print one row of the table."""
     print(f"| {what} | {times[1]:.2f} s | {times[0]:.2f} to {times[2]:.2f} s |", flush=True)
 
 
@@ -94,7 +94,7 @@ def main() -> None:
             os.environ |= cluster.env
             show("prepare and submit 100 points to the emulated Slurm", median_s("submit", *HUNDRED))
             show("prepare and submit 1,002 points, 1, 2 and 4 nodes each", median_s("submit", *THOUSAND))
-            # A controller takes 10,000 jobs in all.
+            # A controller accepts 10,000 jobs in total.
             subprocess.run(["scancel", "--me"], check=True)
             show("the same three arrays by `sbatch` alone", arrays_by_hand())
             subprocess.run(["scancel", "--me"], check=True)

@@ -175,8 +175,8 @@ def float8_has_its_hardware(run: Run) -> str | None:
     for key, size in sizes.items():
         if size % 16:
             return (
-                f"engine.float8=true multiplies matrices whose sides are multiples of 16, and model {key}={size} "
-                f"({model.name}) is none. {off}."
+                f"engine.float8=true requires matrices whose sides are multiples of 16, but model {key}={size} "
+                f"({model.name}) is not. {off}."
             )
     if model.experts:
         return f"engine.float8=true does not run with experts ({model.name}). {off}, or choose a dense model."

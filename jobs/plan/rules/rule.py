@@ -11,7 +11,7 @@ from jobs.schema import Run
 # https://docs.nvidia.com/cuda/cublas (8-bit floating point data types: "compute capability 8.9, 9.0 and above").
 FLOAT8_CAPABILITY = (8, 9)
 Rule = Callable[[Run], str | None]
-"""Run -> sentence (what is wrong, where, what is allowed, what to set), or None."""
+"""Run -> sentence (key and value, place, allowed values, remedy), or None."""
 
 
 @cache

@@ -31,7 +31,7 @@ GRACE_S = 20.0
 
 
 class Local(Launcher):
-    """Runs one run after the other, each in as many processes as it has ranks."""
+    """Runs one run after the other, each with one process a rank."""
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError if this Python lacks the packages that the ranks import."""

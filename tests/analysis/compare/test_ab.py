@@ -381,7 +381,7 @@ def test_the_command_prints_the_answer_and_then_the_page(tmp_path: Path, capsys:
     [
         (["--compare", "a", "b", "c"], "--compare takes its two directories itself. Run `slurmscale report --compare"),
         ([], "no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo"),
-        (["a", "--tolerance", "0.1"], "Type which: --reference runs.csv"),
+        (["a", "--tolerance", "0.1"], "Add --reference runs.csv"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

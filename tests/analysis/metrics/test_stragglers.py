@@ -52,7 +52,7 @@ def only(path: Path) -> RunResult:
 
 
 def said(path: Path) -> list[str]:
-    return [each for each in warnings(read_runs([path]), {}) if each.startswith("Ranks that")]
+    return [each for each in warnings(read_runs([path]), {}) if each.startswith("Stragglers")]
 
 
 def slow(ranks: set[int], windows: set[int] | None = None, layers_s: float = 0.6, batch_s: float = 0.01) -> OwnTimes:
