@@ -92,12 +92,12 @@ def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_direct
     # A stranger's `jobs` in the current directory must not be taken for ours.
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/__init__.py").write_text("raise SystemExit('a stranger')")
-    done = subprocess.run([home / "bin/slurmscale", "submit", "launcher=dry", f"runs_dir={tmp_path}/runs", "sweep=s"],
-                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
-                          check=False)  # fmt: skip
+    preview = ["submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}/runs", "sweep=s", "name=r"]
+    done = subprocess.run([home / "bin/slurmscale", *preview], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""},
+                          capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --nodes=1" in done.stdout
-    assert (tmp_path / "runs/s/tiny-ddp-n1x2/code/jobs/run.py").exists()
+    assert (tmp_path / "runs/s/r/code/jobs/run.py").exists()
 
 
 @pytest.mark.parametrize(

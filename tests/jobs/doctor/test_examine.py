@@ -219,6 +219,6 @@ def test_what_a_real_slurm_refuses_is_wrong_in_its_words_and_in_ours(capsys: pyt
     beyond = ["cluster=generic_slurm", "cluster.gpus=true", "cluster.ranks_per_node=16"]
     assert main(["doctor", "--no-job", *beyond]) == 1
     shown = told(capsys)
-    assert "wrong GPUs a node 16 wanted, which 0 of 4 nodes of gpu have; others have 8" in shown
+    assert "wrong GPUs a node 16 needed; 0 of 4 nodes of gpu have them, others have 8" in shown
     assert "wrong sbatch --test-only refused:" in shown
     assert "Requested node configuration is not available" in shown

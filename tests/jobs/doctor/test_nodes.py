@@ -147,7 +147,7 @@ def test_a_job_looks_at_two_nodes_and_leaves_a_report(tmp_path: Path, capsys: py
         "ok clocks within",
         "ok runs_dir writable everywhere; a node's file is seen by the others within",
         "ok versions python 3.",
-        "ok GPUs none asked for",
+        "ok GPUs none requested",
         "ok all-reduce emulated: gloo, ",
         "ok transport gloo: TCP over",
     ):
@@ -186,9 +186,9 @@ def test_ctrl_c_takes_a_job_that_waits_back(tmp_path: Path) -> None:
     [
         (["--nodes", "9"], 1, "wrong test job refused: nodes=9, but partition gpu gives a job at most 4."),
         (["--nodelist", "node77"], 1, "wrong test job refused: Batch job submission failed: Invalid node name "
-         "specified Mend what is marked above, choose nodes with --nodes or --nodelist, or type --no-job."),
-        (["--nodelist", "node[01-"], 2, "--nodelist=node[01- is not a list of nodes as Slurm writes it. "
-         "Type node[01-04] or node01,node03."),
+         "specified Fix the findings above, choose nodes with --nodes or --nodelist, or use --no-job."),
+        (["--nodelist", "node[01-"], 2, "--nodelist=node[01- is not a list of nodes in Slurm's notation. "
+         "Give node[01-04] or node01,node03."),
     ],
 )  # fmt: skip
 def test_nodes_that_cannot_be_had_are_refused(
@@ -206,4 +206,4 @@ def test_a_runs_dir_that_cannot_be_is_refused_before_a_job_is_sent(
 ) -> None:
     (tmp_path / "file").touch()
     assert main(["doctor", "cluster=generic_slurm", f"runs_dir={tmp_path}/file/runs"]) == 2
-    assert "Not a directory, so no job was sent. Choose another place with runs_dir=PATH." in told(capsys)
+    assert "Not a directory, so no job was submitted. Set another place with runs_dir=PATH." in told(capsys)

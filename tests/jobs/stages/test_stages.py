@@ -265,7 +265,7 @@ class TestOnSlurm:
         assert not (tmp_path / "s").exists()
 
         assert main(["submit", *chained(tmp_path, *later, "stages.report.wall_time_min=100000")]) == 2
-        assert "Type stages.report.wall_time_min=120 or less." in told(capsys)
+        assert "Set stages.report.wall_time_min=120 or less." in told(capsys)
 
         assert main(["submit", "-m", *chained(tmp_path, *later, "repeat=1,2")]) == 0
         told(capsys)

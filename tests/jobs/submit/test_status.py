@@ -224,7 +224,7 @@ def test_a_run_without_an_end_is_lost_only_when_its_job_is_gone_and_it_was_silen
     assert f"its job is gone and recorded no end ({why})" in only(sweep).detail
     started(run, a_run("r"))
     assert only(sweep).state is State.ended, "it has just written something: its end may be on its way"
-    assert only(sweep).detail == f"its job left the queue, and how it ended is not known yet ({why})"
+    assert only(sweep).detail == f"its job left the queue; its end is not known yet ({why})"
     ended(run, step=6)
     assert (only(sweep).state, only(sweep).detail) == (State.finished, "")
 
