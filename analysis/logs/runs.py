@@ -96,7 +96,7 @@ def is_description(file: LogFile) -> bool:
 
 
 def descriptions_of(log: Path, files: Sequence[LogFile]) -> list[LogFile]:
-    """Return the files that describe a log: those beside it, and the system description that its folder names.
+    """Return the files that describe a log: those beside it and, unless they state its nodes, its system description.
 
     MLPerf results are in results/SYSTEM/BENCHMARK/, the descriptions in systems/SYSTEM.json.
     """

@@ -64,7 +64,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Lost:
-    """Work of an attempt after the step that a later one resumed from."""
+    """Work of an attempt that a later one repeated, or that followed its checkpoint."""
 
     cause: str
     steps: float
@@ -154,7 +154,7 @@ def joined(records: Iterable[Record], resumed: Sequence[Record]) -> list[LogStep
 
 
 def lost_steps(attempts: Sequence[Attempt]) -> list[list[LogStep]]:
-    """Return the steps of each attempt after the step that a later one resumed from."""
+    """Return the steps of each attempt that a later one repeated, or that followed its checkpoint."""
     return [
         [step for step in attempt.steps if any(again(step, later, attempts[0]) for later in attempts[index + 1 :])]
         for index, attempt in enumerate(attempts)

@@ -111,7 +111,7 @@ def test_of_two_trainings_that_do_not_tell_their_checkpoints_none_is_guessed(tmp
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
     assert all(run.used for run in runs.values())
-    assert any("it and a.out and b.out belong together" in each for each in warnings(list(runs.values()), {}))
+    assert any("is not merged with a.out and b.out" in each for each in warnings(list(runs.values()), {}))
 
 
 @pytest.mark.parametrize(
