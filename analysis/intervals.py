@@ -1,4 +1,4 @@
-"""How sure a number is that was measured several times: intervals of medians, of ratios, and of paired ratios."""
+"""Confidence intervals of medians, of ratios and of paired ratios over repeats."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import bdtr, stdtrit
 
-# Of an interval of the median, at least; of one of a mean, exactly.
+# At least this for an interval of the median, exactly this for one of a mean.
 CONFIDENCE = 0.95
-# Fewer repeats have no interval of the median that is so sure.
+# Fewer repeats have no interval of the median with this confidence.
 FEWEST_FOR_MEDIAN = 6
-# With fewer repeats a variance is hardly known.
+# Fewer repeats give no usable variance.
 FEWEST_FOR_MEAN = 3
 
 
@@ -43,26 +43,26 @@ class Spread:
     high: float
     n: int
     interval: tuple[float, float] | None = None
-    """Of the median, as `interval_rank` says; None for fewer repeats than it takes."""
+    """Of the median, by `interval_rank`; None for fewer than FEWEST_FOR_MEDIAN repeats."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value."""
+        """Return the spread of at least one value."""
         ordered = sorted(values)
         k = interval_rank(len(ordered))
         interval = (ordered[k - 1], ordered[-k]) if k else None
         return cls(statistics.median(ordered), ordered[0], ordered[-1], len(ordered), interval)
 
     def over(self, reference: float) -> Spread:
-        """The same repeats, each divided by a reference."""
+        """Return the spread of the repeats divided by a reference."""
         interval = self.interval and (self.interval[0] / reference, self.interval[1] / reference)
         return Spread(self.median / reference, self.low / reference, self.high / reference, self.n, interval)
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """The interval at CONFIDENCE of geometric mean of B over that of A; None with too few repeats or no variance.
+    """Return the interval of the geometric mean of b over that of a; None with too few repeats or no variance.
 
-    Welch's t interval of the difference of mean logarithms (Welch, Biometrika 34, 1947), exponentiated.
+    Welch's t interval at CONFIDENCE of the difference of mean logarithms (Welch, Biometrika 34, 1947), exponentiated.
     """
     if min(len(a), len(b)) < FEWEST_FOR_MEAN:
         return None
@@ -77,7 +77,7 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float
 
 
 def paired_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The interval of the geometric mean of ratios of pairs; None with too few pairs or no variance.
+    """Return the interval of the geometric mean of ratios of pairs; None with too few pairs or no variance.
 
     Student's t interval of their mean logarithm, exponentiated.
     """

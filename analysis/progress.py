@@ -1,4 +1,4 @@
-"""A bar that tells how far a long read is: on stderr, only in a terminal, and only once it takes a while."""
+"""A progress bar for long reads: on stderr, only in a terminal, and only after SHOWN_AFTER_S."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def with_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """The items as they come; `what` they are stands before the bar."""
+    """Yield the items unchanged; show `what` as the label of the bar."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -30,7 +30,7 @@ def with_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 @contextmanager
 def bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar while the block goes on; what it gives moves it."""
+    """Show a bar during the block; yield the function that sets the number of items done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

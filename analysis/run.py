@@ -12,14 +12,14 @@ from analysis.untrusted import as_list, flat, lookup
 from jobs.metrics import Metric
 
 if TYPE_CHECKING:
-    # A run contains these; only who reads and who measures runs knows how they are made.
+    # Types of fields only; not needed at run time.
     from analysis.logs.file import LogFile
     from analysis.metrics.communication import Collective
     from analysis.metrics.energy import Energy
     from analysis.metrics.goodput import Loss
     from analysis.metrics.stragglers import Straggler
 
-# What a user writes beside logs; analysis.logs.facts reads it.
+# A file that the user writes beside logs; analysis.logs.facts reads it.
 FACTS_FILE = "facts.yaml"
 DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}
 
@@ -37,8 +37,8 @@ class RunResult:
     reason: str | None = None
     values: Mapping[Metric, float] = field(default_factory=dict)
     """Measured over steady steps; times of attempts are summed over the attempts that recorded their end, start-up by
-    cause over all starts; what a rank holds and sends is of the latest attempt that recorded it, sent summed over axes
-    and collectives."""
+    cause over all starts; memory and communication per rank are of the latest attempt that recorded them, with
+    communication summed over axes and collectives."""
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
     steady_steps: int = 0
@@ -47,11 +47,11 @@ class RunResult:
     lost_to: Sequence[Loss] = field(default_factory=list)
     """The cause of the end of every start but the last, with its cost."""
     energy: Energy | None = None
-    """Energy by the power readings beside it; None without readings."""
+    """Energy from the power readings in its directory or log folder; None without readings."""
     collectives: tuple[Collective, ...] | None = None
-    """What a rank sent in a step, as the latest attempt that recorded it reports; None when none did."""
+    """The communication of a rank in one step, from the latest attempt that recorded it; None if none did."""
     stragglers: Sequence[Straggler] | None = None
-    """Ranks and nodes that the others waited for, worst first; None where that was not recorded."""
+    """Ranks and nodes that the others waited for, worst first; None if not recorded."""
     log: LogFile | None = None
     """The log of another program that the run was read from; None for a run directory of ours."""
 

@@ -79,7 +79,7 @@ def is_reserved(name: str) -> bool:
 
 
 def is_power_log(name: str) -> bool:
-    """Return True if a file of a run directory contains power readings of a node, by its name."""
+    """Return True if the name of a file in a run directory is one of power readings."""
     return name.startswith("power") and name.endswith(".csv")
 
 
@@ -140,7 +140,7 @@ class RunDir:
         return [path for path in found if path.is_file()]
 
     def nccl_log(self, rank: int) -> Path:
-        """NCCL's log of this rank, until its first step is done."""
+        """Return the path of NCCL's log of this rank, which exists until its first step is done."""
         return self.path / f"nccl-{rank}.log"
 
     @property
@@ -214,7 +214,7 @@ class SweepDir:
         return RunDir(self.path / name)
 
     def runs(self) -> list[RunDir]:
-        """All runs, by name."""
+        """Return all runs, by name."""
         # glob("*/config.yaml") would silently end at the first unreadable directory.
         found = [RunDir(path) for path in sorted(self.path.glob("*"))]
         return [run for run in found if run.config.exists()]
@@ -241,7 +241,7 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a record file in order; skip incomplete lines; none where the file is missing."""
+    """Yield the JSON objects of a record file in order; skip incomplete lines. A missing file has none."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -272,7 +272,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_plan(run: RunDir) -> dict[str, Any]:
-    """Return plan.json; empty where it is missing, incomplete or not JSON."""
+    """Return plan.json; empty if it is missing, incomplete or not JSON."""
     try:
         plan = json.loads(run.plan.read_text())
     except (FileNotFoundError, ValueError):
@@ -300,13 +300,13 @@ def append_event(run: RunDir, event: str, **fields: Any) -> None:
 def load_run(path: Path) -> Run:
     """Return the frozen Run of a config.yaml.
 
-    Raise RunDirError where the file is missing, damaged or truncated, and ConfigError where it is not a run of this
+    Raise RunDirError if the file is missing, damaged or truncated, and ConfigError if it is not a run of this
     version.
     """
     if not path.is_file():
         raise RunDirError(
-            f"{path.parent} is not a run directory: it has no {path.name}. Give the directory of one run; "
-            f"slurmscale status SWEEP --all lists a sweep's."
+            f"{path.parent} is not a run directory: it has no {path.name}. Pass the directory of one run; "
+            f"slurmscale status SWEEP --all lists those of a sweep."
         )
     try:
         written = OmegaConf.load(path)
@@ -314,7 +314,7 @@ def load_run(path: Path) -> Run:
         if isinstance(error, PermissionError):
             raise
         raise damaged(path, " ".join(str(error).split())) from error
-    # Keys of a later version may be missing; where the remaining keys form no run, the file was truncated.
+    # Keys of a later version may be missing; if the remaining keys form no run, the file was truncated.
     missing = [field.name for field in fields(Run) if field.name not in written]
     try:
         return cast(Run, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Run), written)))
@@ -325,7 +325,7 @@ def load_run(path: Path) -> Run:
 
 
 def damaged(path: Path, how: str) -> RunDirError:
-    """Return the error for a config.yaml that is not as it was written."""
+    """Return the error for a config.yaml that was changed after it was written."""
     return RunDirError(
         f"{path} is damaged or truncated: {how}. Restore it from a copy, or move {path.parent} away and run "
         "slurmscale submit with the overrides in its provenance.json."
@@ -338,6 +338,6 @@ def dump_run(run: Run) -> str:
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value.name if isinstance(value, Enum) else value for key, value in items}
 
-    # libyaml, where PyYAML was built with it, is ten times as fast: a sweep has hundreds of runs.
+    # libyaml, if PyYAML was built with it, is ten times as fast: a sweep has hundreds of runs.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return yaml.dump(asdict(run, dict_factory=plain), Dumper=dumper, sort_keys=False, allow_unicode=True)

@@ -49,7 +49,7 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
     """Read every run and log at and below these paths, each once, in the order of their paths.
 
     Without `may_spawn` this process reads all of them: a spawned process would execute the lines of a caller's script
-    again. Raise ReportError when a path does not exist or when there is neither a run nor a log.
+    again. Raise ReportError if a path does not exist or if there is neither a run nor a log.
     """
     paths = list(paths)
     directories: set[Path] = set()
@@ -62,7 +62,7 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
     ledger = functools.cache(submissions)
     tasks = [
         Task(path, ledger(path.parent).get(path.name, []))
-        # The order of paths, which would compare their parts again each time.
+        # Equal to the order of paths, which would split their parts at each comparison.
         for path in sorted(directories, key=lambda path: path.parts)
     ]
     own = read_all(tasks, may_spawn=may_spawn)
@@ -72,24 +72,24 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
         path: read_log_file(path) for path in with_progress(paths_of_logs, len(paths_of_logs), "Reading logs")
     }
     logs = with_accounting(with_errors(read_files))
-    told = [log for log in logs.values() if log.told]
-    roots = sorted({files[log.path] for log in told})
+    recognized = [log for log in logs.values() if log.recognized]
+    roots = sorted({files[log.path] for log in recognized})
     trainings = [
-        run for root in roots for run in log_runs([log for log in told if files[log.path] == root], root, facts)
+        run for root in roots for run in log_runs([log for log in recognized if files[log.path] == root], root, facts)
     ]
-    if not own and not told:
+    if not own and not recognized:
         given = ", ".join(str(path) for path in paths) or "nothing"
         raise ReportError(
-            f"{given}: no run in it, and no log that is known. A run is a directory with {', '.join(FILES)}, or some "
-            "of them; which programs' logs are known, the README lists. Give sweeps, runs, logs or directories of "
-            "them, for instance: slurmscale report runs/demo"
+            f"{given}: no run in it, and no log of a known format. A run is a directory with at least two of "
+            f"{', '.join(FILES)}; the README lists the known formats. Pass sweeps, runs, logs or directories of them, "
+            "for example: slurmscale report runs/demo"
         )
-    unknown = [name_below(files[path], path) for path, log in logs.items() if not log.told]
-    return Found(with_derived([*without_copies(own), *trainings]), told, unknown)
+    unknown = [name_below(files[path], path) for path, log in logs.items() if not log.recognized]
+    return Found(with_derived([*without_copies(own), *trainings]), recognized, unknown)
 
 
 def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
-    """Return the runs, the used ones with their utilization and their cost: the same for our runs and for logs."""
+    """Return the runs, the used ones with MFU and cost; our runs and logs are treated alike."""
     return [
         replace(run, values={**run.values, **utilization(run).values, **cost_values(run)}) if run.used else run
         for run in runs
@@ -100,8 +100,8 @@ def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
     """Return the logs with the verdicts that tables of sacct among them add."""
     tables = [path for path, log in logs.items() if sacct.FORMAT.name in log.formats]
     verdicts = {path: log.verdict for path, log in logs.items() if log.verdict and path not in tables}
-    said = accounted(verdicts, tables)
-    return {path: replace(log, verdict=said.get(path, log.verdict)) for path, log in logs.items()}
+    updated = accounted(verdicts, tables)
+    return {path: replace(log, verdict=updated.get(path, log.verdict)) for path, log in logs.items()}
 
 
 def read_runs(paths: Iterable[Path], *, may_spawn: bool = False) -> list[RunResult]:
@@ -110,7 +110,7 @@ def read_runs(paths: Iterable[Path], *, may_spawn: bool = False) -> list[RunResu
 
 
 def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the submissions of a sweep by run name; nothing if its ledger is missing or cannot be read."""
+    """Return the submissions of a sweep by run name; empty if its ledger is missing or cannot be read."""
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
     with suppress(OSError):
         for record in read_records(SweepDir(sweep).submissions):
@@ -122,26 +122,26 @@ def submissions(sweep: Path) -> dict[str, list[dict[str, Any]]]:
 def files_below(path: Path) -> tuple[set[Path], list[Path]]:
     """Return our run directories at or below a path, resolved, and other files.
 
-    Files inside a run or a sweep are left out, and the parts of a benchmark's result that is there as a whole.
+    Omit files inside a run or a sweep, and the parts of a benchmark result whose manifest is present.
     """
     if path.is_file():
         return set(), [path]
     if not path.is_dir():
         what = "is neither a file nor a directory" if path.exists() else "does not exist"
         raise ReportError(
-            f"{path} {what}. Give sweeps, runs, logs or directories of them, for instance: slurmscale report runs/demo"
+            f"{path} {what}. Pass sweeps, runs, logs or directories of them, for example: slurmscale report runs/demo"
         )
     runs: set[Path] = set()
     others: list[Path] = []
     parts: set[Path] = set()
 
     def unreadable(error: OSError) -> None:
-        # Reading it will report the error.
+        # Reading it reports the error.
         runs.add(Path(error.filename))
 
     of_a_run = frozenset(FILES)
     for directory, below, files in os.walk(path.resolve(), onerror=unreadable):
-        # One file alone may be anyone's: conf/config.yaml of a checkout is not a run.
+        # One such file is not enough: conf/config.yaml of a checkout is not a run.
         if len(of_a_run.intersection(files)) > 1:
             runs.add(Path(directory))
             below.clear()
@@ -169,7 +169,7 @@ def without_copies(runs: list[RunResult]) -> list[RunResult]:
     originals: dict[bytes, RunResult] = {}
     kept = []
     for run in runs:
-        # Serializing takes long, and nearly every name is there once.
+        # Serializing is slow, and nearly every name is unique.
         if not run.used or namesakes[name(run)] == 1:
             kept.append(run)
             continue

@@ -1,4 +1,4 @@
-"""Read many run directories at once, in several processes where there are many."""
+"""Read many run directories at once, in several processes if there are many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from analysis.load.run_directory import read_run
 from analysis.progress import with_progress
 from analysis.run import RunResult
 
-# Fewer runs are read before other processes have started.
+# Reading fewer runs takes less time than starting processes.
 FEWEST_FOR_PROCESSES = 500
 RUNS_AT_ONCE = 50
 # A login node is shared.
@@ -37,7 +37,7 @@ def read_all(tasks: Sequence[Task], *, may_spawn: bool) -> list[RunResult]:
 
 
 def results(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[RunResult]:
-    """Yield the result of each run in order, read by several processes where there are many runs."""
+    """Yield the result of each run in order, read by several processes if there are many runs."""
     done = 0
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if may_spawn else 1
     if len(tasks) >= FEWEST_FOR_PROCESSES and processes > 1:
@@ -53,7 +53,7 @@ def results(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[RunResult]:
                 done += 1
                 yield result
         except (OSError, BrokenProcessPool):
-            # A limit on processes or memory: this process reads the rest, more slowly.
+            # A limit on processes or memory was hit: this process reads the rest, more slowly.
             pass
         finally:
             pool.shutdown(cancel_futures=True)

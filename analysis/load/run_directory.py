@@ -174,7 +174,7 @@ def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[
     return steady
 
 
-# --- what a run must have --------------------------------------------------------------------------------------
+# --- requirements of a used run --------------------------------------------------------------------------------
 
 
 def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str, Any], *, last: int) -> None:
@@ -211,7 +211,7 @@ def refuse_other_hardware(events: tuple[Mapping[str, Any], ...], config: Mapping
 def refuse_unmeasured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], unmeasured: int) -> None:
     """Raise UnusableError if a loss is missing or no step is steady."""
     if not steps:
-        raise UnusableError("unmeasured", f"finished, but {AT.metrics.name} holds no step")
+        raise UnusableError("unmeasured", f"finished, but {AT.metrics.name} contains no step")
     without = [step for step, record in steps.items() if number(record, m.LOSS) is None]
     if without:
         raise UnusableError("no loss", f"the loss of step {without[0]} is absent or not a finite number")
@@ -276,11 +276,11 @@ def evaluated(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
 
 
 def held(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
-    """Return the parameters that a rank keeps, as the latest attempt that counted them recorded it."""
+    """Return the parameters per rank, from the latest attempt if it recorded them."""
     parameters = number(last_event(events, "layout"), m.PARAMETERS_HELD)
     return {} if parameters is None else {m.PARAMETERS_HELD: parameters}
 
 
 def collectives_of(events: tuple[Mapping[str, Any], ...]) -> tuple[Collective, ...] | None:
-    """Return what a rank sent in a step, as the latest attempt that counted it recorded it; None where none did."""
+    """Return the communication of a rank in one step, from the latest attempt that recorded it; None if none did."""
     return read_collectives(last_event(events, "layout"))

@@ -1,6 +1,6 @@
-"""Energy of an MLPerf result, by the power logs that belong to it.
+"""Energy of an MLPerf result, from its power logs.
 
-The rules of MLPerf put them into power/RESULT/ beside RESULT.txt, one file a node and one for the switches.
+MLPerf's rules place them in power/RESULT/ beside RESULT.txt: one file per node and one for the switches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ POWER_FOLDER = "power"
 
 
 def energy_of_log(log: LogFile, files: Sequence[LogFile]) -> Energy | None:
-    """Energy from run_start to the last run_stop of a log; None where no file with power belongs to it."""
+    """Return the energy from run_start to the last run_stop of a log; None if it has no power logs."""
     begins, ends = moments(log, "run_start"), moments(log, "run_stop")
     if not begins or not ends:
         return None
@@ -25,7 +25,7 @@ def energy_of_log(log: LogFile, files: Sequence[LogFile]) -> Energy | None:
 
 
 def power_logs_of(log: LogFile, files: Sequence[LogFile]) -> list[LogFile]:
-    """The files in its power folder; without one those beside it, where it is the only result there."""
+    """Return the files in its power folder; without one, those beside it if it is the only result there."""
     folder = log.path.parent / POWER_FOLDER / log.path.stem
     own = [file for file in files if file.path.parent == folder]
     if own:
@@ -35,7 +35,7 @@ def power_logs_of(log: LogFile, files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def moments(log: LogFile, event: str) -> list[float]:
-    """When an event happened, by the clock of the log's machine."""
+    """Return the times of an event in seconds since the epoch, by the clock of the log's machine."""
     return [
         record.values[a.UNIX_TIME]
         for record in log.of(Kind.event)
@@ -44,7 +44,7 @@ def moments(log: LogFile, event: str) -> list[float]:
 
 
 def readings(file: LogFile) -> Iterator[Reading]:
-    """The power readings of a file, times its conversion efficiency; each file is a device."""
+    """Yield the power readings of a file in W, times its conversion efficiency; each file is a device."""
     efficiency = file.settings.get(a.CONVERSION_EFFICIENCY, 1.0)
     for record in file.of(Kind.sample):
         if a.UNIX_TIME in record.values and a.POWER in record.values:

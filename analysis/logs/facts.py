@@ -1,11 +1,11 @@
-"""`facts.yaml`: what logs do not say of their runs, written by who knows, for the logs beside it and below.
+"""`facts.yaml`: facts of runs that their logs lack, written by the user for the logs beside it and below.
 
     ranks: 16
     nodes: 2
     model: llama3-8b
     gpu_name: NVIDIA H100 80GB HBM3
 
-Unlike a log it is the user's own: what is wrong in it is an error.
+Unlike a log it is the user's own file, so an invalid entry is an error.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What one file states."""
+    """The facts in one file."""
 
     numbers: dict[Metric, float]
     texts: dict[Text, str]
 
 
 def read_facts(path: Path) -> Facts:
-    """The facts of a file; raises ReportError when it holds anything else."""
+    """Return the facts in a file. Raise ReportError if it contains anything else."""
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ReportError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(said, dict):
-        raise ReportError(f"{path} holds no settings. Write one a line, for instance: ranks: 16")
+    if not isinstance(settings, dict):
+        raise ReportError(f"{path} contains no settings. Write one per line, for example: ranks: 16")
     numbers: dict[Metric, float] = {}
     texts: dict[Text, str] = {}
-    for key, value in said.items():
+    for key, value in settings.items():
         if key in NUMBERS and type(value) is int and value > 0:
             numbers[NUMBERS[key]] = value
         elif key in SWITCHES and isinstance(value, bool):
@@ -84,5 +84,5 @@ def read_facts(path: Path) -> Facts:
         elif key in KINDS:
             raise ReportError(f"{path}: {key} is {value!r}, and must be {KINDS[key]}.")
         else:
-            raise ReportError(f"{path}: {key} is not known. Known are {', '.join(ALLOWED)}.")
+            raise ReportError(f"{path}: {key} is not known. Known keys: {', '.join(ALLOWED)}.")
     return Facts(numbers, texts)

@@ -1,7 +1,7 @@
-"""GPUs as torch calls them, whatever a log calls them: a name that leaves the device open stays as it is.
+"""torch's names of the GPUs that logs name otherwise; an ambiguous name is kept.
 
-gpu_names.csv has the names of MLPerf's system descriptions that say model, form factor and memory, and so one device of
-conf/gpu. Not in it: GB200 and others that conf/gpu does not have, and H100 or H200 alone.
+gpu_names.csv contains names in MLPerf's system descriptions that state model, form factor and memory, and so identify
+one device of conf/gpu. It omits GPUs that conf/gpu does not have, such as GB200, and plain H100 or H200.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 
-def device_name(said: str) -> str:
-    """What torch calls a GPU; the same name where it is not known."""
-    return names().get(said.casefold(), said)
+def device_name(reported: str) -> str:
+    """Return torch's name of a GPU; the reported name if it is not known."""
+    return names().get(reported.casefold(), reported)
 
 
 @functools.cache
 def names() -> Mapping[str, str]:
-    """The name that torch gives by the other one in small letters."""
+    """Return torch's names by the reported names in lower case."""
     text = (files("analysis") / "logs" / "gpu_names.csv").read_text(encoding="utf-8")
-    return {row["said"].casefold(): row["device_name"] for row in csv.DictReader(text.splitlines())}
+    return {row["reported"].casefold(): row["device_name"] for row in csv.DictReader(text.splitlines())}

@@ -1,7 +1,7 @@
-"""The model that a log's program trained, as far as the log or a facts.yaml tells it, and its speed in tokens.
+"""The model that a log's program trained, as reported by the log or a facts.yaml.
 
-With it `analysis.metrics.mfu` works out the MFU of a log as that of a run of ours: by the same function, from the same
-keys. What is not told is absent, but for what follows from the rest.
+`analysis.metrics.mfu` computes the MFU of logs and of our runs with the same function from the same keys. Values that
+are neither reported nor derivable are absent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SHAPE = {
     "experts": a.EXPERTS,
     "experts_per_token": a.EXPERTS_PER_TOKEN,
 }
-# Without these no weight can be counted.
+# Counting the weights requires all of these.
 COUNTED = ("layers", "heads", "kv_heads", "hidden_size", "head_size", "intermediate_size", "vocab_size")
 
 
 def model_of(settings: Mapping[Metric, float], texts: Mapping[Text, str]) -> dict[str, Any]:
-    """The numbers of a model under the keys of jobs.schema.Model; what neither is told nor follows is absent."""
+    """Return the dimensions of a model under the keys of jobs.schema.Model; unknown ones are absent."""
     found: dict[str, Any] = {
         key: int(value)
         for key, metric in SHAPE.items()
@@ -51,12 +51,12 @@ def model_of(settings: Mapping[Metric, float], texts: Mapping[Text, str]) -> dic
 
 
 def plain_experts(model: Mapping[str, Any]) -> str | None:
-    """What is said of experts that are not gated, which jobs.plan cannot count."""
+    """Return a label for experts that are not gated, which jobs.plan cannot count; None for others."""
     return "experts of two matrices" if "experts" in model and model.get("mlp") == Mlp.GptNeoxMLP.name else None
 
 
 def parameters_of(settings: Mapping[Metric, float], model: Mapping[str, Any]) -> int | None:
-    """Weights of the model: as the program counts them, else by the arithmetic of jobs.plan; None where not known."""
+    """Return the number of weights: the program's count, else that of jobs.plan; None if unknown."""
     if a.PARAMETERS in settings:
         return int(settings[a.PARAMETERS])
     if not model.keys() >= {*COUNTED, "mlp", "tie_embeddings"} or "uncovered" in model:

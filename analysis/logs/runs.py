@@ -1,8 +1,8 @@
-"""Log files of other people's jobs as runs: their settings in our words, their steps measured by our rules.
+"""Logs of other programs as runs: their settings under our keys, their steps measured by our rules.
 
-What a run was, a log tells itself, or a file beside it: MLPerf's description of the system, or a `facts.yaml` that the
-user writes. Never a name. A log with training steps is a run, and so is one that measures nothing and tells why its
-program died; what other logs measure is for analysis.benchmarks.
+The settings of a run come from its log or from a file beside it (MLPerf's system description, or a `facts.yaml` by the
+user), never from a name. A log is a run if it contains training steps, or no measurement but the cause of its program's
+death; analysis.benchmarks covers all other logs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jobs import metrics as m
 from jobs.failures import FailureCause
 from jobs.metrics import Metric
 
-# Of summaries, as the log gives them.
+# Metrics taken unchanged from the summaries of a log.
 SUMMED_UP = (
     a.TIME_TO_TRAIN,
     a.INITIALIZATION_TIME,
@@ -43,62 +43,62 @@ SUMMED_UP = (
     m.MEMORY_PEAK,
     m.EVALUATION_LOSS,
 )
-SAY_SO = f"write `ranks: N` into a {FACTS_FILE} beside it"
+ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} beside it"
 # MLPerf's word for a run that reached its target.
 SUCCESS = "success"
-# Steps whose times differ by less, of two logs with the same losses, are the same steps.
+# Relative difference of step times below which two logs with the same losses contain the same steps.
 SAME_TIME_TOLERANCE = 0.01
-# A log may print four digits of a loss of which a file beside it has all.
+# A log may print a loss with four digits, and a file beside it with all.
 SAME_LOSS_TOLERANCE = 4e-4
-FEWEST_TO_TELL_COPIES = 3
-DIED_FIRST = "it ended before it told of any step"
+FEWEST_LOSSES_OF_A_COPY = 3
+DIED_FIRST = "it ended before it reported any step"
 
 
 def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) -> list[RunResult]:
-    """The trainings that these files tell of, each as a run.
+    """Return the trainings in these files as runs.
 
-    Names are paths below the root; facts are by the folder that they hold for, with what lies below it.
+    Names are paths below the root; facts apply to the folder that is their key and to all below it.
     """
     files = list(files)
     beside = [file for file in files if is_description(file)]
-    telling = {job_name(file.path) for file in files if tells_more_than_events(file)}
+    reporting = {job_name(file.path) for file in files if has_measurements(file)}
     runs = []
     for file in files:
         attempts = attempts_of(file)
-        died = died_first(file) and job_name(file.path) not in telling
+        died = died_first(file) and job_name(file.path) not in reporting
         if attempts or died or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
             settings, texts = dict(file.settings), dict(file.texts)
             for other in descriptions_of(file.path, beside):
                 settings = {**other.settings, **settings}
                 texts = {**other.texts, **texts}
             numbers: dict[Metric, float] = {}
-            for said in (facts[folder] for folder in reversed(file.path.parents) if folder in facts):
-                numbers |= said.numbers
-                texts |= said.texts
+            for stated in (facts[folder] for folder in reversed(file.path.parents) if folder in facts):
+                numbers |= stated.numbers
+                texts |= stated.texts
             runs.append(LogRun(replace(file, facts=numbers), settings | numbers, texts, attempts))
     found = without_copies([(run, replace(result(run, root), energy=energy_of_log(run.file, files))) for run in runs])
     return without_attempts(found, lambda run: result(run, root))
 
 
 def died_first(file: LogFile) -> bool:
-    """Whether a file tells why its program died and nothing that it did."""
-    return file.verdict is not None and file.verdict.weight is not None and not tells_more_than_events(file)
+    """Return True if a file reports why its program died and contains no measurement."""
+    return file.verdict is not None and file.verdict.weight is not None and not has_measurements(file)
 
 
-def tells_more_than_events(file: LogFile) -> bool:
-    """Whether anything was measured in a file; its program's start, for instance, is an event."""
+def has_measurements(file: LogFile) -> bool:
+    """Return True if a file contains more than events, such as the start of its program."""
     return any(kind is not Kind.event for _, kind in file.records)
 
 
 def is_description(file: LogFile) -> bool:
-    """Whether a file says what was run and nothing else."""
+    """Return True if a file contains only settings."""
     return bool(file.settings or file.texts) and not file.records
 
 
 def descriptions_of(log: Path, files: Sequence[LogFile]) -> list[LogFile]:
-    """The files that speak of a log: those beside it, else the description of the system that its folder is named by.
+    """Return the files that describe a log: those beside it and, unless they state its nodes, its system description.
 
-    MLPerf results lie in results/SYSTEM/BENCHMARK/, the descriptions in systems/SYSTEM.json.
+    MLPerf results are in results/SYSTEM/BENCHMARK/, the descriptions in systems/SYSTEM.json.
     """
     beside = [file for file in files if file.path.parent == log.parent]
     if any(a.NODES in file.settings for file in beside):
@@ -110,7 +110,7 @@ def descriptions_of(log: Path, files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def result(run: LogRun, root: Path) -> RunResult:
-    """A log as a run; with a reason where it is not used."""
+    """Return a log as a run, with a reason if it is not used."""
     settings = configuration(run)
     counted = steady(run.steps)
     values = measured(run, counted, settings["ranks"])
@@ -133,7 +133,7 @@ def result(run: LogRun, root: Path) -> RunResult:
 
 
 def by_step(steps: Sequence[LogStep], metric: Metric) -> dict[int, float]:
-    """A metric of the steps that have it, by their number, which some logs leave to be counted."""
+    """Return a metric by step, of the steps that have it; unnumbered steps are counted from 1."""
     return {
         int(step.values.get(m.STEP, index)): step.values[metric]
         for index, step in enumerate(steps, start=1)
@@ -142,21 +142,21 @@ def by_step(steps: Sequence[LogStep], metric: Metric) -> dict[int, float]:
 
 
 def name_below(root: Path, path: Path) -> str:
-    """A path as a name: without the root that it lies below, or its last part where it is the root."""
+    """Return a path relative to the root; if it is the root, its last part."""
     return path.name if path == root else str(path.relative_to(root))
 
 
-# --- what was run ----------------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------
 
 
 def configuration(run: LogRun) -> dict[str, Any]:
-    """The settings under the keys that our own configurations have; what is not known is None."""
+    """Return the settings under the keys of our own configurations; unknown ones are None."""
     texts, ranks = run.texts, count(run, a.RANKS) or count(run, a.COMMUNICATOR_RANKS)
     nodes = count(run, a.NODES) or count(run, a.COMMUNICATOR_NODES)
     per_node = count(run, a.RANKS_PER_NODE) or count(run, a.GPUS_PER_NODE)
     facts = run.file.facts
     if a.RANKS in facts and nodes and per_node and nodes * per_node != ranks:
-        # The nodes that the log tells are those of other ranks.
+        # The log's nodes belong to another rank count than that of facts.yaml.
         nodes, per_node = (int(facts[each]) if each in facts else None for each in (a.NODES, a.RANKS_PER_NODE))
     if nodes and ranks and not per_node and ranks % nodes == 0:
         per_node = ranks // nodes
@@ -167,7 +167,7 @@ def configuration(run: LogRun) -> dict[str, Any]:
         "nodes": nodes,
         "ranks_per_node": per_node,
         "ranks": ranks or (nodes * per_node if nodes and per_node else None),
-        # Of two logs that do not say their model nobody knows whether it is the same one.
+        # Logs without a model name must not be grouped together, so name the model after the file.
         "model": {
             "name": texts.get(Text.benchmark) or texts.get(Text.model) or f"model of {run.file.path.name}",
             **model_of(run.settings, texts),
@@ -196,15 +196,15 @@ LAYOUT = {
 
 
 def training_formats(file: LogFile) -> list[str]:
-    """The formats that tell of its steps, else all of them."""
+    """Return the formats that contain its steps; all of them if none does."""
     return [name for name, kind in file.records if kind is Kind.step] or list(file.formats)
 
 
 def plan(run: LogRun) -> dict[str, Any]:
-    """What of our plans a log tells."""
+    """Return the part of our plan.json that a log reports."""
     sizes = {step.values[a.GLOBAL_BATCH_SIZE] for step in run.steps if a.GLOBAL_BATCH_SIZE in step.values}
     last = run.steps[-1].values.get(a.GLOBAL_BATCH_SIZE) if run.steps else None
-    # A batch that grows with the training is that of its last steps.
+    # A batch that grows during training is that of the last step.
     size = count(run, a.GLOBAL_BATCH_SIZE) if not sizes else last
     return {
         "global_batch_size": None if size is None else int(size),
@@ -214,22 +214,22 @@ def plan(run: LogRun) -> dict[str, Any]:
 
 
 def device(run: LogRun) -> dict[str, str]:
-    """The GPU, where the log names it."""
+    """Return device kind and name; empty if the log does not name its GPU."""
     name = run.texts.get(Text.gpu_name)
     return {"device": "gpu", "device_name": device_name(name)} if name else {}
 
 
 def count(run: LogRun, metric: Metric) -> int | None:
-    """A whole number of the settings."""
+    """Return a setting if it is a whole number, else None."""
     value = run.settings.get(metric)
     return int(value) if value is not None and value == int(value) else None
 
 
-# --- what was measured -----------------------------------------------------------------------------------------
+# --- measurements ----------------------------------------------------------------------------------------------
 
 
 def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
-    """The metrics of a log, by their definitions; those of steps are over the steady ones."""
+    """Return the metrics of a log by their definitions; step metrics cover the `counted` steps."""
     values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
     values |= speed(counted, ranks, batch_of(run))
     times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
@@ -239,22 +239,22 @@ def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict
     if run.steps and m.STEP_TIME in run.steps[0].values:
         values[m.FIRST_STEP_TIME] = run.steps[0].values[m.STEP_TIME]
     for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
-        told = [step.values[metric] for step in run.steps if metric in step.values]
-        values |= {latest: max(told) if metric is m.MEMORY_PEAK else told[-1]} if told else {}
+        reported = [step.values[metric] for step in run.steps if metric in step.values]
+        values |= {latest: max(reported) if metric is m.MEMORY_PEAK else reported[-1]} if reported else {}
     for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
-        # What the program makes of its own speed; analysis.metrics.mfu shows it beside what we do.
-        told = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
-        values |= {metric: statistics.harmonic_mean(told)} if told else {}
+        # The program's own figures, which analysis.metrics.mfu shows beside ours.
+        reported = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
+        values |= {metric: statistics.harmonic_mean(reported)} if reported else {}
     for metric in (m.EVALUATION_LOSS, a.EVALUATION_SCORE, a.SAMPLES_DONE):
-        told = [record.values[metric] for record in run.file.of(Kind.evaluation) if metric in record.values]
-        values |= {metric: told[-1]} if told else {}
+        reported = [record.values[metric] for record in run.file.of(Kind.evaluation) if metric in record.values]
+        values |= {metric: reported[-1]} if reported else {}
     if a.CONVERGENCE_FACTOR in run.settings:
         values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
     return values | evaluating(run.file)
 
 
 def evaluating(file: LogFile) -> dict[Metric, float]:
-    """How long the evaluations of an MLPerf log took together; ranks that say the same count once."""
+    """Return the total time of the evaluations in an MLPerf log; overlapping reports of ranks count once."""
     began: float | None = None
     spent_s: list[float] = []
     for record in file.of(Kind.event):
@@ -268,19 +268,19 @@ def evaluating(file: LogFile) -> dict[Metric, float]:
 
 
 def batch_of(run: LogRun) -> float | None:
-    """The samples of every step, where a configuration tells them for sure: older LitGPT sets those of a node."""
+    """Return the samples per step if the configuration is definite; older LitGPT sets those of a node."""
     return run.settings.get(a.GLOBAL_BATCH_SIZE) if run.settings.get(a.FULL_SAMPLES) == 1 else None
 
 
 def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) -> dict[Metric, float]:
-    """The rates over these steps: work divided by time, where all steps are as much work."""
+    """Return the rates over these steps: total work divided by total time, assuming equal work per step."""
     values: dict[Metric, float] = {}
     for metric, per_rank in ((m.TOKENS_PER_S, m.TOKENS_PER_S_PER_RANK), (a.SAMPLES_PER_S, a.SAMPLES_PER_S_PER_RANK)):
-        told = [step.values[metric] for step in counted if metric in step.values]
+        reported = [step.values[metric] for step in counted if metric in step.values]
         each = [step.values[per_rank] for step in counted if per_rank in step.values]
-        # Less often told it may be of something else, such as of the whole run with its evaluations.
-        if told and 2 * len(told) >= len(counted):
-            values[metric] = statistics.harmonic_mean(told)
+        # A rate reported by fewer steps may cover something else, such as the whole run with its evaluations.
+        if reported and 2 * len(reported) >= len(counted):
+            values[metric] = statistics.harmonic_mean(reported)
         elif each and ranks:
             values[metric] = ranks * statistics.harmonic_mean(each)
         if metric in values and ranks:
@@ -291,8 +291,8 @@ def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) ->
     if timed:
         time_s = sum(each[m.STEP_TIME] for each in timed)
         values[a.STEPS_PER_S] = len(timed) / time_s
-        told_by_steps = any(a.GLOBAL_BATCH_SIZE in each for each in timed)
-        sizes = [each.get(a.GLOBAL_BATCH_SIZE, None if told_by_steps else batch) for each in timed]
+        reported_by_steps = any(a.GLOBAL_BATCH_SIZE in each for each in timed)
+        sizes = [each.get(a.GLOBAL_BATCH_SIZE, None if reported_by_steps else batch) for each in timed]
         known = [size for size in sizes if size is not None]
         if a.SAMPLES_PER_S not in values and len(known) == len(timed):
             values[a.SAMPLES_PER_S] = sum(known) / time_s
@@ -300,10 +300,10 @@ def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) ->
 
 
 def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | None]:
-    """How the run stands, and why it is not used if it is not."""
+    """Return the state of the run, and the reason if it is not used."""
     stops = [record.texts[Text.state] for record in run.file.of(Kind.summary) if Text.state in record.texts]
     if stops and stops[-1] != SUCCESS:
-        return stops[-1], f"the log says of its end: {stops[-1]}"
+        return stops[-1], f"the log reports its end as: {stops[-1]}"
     verdict = run.file.verdict
     if verdict and died_first(run.file):
         return cause_words(verdict), DIED_FIRST
@@ -313,32 +313,32 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
     if {m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S} & values.keys():
         return state.replace("_", " "), None
     if values.keys() & {m.TOKENS_PER_S_PER_RANK, a.SAMPLES_PER_S_PER_RANK}:
-        return "unmeasured", f"it tells the throughput of a rank, but not how many ranks there were: {SAY_SO}"
+        return "unmeasured", f"it reports the throughput per rank, but not the number of ranks: {ADD_RANKS}"
     if any(a.MICRO_BATCH_TIME in step.values for step in run.steps):
-        return "unmeasured", "it tells the times of micro-batches, and not of whole steps"
+        return "unmeasured", "it reports the times of micro-batches, not of whole steps"
     timed = any(step.time_s is not None for step in run.steps)
-    return "unmeasured", "no step after the warm-up" if timed else "it tells neither a step time nor a throughput"
+    return "unmeasured", "no step after the warm-up" if timed else "it reports neither step time nor throughput"
 
 
-# --- ranks of one run in files of their own ----------------------------------------------------------------------
+# --- copies and other ranks' logs of one run ---------------------------------------------------------------------
 
 
 def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[tuple[LogRun, RunResult]]:
-    """The runs with what was found of them.
+    """Return the runs, where a file with the steps of an earlier one is not used.
 
-    A file that tells the same steps as another one, by another rank, copied or with more digits, is not used.
+    Such a file is a copy, the log of another rank, or has other precision.
     """
     originals: dict[object, list[tuple[LogRun, RunResult]]] = defaultdict(list)
     kept: list[tuple[LogRun, RunResult]] = []
     for run, found in runs:
-        places = likely_places(run, found)
-        likely = [original for place in places for original in originals[place]]
+        buckets = buckets_of(run, found)
+        likely = [original for bucket in buckets for original in originals[bucket]]
         original = next(
             (other for before, other in likely if same_run(before, run) and same_losses(other, found)), None
         )
         if original is None:
-            for place in places:
-                originals[place].append((run, found))
+            for bucket in buckets:
+                originals[bucket].append((run, found))
             kept.append((run, found))
         else:
             reason = f"the same steps as {original.name}: another rank's log of that run, or a copy"
@@ -346,26 +346,26 @@ def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[tuple[LogRu
     return kept
 
 
-def likely_places(run: LogRun, found: RunResult) -> list[object]:
-    """Where, of thousands, those stand of which this may be a copy: two runs with the same losses share a place."""
+def buckets_of(run: LogRun, found: RunResult) -> list[object]:
+    """Return hash buckets for duplicate detection: runs with equal losses share at least one bucket."""
     losses = found.losses.values()
-    if len(losses) < FEWEST_TO_TELL_COPIES:
+    if len(losses) < FEWEST_LOSSES_OF_A_COPY:
         return []
-    # The sum and another one as near as losses may be lie in intervals that overlap. Either spans at most two numbers
-    # of three digits, those of its ends, and they share one.
+    # Sums of equal losses have overlapping intervals of +-SAME_LOSS_TOLERANCE. Each interval spans at most two numbers
+    # of three digits, those of its ends, so the two intervals share one.
     ends = (math.fsum(losses) * (1 + apart) for apart in (-SAME_LOSS_TOLERANCE, SAME_LOSS_TOLERANCE))
-    # Not a set, whose order is another in each process.
+    # Not a set, whose order differs between processes.
     return list(dict.fromkeys((run.file.formats, len(losses), f"{end:.3g}") for end in ends))
 
 
 def same_losses(one: RunResult, other: RunResult) -> bool:
-    """Whether every loss is the same, as far as the file with fewer digits tells."""
+    """Return True if all losses are equal to the digits that logs print."""
     pairs = zip(one.losses.values(), other.losses.values(), strict=True)
     return all(math.isclose(first, second, rel_tol=SAME_LOSS_TOLERANCE) for first, second in pairs)
 
 
 def same_run(one: LogRun, other: LogRun) -> bool:
-    """Whether no setting differs that both tell, and every step took as long, which in a repeat it does not."""
+    """Return True if shared settings are equal and step times match (true of copies, not of repeats)."""
     timed = False
     for some, others in zip(one.steps, other.steps, strict=False):
         a_s, b_s = some.time_s, others.time_s

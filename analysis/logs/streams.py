@@ -1,4 +1,4 @@
-"""Standard error beside standard output: files of one job that Slurm or PBS wrote apart, paired by their names.
+"""Pairing of standard error with standard output: separate files of one job by Slurm or PBS, matched by name.
 
 `train-12.out` and `train-12.err`, `train.o12` and `train.e12`.
 """
@@ -20,27 +20,27 @@ STREAM = re.compile(r"\b(?:std)?(?:out|err|log)\b|(?<=\.)[oe](?=\d+$)", re.IGNOR
 
 
 def job_name(path: Path) -> tuple[Path, str]:
-    """The folder and the name of a file, without what tells the output of a job from its errors."""
+    """Return the folder and name of a file, without the part that distinguishes output from errors."""
     return path.parent, STREAM.sub("", path.name)
 
 
 def with_errors(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:
-    """The logs, trainings with what their other stream proves of their end where they themselves prove nothing."""
+    """Return the logs; a training of unknown end gets the verdict on its other stream."""
     proofs: dict[tuple[Path, str], list[Verdict]] = defaultdict(list)
     for log in logs.values():
-        # Whether a program continued after a survivable error is not visible in a file without steps.
+        # A file without steps does not show if a program continued after a survivable error.
         if log.verdict and not log.verdict.cause.survivable and not steps_in(log):
             proofs[job_name(log.path)].append(replace(log.verdict, file=log.path.name))
     return {path: explained(log, proofs.get(job_name(path), [])) for path, log in logs.items()}
 
 
 def explained(log: LogFile, proofs: list[Verdict]) -> LogFile:
-    """A log with the one verdict that explains its end."""
+    """Return a training of unknown end with the only verdict in `proofs`; any other log as it is."""
     if not steps_in(log) or log.verdict is None or log.verdict.cause is not FailureCause.unknown or len(proofs) != 1:
         return log
     return replace(log, verdict=proofs[0])
 
 
 def steps_in(log: LogFile) -> bool:
-    """Whether a file tells steps of a training."""
+    """Return True if a file contains steps of a training."""
     return any(kind is Kind.step for _, kind in log.records)

@@ -11,12 +11,12 @@ import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 
-# NCCL's name of the transport that it falls back to without another network.
+# NCCL's name of its fallback if it finds no other network.
 SOCKETS = "NET/Socket"
 SOCKETS_ADVICE = (
-    "TCP sockets: where nodes have InfiniBand, NCCL did not find it (NCCL_IB_HCA; libibverbs in a container)."
+    "TCP sockets: if nodes have InfiniBand, NCCL did not find it (check NCCL_IB_HCA, and libibverbs in a container)."
 )
-# Whole words only: in a log written by many processes at once, lines may be torn anywhere.
+# Only whole words match: concurrent writers truncate the lines of a shared log anywhere.
 CHANNEL = re.compile(
     r" via (?:(?:NET|COLLNET)/[\w -]{1,40}/\d+(?:\(\d+\))?(?:/GDRDMA)?"
     r"|P2P/(?:CUMEM|MNNVL|IPC|direct pointer|indirect)|SHM(?=/)|direct shared memory)"
@@ -26,26 +26,26 @@ NETWORK = re.compile(r"NCCL INFO (NET/\w+) : Using (\[0\]\S+)")
 
 
 def nccl_environment(log: Path) -> dict[str, str]:
-    """Return the variables with which NCCL logs its connections to a file; set them before NCCL starts."""
-    # NCCL expands %h and %p in file names, and %% to a %.
+    """Return the variables that make NCCL log its connections to this file; set them before NCCL starts."""
+    # NCCL expands %h and %p in the file name; %% is a literal %.
     return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": str(log).replace("%", "%%")}
 
 
 def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set NCCL to log the connections of this process to a file, unless NCCL_DEBUG is set already."""
-    # It may be left from an attempt that ended before its first step.
+    """Make NCCL log the connections of this process to a file, unless the user configured its log."""
+    # Left by an attempt that did not reach its first step.
     log.unlink(missing_ok=True)
     if "NCCL_DEBUG" not in environment:
         environment.update(nccl_environment(log))
 
 
 def read_nccl_transports(log: Path) -> list[str]:
-    """Return the transports that NCCL has logged, and remove its log; none if it logged nothing."""
+    """Return the transports that NCCL has logged, and remove its log; empty if it logged nothing."""
     try:
         text = log.read_text(errors="replace")
         log.unlink()
     except OSError:
-        # A missing file or a disk fault does not end training.
+        # The file is missing or cannot be read, which must not end the training.
         return []
     return nccl_transports(text)
 
@@ -61,14 +61,14 @@ def nccl_transports(log: str) -> list[str]:
 
 
 def transport_of(channel: re.Match[str]) -> str:
-    """Return the transport of a channel; older versions of NCCL spell shared memory out."""
+    """Return the transport of a channel; older versions write `direct shared memory` for SHM."""
     over = channel[0].removeprefix(" via ")
     return "SHM" if over == "direct shared memory" else DEVICE.sub("", over)
 
 
 def gloo_transports() -> list[str]:
-    """Return TCP with gloo's interface: GLOO_SOCKET_IFNAME, else that of the host's own name."""
-    import psutil  # noqa: PLC0415 - imported late: a report uses this module without interfaces
+    """Return TCP with gloo's interface: GLOO_SOCKET_IFNAME if set, else that of the host name's address."""
+    import psutil  # noqa: PLC0415 (reports import this module without needing psutil)
 
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     if interface:
@@ -76,7 +76,7 @@ def gloo_transports() -> list[str]:
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:
-        return ["TCP over loopback, since the host's own name does not resolve"]
+        return ["TCP over loopback, because the host name does not resolve"]
     for name, addresses in psutil.net_if_addrs().items():
         if address in {entry.address for entry in addresses}:
             return [f"TCP over {name}"]

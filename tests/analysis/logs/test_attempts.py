@@ -1,4 +1,4 @@
-"""Attempts of one training, in one log or a file each: joined by contents, counted once; all else is left apart."""
+"""Attempts of one training, in one log or a file each: merged by contents, counted once; not if ambiguous."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is
     runs = by_name(tmp_path)
     first, last = runs["slurm-7.out"], runs["slurm-9.out"]
     assert (first.used, first.state) == (False, "attempt")
-    assert first.reason == "attempt 1 of 2 of the training that slurm-9.out ends; its steps count there"
+    assert first.reason == "attempt 1 of 2 of the training that ends in slurm-9.out; its steps count there"
     assert list(last.losses) == list(range(1, 101))
     assert last.attempts == 2
     # Of each attempt the first step is warm-up; steps 51 to 55 of the first one were lost.
@@ -63,8 +63,8 @@ def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is
     assert [(loss.cause, round(loss.time_s, 6)) for loss in last.lost_to] == [("unknown", 5.0)]
     (said,) = [each for each in warnings([last], {}) if "attempts" in each]
     assert said == (
-        "slurm-9.out holds the last of 2 attempts of one training (slurm-7.out, slurm-9.out), by where it says that it "
-        "resumed. Lost: 5 steps, 5.00 s. They count once."
+        "slurm-9.out contains the last of 2 attempts of one training (slurm-7.out, slurm-9.out), according to its "
+        "resume line. Lost: 5 steps, 5.00 s. Repeated steps count once."
     )
     assert "attempt 1 of 2" in (report([tmp_path], tmp_path / "out").parent / "report.md").read_text()
 
@@ -88,10 +88,10 @@ def test_without_times_that_would_order_them_they_are_left_apart_and_it_is_said(
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
     assert all(run.used for run in runs.values())
-    said = [each for each in warnings(list(runs.values()), {}) if "left apart" in each]
+    said = [each for each in warnings(list(runs.values()), {}) if "is not merged" in each]
     assert said == [
-        f"{one} says that it goes on from step 50 of a training; it is left apart, for nothing tells in which order it "
-        f"and a.out and {other} belong together."
+        f"{one} resumes a training from step 50; it is not merged with a.out and {other}, because their order is "
+        "ambiguous."
         for one, other in (("b.out", "c.out"), ("c.out", "b.out"))
     ]
 
@@ -111,7 +111,7 @@ def test_of_two_trainings_that_do_not_tell_their_checkpoints_none_is_guessed(tmp
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
     assert all(run.used for run in runs.values())
-    assert any("it and a.out and b.out belong together" in each for each in warnings(list(runs.values()), {}))
+    assert any("is not merged with a.out and b.out" in each for each in warnings(list(runs.values()), {}))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_log_of_a_requeued_job_tells_what_was_computed_twice_on_the_page_and_i
     assert [run.values[m.LOST_STEPS], run.values[m.LOST_TIME]] == pytest.approx([5, 5])
     page = report([tmp_path / "log"], tmp_path / "out").parent
     assert (
-        "job.out holds 2 attempts of one training. Lost: 5 steps, 5.00 s. They count once."
+        "job.out contains 2 attempts of one training. Lost: 5 steps, 5.00 s. Repeated steps count once."
         in (page / "report.md").read_text()
     )
     (row,) = csv.DictReader((page / "runs.csv").read_text().splitlines())

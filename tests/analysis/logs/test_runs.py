@@ -142,11 +142,11 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("rank: 8\n", "rank is not known. Known are nodes, ranks, ranks_per_node,"),
+        ("rank: 8\n", "rank is not known. Known keys: nodes, ranks, ranks_per_node,"),
         ("ranks: many\n", "ranks is 'many', and must be a whole number above 0."),
         ("ranks: 0\n", "ranks is 0, and must be a whole number above 0."),
         ("model: 8\n", "model is 8, and must be a text."),
-        ("- 8\n", "holds no settings. Write one a line, for instance: ranks: 16"),
+        ("- 8\n", "contains no settings. Write one per line, for example: ranks: 16"),
         ("ranks: [8\n", "cannot be read: while parsing a flow sequence"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_repeat_that_is_far_from_the_others_is_named(tmp_path: Path) -> None:
 
 def test_an_aborted_result_is_listed_and_not_measured(tmp_path: Path) -> None:
     run = one(write(tmp_path / "result_0.txt", result(10, status="aborted")))
-    assert (run.state, run.reason) == ("aborted", "the log says of its end: aborted")
+    assert (run.state, run.reason) == ("aborted", "the log reports its end as: aborted")
 
 
 def test_the_description_of_a_system_is_found_by_the_folder_of_its_results(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ OUT_OF_MEMORY = (
 
 def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tmp_path: Path) -> None:
     run = one(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
-    assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it told of any step", False)
+    assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it reported any step", False)
     assert build(read([tmp_path])).headlines == ["No result: the run cannot be used; the reason is below."]
     (ended,) = failures([run]).values()
     assert ended.proof == "slurm-7.out:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."

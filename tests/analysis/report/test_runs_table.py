@@ -219,7 +219,7 @@ def nothing(_: RunDir) -> None:
         (short, "unmeasured", "no steady step: 2 recorded, and the first 2 of every attempt are not measured"),
         (without_loss, "no loss", "the loss of step 4 is absent or not a finite number"),
         (with_nan, "no loss", "the loss of step 6 is absent or not a finite number"),
-        (without_metrics, "unmeasured", "finished, but metrics.jsonl holds no step"),
+        (without_metrics, "unmeasured", "finished, but metrics.jsonl contains no step"),
         (on_two_devices, "mixed", "its attempts ran on different devices: Other CPU, Test CPU"),
         (on_fewer_ranks, "mixed", "ranks: 1 planned, 3 started"),
         (without_config, "unreadable", "no config.yaml"),
@@ -286,10 +286,10 @@ def test_a_lone_config_file_is_not_a_run(tmp_path: Path) -> None:
     [
         (
             lambda path: None,
-            "{path} does not exist. Give sweeps, runs, logs or directories of them, for instance: slurmscale report",
+            "{path} does not exist. Pass sweeps, runs, logs or directories of them, for example: slurmscale report",
         ),
-        (lambda path: path.write_text("hello"), "{path}: no run in it, and no log that is known. A run is"),
-        (lambda path: path.mkdir(), "{path}: no run in it, and no log that is known. A run is a directory with"),
+        (lambda path: path.write_text("hello"), "{path}: no run in it, and no log of a known format. A run is"),
+        (lambda path: path.mkdir(), "{path}: no run in it, and no log of a known format. A run is a directory with"),
     ],
 )
 def test_a_path_without_runs_is_refused_in_words(tmp_path: Path, make: Callable[[Path], Any], text: str) -> None:

@@ -337,7 +337,7 @@ def test_a_folder_that_is_no_sweep_is_told_so(tmp_path: Path, capsys: pytest.Cap
         assert "is not a sweep directory: it contains no run with a config.yaml" in told(capsys)
     assert main(["logs", str(tmp_path)]) == 2
     shown = told(capsys)
-    assert "is not a run directory: it has no config.yaml. Give the directory of one run; " in shown
+    assert "is not a run directory: it has no config.yaml. Pass the directory of one run; " in shown
     assert "slurmscale status SWEEP --all" in shown
 
 
