@@ -1,4 +1,4 @@
-"""What a rank sends in a step, and on which grid: the `layout` event of a run and the layout of its plan.
+"""Communication of a rank in a step, and its rank grid: the `layout` event of a run and the layout of its plan.
 
 Nothing is computed from formulas here; what a run did not record is absent.
 """
@@ -28,20 +28,20 @@ class Collective:
 
 
 def read_collectives(event: Mapping[str, Any]) -> tuple[Collective, ...] | None:
-    """The collectives of a `layout` event, innermost axes first; None when they were not, or not well, recorded.
+    """Return the collectives of a `layout` event, innermost axes first; None if they are absent or invalid.
 
-    An empty list is an answer: no rank sends anything.
+    An empty tuple is a result: no rank sends anything.
     """
     records = event.get("collectives")
     if not isinstance(records, list):
         return None
     found = [collective for record in records if (collective := read_collective(record))]
-    # A sum over what is left would be too small.
+    # A sum over the valid entries only would be too small.
     return tuple(sorted(found, key=lambda each: axis_order(each.axis))) if len(found) == len(records) else None
 
 
 def read_collective(record: Any) -> Collective | None:
-    """One entry of the event; None when a field is missing or of another kind."""
+    """Return one entry of the event; None if a field is missing or of another type."""
     if not isinstance(record, dict):
         return None
     axis, collective = record.get("axis"), record.get("collective")
@@ -52,7 +52,7 @@ def read_collective(record: Any) -> Collective | None:
 
 
 def sums(collectives: Iterable[Collective] | None) -> dict[Metric, float]:
-    """COLLECTIVE_CALLS and COLLECTIVE_BYTES over all axes and collectives; nothing where they are not known."""
+    """Return COLLECTIVE_CALLS and COLLECTIVE_BYTES over all axes and collectives; empty if they are unknown."""
     if collectives is None:
         return {}
     listed = list(collectives)
@@ -64,14 +64,14 @@ def sums(collectives: Iterable[Collective] | None) -> dict[Metric, float]:
 
 @functools.cache
 def axis_order(axis: str) -> tuple[int, tuple[int, ...], str]:
-    """Where an axis stands in a list: axes of the grid from the innermost, then joined ones, then any other word."""
+    """Return the sort key of an axis: axes of the grid from the innermost, then joined ones, then any other name."""
     parts = axis.split("+")
     known = tuple(-AXIS_NAMES.index(part) for part in parts if part in AXIS_NAMES)
     return (len(parts) if len(known) == len(parts) else len(AXES) + 1, known, axis)
 
 
 def degrees(plan: Mapping[str, Any]) -> dict[str, int] | None:
-    """The degree of every axis by the plan; None when the plan holds no whole grid."""
+    """Return the degree of every axis by the plan; None if the plan does not contain the whole grid."""
     layout = lookup(plan, "layout")
     if not isinstance(layout, Mapping):
         return None

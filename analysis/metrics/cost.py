@@ -1,6 +1,6 @@
 """The cost of a run: node and rank time, service units, energy, and each of them per token.
 
-Of every start, lost work included; not of the time in a queue. Definitions: jobs.metrics.
+All starts count, lost work included; time in a queue does not. Definitions: jobs.metrics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from analysis.untrusted import as_number, count
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# In which a run holds no node.
+# Parts of the wall time in which a run holds no node.
 WAITING = (m.QUEUE_TIME, m.REQUEUE_TIME, m.UNSUBMITTED_TIME)
 HOUR_S = 3600.0
 

@@ -1,7 +1,7 @@
-"""Energy from power readings: integrated by trapezoids over the time of a run, and nothing where nothing was read.
+"""Energy from power readings, integrated by trapezoids over the time of a run; unread time adds nothing.
 
-Pure functions of readings, for logs of our own runs and of other programs alike (MLPerf's readings are to be multiplied
-by its conversion efficiency first), and the reader of what `nvidia-smi` left in a run directory.
+Pure functions of readings, for logs of our own runs and of other programs alike (multiply MLPerf's readings by its
+conversion efficiency first), and the reader of the `nvidia-smi` logs in a run directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from analysis.parsers.detect import read_log
 
 # Between readings farther apart than this the power is unknown.
 LONGEST_GAP_S = 30.0
-# Below this share of the time an energy is not that of the run (the definition of ENERGY_PER_TOKEN says it, too).
+# Below this share of the time an energy is not that of the run (as in the definition of ENERGY_PER_TOKEN).
 LEAST_COVERED = 0.95
 Reading = tuple[str, float, float]
 """Device, moment in seconds since the epoch, power in W."""
@@ -40,15 +40,15 @@ class Energy:
     interval_s: float
     """Time of the intervals."""
     devices: tuple[str, ...]
-    """Those with readings in it."""
+    """Devices with readings in the intervals."""
     left_out: tuple[str, ...]
-    """Those with readings of another time only: their clock may be off."""
+    """Devices with readings at other times only: their clock may be off."""
     expected: int | None = None
-    """How many devices there are to be read; None: not known."""
+    """Number of devices to be read; None if unknown."""
 
     @property
     def covered(self) -> float | None:
-        """ENERGY_COVERED; None without devices or time."""
+        """Return ENERGY_COVERED; None without devices or time."""
         whole_s = len(self.devices) * self.interval_s
         return self.covered_s / whole_s if whole_s else None
 
@@ -62,14 +62,14 @@ class Energy:
 def energy_j(samples: Iterable[Reading], begin_s: float, end_s: float, *, expected: int | None = None) -> Energy:
     """Return the energy of all devices from `begin_s` to `end_s`, in seconds since the epoch.
 
-    Readings of one device at one moment count as their mean. Gaps above LONGEST_GAP_S are not bridged. `expected`: how
-    many devices there are to be read.
+    Readings of one device at one moment count as their mean. Gaps above LONGEST_GAP_S are not bridged. `expected` is
+    the number of devices to be read.
     """
     return energy_over(samples, [(begin_s, end_s)], expected)
 
 
 def energy_over(samples: Iterable[Reading], intervals: Sequence[tuple[float, float]], expected: int | None) -> Energy:
-    """The same over several intervals that do not overlap."""
+    """Return the energy of all devices over several intervals that do not overlap."""
     readings: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for device, time_s, power_w in samples:
         if math.isfinite(time_s) and math.isfinite(power_w) and power_w >= 0:
@@ -102,7 +102,7 @@ def integral(readings: Mapping[float, Sequence[float]], begin_s: float, end_s: f
     return float(np.sum(mean_w * (until_s - since_s))), float(np.sum(until_s - since_s))
 
 
-# --- of our own runs -------------------------------------------------------------------------------------------
+# --- our own runs ----------------------------------------------------------------------------------------------
 
 
 def energy_of_run(logs: Sequence[Path], starts: Sequence[Start], ranks: int) -> Energy | None:
@@ -113,9 +113,9 @@ def energy_of_run(logs: Sequence[Path], starts: Sequence[Start], ranks: int) -> 
 
 
 def nvidia_smi_samples(log: Path) -> Iterator[Reading]:
-    """The power readings of a log of `nvidia-smi --query-gpu=timestamp,index,power.draw`, taken under TZ=UTC.
+    """Yield the power readings of a log of `nvidia-smi --query-gpu=timestamp,index,power.draw`, taken under TZ=UTC.
 
-    A device is named by the file and its index, for every node counts its GPUs from 0. Raises OSError.
+    A device is named by file and index, because every node counts its GPUs from 0. Raise OSError.
     """
     for each, records in read_log(log):
         for record in records if each is nvidia_smi.FORMAT else ():
@@ -125,7 +125,7 @@ def nvidia_smi_samples(log: Path) -> Iterator[Reading]:
 
 
 def moment_of(timestamp: str) -> float | None:
-    """nvidia-smi's `2026/01/31 12:34:56.789`, read as UTC; None for anything else."""
+    """Return the epoch seconds of nvidia-smi's `2026/01/31 12:34:56.789` in UTC; None for anything else."""
     try:
         return datetime.strptime(timestamp, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
     except ValueError:

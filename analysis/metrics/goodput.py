@@ -1,8 +1,8 @@
 """Goodput: the share of a run's wall time in steps that its final model consists of, and the parts of the rest.
 
 The definition is that of Google's ML Goodput ("productive, preserved training progress") and of Llama 3's effective
-training time (useful training over elapsed time; arXiv:2407.21783, section 3.3.4): wall time, whatever the hardware
-made of it. Pure functions of records; every second has one cause.
+training time (useful training over elapsed time; arXiv:2407.21783, section 3.3.4): wall time on any hardware.
+Pure functions of records; every second has one cause.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Start:
     from_step: int = 0
     steps: Sequence[Step] = ()
     ended: float | None = None
-    """None: not recorded, so that it ended with its last record."""
+    """None if not recorded: the start then ended with its last record."""
     died: bool = False
     """It did not stop by itself at a step boundary."""
     cause: str = NO_CAUSE
@@ -53,7 +53,7 @@ class Start:
     resubmitted: bool = False
     """A person asked for it, not the program or Slurm."""
     submitted: float | None = None
-    """When it came into Slurm's queue by hand; None without a queue."""
+    """The moment at which a person submitted it to Slurm's queue; None without a queue."""
 
     @property
     def process_started(self) -> float:
@@ -108,7 +108,7 @@ def account(starts: Sequence[Start]) -> Account:
     first = starts[0]
     clock = Clock(first.process_started if first.submitted is None else first.submitted)
     cause = None
-    # Steps up to here a later start did not do again, and could not have.
+    # The last step of each start that no later start repeated, or could have repeated.
     kept = [min((later.from_step for later in starts[i + 1 :]), default=math.inf) for i in range(len(starts))]
     for start, last in zip(starts, kept, strict=True):
         if start.submitted is not None:
@@ -148,9 +148,9 @@ def spend_steps(clock: Clock, start: Start, *, kept: float) -> None:
 def starts_of(
     events: Sequence[Mapping[str, Any]], records: Iterable[Mapping[str, Any]], submissions: Sequence[Mapping[str, Any]]
 ) -> list[Start] | None:
-    """The starts of a run up to its recorded end, from its events, steps and the ledger's records of it.
+    """Return the starts of a run up to its recorded end, from its events, steps and submission records.
 
-    None when it has not finished, or when a start recorded too little to tell its parts from each other.
+    None if the run has not finished, or if a start recorded too little to separate its parts.
     """
     submitted = [(before, each) for each in submissions if (before := count(each, "events_before")) is not None]
     finished = [i for i, event in enumerate(events) if event["event"] == "finished"]
@@ -183,12 +183,12 @@ def start_of(
     startup_s = number(end, m.STARTUP_TIME) if startup_s is None else startup_s
     if met is None or startup_s is None or startup_s < 0:
         return None
-    # launcher=local has a turn, and no queue that others wait in.
+    # launcher=local starts runs in turn and has no queue.
     kind = None if submission is None else kind_of(submission.get("launcher"))
     in_queue = submission is not None and not (kind is not None and kind.on_this_machine)
     submitted = moment(submission) if submission is not None and in_queue else None
     if submitted is not None and submitted > met - startup_s:
-        submitted = None  # By clocks that disagree a queue cannot be measured.
+        submitted = None  # The clocks disagree, so queue time cannot be measured.
     return Start(
         met,
         startup_s,
@@ -203,15 +203,15 @@ def start_of(
 
 
 def cause_of(requeued: Mapping[str, Any] | None, ends: Sequence[Mapping[str, Any]]) -> str:
-    """Return the cause of a start's end, one word if there is one."""
-    # A rank that lost another one is a witness, whoever wrote first.
+    """Return the cause of a start's end; NO_CAUSE if none was recorded."""
+    # A rank that lost a peer did not cause the end, even if it wrote first.
     own = [end for end in ends if end.get("cause") != FailureCause.lost_peer.name]
     end = requeued or next(iter([*own, *ends]), {})
     return str(end.get("cause") or end.get("event") or NO_CAUSE)
 
 
 def same_restart(event: Mapping[str, Any], started: Mapping[str, Any]) -> bool:
-    """Whether an end is of this start: a rank may outlive its own, and one whose ranks never met is another."""
+    """Return True if an end belongs to this start: ranks may outlive theirs, and starts may fail before they meet."""
     return bool(event.get("restart", started.get("restart")) == started.get("restart"))
 
 

@@ -1,9 +1,9 @@
-"""How much of its devices' peak a run's model FLOPs come to (MFU, HFU), with all inputs, or why that is not known.
+"""MFU and HFU: model FLOPs of a run over the peak of its devices, with all inputs or the reason for their absence.
 
 The FLOPs of a token are PaLM's (arXiv:2204.02311, appendix B), recomputation is counted as by Korthikanti et al.
 (arXiv:2205.05198). Definitions: jobs.metrics. Peaks are those of the run's own `gpu`, else of conf/gpu, for exactly the
-device that the run found. The inputs of a log come from analysis.logs.model; the utilization that it reports
-stands beside, and never replaces ours.
+device that the run found. The inputs of a log come from analysis.logs.model; the utilization that a log
+reports is shown beside ours and never replaces it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs.metrics import Metric
 from jobs.plan.cost import gated_parameters
 from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Precision
 
-# Arithmetic on the tensor cores' 16 bits and the plain float32: which setting of `gpu` is its peak.
+# The setting of `gpu` that is the peak of an arithmetic type: 16 bits on tensor cores, or plain float32.
 PEAK_OF = {
     Precision.bfloat16.name: "peak_bf16_tflops",
     "float16": "peak_fp16_tflops",
@@ -39,18 +39,18 @@ FORWARD_FLOPS_PER_WEIGHT = 2
 # The same for an entry of attention's two products, of which a token has s x heads x head size in each layer.
 FLOPS_PER_ATTENDED = 12
 FORWARD_FLOPS_PER_ATTENDED = 4
-# What programs call an arithmetic type. Of float32 a log does not tell whether its products are TF32.
+# The names that programs give an arithmetic type. No float32: a log does not report if its products are TF32.
 ARITHMETIC = {
     **dict.fromkeys(("bf16", "bf16-true", "bf16-mixed", "bfloat16", "torch.bfloat16"), Precision.bfloat16.name),
     **dict.fromkeys(("fp16", "16-true", "16-mixed", "float16", "torch.float16"), "float16"),
 }
-# Programs whose samples are all of the sequence length, without padding: they cut them from one stream of tokens. Of
-# others their configuration may say so.
+# Programs whose samples are all of the sequence length, without padding: they cut them from one stream of tokens. For
+# others the configuration may state it.
 FULL_SAMPLES = {megatron.FORMAT.name}
 
 
 class UnknownError(Exception):
-    """What is not known, so that there is no utilization; never leaves this module."""
+    """An input is unknown, so there is no utilization; never leaves this module."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ class Peak:
     source: str
 
     @property
-    def said(self) -> str:
-        """The peak in words, with its source."""
+    def text(self) -> str:
+        """The peak as text, with its source."""
         return f"{tera(self.flops_per_s)} TFLOP/s, dense {self.precision} of {self.device} ({self.source})"
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a run computes for one token."""
+    """The work of a run for one token."""
 
     weights: int
     """N: in matrix products, for one token."""
     left_out: int
-    """Weights of the model that are not among them."""
+    """Weights of the model that are not in N."""
     per_weight: int
     layers: int
     width: int
@@ -96,12 +96,12 @@ class Work:
 
     @property
     def recomputed_flops(self) -> float:
-        """FLOPs of a token when each layer's forward pass is computed once more; the output head is not in a layer."""
+        """FLOPs of a token if each layer's forward pass is computed once more; the output head is not in a layer."""
         in_layers = self.weights - self.head_weights
         return FORWARD_FLOPS_PER_WEIGHT * in_layers + FORWARD_FLOPS_PER_ATTENDED * self.attended
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The formula with its numbers."""
         frozen = " (frozen weights; the adapters' own work is left out)" if self.per_weight < FLOPS_PER_WEIGHT else ""
         return (
@@ -115,17 +115,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Utilization:
-    """MFU and HFU where they are known and possible; else no value and the reason."""
+    """MFU and HFU if they are known and possible; otherwise no value and the reason."""
 
     values: Mapping[Metric, float] = field(default_factory=dict)
     said: Sequence[str] = ()
-    """What went into it, or why there is none: clauses of a sentence."""
+    """Its inputs, or the reason for its absence: clauses of a sentence."""
     impossible: str | None = None
-    """Above the peak: which inputs are suspect."""
+    """The inputs to suspect if a value is above the peak."""
 
 
 def utilization(run: RunResult) -> Utilization:
-    """MFU and HFU of a used run, with their inputs."""
+    """Return MFU and HFU of a used run, with their inputs."""
     try:
         peak = peak_of(run)
         work = work_of(run)
@@ -139,12 +139,12 @@ def utilization(run: RunResult) -> Utilization:
     if max(values.values()) > 1:
         return impossible(run, work, peak, max(values.values()), rate)
     achieved = f"{tera(work.model_flops * rate)} TFLOP/s per rank"
-    said = claims(run, work.model_flops * rate, values[m.MFU])
-    return Utilization(values, [work.said, achieved, *said, f"peak {peak.said}", recomputation(run, again)])
+    reported = claims(run, work.model_flops * rate, values[m.MFU])
+    return Utilization(values, [work.text, achieved, *reported, f"peak {peak.text}", recomputation(run, again)])
 
 
 def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float) -> Utilization:
-    """No value where a device would have done more than it can, and the inputs to look at."""
+    """Return no value for a run above the peak of its device, but the inputs to check."""
     narrow = ", or were its matrix products TF32" if peak.precision == Precision.float32.name else ""
     device, precision = ("gpu_name", "precision") if run.log else ("gpu.device_name", "job.precision")
     why = (
@@ -157,17 +157,17 @@ def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float
 
 
 def tokens_per_s(run: RunResult) -> float | None:
-    """Tokens per second of a log, all ranks together, also where it tells samples that are all as long."""
-    told, samples = run.values.get(m.TOKENS_PER_S), run.values.get(a.SAMPLES_PER_S)
+    """Return tokens per second of all ranks; for logs also from samples/s if all samples have full length."""
+    reported, samples = run.values.get(m.TOKENS_PER_S), run.values.get(a.SAMPLES_PER_S)
     length = run.setting("job.sequence_length")
     full = run.log is not None and (run.setting("job.full_samples") or not FULL_SAMPLES.isdisjoint(run.log.formats))
-    return samples * length if told is None and full and samples is not None and length else told
+    return samples * length if reported is None and full and samples is not None and length else reported
 
 
 def claims(run: RunResult, achieved_flops_per_s: float, mfu: float) -> list[str]:
-    """What the log says itself, beside what was worked out here: clauses of a sentence."""
+    """Return the FLOP/s and MFU that the log reports, compared with those computed here: clauses of a sentence."""
     return [
-        f"the log itself says {significant(value / size, 4)} {unit}, {round(100 * (value / ours - 1), 1) + 0.0:+g} % "
+        f"the log reports {significant(value / size, 4)} {unit}, {round(100 * (value / ours - 1), 1) + 0.0:+g} % "
         "from this"
         for metric, ours, size, unit in (
             (a.FLOPS_PER_S_PER_RANK, achieved_flops_per_s, 1e12, "TFLOP/s per rank"),
@@ -178,16 +178,16 @@ def claims(run: RunResult, achieved_flops_per_s: float, mfu: float) -> list[str]
 
 
 def tells_of_flops(run: RunResult) -> bool:
-    """Whether a log says anything of its model's shape or of its FLOPs, so that a reader may expect an MFU."""
-    told = run.values.keys() & {a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION}
-    return bool(told) or run.setting("model.layers") is not None
+    """Return True if a log reports its model's shape or its FLOPs, so that a reader may expect an MFU."""
+    reported = run.values.keys() & {a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION}
+    return bool(reported) or run.setting("model.layers") is not None
 
 
 # --- the devices' peak -----------------------------------------------------------------------------------------
 
 
 def peak_of(run: RunResult) -> Peak:
-    """The peak of the device that the run found, in the arithmetic of the run; raises UnknownError."""
+    """Return the peak of the device that the run found, in the arithmetic of the run, or raise UnknownError."""
     device, precision = run.started.get("device_name"), run.setting("job.precision")
     precision = ARITHMETIC.get(precision) if run.log else precision
     own = run.setting("gpu")
@@ -199,27 +199,27 @@ def peak_of(run: RunResult) -> Peak:
         raise UnknownError("nodes are emulated, so ranks may share a device")
     if precision == Precision.float32.name and run.setting("engine.kind") == EngineKind.nemo.name:
         # Transformer Engine: CUBLAS_COMPUTE_32F_FAST_TF32 in common/gemm/cublaslt_gemm.cu.
-        raise UnknownError("NeMo's matrix products in float32 may be TF32, whose peak is another")
+        raise UnknownError("NeMo's matrix products in float32 may be TF32, which has a different peak")
     if run.setting("engine.float8") is True:
-        raise UnknownError("linear layers multiply in float8 and the rest does not, so that there is no one peak")
+        raise UnknownError("only linear layers multiply in float8, so no single peak applies")
     if run.log and precision is None:
-        raise UnknownError(f"{run.setting('job.precision') or 'an arithmetic type that the log does not name'} is "
-                           "none whose peak is known for sure (known are bf16 and fp16)")  # fmt: skip
+        named = run.setting("job.precision") or "an arithmetic type that the log does not name"
+        raise UnknownError(f"the peak in {named} is not known for certain (known: bf16 and fp16)")
     tflops = as_number(lookup(described, PEAK_OF.get(str(precision), "")))
     if tflops is None or tflops <= 0:
         raise UnknownError(f"the peak of {device} in {precision or 'an unnamed arithmetic type'} is not known")
-    return Peak(tflops * 1e12, str(device), str(precision), str(lookup(described, "source") or "source not said"))
+    return Peak(tflops * 1e12, str(device), str(precision), str(lookup(described, "source") or "no source"))
 
 
 @functools.cache
 def known_gpu(device: str) -> Mapping[str, Any] | None:
-    """The first GPU of conf/gpu of that name; None where there is none."""
+    """Return the first GPU of conf/gpu with that name; None if there is no such GPU."""
     return next((gpu for gpu in known_gpus() if gpu.get("device_name") == device), None)
 
 
 @functools.cache
 def known_gpus() -> Sequence[Mapping[str, Any]]:
-    """The GPUs of conf/gpu, in the order of their names."""
+    """Return the GPUs of conf/gpu, in the order of their file names."""
     paths = sorted((files("conf") / "gpu").iterdir(), key=lambda path: path.name)
     return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.name.endswith(".yaml")]
 
@@ -228,9 +228,9 @@ def known_gpus() -> Sequence[Mapping[str, Any]]:
 
 
 def work_of(run: RunResult) -> Work:
-    """What a run computes for a token, by its configuration and plan; raises UnknownError."""
+    """Return the work of a run for a token by its configuration and plan, or raise UnknownError."""
     if (uncovered := run.setting("model.uncovered")) is not None:
-        raise UnknownError(f"its model has what the formula does not cover ({uncovered})")
+        raise UnknownError(f"the formula does not cover its model ({uncovered})")
     if run.log and run.setting("model.tie_embeddings") is None:
         raise UnknownError(missing("tied_embeddings"))
     layers, heads, head_size, hidden, vocabulary = (
@@ -244,7 +244,9 @@ def work_of(run: RunResult) -> Work:
         raise UnknownError(missing("parameters"))
     weights = whole(counted, "the number of weights") - left_out
     if weights <= embedding:
-        raise UnknownError(f"{left_out:,} weights of embedding and idle experts leave no layers of the model's")
+        raise UnknownError(
+            f"{left_out:,} weights of embedding and idle experts leave no weights for the model's layers"
+        )
     frozen = run.setting("job.lora") is not None
     return Work(
         weights=weights,
@@ -258,7 +260,7 @@ def work_of(run: RunResult) -> Work:
 
 
 def idle_experts(run: RunResult) -> int:
-    """Weights of the experts that a token is not sent to, over all layers; of a dense model none."""
+    """Return the number of weights in experts that a token is not sent to, over all layers; 0 for a dense model."""
     if run.setting("model.mlp") != Mlp.LLaMAMoE.name:
         return 0
     layers, hidden, inner, experts, active = (
@@ -269,7 +271,7 @@ def idle_experts(run: RunResult) -> int:
 
 
 def mean_sequence(run: RunResult) -> float:
-    """Tokens of a sequence in the mean, which understates attention where lengths differ; else the longest."""
+    """Return the mean tokens of a sequence (understates attention if lengths differ); if unknown, the longest."""
     longest = setting(run, "job.sequence_length")
     tokens, sequences = run.values.get(m.TOKENS_PER_STEP), as_number(lookup(run.plan, "global_batch_size"))
     if not tokens or not sequences or sequences < 1:
@@ -280,30 +282,30 @@ def mean_sequence(run: RunResult) -> float:
 
 
 def recomputed(run: RunResult, work: Work) -> float | None:
-    """FLOPs of a token in layers that activation checkpointing computes again; None where that is not known."""
+    """Return the FLOPs of a token in layers that activation checkpointing recomputes; None if unknown."""
     mode = run.setting("engine.activation_checkpointing")
     if mode == ActivationCheckpointing.none.name:
         return 0.0
     if mode == ActivationCheckpointing.full.name:
         return work.recomputed_flops
-    # The native engine's selective mode keeps every matrix product and PyTorch's attention (not the ring's); what
-    # Megatron computes again depends on its version.
+    # The native engine's selective mode keeps every matrix product and PyTorch's attention (not the ring's);
+    # Megatron's recomputation depends on its version.
     native = run.setting("engine.kind") == EngineKind.native.name and run.setting("parallelism.context") == 1
     return 0.0 if mode == ActivationCheckpointing.selective.name and native else None
 
 
 def recomputation(run: RunResult, again: float | None) -> str:
-    """What HFU adds, in words."""
+    """Return the recomputed FLOPs of HFU as text."""
     mode = run.setting("engine.activation_checkpointing")
     if again is None:
-        return f"no HFU: what activation checkpointing ({mode or 'not said'}) computes again is not known"
+        return f"no HFU: recomputation by activation checkpointing ({mode or 'mode not reported'}) is not known"
     if again == 0:
         return f"HFU adds nothing (activation checkpointing: {mode})"
     return f"HFU adds {scientific(again)} FLOP a token (activation checkpointing: {mode})"
 
 
 def setting(run: RunResult, key: str) -> int:
-    """A positive whole number of the configuration; raises UnknownError."""
+    """Return a positive whole number of the configuration, or raise UnknownError."""
     value = run.setting(key)
     if run.log and value is None:
         raise UnknownError(missing(key.rsplit(".", maxsplit=1)[-1]))
@@ -311,29 +313,29 @@ def setting(run: RunResult, key: str) -> int:
 
 
 def missing(name: str) -> str:
-    """That a log does not tell a number, and who may."""
-    return f"the log does not tell {name}, and no {FACTS_FILE} beside it does"
+    """Return the sentence that a log and its facts file lack a number."""
+    return f"the log does not report {name}, and no {FACTS_FILE} beside it does"
 
 
 def whole(value: Any, name: str) -> int:
-    """A positive whole number; raises UnknownError where it is something else."""
+    """Return a positive whole number, or raise UnknownError for anything else."""
     if type(value) is not int or value < 1:
         raise UnknownError(f"{name} is not known")
     return value
 
 
 def known(value: float | None, name: str) -> float:
-    """A value; raises UnknownError where it is absent."""
+    """Return a value, or raise UnknownError if it is absent."""
     if value is None:
         raise UnknownError(f"{name} is not known")
     return value
 
 
 def scientific(flops: float) -> str:
-    """FLOPs to four digits, with a power of ten."""
+    """Return FLOPs to four digits, with a power of ten."""
     return f"{flops:.3e}".replace("e+", "e").replace("e0", "e")
 
 
 def tera(flops_per_s: float) -> str:
-    """TFLOP/s to four digits."""
+    """Return TFLOP/s to four digits."""
     return significant(flops_per_s / 1e12, 4)

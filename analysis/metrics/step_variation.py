@@ -58,8 +58,8 @@ def drift(times_s: NDArray[np.float64]) -> dict[Metric, float]:
 def chance(blocks: NDArray[np.float64], balance: int) -> float:
     """Return the two-sided p of Kendall's S, the balance of rises and falls over all pairs.
 
-    Kendall's test (Rank Correlation Methods, 1970): exact by the number of permutations with so many inversions, or
-    where values are equal by the normal distribution with the variance that they leave.
+    Kendall's test (Rank Correlation Methods, 1970): exact by the number of permutations with that many inversions;
+    if values are equal, by the normal distribution with the variance corrected for ties.
     """
     n = len(blocks)
     _, equal = np.unique(blocks, return_counts=True)

@@ -1,7 +1,7 @@
-"""Ranks and nodes that the others wait for, by the own times that a run recorded (`pace` events), or a log tells.
+"""Stragglers: ranks and nodes that the others wait for, by the own times in `pace` events or in a log.
 
 The rule is robust: a few slow steps make no straggler, because a window has the medians of its steps and most windows
-must agree; nor does a long time that is short beside the step. Definitions and limits: jobs.metrics.
+must agree. Differences that are small beside the step time do not count. Definitions and limits: jobs.metrics.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ class Slow:
     """A rank, or a node by its least slow rank, beside the others."""
 
     node: str | None
-    """Not every log tells."""
+    """None if the log does not report it."""
     own_time_s: float
     others_own_time_s: float
     """Median of the others, or the fastest rank's."""
     share: float
-    """Of the step time, how much its own time is longer."""
+    """Excess of its own time over the others', as a share of the step time."""
     by_batch: bool = False
-    """Whether more than half of that is getting its batch."""
+    """True if loading its batch takes more than half of the excess."""
     beside_fastest: bool = False
-    """Whether the others' is the fastest rank's."""
+    """True if `others_own_time_s` is the fastest rank's."""
 
     @property
     def counts(self) -> bool:
-        """Whether it is slow, by the rule that jobs.metrics states."""
+        """Return True if it is slow by the rule in jobs.metrics."""
         limit_s = m.STRAGGLER_TIMES * self.others_own_time_s
         return 0 < limit_s < self.own_time_s and self.share > m.STRAGGLER_SMALLEST_SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler(Slow):
-    """One that is slow in most windows; numbers are medians over those in which it is."""
+    """A rank or node that is slow in most windows; numbers are medians over the windows in which it is slow."""
 
     ranks: Ranks
     """One rank, or the first and last of the node."""
     windows: int
-    """In how many it was slow."""
+    """Number of windows in which it was slow."""
 
 
 def stragglers(events: Iterable[Mapping[str, Any]], step_times_s: Mapping[int, float]) -> list[Straggler] | None:
-    """The stragglers of a run of ours, worst first; None where that was not recorded.
+    """Return the stragglers of a run of ours, worst first; None if own times were not recorded.
 
-    Counts the windows of the attempt that has the most of them; `step_times_s` by step.
+    Count the windows of the attempt with the most windows; `step_times_s` by step.
     """
     windows = windows_of(events, step_times_s)
     return often_slow([slow_in(event, step_time_s) for event, step_time_s in windows])
@@ -68,9 +68,9 @@ def stragglers(events: Iterable[Mapping[str, Any]], step_times_s: Mapping[int, f
 def stragglers_of_log(
     samples: Iterable[Record], settings: Mapping[Metric, float], step_time_s: float | None
 ) -> list[Straggler] | None:
-    """Likewise of a log in which Megatron's detector names the slowest and the fastest rank of every window.
+    """Return the stragglers of a log in which Megatron's detector names the slowest and fastest rank of every window.
 
-    Ranks of several pipeline stages have not the same to do, and which stage a rank is of no log tells.
+    None with several pipeline stages: their work differs, and no log reports the stage of a rank.
     """
     if settings.get(a.PIPELINE_PARALLEL_SIZE) != 1 or not step_time_s:
         return None
@@ -78,32 +78,34 @@ def stragglers_of_log(
     for sample in samples:
         if (extreme := sample.texts.get(Text.variant)) in {FASTEST_RANK, SLOWEST_RANK}:
             windows[sample.line][extreme] = sample
-    return often_slow([slow_of(told[SLOWEST_RANK], told[FASTEST_RANK], step_time_s) for told in windows.values()])
+    return often_slow([slow_of(found[SLOWEST_RANK], found[FASTEST_RANK], step_time_s) for found in windows.values()])
 
 
 def often_slow(windows: Sequence[Sequence[tuple[Ranks, Slow]]]) -> list[Straggler] | None:
-    """Who is slow in most windows; the ranks of a named node are not named. None of too few windows."""
+    """Return ranks and nodes that are slow in most windows, without ranks of listed nodes; None for few windows."""
     if len(windows) < m.STRAGGLER_FEWEST_WINDOWS:
         return None
     slow: dict[Ranks, list[Slow]] = defaultdict(list)
     for window in windows:
         for ranks, found in window:
             slow[ranks].append(found)
-    often = {ranks: told for ranks, told in slow.items() if len(told) >= m.STRAGGLER_WINDOWS * len(windows)}
+    often = {ranks: found for ranks, found in slow.items() if len(found) >= m.STRAGGLER_WINDOWS * len(windows)}
     nodes = [ranks for ranks in often if ranks[0] < ranks[1]]
-    named = [named_one(ranks, told) for ranks, told in often.items() if not any(within(ranks, node) for node in nodes)]
+    named = [
+        named_one(ranks, found) for ranks, found in often.items() if not any(within(ranks, node) for node in nodes)
+    ]
     return sorted(named, key=lambda each: (-each.share, each.ranks))
 
 
 def straggler_share(found: Sequence[Straggler] | None) -> dict[Metric, float]:
-    """What stragglers cost a run; nothing where that was not recorded."""
+    """Return the cost of stragglers to a run; empty if own times were not recorded."""
     return {} if found is None else {m.STRAGGLER_SHARE: max((each.share for each in found), default=0.0)}
 
 
 def windows_of(
     events: Iterable[Mapping[str, Any]], step_times_s: Mapping[int, float]
 ) -> list[tuple[Mapping[str, Any], float]]:
-    """The `pace` events of the attempt with the most, each with the median step time of its steady steps."""
+    """Return the `pace` events of the attempt with the most, each with the median step time of its steady steps."""
     attempts: dict[int | None, list[tuple[Mapping[str, Any], float]]] = defaultdict(list)
     for event in events:
         last, steps = count(event, "step"), count(event, "steps")
@@ -116,7 +118,7 @@ def windows_of(
 
 
 def slow_in(event: Mapping[str, Any], step_time_s: float) -> list[tuple[Ranks, Slow]]:
-    """The ranks and nodes that are slow in a window."""
+    """Return the ranks and nodes that are slow in a window."""
     fastest = event.get("fastest")
     least_batch_s = number(fastest, m.BATCH_TIME) if isinstance(fastest, Mapping) else None
     found = []
@@ -137,26 +139,26 @@ def slow_in(event: Mapping[str, Any], step_time_s: float) -> list[tuple[Ranks, S
 
 
 def slow_of(slowest: Record, fastest: Record, step_time_s: float) -> list[tuple[Ranks, Slow]]:
-    """The slowest rank of a window of a log, if it is slow beside the fastest one."""
+    """Return the slowest rank of a window of a log, if it is slow beside the fastest one."""
     own_s, others_s = (each.values[a.FORWARD_TIME] for each in (slowest, fastest))
     slow = Slow(None, own_s, others_s, (own_s - others_s) / step_time_s, beside_fastest=True)
     return [((slowest.rank, slowest.rank), slow)] if slow.counts and isinstance(slowest.rank, int) else []
 
 
-def named_one(ranks: Ranks, told: Sequence[Slow]) -> Straggler:
-    """A straggler by the windows in which it was slow."""
+def named_one(ranks: Ranks, windows: Sequence[Slow]) -> Straggler:
+    """Return a straggler from the windows in which it was slow."""
     return Straggler(
-        node=told[-1].node,
-        own_time_s=statistics.median(each.own_time_s for each in told),
-        others_own_time_s=statistics.median(each.others_own_time_s for each in told),
-        share=statistics.median(each.share for each in told),
-        by_batch=2 * sum(each.by_batch for each in told) > len(told),
-        beside_fastest=told[-1].beside_fastest,
+        node=windows[-1].node,
+        own_time_s=statistics.median(each.own_time_s for each in windows),
+        others_own_time_s=statistics.median(each.others_own_time_s for each in windows),
+        share=statistics.median(each.share for each in windows),
+        by_batch=2 * sum(each.by_batch for each in windows) > len(windows),
+        beside_fastest=windows[-1].beside_fastest,
         ranks=ranks,
-        windows=len(told),
+        windows=len(windows),
     )
 
 
 def within(ranks: Ranks, node: Ranks) -> bool:
-    """Whether these ranks are some of a node's, not all of them."""
+    """Return True if these ranks are some of a node's, not all of them."""
     return ranks != node and node[0] <= ranks[0] and ranks[1] <= node[1]

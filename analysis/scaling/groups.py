@@ -1,10 +1,10 @@
-"""Scaling: which runs are points of one line, and how fast a point is against its reference.
+"""Scaling: runs as points of lines, and the speed of a point relative to its reference.
 
 Pure functions of RunResults; no files, no figures. A group holds the used runs whose configuration differs only
 in ranks, repeat and bookkeeping; within it, runs on the same nodes and ranks are repeats of one point. The
 reference is the point with the fewest ranks that was measured; nothing is extrapolated. Definitions of speed-up and
-efficiency: jobs.metrics. Our runs declare strong or weak scaling; of other people's it is recognised by the global
-batch, and a batch that changes otherwise makes it neither. A run of unknown ranks is in no group.
+efficiency: jobs.metrics. Our runs declare strong or weak scaling; in other people's logs it is recognised by the
+global batch, and a batch that changes otherwise makes it neither. A run of unknown ranks is in no group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# Settings in which points of one line may differ: the axis itself, repeats, and who started what where. The global
+# Settings in which points of one line may differ: the axis itself, repeats, and how and where a run started. The global
 # batch of weak scaling is not among them because it is not a setting: it follows from the ranks.
 NOT_COMPARED = {
     "nodes",
@@ -49,7 +49,7 @@ NOT_COMPARED = {
 NAMING = {"name", "mode", "kind"}
 STRONG, WEAK = "strong", "weak"
 CHANGING, UNKNOWN = "changing batch", "unknown batch"
-# What a line's speed may be counted in: the first of them that all its runs have.
+# Units of a line's speed, by preference: the first that all its runs have.
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
 
 
@@ -63,20 +63,20 @@ class Point:
     doubted: tuple[RunResult, ...] = ()
     """Repeats whose loss is not believed: they do not enter the median, unless there are no others."""
     rate: Metric = m.TOKENS_PER_S
-    """What its speed is counted in; every run of it has that."""
+    """The metric of its speed, which all its runs have."""
 
     @property
     def doubtful(self) -> bool:
-        """No repeat is believed: the point is drawn, but never named."""
+        """Return True if no repeat is believed: the point is drawn, but never named."""
         return self.runs == self.doubted
 
     @property
     def place(self) -> str:
-        """The point in words: `2 ranks on 1 node`."""
+        """The point as text: `2 ranks on 1 node`."""
         return plural(self.ranks, "rank") + (f" on {plural(self.nodes, 'node')}" if self.nodes else "")
 
     def spread(self, metric: Metric) -> Spread | None:
-        """A metric over the repeats that have it."""
+        """Return a metric over the repeats that have it."""
         values = [run.values[metric] for run in self.runs if metric in run.values]
         return Spread.of(values) if values else None
 
@@ -92,7 +92,7 @@ class Point:
 
     @property
     def global_batch_size(self) -> int | None:
-        """Sequences of a step; None where a run does not tell, or repeats differ."""
+        """Sequences of a step; None if a run does not report it, or repeats differ."""
         sizes = {run.plan.get("global_batch_size") for run in self.runs}
         size = sizes.pop() if len(sizes) == 1 else None
         return size if isinstance(size, int) else None
@@ -116,7 +116,7 @@ class Group:
 
     @property
     def rate(self) -> Metric:
-        """What its speed is counted in."""
+        """The metric of its speed."""
         return self.points[0].rate
 
     @property
@@ -126,11 +126,11 @@ class Group:
 
     @property
     def unequal_work(self) -> str | None:
-        """Why its points are not one experiment, in words; None where their batches are as its mode says."""
+        """The reason that its points are not one experiment; None if their batches match its mode."""
         if len(self.points) == 1 or self.mode in {STRONG, WEAK}:
             return None
         if self.mode == UNKNOWN:
-            return "the global batch is not told"
+            return "the global batch is not known"
         sizes = ", ".join(f"{point.global_batch_size:,} on {plural(point.ranks, 'rank')}" for point in self.points)
         return f"the global batch changes: {sizes}"
 
@@ -140,18 +140,18 @@ class Group:
         return self.points[0] if self.points[0].ranks != self.points[-1].ranks else None
 
     def speedup(self, point: Point) -> Spread | None:
-        """SPEEDUP of a point's repeats; None for weak scaling and without a reference."""
+        """Return SPEEDUP of a point's repeats; None for weak scaling and without a reference."""
         if self.mode == WEAK or self.reference is None:
             return None
         return point.throughput.over(self.reference.throughput.median)
 
     def efficiency(self, point: Point) -> Spread | None:
-        """EFFICIENCY of a point's repeats; None without a reference."""
+        """Return EFFICIENCY of a point's repeats; None without a reference."""
         return point.throughput_per_rank.over(self.reference.throughput_per_rank.median) if self.reference else None
 
 
 def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -> list[Group]:
-    """The groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
+    """Return the groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
     members: dict[bytes, list[RunResult]] = defaultdict(list)
     used = [run for run in runs if run.used and run.ranks is not None]
     for run in used:
@@ -162,7 +162,7 @@ def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -
 
 
 def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> Group:
-    """The group of these runs, with its points in order."""
+    """Return the group of these runs, with its points in order."""
     repeats: dict[tuple[int, int], list[RunResult]] = defaultdict(list)
     for run in runs:
         repeats[run.ranks or 0, run.setting("nodes") or 0].append(run)
@@ -184,7 +184,7 @@ def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> 
 
 
 def mode_of(declared: str | None, points: Sequence[Point]) -> str:
-    """How the work grows with the ranks: as declared, unless the global batch of the points says otherwise."""
+    """Return the scaling mode: as declared, unless the global batches of the points contradict it."""
     sizes = [(point.ranks, point.global_batch_size) for point in points]
     known = [(ranks, size) for ranks, size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -197,21 +197,21 @@ def mode_of(declared: str | None, points: Sequence[Point]) -> str:
 
 
 def compared(run: RunResult) -> dict[str, Any]:
-    """Return what must be equal within a group: the settings by dotted keys, and the device that was found."""
+    """Return the settings that are equal within a group, by dotted keys, and the device that was found."""
     settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
     return settings | {"device": run.started.get("device_name")}
 
 
 def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A label for each group: its parallelism, model and engine where these differ, and what else tells equals apart.
+    """Return a label for each group: parallelism, model and engine if these differ, then other differing settings.
 
-    Engines are different code, so where there are two, every label says which one it is.
+    Engines are different code, so with two engines every label names its own.
     """
     naming = [key for key in ("model.name", "engine.kind") if len({str(each.get(key)) for each in settings}) > 1]
     namesakes: dict[str, list[int]] = defaultdict(list)
     for i, values in enumerate(settings):
         names = [str(name) for key in (*naming, "parallelism.name") if (name := values.get(key)) is not None]
-        # Of a log that does not tell its layout, the model is all there is.
+        # A log without a layout is labelled by its model.
         namesakes[" ".join(names) or str(values.get("model.name"))].append(i)
     labels = [""] * len(settings)
     for label, members in namesakes.items():
@@ -224,7 +224,7 @@ def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values tell these settings apart, without those that their section's name implies."""
+    """Return the keys whose values differ, without those that the name of their section implies."""
 
     def combinations(*keys: str) -> int:
         return len({str([each.get(key) for key in keys]) for each in settings})
@@ -240,7 +240,7 @@ def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
-    """The groups of each task, by model, data and sequence length, in that order."""
+    """Return the groups of each task, by model, data and sequence length, in that order."""
     tasks: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
     for group in groups:
         first = group.runs[0]

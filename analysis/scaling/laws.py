@@ -1,4 +1,4 @@
-"""Laws of scaling, fitted to the points of a line, and what they predict for more ranks than were measured.
+"""Laws of scaling, fitted to the points of a line, and their predictions for more ranks than were measured.
 
 A law is a sum of terms with non-negative coefficients, so each fit is one linear least-squares problem with bounds: no
 first guess, no local minimum, and a coefficient at its bound is exactly 0. Fitted are the medians of the points; the
@@ -38,15 +38,15 @@ class Law:
     mode: str
     formula: str
     shares: tuple[str, ...]
-    """What the coefficients after the first are, each as a share of one rank's whole."""
+    """Names of the coefficients after the first, each a share of the sum on one rank."""
     terms: Callable[[Array], Sequence[Array]]
     """The terms at each p."""
     of_time: bool = True
-    """They sum to the time for a unit of work, the inverse of throughput; else to throughput."""
+    """True if the terms sum to the time for a unit of work, the inverse of throughput; else to throughput."""
 
 
 def ones(p: Array) -> Array:
-    """A term that does not depend on ranks."""
+    """Return a term that does not depend on ranks."""
     return np.ones_like(p)
 
 
@@ -54,7 +54,7 @@ LAWS = (
     # Amdahl 1967, https://doi.org/10.1145/1465482.1465560
     Law("Amdahl", STRONG, "R(p) = R(1) / (s + (1 - s) / p)", ("serial share s",), lambda p: (1 / p, ones(p))),
     # An all-reduce takes 2 log2(p) latencies and sends 2 (p - 1) / p of the data (Thakur, Rabenseifner, Gropp 2005,
-    # https://doi.org/10.1177/1094342005051521). What is serial grows like the latter, and is not told from it.
+    # https://doi.org/10.1177/1094342005051521). Serial work grows like the latter and cannot be separated from it.
     Law(
         "Latency and bandwidth",
         STRONG,
@@ -65,7 +65,7 @@ LAWS = (
     # Gustafson 1988, https://doi.org/10.1145/42411.42415
     Law("Gustafson", WEAK, "R(p) = R(1) (s + (1 - s) p)", ("serial share s",), lambda p: (p, ones(p)), of_time=False),
     # The latencies of the same all-reduce beside work that grows with p. Its (p - 1)/p of the data is nearly the same
-    # for all but the fewest ranks, and then not told from the work.
+    # for all but the fewest ranks, and cannot be separated from the work.
     Law(
         "Latency",
         WEAK,
@@ -78,7 +78,7 @@ LAWS = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its standard error; None where that is not defined, because the value is at its bound."""
+    """A value with its standard error; None if undefined because the value is at its bound."""
 
     value: float
     standard_error: float | None
@@ -90,27 +90,27 @@ class Fit:
 
     law: Law
     ranks: tuple[int, ...]
-    """Of its points, in order."""
+    """Ranks of its points, in order."""
     coefficients: Array
     covariance: Array
-    """Of the coefficients; 0 for those at their bound."""
+    """Return the covariance of the coefficients; 0 for those at their bound."""
     largest_residual: float
     """Predicted over measured throughput, less 1: the one farthest from 0."""
     aicc: float | None
-    """Akaike's criterion corrected for small samples; None where there are too few points for it."""
+    """Akaike's criterion corrected for small samples; None with too few points."""
 
     @property
     def holds(self) -> bool:
-        """It is near every point."""
+        """Return True if it is near every point."""
         return abs(self.largest_residual) <= MOST_RESIDUAL
 
     @property
     def farthest(self) -> int:
-        """How many ranks it is extrapolated to."""
+        """The number of ranks that it is extrapolated to."""
         return EXTRAPOLATED_TIMES * self.ranks[-1]
 
     def throughput(self, ranks: float) -> Estimate:
-        """What the law says of a number of ranks, in the unit of the points."""
+        """Return the throughput that the law predicts for a number of ranks, in the unit of the points."""
         terms = terms_at(self.law, [ranks])[0]
         whole = float(self.coefficients @ terms)
         value = 1 / whole if self.law.of_time else whole
@@ -122,7 +122,7 @@ class Fit:
         return [self.share(i + 1) for i in range(len(self.law.shares))]
 
     def share(self, index: int) -> Estimate:
-        """One coefficient as a share, its standard error by the delta method."""
+        """Return one coefficient as a share, its standard error by the delta method."""
         terms = terms_at(self.law, [1])[0]
         whole = float(self.coefficients @ terms)
         value = float(self.coefficients[index]) / whole
@@ -133,19 +133,19 @@ class Fit:
 
 
 def terms_at(law: Law, ranks: Sequence[float]) -> Array:
-    """The terms of a law: a row a number of ranks, a column a term."""
+    """Return the terms of a law, of shape (ranks, terms)."""
     return np.stack(law.terms(np.asarray(ranks, dtype=np.float64)), axis=1)
 
 
 def fitted_points(group: Group) -> list[Point]:
-    """The points of a line that laws are fitted to."""
+    """Return the points of a line that laws are fitted to."""
     return [point for point in group.points if not point.doubtful]
 
 
 def fits_of(group: Group) -> list[Fit]:
-    """The fits of the laws of a line's mode that have fewer parameters than it has rank counts; the best one first.
+    """Return the fits of a line by the laws of its mode with fewer parameters than rank counts, the best one first.
 
-    Best is the least AICc. Where there are too few points for it: the fewest parameters, then the least residual.
+    Best is the least AICc; with too few points for it, the fewest parameters, then the least residual.
     """
     points = fitted_points(group)
     ranks = [point.ranks for point in points]
@@ -156,20 +156,20 @@ def fits_of(group: Group) -> list[Fit]:
 
 
 def badness(fit: Fit) -> tuple[float, int, float]:
-    """What the best of several fits has least of."""
+    """Return the sort key of a fit; the best fit has the smallest."""
     return math.inf if fit.aicc is None else fit.aicc, len(fit.law.shares), abs(fit.largest_residual)
 
 
 def best_fits(groups: Iterable[Group]) -> dict[str, Fit]:
-    """The best fit of each line whose best one holds, by the line's label."""
+    """Return the best fit of each line, by its label, if that fit holds."""
     return {group.label: fits[0] for group in groups if (fits := fits_of(group)) and fits[0].holds}
 
 
 def why_none(group: Group) -> str:
-    """Why a line has no fit."""
+    """Return the reason that a line has no fit."""
     laws = [law for law in LAWS if law.mode == group.mode]
     if not laws:
-        return f"its scaling is neither strong nor weak ({group.mode}), and there is no law of that"
+        return f"its scaling is neither strong nor weak ({group.mode}), and no law covers that"
     counts = len({point.ranks for point in fitted_points(group)})
     fewest = min(len(law.shares) + 2 for law in laws)
     if counts < fewest:
@@ -178,7 +178,7 @@ def why_none(group: Group) -> str:
 
 
 def fit_of(law: Law, ranks: Sequence[int], rates: Array) -> Fit | None:
-    """One law fitted to throughputs; None when nothing is left for its first term on one rank."""
+    """Return one law fitted to throughputs; None if its terms on one rank sum to 0."""
     scale = float(np.max(rates))
     measured = scale / rates if law.of_time else rates / scale
     # Each row divided by what was measured, so that the residuals are relative.
@@ -202,7 +202,7 @@ def fit_of(law: Law, ranks: Sequence[int], rates: Array) -> Fit | None:
 
 
 def covariance(rows: Array, coefficients: Array, off: Array) -> Array:
-    """Covariance of the coefficients that are not at their bound; the others take up a degree of freedom too."""
+    """Return the covariance of the coefficients not at their bound; the others use one degree of freedom, too."""
     free = np.flatnonzero(coefficients)
     variance = float(np.sum(off**2)) / (len(rows) - len(coefficients))
     full: Array = np.zeros((len(coefficients), len(coefficients)))
@@ -211,7 +211,7 @@ def covariance(rows: Array, coefficients: Array, off: Array) -> Array:
 
 
 def aicc(residuals: Array, *, parameters: int) -> float | None:
-    """AICc of least squares, the variance counted as a parameter; None unless there are 3 points more than parameters.
+    """Return AICc of least squares, variance counted as a parameter; None unless points exceed parameters by 3.
 
     Source: Hurvich and Tsai 1989, https://doi.org/10.1093/biomet/76.2.297.
     """

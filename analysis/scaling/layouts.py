@@ -1,7 +1,7 @@
 """Layouts: the points of a task by number of ranks.
 
-A layout is an engine with a parallelism on some ranks; it is a point of a group, so that degrees, schedules and what
-else differs are told apart by the group's label.
+A layout is an engine with a parallelism on some ranks; it is a point of a group, so the group's label distinguishes
+degrees, schedules and other differing settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobs import metrics as m
 
 @dataclass(frozen=True)
 class MeasuredLayout:
-    """A point with what tells it from other layouts of as many ranks."""
+    """A point, with the properties that distinguish it from other layouts on the same number of ranks."""
 
     group: Group
     point: Point
@@ -41,26 +41,26 @@ class MeasuredLayout:
 
     @property
     def grid(self) -> dict[str, int] | None:
-        """The degree of every axis; None when no plan holds them."""
+        """The degree of every axis; None if no plan contains them."""
         return next((grid for run in self.point.runs if (grid := degrees(run.plan))), None)
 
     @property
     def parameters_held(self) -> float | None:
-        """PARAMETERS_HELD, of which repeats hold the same."""
+        """PARAMETERS_HELD, which is the same in all repeats."""
         return next((run.values[m.PARAMETERS_HELD] for run in self.point.runs if m.PARAMETERS_HELD in run.values), None)
 
     @property
     def collectives(self) -> tuple[Collective, ...] | None:
-        """What a rank sends in a step, of which repeats send the same."""
+        """The collectives of a rank in a step, which are the same in all repeats."""
         return next((run.collectives for run in self.point.runs if run.collectives is not None), None)
 
     def over(self, axis: str) -> list[Collective]:
-        """What a rank sends over one axis; nothing where it is not recorded."""
+        """Return the collectives over one axis; empty if they are not recorded."""
         return [each for each in self.collectives or () if each.axis == axis]
 
 
 def layouts_by_ranks(groups: Sequence[Group]) -> dict[int, list[MeasuredLayout]]:
-    """The layouts of one task by number of ranks: the fastest first, those whose loss is not believed last."""
+    """Return the layouts of one task by number of ranks: the fastest first, those whose loss is not believed last."""
     by_ranks: dict[int, list[MeasuredLayout]] = defaultdict(list)
     for group in groups:
         if group.rate is m.TOKENS_PER_S:
@@ -73,5 +73,5 @@ def layouts_by_ranks(groups: Sequence[Group]) -> dict[int, list[MeasuredLayout]]
 
 
 def axes_of(layouts: Sequence[MeasuredLayout]) -> list[str]:
-    """The axes over which any of them sends, innermost first."""
+    """Return the axes over which any of them sends, innermost first."""
     return sorted({each.axis for layout in layouts for each in layout.collectives or ()}, key=axis_order)

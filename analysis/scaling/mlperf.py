@@ -1,4 +1,4 @@
-"""MLPerf Training: the score of each system as the rules make it, and how time to train scales beside throughput.
+"""MLPerf Training: the score of each system by the rules, and the scaling of time to train beside throughput.
 
 Time to train and throughput scale differently: a larger batch needs more samples, and evaluations do not get shorter.
 """
@@ -17,9 +17,9 @@ from analysis.run import RunResult
 from analysis.scaling.groups import compared
 from jobs.metrics import Metric
 
-# Of fewer results, none is left after the fastest and the slowest are dropped.
+# With fewer results, nothing is left after the fastest and the slowest are dropped.
 FEWEST_RESULTS = 3
-# By how much a speedup in throughput is above that in score before it is worth a sentence.
+# A speedup in throughput above that in score by at most this share is not reported.
 LAG_TOLERANCE = 0.05
 
 
@@ -36,17 +36,17 @@ class System:
 
     @property
     def ranks(self) -> int:
-        """World size; 0 where it is not told."""
+        """World size; 0 if unknown."""
         return self.results[0].ranks or 0
 
     @property
     def convergence_factor(self) -> float:
-        """By what the mean is multiplied."""
+        """The factor on the mean time."""
         return self.results[0].values.get(a.CONVERGENCE_FACTOR, 1.0)
 
     @property
     def score_s(self) -> float | None:
-        """The score in seconds; None where too few results are left, or more than the dropped one were aborted."""
+        """The score in seconds; None if too few results are left, or more than the dropped one were aborted."""
         dropped_aborted = len(self.results) - len(self.reached)
         times_s = sorted(run.values[a.TIME_TO_TRAIN] for run in self.reached)
         if len(self.results) < FEWEST_RESULTS or dropped_aborted > 1:
@@ -54,13 +54,13 @@ class System:
         return statistics.fmean(times_s[1:] if dropped_aborted else times_s[1:-1]) * self.convergence_factor
 
     def median(self, metric: Metric) -> float | None:
-        """A metric over the results that reached the target."""
+        """Return the median of a metric over the results that reached the target."""
         values = [run.values[metric] for run in self.reached if metric in run.values]
         return statistics.median(values) if values else None
 
 
 def systems_of(runs: Iterable[RunResult]) -> list[list[System]]:
-    """The systems that have times to train, in lines that differ in their size alone; the smallest first."""
+    """Return the systems with times to train, in lines that differ in size alone; the smallest first."""
     lines: dict[str, dict[tuple[int, int], list[RunResult]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if a.TIME_TO_TRAIN in run.values and run.state != "copy":
@@ -70,12 +70,12 @@ def systems_of(runs: Iterable[RunResult]) -> list[list[System]]:
 
 
 def scores_lag(runs: Iterable[RunResult]) -> list[str]:
-    """Where time to train scales worse than throughput, with what both are made of."""
-    return [said for line in systems_of(runs) if (said := lag(line[0], line[-1]))]
+    """Return a sentence for each line whose time to train scales worse than its throughput."""
+    return [text for line in systems_of(runs) if (text := lag(line[0], line[-1]))]
 
 
 def lag(first: System, last: System) -> str | None:
-    """How far a larger system's score is behind its throughput; None where it is not, or one of them is not known."""
+    """Return the sentence that a larger system's score lags its throughput; None if it does not, or is unknown."""
     rates = first.median(a.SAMPLES_PER_S), last.median(a.SAMPLES_PER_S)
     if first.score_s is None or last.score_s is None or rates[0] is None or rates[1] is None:
         return None
@@ -91,7 +91,7 @@ def lag(first: System, last: System) -> str | None:
 
 
 def evaluating(system: System) -> str:
-    """The share of the time to train that evaluations take, in percent: the median over the results that tell it."""
+    """Return evaluations' share of the time to train, in percent: the median over the results that report it."""
     shares = [
         run.values[a.EVALUATION_TOTAL_TIME] / run.values[a.TIME_TO_TRAIN]
         for run in system.reached

@@ -18,7 +18,7 @@ Part = tuple[Metric, str, str]
 
 
 def stacked(runs: Sequence[RunResult], labels: Sequence[str], parts: Sequence[Part]) -> go.Figure:
-    """One horizontal bar a run, the first one at the bottom."""
+    """Return one horizontal bar a run, the first one at the bottom."""
     plot = empty_plot()
     for metric, part, colour in parts:
         plot.add_trace(

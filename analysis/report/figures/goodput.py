@@ -1,6 +1,6 @@
 """Goodput as bars, one a run, for runs that were started more than once.
 
-For other runs "Where the time went" shows it already.
+For other runs the breakdown of wall time shows it already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from analysis.run import RunResult
 from analysis.scaling.groups import Group
 from jobs import metrics as m
 
-HEADING = "Goodput, and what it was lost to"
+HEADING = "Goodput and lost time"
 PARTS = (
     (m.QUEUE_TIME, "queue", "#56B4E9"),
     (m.STARTUPS_TIME, "start-up", "#999999"),
@@ -28,7 +28,7 @@ PARTS = (
 
 
 def told(runs: Sequence[RunResult]) -> list[RunResult]:
-    """The runs to tell of, those with the most starts first, then the lowest goodput; none without a restart."""
+    """Return the runs to show, most starts first, then the lowest goodput; empty without a restart."""
     known = [run for run in runs if m.GOODPUT in run.values]
     if all(run.attempts < 2 for run in known):
         return []
@@ -36,7 +36,7 @@ def told(runs: Sequence[RunResult]) -> list[RunResult]:
 
 
 def goodput_bars(groups: Sequence[Group]) -> list[Figure]:
-    """The same as bars; no figure when there is nothing to tell."""
+    """Return the goodput of runs as bars; no figure if no run was restarted."""
     runs = [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
     bars = told(runs)[::-1]
     if not bars:

@@ -1,6 +1,6 @@
-"""Layouts side by side: how fast each is on the same number of ranks, and beside it what its ranks send in a step.
+"""Layouts side by side: the speed of each on the same number of ranks, and the bytes that its ranks send in a step.
 
-Drawn only where at least two layouts of one task ran on as many ranks.
+Drawn only if at least two layouts of one task ran on the same number of ranks.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Row:
     layout: MeasuredLayout
     y: int
     fastest: bool
-    """Of its number of ranks the fastest, or with a repeat within that one's spread."""
+    """True if it is the fastest on its number of ranks, or has a repeat within the spread of the fastest."""
 
 
 def side_by_side(groups: Sequence[Group]) -> list[Figure]:
-    """A figure for each task that has two layouts on as many ranks."""
+    """Return a figure for each task with two layouts on the same number of ranks."""
     tasks = by_task(groups)
     found = []
     for number, (task, members) in enumerate(tasks.items(), start=1):
@@ -70,7 +70,7 @@ def side_by_side(groups: Sequence[Group]) -> list[Figure]:
 
 
 def one_task(name: str, heading: str, groups: Sequence[Group], blocks: dict[int, list[MeasuredLayout]]) -> Figure:
-    """The figure of one task: speed on the left, bytes on the right, one row a layout."""
+    """Return the figure of one task: speed on the left, bytes on the right, one row a layout."""
     most = max(2, MOST_BARS // len(blocks))
     rows, headings = placed({ranks: layouts[:most] for ranks, layouts in blocks.items()})
     left_out = sum(max(0, len(layouts) - most) for layouts in blocks.values())
@@ -110,7 +110,7 @@ def one_task(name: str, heading: str, groups: Sequence[Group], blocks: dict[int,
 
 
 def panel(domain: list[float], text: str) -> dict[str, Any]:
-    """A horizontal axis above its part of the figure, which starts at 0."""
+    """Return a horizontal axis above its part of the figure, which starts at 0."""
     return AXIS | {
         "domain": domain,
         "anchor": "y",
@@ -122,7 +122,7 @@ def panel(domain: list[float], text: str) -> dict[str, Any]:
 
 
 def placed(blocks: dict[int, list[MeasuredLayout]]) -> tuple[list[Row], dict[int, int]]:
-    """The rows from top to bottom, and the place of the heading above each number of ranks."""
+    """Return the rows from top to bottom, and the place of the heading above each number of ranks."""
     rows: list[Row] = []
     headings: dict[int, int] = {}
     for ranks, layouts in blocks.items():
@@ -140,7 +140,7 @@ def placed(blocks: dict[int, list[MeasuredLayout]]) -> tuple[list[Row], dict[int
 
 
 def row_label(layout: MeasuredLayout, rivals: Sequence[MeasuredLayout]) -> str:
-    """A row's name, the degrees that cut something, and the nodes where as many ranks ran on other numbers of them."""
+    """Return a row's name, its degrees above 1, and its nodes if its rivals ran on other numbers of nodes."""
     grid = layout.grid or {}
     notes = [f"{axis} {grid[axis]}" for axis in AXIS_NAMES if grid.get(axis, 1) > 1]
     if len({each.point.nodes for each in rivals}) > 1:
@@ -151,7 +151,7 @@ def row_label(layout: MeasuredLayout, rivals: Sequence[MeasuredLayout]) -> str:
 
 
 def add_speed(plot: go.Figure, rows: Sequence[Row]) -> None:
-    """Bars of the medians with their number, and a dot for each repeat."""
+    """Draw bars of the medians with their number, and a dot for each repeat."""
     metric = m.TOKENS_PER_S_PER_RANK
     spreads = [row.layout.point.spread(metric) for row in rows]
     medians = [spread.median for spread in spreads if spread]
@@ -201,7 +201,7 @@ def add_speed(plot: go.Figure, rows: Sequence[Row]) -> None:
 
 
 def segments(rows: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
-    """Name, colour and axes of every segment of the bars."""
+    """Return name, colour and axes of every segment of the bars."""
     layouts = [row.layout for row in rows]
     longest = max(sum(each.payload_bytes for each in layout.collectives or ()) for layout in layouts)
     others = itertools.cycle(OTHER_COLOURS)
@@ -212,11 +212,11 @@ def segments(rows: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
             minor.append(axis)
         else:
             found.append((f"over {axis}", AXIS_COLOURS.get(axis) or next(others), [axis]))
-    return found + ([(f"over {' and '.join(minor)} (too few to see)", MINOR_COLOUR, minor)] if minor else [])
+    return found + ([(f"over {' and '.join(minor)} (too small to see)", MINOR_COLOUR, minor)] if minor else [])
 
 
 def add_bytes(plot: go.Figure, rows: Sequence[Row]) -> None:
-    """Stacked bars of the bytes over each axis, with their sum; rows without any say so in words."""
+    """Draw stacked bars of the bytes over each axis, with their sum, or `not recorded`."""
     size = unit_size(m.COLLECTIVE_BYTES)
     for name, colour, axes in segments(rows):
         parts = [(row, [each for axis in axes for each in row.layout.over(axis)]) for row in rows]
@@ -258,14 +258,14 @@ def add_bytes(plot: go.Figure, rows: Sequence[Row]) -> None:
 
 
 def segment_in_words(row: Row, collectives: Sequence[Collective]) -> list[str]:
-    """What a segment holds, line by line, for who hovers over it."""
+    """Return the hover lines of a segment: its collectives."""
     size = f"{unit(m.COLLECTIVE_BYTES)} (calls)"
     listed = [plot_text(f"{in_words(each)} over {each.axis}") for each in collectives]
     return [f"{plot_text(row.layout.name)}, {row.layout.point.place}, in {size}:", *listed]
 
 
 def caption(groups: Sequence[Group], rows: Sequence[Row], sent: bool, left_out: int) -> str:
-    """What the two halves show, and what they do not."""
+    """Return the caption of both halves, with omissions."""
     counts = sorted({len(row.layout.point.runs) for row in rows})
     repeats = f"n = {counts[0]}" + ("" if len(counts) == 1 else f" to {counts[-1]}")
     sentences = [
@@ -274,8 +274,8 @@ def caption(groups: Sequence[Group], rows: Sequence[Row], sent: bool, left_out: 
     ]
     if sent:
         sentences.append(
-            f"Right: {m.COLLECTIVE_BYTES.definition} Summed over the collectives of an axis. What bytes cost depends "
-            "on the link they cross, and calls cost too: the table has them."
+            f"Right: {m.COLLECTIVE_BYTES.definition} Summed over the collectives of an axis. The cost of bytes "
+            "depends on their link, and each call has a cost too: the table lists the calls."
         )
     else:
         sentences.append(f"No run recorded {m.COLLECTIVE_BYTES.name}.")
@@ -292,7 +292,7 @@ def caption(groups: Sequence[Group], rows: Sequence[Row], sent: bool, left_out: 
 
 
 def in_words(collective: Collective) -> str:
-    """A collective with its bytes and, in parentheses, its calls."""
+    """Return a collective with its bytes and, in parentheses, its calls."""
     payload = shown(m.COLLECTIVE_BYTES, collective.payload_bytes)
     tiny = 0 < collective.payload_bytes < SMALLEST_SHOWN_BYTES
     return f"{collective.collective} {TINY if tiny else payload} ({collective.calls:,.0f})"

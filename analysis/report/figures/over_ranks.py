@@ -29,7 +29,7 @@ MOST_NAMED_PLACES = 12
 
 
 def of(metric: Metric) -> Callable[[Group, Point], Spread | None]:
-    """The spread of a metric at a point, whatever its group."""
+    """Return the spread of a metric at a point, whatever its group."""
     return lambda _, point: point.spread(metric)
 
 
@@ -42,9 +42,9 @@ def over_ranks(
     *,
     fits: Mapping[str, Fit] = MappingProxyType({}),
 ) -> Figure:
-    """A metric over the number of ranks, one line a group, with the spread over repeats.
+    """Return a metric over the number of ranks, one line a group, with the spread over repeats.
 
-    `fits` are laws of that metric by the label of their line: each is drawn beyond what was measured.
+    `fits` are laws of that metric by the label of their line: each is drawn beyond the measured ranks.
     """
     drawn = []
     for group in groups:
@@ -83,7 +83,7 @@ def over_ranks(
 def line(
     group: Group, spreads: Sequence[tuple[Point, Spread]], x: Sequence[int], metric: Metric, style: Style
 ) -> go.Scatter:
-    """One group's line: medians, with bars from the smallest to the largest repeat."""
+    """Return one group's line: medians, with bars from the smallest to the largest repeat."""
     size = unit_size(metric)
     return go.Scatter(
         name=plot_text(group.label + (f" ({group.mode})" if group.unequal_work else "")),
@@ -114,7 +114,7 @@ def line(
 
 
 def add_ideal(plot: go.Figure, metric: Metric, groups: Sequence[Group], ranks: Sequence[int]) -> None:
-    """The line of perfect scaling, dashed: one for each reference."""
+    """Draw the line of perfect scaling, dashed: one for each reference."""
     if metric not in {m.SPEEDUP, m.EFFICIENCY}:
         return
     starts = sorted({group.reference.ranks for group in groups if group.reference})
@@ -127,7 +127,7 @@ def add_ideal(plot: go.Figure, metric: Metric, groups: Sequence[Group], ranks: S
 
 
 def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], styles: dict[str, Style]) -> None:
-    """Fitted laws from the most measured ranks on, dotted and open, in the colours of their lines; one legend entry."""
+    """Draw fitted laws beyond the most measured ranks, dotted, in the colours of their lines; one legend entry."""
     size = unit_size(metric)
     for label, fit in fits.items():
         x = np.linspace(fit.ranks[-1], fit.farthest, 9).tolist()
@@ -154,7 +154,7 @@ def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], s
 
 
 def extrapolated_words(fits: Mapping[str, Fit]) -> str:
-    """What the extrapolated lines are, for the caption."""
+    """Return the caption's sentence on extrapolated lines."""
     if not fits:
         return ""
     return (
@@ -164,7 +164,7 @@ def extrapolated_words(fits: Mapping[str, Fit]) -> str:
 
 
 def ranks_axis(ranks: Sequence[int]) -> dict[str, Any]:
-    """An axis with the measured rank counts as its ticks and room at both ends."""
+    """Return an axis with the measured rank counts as its ticks and room at both ends."""
     if ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0]:
         scale: dict[str, Any] = {"type": "log"}
     else:
@@ -174,7 +174,7 @@ def ranks_axis(ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def lines_axis(groups: Sequence[Group]) -> dict[str, Any]:
-    """An axis with a place for each line, for points that all have the same number of ranks."""
+    """Return an axis with a place for each line, for points that all have the same number of ranks."""
     named = [plot_text(group.label, 20) for group in groups] if len(groups) <= MOST_NAMED_PLACES else [""] * len(groups)
     title_text = plural(groups[0].points[0].ranks, "rank")
     places = list(range(len(groups)))
@@ -182,7 +182,7 @@ def lines_axis(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[Group]) -> str:
-    """What a figure over ranks shows: definition, what a marker and a bar are, reference, n, what is left out."""
+    """Return the caption: definition, meaning of marker and bar, reference, n, and omitted lines and runs."""
     sentences = [
         f"{word(groups)}: {metric.definition}",
         f"Marker: median over repeats; bar: smallest to largest; {n_of(drawn)}.",
@@ -194,10 +194,10 @@ def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[
         if len(groups) > len(drawn):
             why = "one rank count only" if metric is m.EFFICIENCY else "one rank count only, or weak scaling"
             sentences.append(f"Without: {plural(len(groups) - len(drawn), 'line')} ({why}).")
-    sentences += [f"Not the same work, {group.label}: {work}." for group in drawn if (work := group.unequal_work)]
+    sentences += [f"Different work, {group.label}: {work}." for group in drawn if (work := group.unequal_work)]
     points = [point for group in drawn for point in group.points]
     if any(point.doubtful for point in points):
-        sentences.append("Open marker: no repeat has a loss that is believed.")
+        sentences.append("Open marker: the loss of no repeat is believed.")
     left_out = sum(len(point.doubted) for point in points if not point.doubtful)
     if left_out:
         sentences.append(f"Left out of the medians: {plural(left_out, 'run')} with a loss that is not believed.")
@@ -207,7 +207,7 @@ def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[
 
 
 def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
-    """Why a metric has no figure."""
+    """Return the reason that a metric has no figure."""
     if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups):
         return "no speedup is given for weak scaling, where the work grows with the ranks; see efficiency."
     if metric in {m.SPEEDUP, m.EFFICIENCY}:
@@ -219,7 +219,7 @@ def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
 
 
 def n_of(groups: Sequence[Group]) -> str:
-    """How many repeats the points have: `n = 2 each`."""
+    """Return the number of repeats of the points: `n = 2 each`."""
     counts = {len(point.runs) for group in groups for point in group.points}
     low, high = min(counts), max(counts)
     if high == 1:
@@ -228,5 +228,5 @@ def n_of(groups: Sequence[Group]) -> str:
 
 
 def unit_size(metric: Metric) -> float:
-    """How many base units the shown unit is."""
+    """Return the displayed unit in base units."""
     return metric.display.size

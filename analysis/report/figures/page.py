@@ -1,6 +1,6 @@
 """The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
 
-Where the time went and the losses are drawn here; the other figures have files of their own. No file is written.
+The breakdown of wall time and the losses are drawn here; the other figures have files of their own. No file is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AFTER_STEP_TIME = {
 
 
 def figures(groups: Sequence[Group]) -> list[Figure]:
-    """The figures in the order of the page; none when no run is used."""
+    """Return the figures in the order of the page; empty if no run is used."""
     if not groups:
         return []
     styles = styles_of(groups)
@@ -62,10 +62,10 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
 
 
 def where_known(metrics: Mapping[Metric, str], groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[Figure]:
-    """A figure over ranks of each of these metrics that any run has, under its heading."""
-    told = {metric for group in groups for run in group.runs for metric in run.values}
+    """Yield a figure over ranks of each of these metrics that any run has, under its heading."""
+    reported = {metric for group in groups for run in group.runs for metric in run.values}
     for metric, heading in metrics.items():
-        if metric in told:
+        if metric in reported:
             yield over_ranks(heading, metric, groups, styles, of(metric))
 
 
@@ -80,12 +80,12 @@ PARTS = (
 
 
 def time_split(groups: Sequence[Group]) -> Figure:
-    """Where the wall time of a run went: one bar a point, of the run with the median throughput."""
-    name, heading = "time-split", "Where the time went"
+    """Return the parts of the wall time: one bar a point, of the run with the median throughput."""
+    name, heading = "time-split", "Breakdown of wall time"
     points = [(group, point, typical(point)) for group in groups for point in group.points]
     timed = [item for item in points if m.STEADY_TIME in item[2].values]
     if not timed:
-        return Figure(name, heading, f"{word(groups)}: no run recorded where its time went.", None)
+        return Figure(name, heading, f"{word(groups)}: no run recorded the parts of its wall time.", None)
     bars = sorted(timed, key=lambda item: -item[1].throughput.median)[:MOST_BARS]
     bars.sort(key=lambda item: (item[0].label, item[1].ranks, item[1].nodes), reverse=True)
     labels = [f"{group.label}, {plural(point.ranks, 'rank')}" for group, point, _ in bars]
@@ -107,13 +107,13 @@ def time_split(groups: Sequence[Group]) -> Figure:
 
 
 def typical(point: Point) -> RunResult:
-    """The repeat with the median throughput (the lower one of two)."""
+    """Return the repeat with the median throughput (the lower one of two)."""
     middle = statistics.median_low(run.values[point.rate] for run in point.runs)
     return next(run for run in point.runs if run.values[point.rate] == middle)
 
 
 def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
-    """Loss over steps, one line a run, in the colour of its group; of very many runs one a point."""
+    """Return loss over steps: one line a run in the colour of its group, or one a point with very many runs."""
     points = [(group, point) for group in groups for point in group.points]
     runs = [(group, point, run) for group, point in points for run in dict.fromkeys(point.runs + point.doubted)]
     count, which = len(runs), "a run"
@@ -155,12 +155,12 @@ def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
 
 
 def left_out(drawn: int, count: int) -> str:
-    """How many of the runs are drawn."""
+    """Return the number of runs that are drawn, as text."""
     return plural(count, "run") if drawn == count else f"{drawn:,} of {plural(count, 'run')}"
 
 
 def thinned(values: Sequence[int], most: int) -> Iterator[int]:
-    """Evenly spaced values, the first and the last among them."""
+    """Yield evenly spaced values, the first and the last among them."""
     if len(values) <= most:
         yield from values
         return

@@ -29,23 +29,23 @@ MEANING = (
 
 
 def told(runs: Sequence[RunResult]) -> list[RunResult]:
-    """The runs that recorded it, the longest start-ups first, as many as fit a page."""
+    """Return the runs that recorded their start-up, longest first, at most MOST_BARS."""
     known = [run for run in runs if m.STARTUP_IMPORT_TIME in run.values]
     return sorted(known, key=lambda run: (-whole(run), run.name))[:MOST_BARS]
 
 
 def whole(run: RunResult) -> float:
-    """The sum of a run's parts, in seconds."""
+    """Return the sum of a run's parts, in seconds."""
     return sum(run.values.get(metric, 0.0) for metric in m.STARTUP_PARTS)
 
 
 def spent(runs: Sequence[RunResult]) -> list[Metric]:
-    """The parts that any of these runs recorded."""
+    """Return the parts that any of these runs recorded."""
     return [metric for metric in m.STARTUP_PARTS if any(metric in run.values for run in runs)]
 
 
 def startup_bars(groups: Sequence[Group]) -> list[Figure]:
-    """The same as bars; no figure when no run recorded it."""
+    """Return the start-up of runs as bars; no figure if no run recorded it."""
     runs = [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
     bars = told(runs)[::-1]
     if not bars:

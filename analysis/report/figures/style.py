@@ -1,7 +1,7 @@
-"""The style of every figure of a report, and what figures and sections are: heading, text, plot or table.
+"""The style of every figure of a report, and the records of figures and sections: heading, text, plot or table.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart (https://jfly.uni-koeln.de/color); the marker's shape
-is the parallelism, so that a print without colour still reads.
+Colours are Okabe and Ito's, which colour-blind readers can distinguish (https://jfly.uni-koeln.de/color); the shape of
+the marker is the parallelism, so that a print without colour still reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_LEGEND_LINES = 16
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the page; without a plot the caption says why there is none."""
+    """A figure of the page; without a plot the caption gives the reason."""
 
     name: str
     heading: str
@@ -64,7 +64,7 @@ class Style:
 
 
 def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
-    """A style for each group, by label: colour and dash by order, symbol by parallelism."""
+    """Return a style for each group, by label: colour and dash by order, symbol by parallelism."""
     strokes = itertools.cycle((colour, dash) for dash in DASHES for colour in COLOURS)
     symbols = dict(zip(sorted({str(group.parallelism) for group in groups}), itertools.cycle(SYMBOLS), strict=False))
     return {
@@ -74,7 +74,7 @@ def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
 
 
 def empty_plot() -> go.Figure:
-    """A figure with the page's typography and no data."""
+    """Return a figure with the page's typography and no data."""
     return go.Figure(
         layout={
             "template": "none",
@@ -93,11 +93,11 @@ def empty_plot() -> go.Figure:
 
 
 def legend(lines: int) -> dict[str, Any]:
-    """Layout with room for a legend of so many lines above the axes, or without it when they are too many."""
+    """Return a layout with room for a legend of `lines` lines above the axes; no legend if there are too many."""
     shown_lines = lines if lines <= MOST_LEGEND_LINES else 0
     return {"showlegend": shown_lines > 0, "height": 360 + 20 * max(0, shown_lines - 3)}
 
 
 def word(groups: Sequence[Group]) -> str:
-    """The hardware, for the first word of a caption."""
+    """Return the hardware, for the first word of a caption."""
     return hardware(run for group in groups for run in group.runs)

@@ -94,17 +94,17 @@ def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_emb
 @pytest.mark.parametrize(
     ("changed", "facts", "why"),
     [
-        ({"num_layers": UNTOLD}, H100, "the log does not tell tied_embeddings, and no facts.yaml beside it does"),
-        ({"ffn_hidden_size": UNTOLD}, H100, "the log does not tell parameters, and no facts.yaml beside it does"),
-        ({"seq_length": UNTOLD}, H100, "the log does not tell sequence_length, and no facts.yaml beside it does"),
+        ({"num_layers": UNTOLD}, H100, "the log does not report tied_embeddings, and no facts.yaml beside it does"),
+        ({"ffn_hidden_size": UNTOLD}, H100, "the log does not report parameters, and no facts.yaml beside it does"),
+        ({"seq_length": UNTOLD}, H100, "the log does not report sequence_length, and no facts.yaml beside it does"),
         ({}, "nodes: 1\n",
          "the peak of an unnamed device is not known: write `gpu_name: NAME` into a facts.yaml beside it"),
         ({}, "gpu_name: NVIDIA H9000\n", "the peak of NVIDIA H9000 is not known"),
-        ({"fp8": "hybrid"}, H100, "fp8 hybrid is none whose peak is known for sure (known are bf16 and fp16)"),
+        ({"fp8": "hybrid"}, H100, "the peak in fp8 hybrid is not known for certain (known: bf16 and fp16)"),
         ({"params_dtype": "torch.float32"}, H100,
-         "float32 is none whose peak is known for sure (known are bf16 and fp16)"),
+         "the peak in float32 is not known for certain (known: bf16 and fp16)"),
         ({"multi_latent_attention": True}, H100,
-         "its model has what the formula does not cover (multi_latent_attention True)"),
+         "the formula does not cover its model (multi_latent_attention True)"),
     ],
 )  # fmt: skip
 def test_with_any_number_missing_there_is_no_mfu_but_the_reason(
@@ -131,7 +131,7 @@ def test_what_the_log_claims_of_itself_stands_beside_and_is_never_taken(tmp_path
     write(tmp_path / "job.out", (tmp_path / "job.out").read_text().replace(" | learning", field))
     (claiming,) = read_runs([tmp_path])
     assert claiming.values[m.MFU] == run.values[m.MFU]
-    assert f"the log itself says {claimed:.2f} TFLOP/s per rank, +10 % from this" in section(tmp_path)
+    assert f"the log reports {claimed:.2f} TFLOP/s per rank, +10 % from this" in section(tmp_path)
 
 
 def test_what_no_log_says_a_facts_file_may(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_torchtitan_log_tells_ranks_model_precision_and_device(tmp_path: Path)
     assert run.ranks == 8
     flops = 6 * (8_030_261_248 - 128256 * 4096) + 12 * 32 * 4096 * 8192
     assert run.values[m.MFU] == pytest.approx(flops * 7000 / 989e12)
-    assert "the log itself says 40.00 % MFU, -2.4 % from this" in utilization(run).said
+    assert "the log reports 40.00 % MFU, -2.4 % from this" in utilization(run).said
     write(tmp_path / "titan.log", (tmp_path / "titan.log").read_text().replace("[]}", "['float8']}"))
     (quantized,) = read_runs([tmp_path])
     assert m.MFU not in quantized.values, "of what arithmetic its products are nobody said"
@@ -223,10 +223,10 @@ def test_a_nemo_log_has_the_mfu_of_the_configuration_that_it_prints(tmp_path: Pa
     [
         # Fine-tuning, whose samples may be padded.
         ("data_impl: mmap", "train_ds: null", "tokens/s"),
-        ("num_layers: 32", "num_layers: ???", "the log does not tell tied_embeddings"),
-        ("Padded vocab_size", "", "the log does not tell vocab_size"),
-        ("fp8: false", "fp8: true", "fp8 is none whose peak is known for sure"),
-        ("seed: 1234", "peft:\n        peft_scheme: ptuning", "does not cover (peft_scheme ptuning)"),
+        ("num_layers: 32", "num_layers: ???", "the log does not report tied_embeddings"),
+        ("Padded vocab_size", "", "the log does not report vocab_size"),
+        ("fp8: false", "fp8: true", "the peak in fp8 is not known for certain"),
+        ("seed: 1234", "peft:\n        peft_scheme: ptuning", "does not cover its model (peft_scheme ptuning)"),
     ],
 )
 def test_a_nemo_log_without_one_of_them_has_no_mfu_but_the_reason(old: str, new: str, why: str, tmp_path: Path) -> None:

@@ -231,10 +231,10 @@ def test_a_report_with_a_restarted_run_tells_goodput_and_its_losses_in_page_tabl
     killed_once(prepared(tmp_path, a_run("disturbed", steps=10)))
     undisturbed(prepared(tmp_path, a_run("calm", steps=10, repeat=2)))
     page = report([tmp_path], None).read_text()
-    assert "<h2>Goodput, and what it was lost to</h2>" in page
+    assert "<h2>Goodput and lost time</h2>" in page
     assert "killed: 1 start, 49.0 s" in page
     text = (tmp_path / "report.md").read_text()
-    section = text[text.index("## Goodput, and what it was lost to") :].splitlines()
+    section = text[text.index("## Goodput and lost time") :].splitlines()
     assert section[2] == (
         "| Run | Starts | Goodput (%) | Run time (s) | Queue time (s) | Startups time (s) | Useful time (s) | "
         "Lost time (s) | Checkpoints time (s) | Requeue time (s) | Rest time (s) | Lost to |"

@@ -144,7 +144,7 @@ def test_of_short_samples_attention_is_that_of_their_mean_length(tmp_path: Path)
         (a_gpu_run(precision=Precision.float32), {}, "the peak of NVIDIA H100 80GB HBM3 in float32 is not known"),
         (a_gpu_run(), {"emulated_nodes": True}, "nodes are emulated, so ranks may share a device"),
         (with_engine(a_gpu_run(precision=Precision.float32), "nemo"), {},
-         "NeMo's matrix products in float32 may be TF32, whose peak is another"),
+         "NeMo's matrix products in float32 may be TF32, which has a different peak"),
     ],
 )  # fmt: skip
 def test_without_a_peak_there_is_no_mfu_and_the_page_says_why(
@@ -161,7 +161,7 @@ def test_without_a_peak_there_is_no_mfu_and_the_page_says_why(
 def test_float8_beside_bfloat16_leaves_no_mfu(tmp_path: Path) -> None:
     measured(tmp_path, with_engine(a_gpu_run(), "native", float8=True), 40_000)
     assert utilization(only(tmp_path)).said == [
-        "no MFU: linear layers multiply in float8 and the rest does not, so that there is no one peak"
+        "no MFU: only linear layers multiply in float8, so no single peak applies"
     ]
 
 
@@ -170,7 +170,10 @@ def test_float8_beside_bfloat16_leaves_no_mfu(tmp_path: Path) -> None:
     [
         ({"parameters": None}, "the number of weights is not known"),
         ({"parameters": "many"}, "the number of weights is not known"),
-        ({"parameters": 1234}, "131,072,000 weights of embedding and idle experts leave no layers of the model's"),
+        (
+            {"parameters": 1234},
+            "131,072,000 weights of embedding and idle experts leave no weights for the model's layers",
+        ),
     ],
 )
 def test_a_plan_that_does_not_tell_the_weights_leaves_no_mfu(plan: dict[str, Any], why: str, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_bytes_are_stacked_by_axis_and_what_is_not_recorded_says_so(tmp_path: Pa
     assert {name: values[row] for name, values in segments.items() if row in values} == {
         "over tp": 60,
         "over dp_shard": 72,
-        "over world (too few to see)": 8 / MIB,
+        "over world (too small to see)": 8 / MIB,
     }
     nemo = y_of["nemo tp (dp_replicate 2, tp 2)"]
     assert not any(nemo in values for values in segments.values())

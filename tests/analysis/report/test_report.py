@@ -42,7 +42,7 @@ ALL_FIGURES = [
     "Step time",
     "Cost of a token",
     "Layouts side by side",
-    "Where the time went",
+    "Breakdown of wall time",
     "Loss",
     "Memory per rank",
 ]

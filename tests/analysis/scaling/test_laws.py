@@ -269,7 +269,7 @@ def test_a_line_of_neither_strong_nor_weak_scaling_has_no_fit() -> None:
     group = a_group({1: 1000, 2: 1900, 4: 3500})
     neither = Group(group.label, group.model, group.engine, group.parallelism, "changing batch", group.points)
     assert fits_of(neither) == []
-    assert why_none(neither) == "its scaling is neither strong nor weak (changing batch), and there is no law of that"
+    assert why_none(neither) == "its scaling is neither strong nor weak (changing batch), and no law covers that"
 
 
 def test_lines_of_one_rank_count_are_counted_and_alone_have_no_table() -> None:
