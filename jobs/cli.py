@@ -296,8 +296,10 @@ def dispatch(options: argparse.Namespace) -> int:
             return commands.logs(options.run, rank=options.rank, follow=options.follow)
         case "cancel":
             return commands.cancel(options.sweep)
-        case _:
+        case "resume":
             return commands.resume(options.sweep, launcher=options.launcher, wait=options.wait)
+        case _:
+            raise AssertionError(f"the command {options.command} has a parser and no function")
 
 
 def print_composition(options: argparse.Namespace) -> int:
