@@ -1,4 +1,4 @@
-"""What makes a comparison doubtful, in words: losses that disagree, other code or hosts, slow steps or networks.
+"""Warnings about doubtful comparisons: losses that disagree, other code or hosts, slow steps or networks.
 
 A fast wrong run does not win: a run whose final loss leaves that of its peers is marked, never named fastest, and
 never silently dropped.
@@ -29,9 +29,9 @@ from jobs.metrics import Metric
 from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
 
 MOST_SENTENCES = 5
-# A repeat is told when it is farther from the median of its point than this share of it, and than so many times the
-# median distance of all its repeats.
-REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_TO_TELL_REPEATS = 0.05, 5, 4
+# A repeat is an outlier if its distance from the median of its point is larger than this share of the median, and
+# larger than this many times the median distance of all repeats.
+REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_FOR_OUTLIERS = 0.05, 5, 4
 
 
 def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
@@ -41,7 +41,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
     rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
-    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_untold, several_attempts)
+    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts)
     return (
         work_differs(groups)
         + repeats_apart(groups)
@@ -49,14 +49,14 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + disbelieved(own, doubts)
         + loss_disagreement(believed)
         + above_the_peak(used)
-        + [said for rule in rules for said in rule(own)]
-        + [said for rule in of_logs for said in rule(logs)]
-        + [said for rule in (steps_are_slow, steps_drift, ranks_straggle) for said in rule(used)]
+        + [text for rule in rules for text in rule(own)]
+        + [text for rule in of_logs for text in rule(logs)]
+        + [text for rule in (steps_are_slow, steps_drift, ranks_straggle) for text in rule(used)]
     )
 
 
 def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
-    """The runs whose loss is not believed."""
+    """Report runs whose loss is not believed."""
     sentences = [
         f"{run.name}: {doubts[run.path]}. It is marked and never named fastest: a fast wrong run does not win."
         for run in runs
@@ -77,19 +77,19 @@ def loss_disagreement(runs: list[RunResult]) -> list[str]:
 
 
 def first_of(sentences: list[str], rest: str) -> list[str]:
-    """The first sentences, and how many are not said."""
+    """Return the first sentences and the number of the others."""
     more = len(sentences) - MOST_SENTENCES
     return sentences[:MOST_SENTENCES] + ([f"{rest}: {more:,}."] if more > 0 else [])
 
 
 def above_the_peak(runs: list[RunResult]) -> list[str]:
-    """Runs that would have done more FLOPs than their devices can."""
-    sentences = [said for run in runs if (said := utilization(run).impossible) is not None]
+    """Report runs whose FLOP/s exceed the peak of their devices."""
+    sentences = [text for run in runs if (text := utilization(run).impossible) is not None]
     return first_of(sentences, "Further runs whose utilization is impossible")
 
 
 def engines_differ(runs: list[RunResult]) -> list[str]:
-    """Runs of different engines, which differ in more than their layout."""
+    """Report runs of different engines, which differ in more than their layout."""
     counts = Counter(str(run.setting("engine.kind")) for run in runs)
     if len(counts) < 2:
         return []
@@ -98,14 +98,14 @@ def engines_differ(runs: list[RunResult]) -> list[str]:
 
 
 def code_differs(runs: list[RunResult]) -> list[str]:
-    """Runs of different code, which are not one experiment."""
+    """Report runs of different code, which are not one experiment."""
     counts = Counter(str(run.provenance.get("code_digest", "unknown")) for run in runs)
     listed = ", ".join(f"{digest} ({plural(count, 'run')})" for digest, count in sorted(counts.items()))
     return [f"The runs executed different code, by digest: {listed}."] if len(counts) > 1 else []
 
 
 def tree_is_dirty(runs: list[RunResult]) -> list[str]:
-    """Code that no commit holds."""
+    """Report runs from uncommitted code."""
     dirty = sum(lookup(run.provenance, "git.dirty") is True for run in runs)
     if not dirty:
         return []
@@ -115,7 +115,7 @@ def tree_is_dirty(runs: list[RunResult]) -> list[str]:
 
 
 def hosts_differ(runs: list[RunResult]) -> list[str]:
-    """More hosts than the largest run needs: some points ran on other machines than others."""
+    """Report more hosts than the largest run needs: points ran on different machines."""
     nodes = [[str(node) for node in as_list(run.started.get("nodes"))] for run in runs]
     hosts = sorted({host for each in nodes for host in each})
     if len(hosts) <= max((len(set(each)) for each in nodes), default=0):
@@ -135,8 +135,8 @@ def sockets_between_nodes(runs: list[RunResult]) -> list[str]:
         return []
     named = ", ".join(over[:3]) + (", ..." if len(over) > 3 else "")
     return [
-        f"Between the nodes of {plural(len(over), 'run')} ({named}) NCCL sent by {SOCKETS}. {SOCKETS_ADVICE} Type "
-        "slurmscale doctor to see what pairs of nodes reach."
+        f"Between the nodes of {plural(len(over), 'run')} ({named}) NCCL sent by {SOCKETS}. {SOCKETS_ADVICE} Run "
+        "slurmscale doctor to measure the bandwidth of pairs of nodes."
     ]
 
 
@@ -174,14 +174,14 @@ def facts_contradicted(runs: list[RunResult]) -> list[str]:
     sentences = []
     for run in runs:
         for metric, fact in run.log.facts.items() if run.log else ():
-            told, used = told_by_log(run, metric), FACTS_FILE
+            reported, used = value_in_log(run, metric), FACTS_FILE
             batch = run.plan.get("global_batch_size")
             if metric is a.GLOBAL_BATCH_SIZE and batch != fact:
                 # A batch reported with each step overrides facts.yaml.
-                told, used = batch, "the log"
-            if told is not None and told != fact:
+                reported, used = batch, "the log"
+            if reported is not None and reported != fact:
                 numbers = [
-                    str(bool(each)).lower() if metric.name in SWITCHES else f"{each:,.0f}" for each in (fact, told)
+                    str(bool(each)).lower() if metric.name in SWITCHES else f"{each:,.0f}" for each in (fact, reported)
                 ]
                 sentences.append(
                     f"{FACTS_FILE} has {metric.name} {numbers[0]}, {run.name} has {numbers[1]}; "
@@ -190,12 +190,12 @@ def facts_contradicted(runs: list[RunResult]) -> list[str]:
     return first_of(sentences, f"Further numbers in logs that contradict {FACTS_FILE}")
 
 
-def told_by_log(run: RunResult, metric: Metric) -> float | None:
+def value_in_log(run: RunResult, metric: Metric) -> float | None:
     """Return a number of the log itself; ranks also by nodes times ranks per node."""
-    told = run.log.settings if run.log else {}
-    if metric is a.RANKS and metric not in told and {a.NODES, a.RANKS_PER_NODE} <= told.keys():
-        return told[a.NODES] * told[a.RANKS_PER_NODE]
-    return told.get(metric)
+    reported = run.log.settings if run.log else {}
+    if metric is a.RANKS and metric not in reported and {a.NODES, a.RANKS_PER_NODE} <= reported.keys():
+        return reported[a.NODES] * reported[a.RANKS_PER_NODE]
+    return reported.get(metric)
 
 
 def places_impossible(runs: list[RunResult]) -> list[str]:
@@ -232,7 +232,7 @@ def repeats_apart(groups: Iterable[Group]) -> list[str]:
             middle = point.throughput.median
             apart = statistics.median(abs(run.values[point.rate] - middle) for run in point.runs)
             limit = max(REPEAT_TOLERANCE * middle, REPEAT_DEVIATIONS * apart)
-            if len(point.runs) >= FEWEST_TO_TELL_REPEATS:
+            if len(point.runs) >= FEWEST_FOR_OUTLIERS:
                 sentences += [
                     f"{run.name} has {shown(point.rate, run.values[point.rate])} {per_second(point.rate)}, "
                     f"{abs(relative_change(run.values[point.rate], middle)) * 100:.0f} % from the median of its "
@@ -243,7 +243,7 @@ def repeats_apart(groups: Iterable[Group]) -> list[str]:
     return first_of(sentences, "Further repeats that are far from the others of their point")
 
 
-def ranks_untold(runs: list[RunResult]) -> list[str]:
+def ranks_unknown(runs: list[RunResult]) -> list[str]:
     """Report logs without a number of ranks."""
     without = [run.name for run in runs if run.ranks is None]
     if not without:

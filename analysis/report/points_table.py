@@ -46,18 +46,18 @@ class PointRow:
 
 
 def point_table(groups: Sequence[Group]) -> tuple[Sequence[str], Sequence[PointRow]]:
-    """Headings and rows of all points: medians, with the smallest and largest repeat; what no point has is left out."""
+    """Return headings and rows of all points: medians with the smallest and largest repeat, without empty columns."""
     points = [(group, point) for group in groups for point in group.points]
     columns = {heading: [cell(*each) for each in points] for heading, cell in PLACE_COLUMNS.items()}
     for metric in POINT_METRICS:
         columns[title(metric)] = [shown_spread(metric, spread_at(*each, metric)) for each in points]
-    told = {heading: cells for heading, cells in columns.items() if set(cells) != {ABSENT}}
-    rows = [PointRow(*each, [cells[i] for cells in told.values()]) for i, each in enumerate(points)]
-    return list(told), rows
+    filled = {heading: cells for heading, cells in columns.items() if set(cells) != {ABSENT}}
+    rows = [PointRow(*each, [cells[i] for cells in filled.values()]) for i, each in enumerate(points)]
+    return list(filled), rows
 
 
 def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
-    """A metric of a point over its repeats; None where it is not known."""
+    """Return a metric of a point over its repeats; None if unknown."""
     if metric is m.SPEEDUP:
         return group.speedup(point)
     if metric is m.EFFICIENCY:
@@ -66,22 +66,22 @@ def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
 
 
 def interval_words(groups: Iterable[Group]) -> str:
-    """Which confidence interval the medians of these lines have, and its coverage, by number of repeats."""
+    """Return the confidence interval of the medians and its coverage, by number of repeats."""
     counts = sorted({len(point.runs) for group in groups for point in group.points})
     if not counts:
         return ""
-    said = [
+    coverages = [
         f"n = {n}: repeats {k} to {n + 1 - k} by size, {100 * coverage(n, k):.1f} %"
         for n in counts
         if (k := interval_rank(n))
     ]
-    if not said:
+    if not coverages:
         return (
             f"Medians have no confidence interval: that takes {FEWEST_FOR_MEDIAN} repeats, and no point has more than "
             f"{counts[-1]}."
         )
     return (
         "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
-        f"distribution: {'; '.join(said)}; not shown where it is smallest to largest. Points of fewer than "
+        f"distribution: {'; '.join(coverages)}; not shown where it is smallest to largest. Points of fewer than "
         f"{FEWEST_FOR_MEDIAN} repeats have none. That of a speedup or efficiency takes the reference's median as exact."
     )

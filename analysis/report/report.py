@@ -1,4 +1,4 @@
-"""`slurmscale report DIR...`: run directories in; report.html, report.md, runs.csv and what `--format` names out.
+"""`slurmscale report DIR...`: run directories in; report.html, report.md, runs.csv and the files of `--format` out.
 
 The page opens offline and fetches nothing: plotly.js is embedded once and a content security policy forbids the
 rest. Same inputs, same bytes: no time of day, no random ids. Everything from a file is text: jinja escapes it in HTML
@@ -66,7 +66,7 @@ MOST_ROWS = 1000
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page and the tables say, before it is written as text."""
+    """The content of the page and the tables, before it is written as text."""
 
     title: str
     lead: str
@@ -77,35 +77,35 @@ class Report:
     rows: Sequence[Row]
     figures: Sequence[Figure]
     campaigns: Sequence[Section]
-    """Leaderboards and ledgers, which stand before all else that is measured."""
+    """Leaderboards and ledgers, shown before all other measurements."""
     sections: Sequence[Section]
     measurements: Sequence[Section]
-    """What logs measure that tell of no training: collectives, storage, serving."""
+    """Measurements in logs without training: collectives, storage, serving."""
     unknown: Sequence[str]
-    """Files that no parser knows."""
+    """Files of unknown format."""
     foreign_metrics: Sequence[Metric]
-    """Metrics that only logs carry, as far as these do."""
+    """Metrics of these logs that are not in the registry."""
     facts: Sequence[tuple[str, Sequence[str]]]
 
     @property
     def used(self) -> list[Row]:
-        """Rows of the runs that the answer rests on."""
+        """The rows of the runs used for the headline."""
         return [row for row in self.rows if row.run.used]
 
     @property
     def unused(self) -> list[Row]:
-        """Rows of the runs that it does not rest on; each has a reason."""
+        """The rows of the runs that are not used; each has a reason."""
         return [row for row in self.rows if not row.run.used]
 
 
 def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) -> Path:
     """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
 
-    Without `output`: into the directory given, or the current one when several are given. Raises ReportError when a
-    path does not exist, holds no run, a format is unknown or lacks its package, or nothing can be written.
+    Without `output`, write into the directory given, or into the current one if several are given. Raise ReportError
+    if a path does not exist or contains no run, a format is unknown or lacks its package, or writing fails.
     """
     chosen = chosen_formats(formats)
-    # Of 10,000 runs there are millions of objects, none of which is garbage: looking for some takes half of the time.
+    # 10,000 runs have millions of objects and no garbage: collecting would take half of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -117,9 +117,9 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) 
 
 
 def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
-    """Write the three files and those of known formats; returns the page's path. Raises ReportError when that fails."""
+    """Write the three files and those of `formats`; return the page's path. Raise ReportError if writing fails."""
     texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
-    # File names may hold bytes that are no UTF-8.
+    # File names may contain bytes that are not UTF-8.
     files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
     if board := leaderboard_csv([row.run for row in content.rows]):
         files[LEADERBOARD] = board.encode("utf-8", errors="replace")
@@ -135,20 +135,20 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
             "Choose another place with --output DIR."
         ) from error
     if earlier:
-        said = f"{folder} still holds files of an earlier report, which this one did not write: {listed(earlier)}"
-        print(one_line(said), file=sys.stderr)
+        text = f"{folder} still holds files of an earlier report, which this one did not write: {listed(earlier)}"
+        print(one_line(text), file=sys.stderr)
     return folder / "report.html"
 
 
 def build(found: Found) -> Report:
-    """The report of these runs and logs: read them, compare them, say what is doubtful."""
+    """Return the report of these runs and logs: comparisons and warnings."""
     runs = found.runs
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
     used = [run for run in runs if run.used]
     return Report(
         title=report_title(found),
-        lead=lead(used, len(runs)) if runs else f"{plural(len(found.logs), 'log')}; none tells of a training.",
+        lead=lead(used, len(runs)) if runs else f"{plural(len(found.logs), 'log')} without a training run.",
         headlines=[*campaign_answers(runs), *headlines(groups, runs)],
         bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),
@@ -179,7 +179,7 @@ def build(found: Found) -> Report:
 
 
 def foreign_metrics(found: Found) -> list[Metric]:
-    """The metrics of these logs that our own runs do not have, by name."""
+    """Return the metrics of these logs that are not in the registry, by name."""
     of_runs = [metric for run in found.runs for metric in run.values]
     of_logs = [metric for log in found.logs for records in log.records.values() for r in records for metric in r.values]
     return sorted({*of_runs, *of_logs} - set(m.REGISTRY.values()), key=lambda metric: metric.name)
@@ -189,14 +189,14 @@ def foreign_metrics(found: Found) -> list[Metric]:
 
 
 def report_title(found: Found) -> str:
-    """The sweeps of the runs, or where the logs lie of which none is a training."""
+    """Return the title: the sweeps of the runs, or the directories of the logs if there is no run."""
     if found.runs:
         return one_line(f"Scaling report: {listed(sorted({run.sweep for run in found.runs}), most=3)}")
     return one_line(f"Report: {listed(sorted({log.path.parent.name for log in found.logs}), most=3)}")
 
 
 def lead(used: Sequence[RunResult], count: int) -> str:
-    """What this is: hardware first, then size, time, and how many runs it rests on."""
+    """Return the hardware, size, time and number of used runs of the report."""
     if not used:
         return f"Nothing measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
@@ -205,17 +205,17 @@ def lead(used: Sequence[RunResult], count: int) -> str:
     times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
     when = f", {period(times[0], times[-1])}" if times else ""
     where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
-    untold = sum(run.setting("nodes") is None for run in used)
-    where += f" ({plural(untold, 'run')} of unknown nodes)" if nodes and untold else ""
+    unknown = sum(run.setting("nodes") is None for run in used)
+    where += f" ({plural(unknown, 'run')} of unknown nodes)" if nodes and unknown else ""
     runs = "run" if len(used) == 1 else "runs"
     return (
-        f"{hardware(used)} {runs} on {listed(devices)}, {where or 'ranks not told'}{when}; "
+        f"{hardware(used)} {runs} on {listed(devices)}, {where or 'number of ranks unknown'}{when}; "
         f"{len(used):,} of {plural(count, 'run')} used."
     )
 
 
 def period(first: str, last: str) -> str:
-    """Two ISO 8601 times in UTC to the minute, what they share said once."""
+    """Return two ISO 8601 times in UTC to the minute, a common date once."""
     first, last = first[:16].replace("T", " "), last[:16].replace("T", " ")
     if first == last:
         return f"{first} UTC"
@@ -223,17 +223,17 @@ def period(first: str, last: str) -> str:
 
 
 def span(counts: Sequence[int], noun: str) -> str:
-    """The range of some sorted counts: `1 to 8 ranks`."""
+    """Return the range of sorted counts: `1 to 8 ranks`."""
     return plural(counts[0], noun) if len(counts) == 1 else f"{counts[0]:,} to {plural(counts[-1], noun)}"
 
 
 def listed(values: Sequence[str], most: int = MOST_LISTED) -> str:
-    """Values in one line, the rest counted."""
+    """Return the first values in one line and the number of the others."""
     return ", ".join(values[:most]) + (f" and {len(values) - most} more" if len(values) > most else "")
 
 
 def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
-    """Where the numbers come from: each fact with its distinct values and how many runs share one."""
+    """Return the provenance: each fact with its distinct values and their numbers of runs."""
     versions = [lookup(run.provenance, "versions") for run in runs]
     commands = [[str(part) for part in as_list(run.provenance.get("command"))] for run in runs]
     dirty = {True: " with uncommitted changes", False: ""}
@@ -260,12 +260,12 @@ def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
 
 
 def known(values: Iterable[Any]) -> list[str]:
-    """The values that are there, as text."""
+    """Return the values that are not None, as text."""
     return [str(value) for value in values if value is not None]
 
 
 def counted(values: Iterable[str]) -> list[str]:
-    """Distinct values, most frequent first, each with its number of runs when there are several."""
+    """Return distinct values, most frequent first, each with its number of runs if there are several."""
     counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
     lines = [value if len(counts) == 1 else f"{value} ({plural(count, 'run')})" for value, count in counts]
     return lines[:MOST_LISTED] + ([f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else [])
@@ -273,40 +273,40 @@ def counted(values: Iterable[str]) -> list[str]:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
-UNUSED_HEADINGS = ("Run", "Sweep", "State", "Why", "Ended by", "What proves it", "What to do")
+UNUSED_HEADINGS = ("Run", "Sweep", "State", "Reason", "Failure cause", "Evidence", "Remedy")
 
 
 def unused_cells(row: Row) -> list[str]:
-    """The cells of a run that is not used, under UNUSED_HEADINGS."""
+    """Return the cells of a run that is not used, under UNUSED_HEADINGS."""
     ended = row.ended
-    told = [ended.words, ended.proof or ABSENT, ended.cause.advice] if ended else [ABSENT] * 3
-    return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *told]
+    failure = [ended.words, ended.proof or ABSENT, ended.cause.advice] if ended else [ABSENT] * 3
+    return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *failure]
 
 
 def rows_left_out(count: int) -> str:
-    """What a reader must know below a table of so many rows; nothing where all of them are shown."""
+    """Return the note below a table with this number of rows; empty if all are shown."""
     return f"The first {MOST_ROWS:,} of {count:,} rows; every run is in runs.csv." if count > MOST_ROWS else ""
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], count: int | None = None) -> str:
-    """A Markdown table of no more rows than a reader takes; `count` is how many there are, where not all are given."""
+    """Return a Markdown table of at most MOST_ROWS rows; `count` is the total if `rows` is only a part."""
     more = rows_left_out(len(rows) if count is None else count)
     return markdown_table(headings, rows[:MOST_ROWS]) + (f"\n{more}\n" if more else "")
 
 
 def in_words(settings: Sequence[tuple[str, str]]) -> str:
-    """Settings with their values: `Model tiny, GBS 16`."""
+    """Return settings with their values: `Model tiny, GBS 16`."""
     return ", ".join(f"{heading} {value}" for heading, value in settings) + "." if settings else ""
 
 
 def markdown(content: Report) -> str:
-    """The answer and the tables as Markdown; warnings and reasons included."""
+    """Return the report as Markdown."""
     columns, shared = fold(content.used)
     parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
     parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.headlines]
     for each in content.bottlenecks:
-        said = "".join(f"- {escaped(sentence)}\n" for sentence in each.sentences)
-        parts.append(f"\n## {escaped(each.heading)}\n\n{said}")
+        text = "".join(f"- {escaped(sentence)}\n" for sentence in each.sentences)
+        parts.append(f"\n## {escaped(each.heading)}\n\n{text}")
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.campaigns]
@@ -321,7 +321,7 @@ def markdown(content: Report) -> str:
             )
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
-            parts.append("\n## What a rank holds and sends\n\n" + table(held_headings, cells))
+            parts.append("\n## Memory and communication per rank\n\n" + table(held_headings, cells))
     for section in (*content.sections, *content.measurements):
         parts.append(f"\n## {escaped(section.heading)}\n\n" + table(section.headings, section.rows))
     if content.used:
@@ -329,16 +329,16 @@ def markdown(content: Report) -> str:
         parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
     if content.unused:
         unused = [unused_cells(row) for row in content.unused]
-        parts.append("\n## Runs not used, and why\n\n" + table(UNUSED_HEADINGS, unused))
+        parts.append("\n## Runs not used, with reasons\n\n" + table(UNUSED_HEADINGS, unused))
     if content.unknown:
         rest = f"\nand {len(content.unknown) - MOST_LISTED:,} more\n" if len(content.unknown) > MOST_LISTED else ""
         names = "".join(f"- {escaped(path)}\n" for path in content.unknown[:MOST_LISTED])
-        parts.append(f"\n## Files that no parser knows: {len(content.unknown):,}\n\n{names}{rest}")
+        parts.append(f"\n## Files of unknown format: {len(content.unknown):,}\n\n{names}{rest}")
     return "".join(parts)
 
 
 def page(content: Report) -> str:
-    """The page, self-contained."""
+    """Return the self-contained HTML page."""
     columns, shared = fold(content.used)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -350,7 +350,7 @@ def page(content: Report) -> str:
     plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
     own = [row.run for row in content.used if row.run.log is None]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
-    # Neither holds a closing script tag.
+    # Neither contains a closing script tag.
     scripts = [plotly.offline.get_plotlyjs(), resource("page.js")] if plots else []
     return template.render(
         report=content,
@@ -378,11 +378,11 @@ def page(content: Report) -> str:
 
 
 def resource(name: str) -> str:
-    """A text file that belongs to this package."""
+    """Return the text of a file of this package."""
     return (resources.files("analysis") / "report" / name).read_text(encoding="utf-8")
 
 
 def script_sources(scripts: Iterable[str]) -> str:
-    """What a content security policy lets be executed: these scripts by their digests, nothing else."""
+    """Return the `script-src` of the content security policy: only the digests of these scripts."""
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"

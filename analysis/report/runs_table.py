@@ -1,7 +1,7 @@
 """One row per run, used or not, for spreadsheets (full precision, SI units) and for people (rounded).
 
-The columns are data: a name, where the value comes from, and whether a person is shown it. Measured columns are
-named by jobs.metrics.
+A column has a name, a source of its value, and a heading if the page shows it. Measured columns are named by
+jobs.metrics.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from jobs.metrics import Metric
 
 @dataclass(frozen=True)
 class Row:
-    """A run with the point it belongs to; without one when the run is not used."""
+    """A run with its point; without one if the run is not used."""
 
     run: RunResult
     group: Group | None = None
     point: Point | None = None
     doubt: str | None = None
     ended: Failure | None = None
-    """Why it died, where it did."""
+    """The failure of the run, if any."""
     speedup: float | None = None
     """SPEEDUP of the run's point."""
     efficiency: float | None = None
@@ -48,11 +48,11 @@ class Row:
     reference_cost: float | None = None
     """RANK_TIME_PER_TOKEN of the group's reference."""
     settings_digest: str | None = None
-    """What tells two lines apart whose columns are equal: a digest of all settings that are compared."""
+    """Digest of all compared settings; it separates lines whose columns are equal."""
 
     @property
     def reference(self) -> str | None:
-        """The point that speed-up and efficiency are against."""
+        """The reference point of speedup and efficiency."""
         return self.group.reference.place if self.group and self.group.reference else None
 
 
@@ -62,11 +62,11 @@ def rows_of(
     doubts: Mapping[Path, str],
     failures: Mapping[Path, Failure] | None = None,
 ) -> list[Row]:
-    """One row per run, in the order given."""
+    """Return one row per run, in the order given."""
     failures = failures or {}
     rows: dict[Path, Row] = {}
     for group in groups:
-        # Of one line all are equal.
+        # All runs of a line have the same digest.
         digest = next(settings_digest(run) for point in group.points for run in (*point.runs, *point.doubted))
         cost = reference_cost(group)
         for point in group.points:
@@ -92,7 +92,7 @@ def rows_of(
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name in the CSV, its value, and the heading under which a page shows it, if it does."""
+    """A column: its name in the CSV, its value, and its heading if the page shows it."""
 
     name: str
     value: Callable[[Row], Any]
@@ -100,7 +100,7 @@ class Column:
     metric: Metric | None = None
 
     def text(self, row: Row) -> str:
-        """The value for a person."""
+        """Return the value as shown on the page."""
         value = self.value(row)
         if value is None:
             return ABSENT
@@ -109,37 +109,37 @@ class Column:
         return f"{value:,}" if is_count(value) else str(value)
 
     def is_number(self, row: Row) -> bool:
-        """Whether the value is aligned as a number."""
+        """Return True if the value is aligned as a number."""
         return self.metric is not None or is_count(self.value(row))
 
 
 def is_count(value: object) -> bool:
-    """Whether a value is a number, which true and false are for Python."""
+    """Return True for a number; booleans are not numbers here."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def setting(name: str, key: str, heading: str | None = None) -> Column:
-    """A column from the configuration: of a value in it, not of a section."""
+    """Return a column of a value in the configuration; None for a section."""
     return Column(name, lambda row: None if isinstance(value := row.run.setting(key), dict) else value, heading)
 
 
 def planned(name: str, key: str, heading: str | None = None) -> Column:
-    """A column from the plan."""
+    """Return a column from the plan."""
     return Column(name, lambda row: lookup(row.run.plan, key), heading)
 
 
 def degree(axis: Axis) -> Column:
-    """A column of the degree of an axis of the rank grid."""
+    """Return a column of the degree of an axis of the rank grid."""
     return Column(axis.name, lambda row: (degrees(row.run.plan) or {}).get(axis.name), axis.heading)
 
 
 def started(name: str, key: str, heading: str | None = None) -> Column:
-    """A column from the latest `started` event."""
+    """Return a column from the latest `started` event."""
     return Column(name, lambda row: row.run.started.get(key), heading)
 
 
 def measured(metric: Metric, *, on_page: bool = False) -> Column:
-    """A column of a metric of the run."""
+    """Return a column of a metric of the run."""
     return Column(metric.name, lambda row: row.run.values.get(metric), title(metric) if on_page else None, metric)
 
 
@@ -247,19 +247,19 @@ COLUMNS: Sequence[Column] = (
 
 
 def settings_digest(run: RunResult) -> str | None:
-    """The digest of a run's compared settings; None for one that is not used."""
+    """Return the digest of a run's compared settings; None if it is not used."""
     if not run.used:
         return None
     return hashlib.sha256(json.dumps(compared(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def columns_of(rows: Iterable[Row]) -> list[Column]:
-    """Every column that these rows have, shown on a page or not."""
+    """Return all columns of these rows, shown on the page or not."""
     return [*COLUMNS, *sent_columns(rows)]
 
 
 def sent_columns(rows: Iterable[Row]) -> list[Column]:
-    """A column of bytes for each axis over which any of these runs recorded collectives."""
+    """Return a column of bytes for each axis over which any of these runs recorded collectives."""
     axes = {each.axis for row in rows for each in row.run.collectives or ()}
     return [
         Column(f"{m.COLLECTIVE_BYTES.name}_{axis}", functools.partial(sent_over, axis), metric=m.COLLECTIVE_BYTES)
@@ -268,15 +268,15 @@ def sent_columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def sent_over(axis: str, row: Row) -> float | None:
-    """COLLECTIVE_BYTES over one axis, summed over collectives; None where a run did not record any axis."""
+    """Return COLLECTIVE_BYTES over one axis, summed over collectives; None if the run recorded no axis."""
     collectives = row.run.collectives
     return None if collectives is None else sum(each.payload_bytes for each in collectives if each.axis == axis)
 
 
 def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """The columns a page shows for these rows, and beside them the settings that all of them share.
+    """Return the columns that a page shows for these rows, and the settings that all of them share.
 
-    What no run measured or tells has no column.
+    A column without any value is omitted.
     """
     on_page = [c for c in COLUMNS if c.heading and any(c.value(row) is not None for row in rows)]
     if len(rows) < 2:
@@ -307,5 +307,5 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     """Return a Markdown table; cells are text, whatever they contain."""
     cells = [[markdown_cell(cell) for cell in row] for row in rows]
     frame = pd.DataFrame(cells, columns=[markdown_cell(heading) for heading in headings])
-    # No cell is padded to the widest one, which may be long, and none is taken for a number.
+    # Cells are neither padded to the widest one, which may be long, nor parsed as numbers.
     return f"{frame.to_markdown(index=False, tablefmt='github', stralign=None, disable_numparse=True)}\n"

@@ -147,7 +147,7 @@ def test_without_javascript_the_tables_are_there_and_the_filter_is_not(opened: C
     page = opened(with_failures, java_script_enabled=False)
     assert len(visible_runs(page)) == 9
     assert not page.get_by_label("Show runs with").is_visible()
-    assert "The figures need JavaScript; the tables hold the same numbers." in page.inner_text("body")
+    assert "The figures need JavaScript; the tables contain the same numbers." in page.inner_text("body")
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)

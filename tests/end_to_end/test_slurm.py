@@ -124,7 +124,7 @@ def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
     }  # fmt: skip
     page = (sweep.path / "report.html").read_text()
     assert "Layouts side by side" in page
-    assert "What a rank holds and sends" in page
+    assert "Memory and communication per rank" in page
 
 
 def test_the_demo_sweep_goes_through_slurm_as_it_is(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The report's tables as pandas data frames, for notebooks and for Parquet: full precision, SI units, absent is <NA>.
 
-`analysis.frames` is the door. Types follow the values: whole numbers are Int64, other numbers Float64 (metrics always),
-truth values boolean, all else text.
+The public function is `analysis.frames`. Types follow the values: whole numbers are Int64, other numbers Float64
+(metrics always), truth values boolean, all else text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_records
 
-# By what pandas infers; all else is text.
+# Types by the kind that pandas infers; all else is text.
 KINDS = {"boolean": "boolean", "integer": "Int64", "floating": "Float64", "mixed-integer-float": "Float64"}
 
 
@@ -45,7 +45,7 @@ class Frames:
 
 
 def read_frames(paths: Iterable[Path]) -> Frames:
-    """The frames of all runs below these directories; raises ReportError as `slurmscale report` does."""
+    """Return the frames of all runs below these directories; raise ReportError as `slurmscale report` does."""
     runs = read_runs(paths)
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
@@ -59,7 +59,7 @@ def typed_runs(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def points_frame(groups: Sequence[Group]) -> pd.DataFrame:
-    """One row per point, in the order of the page."""
+    """Return one row per point, in the order of the page."""
     points = [(group, point) for group in groups for point in group.points]
     frame = {
         "line": typed([group.label for group, _ in points]),
@@ -82,7 +82,7 @@ def points_frame(groups: Sequence[Group]) -> pd.DataFrame:
 
 
 def steps_frame(runs: Iterable[RunResult]) -> pd.DataFrame:
-    """One row per recorded step of every run, used or not, with every metric of a step."""
+    """Return one row per recorded step of every run, used or not, with every metric of a step."""
     columns: dict[str, list[Any]] = defaultdict(list)
     for run in runs:
         for step, record in sorted(steps_of(run).items()):
@@ -98,10 +98,10 @@ def steps_frame(runs: Iterable[RunResult]) -> pd.DataFrame:
 
 
 def steps_of(run: RunResult) -> Mapping[int, Mapping[str, Any]]:
-    """The latest record of every step; of a run without our own records, the losses that are known."""
+    """Return the latest record of every step; without records of our own, the known losses."""
     directory = RunDir(run.path)
     if directory.metrics.is_file():
-        with suppress(OSError):  # `runs` says that it cannot be read
+        with suppress(OSError):  # the reason is in `runs`
             return latest(step_records(read_records(directory.metrics)))
     return {step: {m.LOSS.name: loss} for step, loss in run.losses.items()}
 
@@ -113,6 +113,6 @@ def typed(values: Sequence[Any], metric: Metric | None = None) -> Any:
     if kind != "string":
         with suppress(OverflowError):  # an integer of more than 64 bits
             return column.astype(kind).array
-    # Names of files may hold bytes that are no UTF-8; they are written as in runs.csv.
+    # File names may contain bytes that are not UTF-8; they are written as in runs.csv.
     texts = [None if value is None else str(value).encode("utf-8", "replace").decode() for value in values]
     return pd.array(texts, dtype="string")

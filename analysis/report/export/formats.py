@@ -1,4 +1,4 @@
-"""What `slurmscale report --format` writes beside the page: which formats there are and which packages they need.
+"""The formats of `slurmscale report --format` and the packages that they need.
 
 The packages are imported only when a format asks for them.
 """
@@ -25,22 +25,22 @@ IMAGES = ("svg", "png")
 
 
 def chosen_formats(words: Iterable[str]) -> list[str]:
-    """The formats that comma-separated words name, each once.
+    """Return the formats in comma-separated words, each once.
 
-    Raises ReportError for an unknown one, and for one whose packages are not installed.
+    Raise ReportError if a format is unknown or its packages are not installed.
     """
     chosen = list(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
     for name in chosen:
         if name not in PACKAGES:
             raise ReportError(
-                f"--format {name or repr(name)}: there is no such format. Type one or several of "
+                f"--format {name or repr(name)}: there is no such format. Pass one or several of "
                 f"{', '.join(PACKAGES)}, with commas between; report.html, report.md and runs.csv are always written."
             )
         missing = [package for package in PACKAGES[name] if find_spec(package) is None]
         if missing:
             raise ReportError(
-                f"--format {name} needs {' and '.join(missing)}, not installed here. Type pip install "
-                f"{' '.join(missing)}, or leave {name} out of --format."
+                f"--format {name} needs {' and '.join(missing)}, not installed here. Run `pip install "
+                f"{' '.join(missing)}`, or leave {name} out of --format."
             )
     return chosen
 
@@ -48,7 +48,7 @@ def chosen_formats(words: Iterable[str]) -> list[str]:
 def exported(
     formats: Iterable[str], rows: Sequence[Row], groups: Sequence[Group], figures: Sequence[Figure]
 ) -> dict[str, bytes]:
-    """The files of these formats, by their names in the report's folder."""
+    """Return the files of these formats, by their names in the report's folder."""
     formats = list(formats)
     files: dict[str, bytes] = {}
     if "parquet" in formats:
@@ -67,9 +67,9 @@ def exported(
 
 
 def exports_in(folder: Path) -> list[str]:
-    """The files of any format that reports wrote into a folder, by their names there."""
+    """Return the files of any format that reports wrote into a folder, by their names there."""
     names = [name for name in ("runs.parquet", "points.tex") if (folder / name).is_file()]
-    # Without the captions that every export writes, figures there are somebody else's.
+    # Without the captions that every export writes, the figures are not of a report.
     if (folder / "figures/captions.txt").is_file():
         names += sorted(
             f"figures/{path.name}" for kind in (*IMAGES, "txt") for path in folder.glob(f"figures/*.{kind}")

@@ -1,6 +1,6 @@
 r"""The table of points for a paper: a LaTeX float in booktabs style, to `\input`.
 
-What is the same in all points is said once, in the caption.
+Values that all points share are in the caption.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ EMPTY = "% No run can be used: there is no point to show.\n"
 
 
 def escaped(text: str) -> str:
-    """One line of text that LaTeX prints as it is."""
+    """Return one line of text, escaped for LaTeX."""
     return "".join(SPECIAL.get(letter, letter) for letter in one_line(text))
 
 
 def latex_table(groups: Sequence[Group]) -> str:
-    """The table of the report's points as LaTeX source; its caption starts with the hardware."""
+    """Return the table of the report's points as LaTeX source; its caption starts with the hardware."""
     headings, points = point_table(groups)
     if not points:
         return EMPTY
@@ -57,8 +57,8 @@ def latex_table(groups: Sequence[Group]) -> str:
     kept: list[tuple[int, str]] = []
     shared: list[tuple[int, str]] = []
     for i, heading in enumerate(headings):
-        said_once = len(rows) > 1 and i > 0 and heading in PLACE_COLUMNS and len({row[i] for row in rows}) == 1
-        (shared if said_once else kept).append((i, heading))
+        is_shared = len(rows) > 1 and i > 0 and heading in PLACE_COLUMNS and len({row[i] for row in rows}) == 1
+        (shared if is_shared else kept).append((i, heading))
     table = pd.DataFrame(
         [[cell(row[i], numeric=i > 1) for i, _ in kept] for row in rows],
         columns=[two_lines(heading) for _, heading in kept],
@@ -82,13 +82,13 @@ def latex_table(groups: Sequence[Group]) -> str:
 
 
 def two_lines(heading: str) -> str:
-    """A heading with its unit below it."""
+    """Return a heading with its unit below it."""
     name, _, unit = heading.partition(" (")
     return rf"\shortstack{{{escaped(name)}\\({escaped(unit)}}}" if unit else escaped(heading)
 
 
 def cell(text: str, *, numeric: bool) -> str:
-    """A cell; of a number with a range, the range smaller and below."""
+    """Return a cell; the range of a number is below it and smaller."""
     ranged = re.fullmatch(r"(.+) \((.+) to (.+)\)", text) if numeric else None
     if not ranged:
         return escaped(text)

@@ -1,6 +1,6 @@
 """The page's figures as SVG and PNG for a paper: the same traces, drawn by matplotlib at a column's width.
 
-What plotly is told is read back from the figure (scatter and bar traces, their axes, their legend), so that page and
+The data of plotly are read back from the figure (scatter and bar traces, their axes, their legend), so that page and
 paper show one set of numbers. Same inputs, same bytes: no date, fixed ids, matplotlib's own font.
 """
 
@@ -26,7 +26,7 @@ from analysis.report.figures.style import Figure
 # One and two columns of a two-column paper, as of IEEE's and ACM's templates.
 COLUMN_IN, PAGE_IN = 3.4, 7.0
 PIXELS_PER_IN = 140
-"""How many of the page's pixels are an inch of paper: its 13 pixel text is 8 pt then, roughly."""
+"""Pixels of the page per inch of paper: its 13 pixel text becomes roughly 8 pt."""
 POINTS_PER_PIXEL = 0.5
 DPI = 300
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -59,39 +59,39 @@ STYLE: Any = {
     "legend.handlelength": 1.8,
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "slurmscale",
-    "text.parse_math": False,  # a name may hold a dollar
+    "text.parse_math": False,  # a name may contain a dollar
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
 }
 LAYOUT = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02)
-# What an XML file cannot hold.
+# Characters that XML does not allow.
 NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 DRAWN = {"scatter", "bar"}
 ON_THE_PAGE_ONLY = "On the page only."
 
 
 def drawn(figures: Iterable[Figure], kinds: Sequence[str]) -> dict[str, bytes]:
-    """Every figure that has a plot in these kinds (svg, png), by file name, and captions.txt with what they show."""
+    """Return each figure with a plot in these kinds (svg, png), by file name, and captions.txt."""
     files: dict[str, bytes] = {}
     captions = []
     for figure in figures:
         plot = figure.plot.to_plotly_json() if figure.plot else None
         here = plot is not None and all(trace["type"] in DRAWN for trace in plot["data"])
-        said = one_line(as_text(figure.caption))
-        captions.append(f"{figure.name}: {said}{'' if here or plot is None else ' ' + ON_THE_PAGE_ONLY}\n")
+        caption = one_line(as_text(figure.caption))
+        captions.append(f"{figure.name}: {caption}{'' if here or plot is None else ' ' + ON_THE_PAGE_ONLY}\n")
         if plot is None or not here:
             continue
         with mpl.rc_context(STYLE), warnings.catch_warnings():
-            # Other scripts have no glyph in the font; an SVG holds their text all the same.
+            # Other scripts have no glyph in the font; an SVG contains their text nevertheless.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            canvas = draw(plot, PAGE_IN if figure.wide else COLUMN_IN, hardware=said.partition(":")[0])
+            canvas = draw(plot, PAGE_IN if figure.wide else COLUMN_IN, hardware=caption.partition(":")[0])
             for kind in kinds:
-                files[f"figures/{figure.name}.{kind}"] = saved(canvas, kind, as_text(figure.heading), said)
+                files[f"figures/{figure.name}.{kind}"] = saved(canvas, kind, as_text(figure.heading), caption)
     return files | {"figures/captions.txt": "\n".join(captions).encode("utf-8", "replace")}
 
 
 def saved(canvas: Canvas, kind: str, heading: str, caption: str) -> bytes:
-    """The bytes of a drawn figure; its caption is in the metadata."""
+    """Return the bytes of a drawn figure; its caption is in the metadata."""
     about = {"Title": heading, "Description": caption} | ({"Date": None} if kind == "svg" else {"Software": None})
     file = io.BytesIO()
     canvas.savefig(file, format=kind, dpi=DPI, metadata=about)
@@ -99,7 +99,7 @@ def saved(canvas: Canvas, kind: str, heading: str, caption: str) -> bytes:
 
 
 def draw(plot: Mapping[str, Any], width_in: float, hardware: str) -> Canvas:
-    """A figure of plotly's `data` and `layout` on paper; the hardware stands above it."""
+    """Draw a figure from plotly's `data` and `layout`; the hardware stands above it."""
     layout = plot["layout"]
     canvas = Canvas(figsize=(width_in, layout["height"] / PIXELS_PER_IN), layout=LAYOUT)
     names = sorted({trace.get("xaxis", "x") for trace in plot["data"]})
@@ -128,7 +128,7 @@ def draw(plot: Mapping[str, Any], width_in: float, hardware: str) -> Canvas:
 
 
 def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
-    """Lines, markers with their error bars, or text, as the trace's mode says."""
+    """Draw lines, markers with error bars, or text, by the mode of the trace."""
     x, y, mode = list(trace["x"]), list(trace["y"]), trace.get("mode", "lines+markers")
     line, marker = trace.get("line", {}), trace.get("marker", {})
     colour = line.get("color") or marker.get("color")
@@ -155,12 +155,12 @@ def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
 
 
 def each_point(setting: Any, points: int) -> list[Any]:
-    """A setting of a trace's markers for each of its points: plotly takes one for all, or one each."""
+    """Return a marker setting for each point of a trace: plotly accepts one for all, or one each."""
     return [setting] * points if isinstance(setting, str | int | float) else list(setting)
 
 
 def marked(symbol: str, size_pixels: float) -> dict[str, Any]:
-    """How matplotlib draws a symbol of plotly's; an empty one, or one without a size, is no marker."""
+    """Return matplotlib's options for a plotly symbol; empty if the symbol or its size is."""
     if not symbol or not size_pixels:
         return {}
     hollow = {"markerfacecolor": "#ffffff"} if symbol.endswith("-open") else {}
@@ -168,7 +168,7 @@ def marked(symbol: str, size_pixels: float) -> dict[str, Any]:
 
 
 def draw_bars(axes: Axes, trace: Mapping[str, Any], layout: Mapping[str, Any], ends: dict[Any, float]) -> None:
-    """Bars on top of those before them."""
+    """Draw bars on top of the earlier ones."""
     flat = trace.get("orientation") == "h"
     places, sizes = (trace["y"], trace["x"]) if flat else (trace["x"], trace["y"])
     starts = [ends[trace.get("xaxis", "x"), place] for place in places]
@@ -189,44 +189,44 @@ def draw_bars(axes: Axes, trace: Mapping[str, Any], layout: Mapping[str, Any], e
 
 
 def label(trace: Mapping[str, Any]) -> str:
-    """A trace's name for the legend; empty where it has no line in it."""
+    """Return a trace's name for the legend; empty if the legend omits it."""
     return as_text(trace.get("name", "")) if trace.get("showlegend", True) else ""
 
 
 # --- axes and words --------------------------------------------------------------------------------------------
 
 
-def set_axis(axes: Axes, which: str, told: Mapping[str, Any]) -> None:
-    """Title, scale, range, ticks and grid of one axis."""
+def set_axis(axes: Axes, which: str, settings: Mapping[str, Any]) -> None:
+    """Set title, scale, range, ticks and grid of one axis."""
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_label_text(as_text((told.get("title") or {}).get("text", "")))
-    logarithmic = told.get("type") == "log"
+    axis.set_label_text(as_text((settings.get("title") or {}).get("text", "")))
+    logarithmic = settings.get("type") == "log"
     if logarithmic:
         axes.set(**{f"{which}scale": "log"})
         axis.set_minor_locator(NullLocator())
-    if told.get("tickvals") is not None:
-        texts = [as_text(text) for text in told.get("ticktext") or map(str, told["tickvals"])]
-        axis.set_ticks(list(told["tickvals"]), texts)
+    if settings.get("tickvals") is not None:
+        texts = [as_text(text) for text in settings.get("ticktext") or map(str, settings["tickvals"])]
+        axis.set_ticks(list(settings["tickvals"]), texts)
     elif logarithmic:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(EngFormatter(sep=""))
-    if told.get("range") is not None:
-        axes.set(**{f"{which}lim": tuple(told["range"])})
-    elif told.get("rangemode") == "tozero":
+    if settings.get("range") is not None:
+        axes.set(**{f"{which}lim": tuple(settings["range"])})
+    elif settings.get("rangemode") == "tozero":
         axes.set(**{f"{which}lim": (0, None)})
-    if not logarithmic and told.get("tickvals") is None and axis.get_view_interval()[1] >= 1000:
+    if not logarithmic and settings.get("tickvals") is None and axis.get_view_interval()[1] >= 1000:
         axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    if told.get("showgrid", True):
+    if settings.get("showgrid", True):
         axes.grid(visible=True, axis="x" if which == "x" else "y")
-    if told.get("side") == "top":
+    if settings.get("side") == "top":
         axes.xaxis.set_label_position("top")
         axes.xaxis.tick_top()
-    if told.get("ticks") == "":
+    if settings.get("ticks") == "":
         axis.set_tick_params(length=0)
 
 
 def annotate(axes: Axes, note: Mapping[str, Any]) -> None:
-    """A note of the layout: at the left edge of the figure, or at a point of it."""
+    """Draw a note of the layout: at the left edge of the figure, or at a point of it."""
     outside = note.get("xref") == "paper"
     axes.annotate(
         as_text(note["text"]),
@@ -243,7 +243,7 @@ def annotate(axes: Axes, note: Mapping[str, Any]) -> None:
 
 
 def add_legend(canvas: Canvas, panels: Iterable[Axes], width_in: float) -> None:
-    """The named traces, each once, above the axes."""
+    """Draw the legend of the named traces, each once, above the axes."""
     named = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     if len(named) < 2:
         return
@@ -253,5 +253,5 @@ def add_legend(canvas: Canvas, panels: Iterable[Axes], width_in: float) -> None:
 
 
 def as_text(text: str) -> str:
-    """What plotly would show of a text: entities are letters, `<br>` is a line break."""
+    """Return text as plotly shows it: entities are letters, `<br>` is a line break."""
     return NO_XML.sub("?", html.unescape(re.sub("<br>", "\n", text)))

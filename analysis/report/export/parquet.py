@@ -1,6 +1,6 @@
 """runs.parquet: the columns of runs.csv with their types, a metric's unit and definition in its field's metadata.
 
-Formulas stay as they are here: no spreadsheet computes a Parquet file.
+Text that looks like a formula is not escaped: no spreadsheet evaluates a Parquet file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from analysis.report.runs_table import Row, columns_of
 
 
 def runs_parquet(rows: Sequence[Row]) -> bytes:
-    """The data frame of runs as the bytes of a Parquet file."""
+    """Return the data frame of runs as the bytes of a Parquet file."""
     table = pa.Table.from_pandas(typed_runs(rows), preserve_index=False)
     schema = table.schema
     for i, column in enumerate(columns_of(rows)):

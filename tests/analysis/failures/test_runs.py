@@ -253,7 +253,7 @@ def test_the_report_contains_cause_proof_and_advice(tmp_path: Path) -> None:
     directory = submitted(tmp_path)
     log(directory, BEGIN + TIME_LIMIT.replace("node01", "<b>|=1+1"))
     text = report([tmp_path], None).read_text()
-    told = text[text.index("Runs not used, and why") :]
+    told = text[text.index("Runs not used, with reasons") :]
     assert "<td>time limit</td>" in told
     assert "*** JOB 12 ON &lt;b&gt;|=1+1 CANCELLED AT" in told
     assert FailureCause.time_limit.advice in told

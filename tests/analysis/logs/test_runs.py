@@ -132,7 +132,7 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
     answer = "No scaling result: no log contains the number of ranks; see the warnings for what to add."
     assert build(found).headlines == [answer]
     html = page(build(found))
-    assert "<h2>Every run measured</h2>" in html
+    assert "<h2>All measured runs</h2>" in html
     assert "<h2>Results</h2>" not in html
     assert "<h2>Figures</h2>" not in html
     write(tmp_path / "facts.yaml", "ranks: 8\n")
@@ -256,7 +256,7 @@ def test_what_no_parser_knows_is_listed_and_nothing_is_said_of_it(tmp_path: Path
     (tmp_path / "weights.bin").write_bytes(bytes(range(32)) * 4096)
     assert list(read([tmp_path]).unknown) == ["notes.txt", "weights.bin"]
     html = page(build(read([tmp_path])))
-    assert "Files that no parser knows" in html
+    assert "Files of unknown format" in html
     assert "<code>weights.bin</code>" in html
 
 
@@ -316,7 +316,7 @@ def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
     logs.mkdir()
     shutil.copy(SAMPLES / "nccl_tests.txt", logs)
     content = build(read([tmp_path]))
-    assert (content.title, content.lead) == ("Report: fabric", "1 log; none tells of a training.")
+    assert (content.title, content.lead) == ("Report: fabric", "1 log without a training run.")
     assert content.headlines == ["No scaling result: there is no training run. Other measurements are below."]
     section = next(each for each in content.measurements if each.heading == "nccl-tests")
     assert section.headings[:2] == ("File", "Message size (B)")

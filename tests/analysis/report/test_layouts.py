@@ -300,7 +300,7 @@ def test_page_and_markdown_have_the_table_only_where_something_was_recorded(tmp_
     for name, expected in (("with", True), ("without", False)):
         page = report([tmp_path / name], None)
         for text in (page.read_text(), (page.parent / "report.md").read_text()):
-            assert ("What a rank holds and sends" in text) is expected
+            assert ("Memory and communication per rank" in text) is expected
     markdown = (tmp_path / "with" / "report.md").read_text()
     assert "| all_gather 48.00 (48); reduce_scatter 24.00 (24) |" in markdown
 

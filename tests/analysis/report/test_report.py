@@ -131,10 +131,10 @@ def test_the_page_has_its_parts_in_order(tmp_path: Path) -> None:
         "CPU: from 1 to 2 ranks, tiny with ddp speeds up 1.87 times",
         "Results",
         *ALL_FIGURES,
-        "Every run measured",
-        "Runs not used, and why",
-        "How the numbers are defined",
-        "Where the numbers come from",
+        "All measured runs",
+        "Runs not used, with reasons",
+        "Definitions of the metrics",
+        "Provenance",
     ]
     places = [text.find(part, text.find("Figures") if part in ALL_FIGURES else 0) for part in parts]
     assert -1 not in places
@@ -165,7 +165,7 @@ def test_a_run_that_failed_is_listed_with_its_error(tmp_path: Path) -> None:
     started(directory, a_run())
     event(directory, "failed", rank=3, node="node9", error="ValueError: no such luck")
     text = page_of(tmp_path).text
-    listed = text[text.index("Runs not used, and why") :]
+    listed = text[text.index("Runs not used, with reasons") :]
     assert "broken" in listed
     assert "failed at step 0 of 6: rank 3 on node9: ValueError: no such luck" in listed
     assert "ValueError: no such luck" in (tmp_path / "report.md").read_text()

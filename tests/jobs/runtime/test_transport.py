@@ -99,7 +99,7 @@ def test_a_report_warns_of_tcp_sockets_between_nodes_with_what_to_look_at(tmp_pa
     that_sent_by(tmp_path, "NET/Socket", "P2P/CUMEM")
     (row,) = rows(tmp_path)
     assert row["transport"] == "NET/Socket, P2P/CUMEM"
-    said = f"Between the nodes of 1 run (run) NCCL sent by NET/Socket. {SOCKETS_ADVICE} Type slurmscale doctor"
+    said = f"Between the nodes of 1 run (run) NCCL sent by NET/Socket. {SOCKETS_ADVICE} Run slurmscale doctor"
     assert said in (tmp_path / "report.md").read_text()
 
 

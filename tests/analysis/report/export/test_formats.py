@@ -91,7 +91,7 @@ def test_an_unknown_format_is_refused_with_those_that_there_are(
     finished_run(tmp_path / "demo", a_run())
     assert main(["report", str(tmp_path / "demo"), "-o", str(tmp_path / "out"), "--format", "png,pdf"]) == 2
     assert capsys.readouterr().err == (
-        "slurmscale report: --format pdf: there is no such format. Type one or several of parquet, svg, png, latex, "
+        "slurmscale report: --format pdf: there is no such format. Pass one or several of parquet, svg, png, latex, "
         "with commas between; report.html, report.md and runs.csv are always written.\n"
     )
     assert not (tmp_path / "out").exists()
@@ -105,7 +105,7 @@ def test_a_format_without_its_package_is_refused_before_anything_is_written(
     with pytest.raises(ReportError) as caught:
         report([tmp_path / "demo"], tmp_path / "out", ["latex,parquet"])
     assert str(caught.value) == (
-        "--format parquet needs pyarrow, not installed here. Type pip install pyarrow, or leave "
+        "--format parquet needs pyarrow, not installed here. Run `pip install pyarrow`, or leave "
         "parquet out of --format."
     )
     assert not (tmp_path / "out").exists()
