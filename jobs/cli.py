@@ -285,6 +285,11 @@ def dispatch(options: argparse.Namespace) -> int:
             else submit_trials(options.file, options.overrides, **how)
         )
         return show_leaderboard(campaign) or code if options.wait else code
+    return run_on_sweep(options)
+
+
+def run_on_sweep(options: argparse.Namespace) -> int:
+    """Call the function of a command that submits a sweep, or looks after one."""
     from jobs.submit import commands
 
     match options.command:
