@@ -43,7 +43,7 @@ class Spread:
     high: float
     n: int
     interval: tuple[float, float] | None = None
-    """Of the median, by `interval_rank`; None for fewer than FEWEST_FOR_MEDIAN repeats."""
+    """Confidence interval of the median, by `interval_rank`; None for fewer than FEWEST_FOR_MEDIAN repeats."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:

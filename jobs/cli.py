@@ -94,9 +94,9 @@ def complete() -> None:
     for name, sub in top.commands.items():
         for action in sub._actions:  # noqa: SLF001 (argparse has no public list of arguments)
             if action.dest == "overrides" and name != "explain":
-                action.completer = completion.complete_override  # type: ignore[attr-defined]
+                action.completer = completion.complete_override  # type: ignore[attr-defined]  # read by argcomplete
             elif (name, action.dest) == ("explain", "key"):
-                action.completer = completion.complete_key  # type: ignore[attr-defined]
+                action.completer = completion.complete_key  # type: ignore[attr-defined]  # read by argcomplete
     argcomplete.autocomplete(top)
 
 

@@ -77,7 +77,7 @@ class Pair:
 
     @property
     def doubtful(self) -> bool:
-        """Whether no repeat of one side has a loss that is believed: the pair is listed and not counted."""
+        """Return True if one side has no repeat with a valid loss; the pair is then listed and not counted."""
         return self.a.point.doubtful or self.b.point.doubtful
 
     @property
@@ -89,7 +89,7 @@ class Pair:
 
     @property
     def same_hosts(self) -> bool | None:
-        """Whether both ran on the same hosts; None if that is not recorded."""
+        """Return True if both ran on the same hosts; None if that is not recorded."""
         return None if self.a.hosts is None or self.b.hosts is None else self.a.hosts == self.b.hosts
 
     @property
@@ -99,7 +99,7 @@ class Pair:
 
     @property
     def losses_agree(self) -> bool | None:
-        """Whether the losses of both agree at every step; None if they need not agree, or are not recorded."""
+        """Return True if the losses agree at every step; None if they need not agree or are not recorded."""
         return losses_agree(self.runs)
 
 
@@ -111,7 +111,7 @@ class Comparison:
     unpaired: Sequence[tuple[Side, str]]
     """Points without a partner, each with the reason."""
     differences: Sequence[tuple[str, str, str]]
-    """What differs: name, values in A, values in B."""
+    """Differences: name, values in A, values in B."""
 
     @property
     def believed(self) -> list[Pair]:

@@ -82,7 +82,7 @@ class Entry:
     rank: int | None = None
     """Shared by trials that do not differ significantly; None without a verdict."""
     holds: bool = False
-    """Whether `faster` or `slower` holds if the interval is widened for the number of trials (Bonferroni)."""
+    """True if `faster` or `slower` holds when the interval is widened for the number of trials (Bonferroni)."""
 
     @functools.cached_property
     def ratio(self) -> Ratio | None:

@@ -84,7 +84,7 @@ class Ratio:
 
     @property
     def too_few(self) -> bool:
-        """Whether there are too few repeats for an interval."""
+        """Return True if there are too few repeats for an interval."""
         return min(self.n) < FEWEST_FOR_MEAN
 
     @property

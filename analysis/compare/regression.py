@@ -95,7 +95,7 @@ class Regression:
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared and nothing fails."""
+        """Return True if something was compared and nothing fails."""
         return bool(self.compared) and not self.failing
 
 

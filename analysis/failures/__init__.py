@@ -1,1 +1,1 @@
-"""Why a run ended: the signatures that logs contain, the verdict drawn from them, and what sacct reports."""
+"""Failure causes of runs: the signatures that logs contain, the verdict drawn from them, and what sacct reports."""

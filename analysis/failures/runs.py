@@ -40,7 +40,7 @@ OUR_LOGS = Search((*MARKERS, BATCH_STARTED, "  loss "))
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run ended, as a report prints it: the proof is `slurm-12.out:7: srun: error: node02: task 1: Killed`."""
+    """The failure of a run as a report prints it; a proof is `slurm-12.out:7: srun: error: task 1: Killed`."""
 
     cause: FailureCause
     proof: str | None = None
@@ -105,7 +105,7 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def is_well_formed(submission: Submission) -> bool:
-    """Whether the fields of a ledger record have the types that slurmscale writes."""
+    """Return True if the fields of a ledger record have the types that slurmscale writes."""
     ids = submission.job_id, submission.log_id or ""
     return all(isinstance(each, str) for each in ids) and type(submission.events_before) is int
 

@@ -17,7 +17,7 @@ from jobs.failures import FailureCause
 
 
 class Weight(Enum):
-    """How much a match proves; the lowest value that a log contains decides."""
+    """Strength of the proof by a match; the lowest value in a log decides."""
 
     fault = 0
     """A fault of the machine; it decides wherever the line stands in the log."""

@@ -22,7 +22,7 @@ TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a run ended."""
+    """The cause of a run's end, with its proof."""
 
     cause: FailureCause
     line: int | None = None

@@ -32,7 +32,7 @@ MOST_RESIDUAL = 0.1
 
 @dataclass(frozen=True)
 class Law:
-    """How throughput R depends on ranks p: one term a coefficient, the first of them the work that is shared out."""
+    """Throughput R over ranks p: one term per coefficient; the first is the work that all ranks share."""
 
     name: str
     mode: str

@@ -41,7 +41,7 @@ class Tokenizer:
     bos_id: int | None
     eos_id: int
     use_bos: bool
-    """Whether a text begins with bos_id by default."""
+    """True if a text begins with bos_id by default."""
 
     def encode(self, texts: list[str], *, bos: bool | None = None, eos: bool = False) -> list[list[int]]:
         """Return the token ids of many texts with their begin and end tokens."""

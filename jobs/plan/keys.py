@@ -40,7 +40,7 @@ class Key:
     kind: Any
     """Type of its value: a class, a generic such as list[int], or the class of a section."""
     optional: bool
-    """Whether it may be null."""
+    """True if the value may be null."""
     owner: type
     """The dataclass that has it as a field."""
 

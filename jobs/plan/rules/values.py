@@ -20,6 +20,7 @@ def counts_are_positive(run: Run) -> str | None:
         "repeat": run.repeat,
         "wall_time_min": run.wall_time_min,
         **{axis.key: getattr(run.parallelism, axis.field) for axis in (*MODEL_AXES, DP_REPLICATE, DP_SHARD)},
+        **{f"model.{key}": getattr(run.model, key) for key in ("layers", "hidden_size", "heads", "kv_heads")},
         "parallelism.prefetch": run.parallelism.prefetch,
         "parallelism.stages_per_rank": run.parallelism.stages_per_rank,
         "job.micro_batch_size": run.job.micro_batch_size,
@@ -149,7 +150,7 @@ def sequence_fits_model(run: Run) -> str | None:
 def model_is_consistent(run: Run) -> str | None:
     """Require consistent numbers of heads and of experts."""
     m = run.model
-    if m.heads % m.kv_heads:
+    if m.kv_heads > 0 and m.heads % m.kv_heads:
         return f"model.kv_heads={m.kv_heads} does not divide model.heads={m.heads}. Use {either(divisors(m.heads))}."
     if (m.experts > 0) != (m.experts_per_token > 0) or m.experts_per_token > m.experts:
         return f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together."

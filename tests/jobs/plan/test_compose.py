@@ -185,6 +185,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("~nodes", "a key cannot be removed. Set nodes=null"),
         ("nodes=1,2", "several values, but this is a single run. Add -m"),
         ("nodes=0", "nodes=0 is not a positive number. Set nodes=1 or more."),
+        ("model.kv_heads=0", "model.kv_heads=0 is not a positive number. Set model.kv_heads=1 or more."),
         ("parallelism.tensor=3", "parallelism.tensor=3 does not divide model.heads=8 (tiny). Use 1, 2 or 4."),
         ("parallelism.pipeline=3", "parallelism.pipeline=3 does not divide model.layers=4 (tiny). Use 1, 2 or 4"),
         ("parallelism.tensor=4", "the world size 2 = nodes(1) x ranks_per_node(2): 2 is not a multiple of 4."),
