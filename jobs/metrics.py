@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Better(Enum):
-    """Which direction is an improvement."""
+    """Direction of an improvement."""
 
     low = "low"
     high = "high"

@@ -203,7 +203,7 @@ class EngineKind(Enum):
 
 
 class ActivationCheckpointing(Enum):
-    """Which activations the backward pass computes again instead of keeping."""
+    """Activations that the backward pass computes again instead of keeping."""
 
     none = "none"
     """Keep all activations."""
@@ -214,7 +214,7 @@ class ActivationCheckpointing(Enum):
 
 
 class WeightsReader(Enum):
-    """Which ranks read the weights of `job.init_from`."""
+    """Ranks that read the weights of `job.init_from`."""
 
     each = "each"
     """Every rank reads its part of the file."""
@@ -250,7 +250,7 @@ class Kernels(Enum):
     liger = "liger"
     """Liger's fused kernels (extra `liger`); the run ends with an error on a rank without GPU or package."""
     liger_or_torch = "liger_or_torch"
-    """Liger's, and PyTorch's on a rank without GPU or package; the run records which (`kernels` of `started`)."""
+    """Liger's, and PyTorch's on a rank without GPU or package; the run records the choice (`kernels` of `started`)."""
 
 
 @dataclass(kw_only=True)
@@ -260,7 +260,7 @@ class Engine:
     kind: EngineKind
     """Code that executes a training step."""
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
-    """Which activations the backward pass computes again instead of keeping."""
+    """Activations that the backward pass computes again instead of keeping."""
     compile: bool = False
     """Compile with torch.compile: every layer (native) or the whole model (litgpt); not for nemo."""
     loss: Loss = Loss.whole
@@ -272,7 +272,7 @@ class Engine:
     kernels: Kernels = Kernels.torch
     """GPU kernels of norms, rotary embedding and SwiGLU (native)."""
     weights: WeightsReader = WeightsReader.each
-    """Which ranks read the weights of `job.init_from` (native)."""
+    """Ranks that read the weights of `job.init_from` (native)."""
     prefetch_batches: int = 0
     """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
     optimizer: OptimizerLoop | None = None
@@ -396,7 +396,7 @@ class TooLong(Enum):
 
 @dataclass(kw_only=True)
 class Data:
-    """The text, its tokenizer, and how samples are made of it."""
+    """The text, its tokenizer, and the construction of samples."""
 
     name: str
     """Name of the choice in tables and reports."""
@@ -475,7 +475,7 @@ class ContainerRuntime(Enum):
 
 
 class LauncherKind(Enum):
-    """Who starts the ranks, and what that launcher can do; jobs/submit/launchers/NAME.py does it."""
+    """The program that starts the ranks, implemented in jobs/submit/launchers/NAME.py, and its abilities."""
 
     slurm = "slurm"
     """sbatch; runs with equal resources share a job array."""
@@ -528,7 +528,7 @@ class LauncherKind(Enum):
 
 @dataclass(kw_only=True)
 class Cluster:
-    """A machine: its nodes, its scheduler, and how a job prepares its environment there."""
+    """A machine: its nodes, its scheduler, and the preparation of a job's environment."""
 
     name: str
     """Name of the cluster in tables and reports."""
@@ -632,7 +632,7 @@ class Stages:
 
 
 class Counted(Enum):
-    """Which time of a run a contest compares."""
+    """Time of a run that a contest compares."""
 
     training = "training"
     """Steps and checkpoints, from the first step to the last."""
@@ -642,7 +642,7 @@ class Counted(Enum):
 
 @dataclass(kw_only=True)
 class Contest:
-    """Rules of a contest: what a run must be to count, and how attempts are compared with the baseline.
+    """Rules of a contest: conditions for an attempt to count, and its comparison with the baseline.
 
     The experiment file that holds them sets the run's own values from them.
     """
