@@ -361,7 +361,7 @@ class Job:
     keep_checkpoints: int = 2
     """Number of newest checkpoints that stay on disk."""
     unmeasured_steps: int
-    """First steps of every attempt that steady figures leave out (warm-up rule)."""
+    """First steps of every attempt that steady values exclude (warm-up rule)."""
 
 
 class Source(Enum):

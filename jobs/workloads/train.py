@@ -81,7 +81,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- loop -------------------------------------------------------------------------------------------------
     every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
-    # Counting collectives slows a step down, so it happens in a step that steady figures exclude.
+    # Counting collectives slows a step down, so it happens in a step that steady values exclude.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
         for step in range(done + 1, steps + 1):

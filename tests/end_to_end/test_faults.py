@@ -164,8 +164,10 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
         assert words is None or words in "".join(str(event["error"]) for event in events(run, "failed"))
     first, second = events(run, "started")
     assert (first["restart"], second["restart"]) == (0, 1)
-    told = every_second_of(run)
-    assert told.lost_to[0].cause in ({cause for cause, _ in requeued} or {"stopped", "lost_peer", "no cause recorded"})
+    goodput = every_second_of(run)
+    assert goodput.lost_to[0].cause in (
+        {cause for cause, _ in requeued} or {"stopped", "lost_peer", "no cause recorded"}
+    )
     little_is_lost_and_nothing_left(fault.__name__, run, made)
 
 

@@ -10,7 +10,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
 from jobs.secrets import REDACTED, redact
-from tests.support.cli import files, run_cli, small, told
+from tests.support.cli import files, printed, run_cli, small
 from tests.support.paths import ROOT
 
 HUB = "hf_" + "pLanted" * 4
@@ -75,7 +75,7 @@ def test_a_secret_in_the_configuration_is_refused_unseen(
     monkeypatch.setenv("MY_SECRET", PLAIN)
     for command in ("plan", "submit"):
         assert main([command, "launcher=dry", "cluster=generic_slurm", override, f"runs_dir={tmp_path}"]) == 2
-        shown = told(capsys)
+        shown = printed(capsys)
         assert f"{key} contains a password, token or key, and would be written to config.yaml" in shown
         assert "Remove it: Slurm's jobs inherit the environment of the shell that submits." in shown
         assert PLAIN not in shown

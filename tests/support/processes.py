@@ -21,10 +21,10 @@ def process_of(run: RunDir, rank: int) -> psutil.Process:
     job_id = latest_submissions(SweepDir(run.path.parent))[run.name].job_id
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            told = process.environ()
-            array_task = f"{told.get('SLURM_ARRAY_JOB_ID')}_{told.get('SLURM_ARRAY_TASK_ID')}"
-            of_this_job = job_id in {told.get("SLURM_JOB_ID"), array_task}
-            number = told.get("SLURM_PROCID")
+            environment = process.environ()
+            array_task = f"{environment.get('SLURM_ARRAY_JOB_ID')}_{environment.get('SLURM_ARRAY_TASK_ID')}"
+            of_this_job = job_id in {environment.get("SLURM_JOB_ID"), array_task}
+            number = environment.get("SLURM_PROCID")
             if ours(process, run) and of_this_job and number == str(rank) and "python" in process.name():
                 return process
     raise AssertionError(f"no process of rank {rank}")

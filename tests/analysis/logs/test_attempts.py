@@ -61,8 +61,8 @@ def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is
     assert last.steady_steps == 49 + 49
     assert last.values[m.LOST_TIME] == pytest.approx(5)
     assert [(loss.cause, round(loss.time_s, 6)) for loss in last.lost_to] == [("unknown", 5.0)]
-    (said,) = [each for each in warnings([last], {}) if "attempts" in each]
-    assert said == (
+    (message,) = [each for each in warnings([last], {}) if "attempts" in each]
+    assert message == (
         "slurm-9.out contains the last of 2 attempts of one training (slurm-7.out, slurm-9.out), according to its "
         "resume line. Lost: 5 steps, 5.00 s. Repeated steps count once."
     )
@@ -88,8 +88,8 @@ def test_without_times_that_would_order_them_they_are_left_apart_and_it_is_said(
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
     assert all(run.used for run in runs.values())
-    said = [each for each in warnings(list(runs.values()), {}) if "is not merged" in each]
-    assert said == [
+    message = [each for each in warnings(list(runs.values()), {}) if "is not merged" in each]
+    assert message == [
         f"{one} resumes a training from step 50; it is not merged with a.out and {other}, because their order is "
         "ambiguous."
         for one, other in (("b.out", "c.out"), ("c.out", "b.out"))

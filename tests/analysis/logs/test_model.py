@@ -38,17 +38,17 @@ H100 = "gpu_name: NVIDIA H100 80GB HBM3\n"
 UNTOLD = "untold"
 
 
-def arguments(said: dict[str, object]) -> str:
+def arguments(values: dict[str, object]) -> str:
     """Megatron-LM's table of arguments."""
-    rows = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in sorted(said.items()))
+    rows = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in sorted(values.items()))
     return f"{'-' * 24} arguments {'-' * 24}\n{rows}{'-' * 20} end of arguments {'-' * 21}\n"
 
 
 def log(path: Path, *, time_ms: Any = 8000.0, facts: Any = H100, **changed: object) -> RunResult:
     """A run of 16 sequences a step on 8 ranks, as a log tells it."""
-    said = {name: value for name, value in (LLAMA2_7B | changed).items() if value != UNTOLD}
+    values = {name: value for name, value in (LLAMA2_7B | changed).items() if value != UNTOLD}
     vocabulary = " > padded vocab (size: 31990) with 10 dummy tokens (new size: 32000)\n"
-    write(path / "job.out", arguments(said) + vocabulary + megatron(((i, time_ms) for i in range(1, 9)), ranks=None))
+    write(path / "job.out", arguments(values) + vocabulary + megatron(((i, time_ms) for i in range(1, 9)), ranks=None))
     write(path / "facts.yaml", facts)
     (run,) = read_runs([path])
     return run
@@ -66,9 +66,9 @@ def test_a_log_has_the_mfu_of_its_arguments_by_our_own_formula(tmp_path: Path) -
     # 16 x 4096 tokens in 8 s on 8 ranks.
     assert run.values[m.MFU] == pytest.approx(FLOPS * 1024 / 989e12)
     assert m.HFU not in run.values
-    said = section(tmp_path)
-    assert "N = 6,607,343,616" in said
-    assert "dense bfloat16 of NVIDIA H100 80GB HBM3" in said
+    shown = section(tmp_path)
+    assert "N = 6,607,343,616" in shown
+    assert "dense bfloat16 of NVIDIA H100 80GB HBM3" in shown
 
 
 def test_heads_are_grouped_and_experts_counted_only_where_the_arguments_say_so(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_above_the_peak_is_an_error_that_names_its_inputs_and_is_not_used(tmp_pa
     run = log(tmp_path, time_ms=200.0)
     assert run.used
     assert m.MFU not in run.values
-    (said,) = [each for each in warnings([run], {}) if "more than the device can do" in each]
-    assert said.startswith("job.out: an MFU or HFU of 19")
-    assert "(gpu_name is NVIDIA H100 80GB HBM3)" in said
+    (message,) = [each for each in warnings([run], {}) if "more than the device can do" in each]
+    assert message.startswith("job.out: an MFU or HFU of 19")
+    assert "(gpu_name is NVIDIA H100 80GB HBM3)" in message
 
 
 def test_what_the_log_claims_of_itself_stands_beside_and_is_never_taken(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_a_nemo_log_has_the_mfu_of_the_configuration_that_it_prints(tmp_path: Pa
 def test_a_nemo_log_without_one_of_them_has_no_mfu_but_the_reason(old: str, new: str, why: str, tmp_path: Path) -> None:
     run = nemo_1(tmp_path, old, new)
     assert m.MFU not in run.values
-    (said,) = utilization(run).said
-    assert why in said
+    (message,) = utilization(run).said
+    assert why in message
 
 
 def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(tmp_path: Path) -> None:
@@ -248,6 +248,6 @@ def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(t
     assert "no MFU" in utilization(run).said[0]
     assert "tokens/s" in utilization(run).said[0], "samples may be padded"
     write(tmp_path / "job.out", log.replace(" | train_step", " | tokens_per_sec_per_gpu: 1.28e+03 | train_step"))
-    (told,) = read_runs([tmp_path])
+    (run,) = read_runs([tmp_path])
     weights = 16_976 - 384 * 16
-    assert told.values[m.MFU] == pytest.approx((6 * weights + 12 * 2 * 16 * 32) * 1280 / 989e12)
+    assert run.values[m.MFU] == pytest.approx((6 * weights + 12 * 2 * 16 * 32) * 1280 / 989e12)

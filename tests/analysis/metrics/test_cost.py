@@ -82,12 +82,12 @@ def test_service_units_are_the_sites_price_of_node_hours(tmp_path: Path) -> None
 @pytest.mark.parametrize(("rate", "wrong"), [(None, False), (0.5, False), (0, True), (-1, True), (float("nan"), True)])
 def test_a_price_is_positive(rate: float | None, wrong: bool) -> None:
     run = a_run()
-    said = service_units_are_positive(
+    message = service_units_are_positive(
         replace(run, cluster=replace(run.cluster, service_units_per_node_hour=rate)),
     )
-    assert (said is not None) is wrong
-    if said is not None:
-        assert said == (
+    assert (message is not None) is wrong
+    if message is not None:
+        assert message == (
             f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set it to the charge of your site "
             "for a node and hour, or to null."
         )

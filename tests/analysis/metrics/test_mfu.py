@@ -190,8 +190,8 @@ def test_a_log_that_does_not_tell_the_architecture_has_no_mfu(tmp_path: Path) ->
 
 def test_more_tokens_than_the_global_batch_holds_are_not_believed(tmp_path: Path) -> None:
     measured(tmp_path, a_gpu_run(), 40_000, tokens=16 * 4096 + 1)
-    said = "no MFU: a step of 65,537 tokens is more than 16 sequences of 4,096 hold"
-    assert utilization(only(tmp_path)).said == [said]
+    message = "no MFU: a step of 65,537 tokens is more than 16 sequences of 4,096 hold"
+    assert utilization(only(tmp_path)).said == [message]
 
 
 def test_more_than_the_device_can_do_is_not_shown_and_its_inputs_are_suspected(tmp_path: Path) -> None:

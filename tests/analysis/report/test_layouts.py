@@ -111,9 +111,9 @@ def test_bytes_are_stacked_by_axis_and_what_is_not_recorded_says_so(tmp_path: Pa
     nemo = y_of["nemo tp (dp_replicate 2, tp 2)"]
     assert not any(nemo in values for values in segments.values())
     totals = plot["data"][-1]
-    said = dict(zip(totals["y"], totals["text"], strict=True))
-    assert said[row] == " 132.0"
-    assert said[nemo] == " not recorded"
+    labels = dict(zip(totals["y"], totals["text"], strict=True))
+    assert labels[row] == " 132.0"
+    assert labels[nemo] == " not recorded"
 
 
 def test_the_caption_starts_with_the_hardware_and_defines_both_halves(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_what_a_reader_must_know_is_said(tmp_path: Path) -> None:
     }
     (tmp_path / "a" / "plan.json").write_text(json.dumps(plan))
     text = page_of(tmp_path).text
-    for said in (
+    for message in (
         "The runs executed different code, by digest: aaaa (1 run), feedc0de (1 run).",
         "1 of 2 runs came from a git tree with uncommitted changes: no commit is that code.",
         "Not every point ran on the same hosts (host-a, host-b)",
@@ -230,7 +230,7 @@ def test_what_a_reader_must_know_is_said(tmp_path: Path) -> None:
         "Warned before submission, for 1 run: TP is slow.",
         "c0ffee with uncommitted changes",
     ):
-        assert said in text
+        assert message in text
 
 
 def test_the_page_defines_every_metric(tmp_path: Path) -> None:
@@ -337,12 +337,12 @@ def test_tables_of_very_many_rows_are_cut_and_say_so(tmp_path: Path, monkeypatch
     for repeat in range(1, 8):
         finished_run(tmp_path, a_run(f"good-{repeat}", repeat=repeat))
         prepared(tmp_path, a_run(f"waiting-{repeat}", repeat=repeat))
-    said = "The first 3 of 7 rows; every run is in runs.csv."
-    assert said not in page_of(tmp_path).text
+    message = "The first 3 of 7 rows; every run is in runs.csv."
+    assert message not in page_of(tmp_path).text
     monkeypatch.setattr("analysis.report.report.MOST_ROWS", 3)
     page, markdown = page_of(tmp_path).text, (tmp_path / "report.md").read_text()
     for text in (page, markdown):
-        assert text.count(said) == 2, "of the runs that were used, and of those that were not"
+        assert text.count(message) == 2, "of the runs that were used, and of those that were not"
         assert ("good-3" in text, "good-4" in text, "waiting-3" in text, "waiting-4" in text) == (
             True,
             False,

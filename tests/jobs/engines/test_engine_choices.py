@@ -228,7 +228,7 @@ def test_choices_that_cannot_be_are_refused_with_what_to_set(overrides: str, wor
 
 def test_the_plan_warns_of_rounded_updates() -> None:
     (point,) = compose(["job.precision=bfloat16", "engine.parameters=bfloat16"], multirun=False)
-    assert any("updates below 1/256 of it are lost" in said for said in warnings(point.run))
+    assert any("updates below 1/256 of it are lost" in message for message in warnings(point.run))
 
 
 # --- fused kernels ---------------------------------------------------------------------------------------------
@@ -320,6 +320,6 @@ def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
 
 def test_the_plan_warns_of_float8_that_is_not_compiled() -> None:
     (point,) = compose([*FLOAT8.split(), "gpu=h100_sxm"], multirun=False)
-    assert any("may well be slower than bfloat16" in said for said in warnings(point.run))
+    assert any("may well be slower than bfloat16" in message for message in warnings(point.run))
     (point,) = compose([*FLOAT8.split(), "gpu=l40s", "engine.compile=true"], multirun=False)
-    assert not any("float8" in said for said in warnings(point.run))
+    assert not any("float8" in message for message in warnings(point.run))

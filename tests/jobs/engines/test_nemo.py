@@ -238,10 +238,10 @@ def test_a_checkpoint_cut_short_is_refused_with_what_to_do(file: str, nemo: Nemo
     torn = run.checkpoints / "step-00000004/weights" / file
     os.truncate(torn, torn.stat().st_size // 2)
     assert nemo.train(run) == [1, 1]
-    (said,) = {str(event["error"]) for event in events(run, "failed")}
-    assert f"Checkpoint {run.checkpoints / 'step-00000004'} cannot be read: " in said
-    assert said.endswith("Remove that directory to resume from the one before it.")
-    assert "Traceback" not in said
+    (message,) = {str(event["error"]) for event in events(run, "failed")}
+    assert f"Checkpoint {run.checkpoints / 'step-00000004'} cannot be read: " in message
+    assert message.endswith("Remove that directory to resume from the one before it.")
+    assert "Traceback" not in message
     shutil.rmtree(run.checkpoints / "step-00000004")
     finished(nemo, run)
     assert events(run, "started")[-1]["from_step"] == 2
@@ -377,10 +377,10 @@ def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_pat
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
     starts = starts_of(list(read_records(four.status)), read_records(four.metrics), [])
     assert starts is not None
-    told = account(starts).values
-    assert told[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
-    assert 0 < told[m.GOODPUT] < 1
-    assert told[m.LOST_TIME] == 0
+    values = account(starts).values
+    assert values[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
+    assert 0 < values[m.GOODPUT] < 1
+    assert values[m.LOST_TIME] == 0
 
 
 # --- where it cannot run -------------------------------------------------------------------------------------

@@ -271,9 +271,9 @@ def refusal(overrides: tuple[str, ...]) -> str | None:
 @settings(max_examples=60, phases=UNSHRUNK, suppress_health_check=[HealthCheck.too_slow])
 @given(CHOICES)
 def test_random_choices_are_refused_with_what_to_set_or_not_at_all(overrides: tuple[str, ...]) -> None:
-    said = refusal(overrides)
-    if said is not None:
-        first, *reasons = said.splitlines()
+    message = refusal(overrides)
+    if message is not None:
+        first, *reasons = message.splitlines()
         assert "nothing was prepared or submitted" in first
         assert all(
             any(word in line for word in ("Set ", "Use ", "Nearest ", "Choose ", "Type ")) for line in reasons[1:]
@@ -341,7 +341,7 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (("parallelism=tp", "engine.compile=true"), "engine.compile=true does not run with parallelism.tensor=2"),
         (
@@ -367,8 +367,8 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
         (("engine.distributed_optimizer=true",), "engine.distributed_optimizer=true is Megatron's"),
     ],
 )  # fmt: skip
-def test_what_would_fail_or_compute_something_else_is_refused(overrides: tuple[str, ...], said: str) -> None:
+def test_what_would_fail_or_compute_something_else_is_refused(overrides: tuple[str, ...], expected: str) -> None:
     text = refusal(overrides)
     assert text is not None
-    assert said in text
+    assert expected in text
     assert "Set " in text or "set " in text or "Use " in text

@@ -195,9 +195,9 @@ def test_a_rank_that_a_library_crashes_leaves_the_python_stack_in_its_log(tmp_pa
     process.start()
     _signal_second_rank(run, signal.SIGSEGV)
     process.join(limit_s(180))
-    said = (run.path / "rank1.log").read_text()
-    assert "Fatal Python error: Segmentation fault" in said
-    assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', said)
+    log = (run.path / "rank1.log").read_text()
+    assert "Fatal Python error: Segmentation fault" in log
+    assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', log)
 
 
 def _signal_second_rank(run: RunDir, number: signal.Signals) -> None:
