@@ -178,7 +178,9 @@ def parser() -> Parser:
     )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
     sub = command("report", "write report.html, report.md and runs.csv from runs and logs")
-    sub.add_argument("paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs")
+    sub.add_argument(
+        "paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs"
+    )
     against = sub.add_mutually_exclusive_group()
     against.add_argument(
         "--compare",
@@ -188,13 +190,21 @@ def parser() -> Parser:
         help="compare two of them: throughput of B relative to A, with intervals",
     )
     against.add_argument(
-        "--reference", type=Path, metavar="FILE", help="compare with an earlier runs.csv; exit code 3 if a point got worse"
+        "--reference",
+        type=Path,
+        metavar="FILE",
+        help="compare with an earlier runs.csv; exit code 3 if a point got worse",
     )
     sub.add_argument(
-        "--tolerance", type=float, metavar="SHARE", help="largest relative worsening against FILE that passes (default 0.05: 5 %%)"
+        "--tolerance",
+        type=float,
+        metavar="SHARE",
+        help="largest relative worsening against FILE that passes (default 0.05: 5 %%)",
     )
     sub.add_argument("--allow-missing", action="store_true", help="accept points of FILE that were not measured")
-    sub.add_argument("-o", "--output", type=folder, help="output directory (default: DIR if only one is given, else this one)")
+    sub.add_argument(
+        "-o", "--output", type=folder, help="output directory (default: DIR if only one is given, else this one)"
+    )
     sub.add_argument(
         "--format",
         action="append",
@@ -223,7 +233,14 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
         as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print the configuration in YAML")
         as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print one section only")
         as_hydra.add_argument("--resolve", action="store_true", help="resolve interpolations first")
-        as_hydra.add_argument("-i", "--info", nargs="?", const="all", choices=INFO, help="print the composition: files, search path, plugins")
+        as_hydra.add_argument(
+            "-i",
+            "--info",
+            nargs="?",
+            const="all",
+            choices=INFO,
+            help="print the composition: files, search path, plugins",
+        )
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
     sub = command("explain", "print type, choices, default, unit and meaning of a key")
     sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; default: list all keys")
@@ -234,13 +251,23 @@ def campaign_commands(command: Callable[[str, str], Parser]) -> None:
     """Add the parsers of the commands on campaigns."""
     one = command("attempt", "run one configuration in turns with the baseline of a campaign, repeated")
     one.add_argument("name", metavar="NAME", help="name of the attempt, such as mbs2; the first one is named baseline")
-    one.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for the baseline the whole configuration, later only the differences")
+    one.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="for the baseline the whole configuration, later only the differences",
+    )
     several = command("campaign", "run all attempts of a file in turns with their baseline, in one submission")
     several.add_argument("file", type=Path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]")
-    several.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="only launcher=... and its keys, for all attempts")
+    several.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="only launcher=... and its keys, for all attempts"
+    )
     for sub in (one, several):
         sub.add_argument(
-            "--campaign", type=Path, metavar="DIR", help="campaign directory (default: the baseline's sweep, later the only one in runs/)"
+            "--campaign",
+            type=Path,
+            metavar="DIR",
+            help="campaign directory (default: the baseline's sweep, later the only one in runs/)",
         )
         sub.add_argument(
             "--repeats", type=int, default=3, metavar="N", help="number of repeats, each beside a baseline (default 3)"
@@ -248,7 +275,9 @@ def campaign_commands(command: Callable[[str, str], Parser]) -> None:
         sub.add_argument(
             "--changed-code", action="store_true", help="run the paired baselines with the code of the first baseline"
         )
-        sub.add_argument("--wait", action="store_true", help="return when all runs have ended, and print the leaderboard")
+        sub.add_argument(
+            "--wait", action="store_true", help="return when all runs have ended, and print the leaderboard"
+        )
     sub = command("leaderboard", "rank the attempts of a campaign; list those that do not count, with the reason")
     sub.add_argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024")
 

@@ -1,4 +1,4 @@
-"""Intervals of a median over repeats: which, how sure, and where the page says so."""
+"""Intervals of a median over repeats: choice, coverage, and their places on the page."""
 
 from __future__ import annotations
 

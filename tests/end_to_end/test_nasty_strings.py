@@ -119,7 +119,7 @@ def fresh() -> Path:
 def test_a_string_is_refused_with_words_or_reaches_its_place_unharmed(
     kind: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What looks after a run around its ranks is Python at this path; here it has nothing to say.
+    # Python at this path runs the program that ends and requeues a run; here that program does nothing.
     monkeypatch.setattr(sys, "executable", "/bin/true")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     change = field(key)

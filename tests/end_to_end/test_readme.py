@@ -1,4 +1,4 @@
-"""The READMEs: their commands run and print what is shown, tables are complete, links and paths exist."""
+"""The READMEs: their commands run and print the outputs shown, tables are complete, links and paths exist."""
 
 from __future__ import annotations
 

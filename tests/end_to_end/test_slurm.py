@@ -1,4 +1,4 @@
-"""Submitting to a real Slurm: what arrives there, what is refused, and what survives a closed shell."""
+"""Submitting to a real Slurm: accepted and refused jobs, and jobs that survive a closed shell."""
 
 from __future__ import annotations
 

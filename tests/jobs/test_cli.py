@@ -1,4 +1,4 @@
-"""The command line: what it answers about itself, to mistakes and to habits from Hydra."""
+"""The command line: help, answers to mistakes, and Hydra's own options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords, tokens and keys: what is planted anywhere is found in no file; and nobody else can touch a sweep."""
+"""Passwords, tokens and keys: one planted anywhere is in no file; and nobody else can change a sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FETCHED = "planted-and-fetched"
 
 @pytest.mark.slow
 def test_secrets_planted_everywhere_are_in_no_file_of_the_sweep(tmp_path: Path) -> None:
-    # What stands for torch fails with words that quote the environment, as a client of a hub does.
+    # The module in place of torch fails with an error that quotes the environment, as a client of a hub may.
     (tmp_path / "fake/torch").mkdir(parents=True)
     (tmp_path / "fake/key").write_text(FETCHED)
     (tmp_path / "fake/torch/__init__.py").write_text(

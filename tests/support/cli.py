@@ -1,4 +1,4 @@
-"""The command as a user types it, and what it leaves."""
+"""The command as a user runs it, and the files that it writes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ FITTING = ("cluster=xe9680_h100", "job.micro_batch_size=1", "nodes=2", "cluster.
 
 
 def report(node: str, **more: Any) -> dict[str, Any]:
-    """What a healthy node of two tells."""
+    """Return the report of a healthy node, one of two."""
     peer = "n2" if node == "n1" else "n1"
     return {
         "node": node,

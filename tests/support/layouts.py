@@ -141,7 +141,7 @@ def micro_batch_size(run: Run) -> int:
 
 
 def arithmetic(run: Run) -> object:
-    """What decides which operations run in which order; nodes and names do not."""
+    """Return the settings that determine the operations and their order; nodes and names do not."""
     p, layout = run.parallelism, layout_of(run)
     freed = p.sharding in (Sharding.FULL_SHARD, Sharding.HYBRID_SHARD) and layout.dp_shard > 1
     pipeline = (p.schedule, *pipeline_stage_layers(run)) if p.pipeline > 1 else None

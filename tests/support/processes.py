@@ -17,7 +17,7 @@ def job_id(run: RunDir) -> str:
 
 
 def process_of(run: RunDir, rank: int) -> psutil.Process:
-    """The process of a rank of this run: Slurm told it its number and its job, and its command line names the sweep."""
+    """Return the process of a rank: Slurm's variables contain its number and job, its command line the sweep."""
     job_id = latest_submissions(SweepDir(run.path.parent))[run.name].job_id
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):

@@ -40,7 +40,7 @@ def published_section(groups: Sequence[Group]) -> Section | None:
 
 
 def rows_of(group: Group, point: Point, figures: Sequence[Published]) -> Iterator[list[str]]:
-    """Yield the cells of a point's published results under HEADINGS, the hardware first; equal differences are listed once."""
+    """Yield the cells of a point's published results, the hardware first; equal differences are listed once."""
     listed = None
     for figure in figures:
         values = [value for run in point.runs if (value := measured(run, figure.metric)) is not None]

@@ -297,7 +297,7 @@ def test_the_report_of_a_campaign_has_the_board_as_text_and_a_table_for_spreadsh
         ("<b>hot", "invalid", "", "16.0"),
     ]
     assert rows[1]["changed_against_baseline"] == "nothing"
-    # What it wrote is no log of another program.
+    # Its output is not a log of another program.
     assert main(["report", str(tmp_path)]) == 0
     assert "no parser knows" not in (tmp_path / "report.md").read_text()
 
@@ -418,7 +418,7 @@ def test_the_trials_of_a_file_take_turns_with_the_baseline_and_with_each_other(t
     again = ["campaign", str(file), "launcher=dry", "--campaign", str(path), "--repeats", "1"]
     assert main(again) == main(again) == 0
     assert sorted(each.name for each in path.glob("ddp-r*")) == ["ddp-r1", "ddp-r2"]
-    # How it was started is none of its changes: a later attempt may be started otherwise.
+    # The launcher is not one of its changes: a later attempt may have another one.
     assert opened(path).base == base
 
 

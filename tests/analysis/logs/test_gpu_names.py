@@ -1,4 +1,4 @@
-"""What logs call GPUs, as torch calls them."""
+"""GPU names in logs, converted to torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MFU of other programs' logs: from what they print of their model, by our own formula, beside what they claim."""
+"""MFU of other programs' logs: from the model that they print, by our own formula, beside their own value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LLAMA2_7B = {
 WEIGHTS, N = 6_738_415_616, 6_607_343_616
 FLOPS = 6 * N + 12 * 32 * 4096 * 4096
 H100 = "gpu_name: NVIDIA H100 80GB HBM3\n"
-UNTOLD = "untold"
+UNREPORTED = "unreported"
 
 
 def arguments(values: dict[str, object]) -> str:
@@ -45,8 +45,8 @@ def arguments(values: dict[str, object]) -> str:
 
 
 def log(path: Path, *, time_ms: Any = 8000.0, facts: Any = H100, **changed: object) -> RunResult:
-    """A run of 16 sequences a step on 8 ranks, as a log tells it."""
-    values = {name: value for name, value in (LLAMA2_7B | changed).items() if value != UNTOLD}
+    """Return a run of 16 sequences a step on 8 ranks, read from a log."""
+    values = {name: value for name, value in (LLAMA2_7B | changed).items() if value != UNREPORTED}
     vocabulary = " > padded vocab (size: 31990) with 10 dummy tokens (new size: 32000)\n"
     write(path / "job.out", arguments(values) + vocabulary + megatron(((i, time_ms) for i in range(1, 9)), ranks=None))
     write(path / "facts.yaml", facts)
@@ -55,7 +55,7 @@ def log(path: Path, *, time_ms: Any = 8000.0, facts: Any = H100, **changed: obje
 
 
 def section(path: Path) -> str:
-    """What the report says of utilization."""
+    """Return the report's section on utilization."""
     text = (report([path], path / "out").parent / "report.md").read_text()
     return text.partition("## Model FLOPs utilization")[2].partition("\n## ")[0]
 
@@ -85,7 +85,7 @@ def test_heads_are_grouped_and_experts_counted_only_where_the_arguments_say_so(t
 
 def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_embedding(tmp_path: Path) -> None:
     later = ("swiglu", "untie_embeddings_and_output_weights", "group_query_attention", "num_query_groups")
-    run = log(tmp_path, **dict.fromkeys(later, UNTOLD), ffn_hidden_size=16384, params_dtype="torch.float16")
+    run = log(tmp_path, **dict.fromkeys(later, UNREPORTED), ffn_hidden_size=16384, params_dtype="torch.float16")
     assert run.setting("model.tie_embeddings") is True
     assert run.plan["parameters"] == pytest.approx(32 * 12 * 4096**2 + 32000 * 4096, rel=1e-3)
     assert "dense float16" in " ".join(utilization(run).said)
@@ -94,9 +94,9 @@ def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_emb
 @pytest.mark.parametrize(
     ("changed", "facts", "why"),
     [
-        ({"num_layers": UNTOLD}, H100, "the log does not report tied_embeddings, and no facts.yaml beside it does"),
-        ({"ffn_hidden_size": UNTOLD}, H100, "the log does not report parameters, and no facts.yaml beside it does"),
-        ({"seq_length": UNTOLD}, H100, "the log does not report sequence_length, and no facts.yaml beside it does"),
+        ({"num_layers": UNREPORTED}, H100, "the log does not report tied_embeddings, and no facts.yaml beside it does"),
+        ({"ffn_hidden_size": UNREPORTED}, H100, "the log does not report parameters, and no facts.yaml beside it does"),
+        ({"seq_length": UNREPORTED}, H100, "the log does not report sequence_length, and no facts.yaml beside it does"),
         ({}, "nodes: 1\n",
          "the peak of an unnamed device is not known: write `gpu_name: NAME` into a facts.yaml beside it"),
         ({}, "gpu_name: NVIDIA H9000\n", "the peak of NVIDIA H9000 is not known"),
@@ -171,7 +171,7 @@ def test_a_torchtitan_log_tells_ranks_model_precision_and_device(tmp_path: Path)
     assert "the log reports 40.00 % MFU, -2.4 % from this" in utilization(run).said
     write(tmp_path / "titan.log", (tmp_path / "titan.log").read_text().replace("[]}", "['float8']}"))
     (quantized,) = read_runs([tmp_path])
-    assert m.MFU not in quantized.values, "of what arithmetic its products are nobody said"
+    assert m.MFU not in quantized.values, "the arithmetic of its products is unknown"
 
 
 def test_a_nanotron_log_tells_its_model_and_its_ranks(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_nanotron_log_tells_its_model_and_its_ranks(tmp_path: Path) -> None:
 
 
 def nemo_1(path: Path, old: str = "", new: str = "") -> RunResult:
-    """NeMo's run of 16 sequences a step on 16 ranks, as a log tells it."""
+    """Return NeMo's run of 16 sequences a step on 16 ranks, read from a log."""
     text = (SAMPLES / "nemo_configuration.txt").read_text()
     assert old in text
     write(path / "job.out", text.replace(old, new))
@@ -242,7 +242,7 @@ def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(t
     write(tmp_path / "model.yaml", (SAMPLES / "nemo_model.yaml").read_text())
     write(tmp_path / "facts.yaml", f"{H100}precision: bf16\n")
     (run,) = read_runs([tmp_path])
-    # As many as NeMo says in the log.
+    # The number that NeMo prints in the log.
     assert run.plan["parameters"] == 16_976
     assert run.ranks == 1
     assert "no MFU" in utilization(run).said[0]

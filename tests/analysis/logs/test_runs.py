@@ -1,4 +1,4 @@
-"""Other people's logs as runs of the report: what is measured of them, what is compared, and what is said of them."""
+"""Logs of other programs as runs of the report: their measurements, comparisons and warnings."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_what_no_parser_knows_is_listed_and_nothing_is_said_of_it(tmp_path: Path
     assert "<code>weights.bin</code>" in html
 
 
-# Of the manifest that AIPerf 0.13.0 wrote beside the samples, what names files.
+# The part of the manifest that AIPerf 0.13.0 wrote beside the samples that names files.
 PHASES = [
     {
         "phase_kind": kind,
@@ -345,7 +345,7 @@ def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) 
     assert row["ended_by"] == "out_of_host_memory"
 
 
-# What is no log: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
+# Files that are not logs: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
 NO_LOGS = ("README.md", ".ini", ".yaml", ".sh", ".slurm", "/stderr", "package_checker_params", "_storage_report.json",
            "per_epoch_stats.json", "slurm_source_strings.txt")  # fmt: skip
 # The excerpt ends before its first row or step.
@@ -388,7 +388,7 @@ def test_errors_in_a_file_of_their_own_tell_why_the_training_beside_them_ended(
     assert run.used
     (ended,) = failures([run]).values()
     assert ended.proof == f"{errors}:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
-    assert failures([one(log)]) == {}, "without that file nothing tells"
+    assert failures([one(log)]) == {}, "without that file there is no evidence"
 
 
 def test_a_traceback_beside_a_training_may_be_one_that_it_went_on_after(tmp_path: Path) -> None:

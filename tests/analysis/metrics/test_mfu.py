@@ -1,4 +1,4 @@
-"""MFU and HFU: the published numbers again, what has none and why, and that nothing impossible is shown."""
+"""MFU and HFU: published numbers reproduced, the reasons for a missing one, and no impossible values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LLAMA2_7B = Model(
     vocab_size=32000,
     max_sequence_length=4096,
 )
-# Of 6,738,415,616 weights the embedding has 32,000 x 4,096.
+# The embedding has 32,000 x 4,096 of the 6,738,415,616 weights.
 N = 6_607_343_616
 ATTENTION = 12 * 32 * 4096 * 4096
 

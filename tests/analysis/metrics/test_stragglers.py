@@ -1,4 +1,4 @@
-"""Stragglers: ranks and nodes that are slow in most windows are named with what they cost, and nothing else is."""
+"""Stragglers: ranks and nodes that are slow in most windows, and no others, are named with their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL_DEBUG=INFO prints: transports, interfaces, versions, variables, communicators and warnings."""
+"""The lines of NCCL_DEBUG=INFO: transports, interfaces, versions, variables, communicators and warnings."""
 
 from __future__ import annotations
 

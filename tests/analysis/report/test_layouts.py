@@ -1,4 +1,4 @@
-"""Layouts in the report: which are compared, what a rank of each holds and sends, and that absent stays absent."""
+"""Layouts in the report: the compared ones, memory and communication of a rank, and absent values that stay absent."""
 
 from __future__ import annotations
 

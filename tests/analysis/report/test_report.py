@@ -1,4 +1,4 @@
-"""The report: what the page says, that it stands alone, and that text from files stays text."""
+"""The report: the text of the page, its independence of other files, and text from files that stays text."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_reporting_imports_no_torch(tmp_path: Path) -> None:
     assert answer.stdout.strip() == "False"
 
 
-# --- what the page says ----------------------------------------------------------------------------------------
+# --- text of the page ------------------------------------------------------------------------------------------
 
 
 def test_the_page_has_its_parts_in_order(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_figure_that_would_be_empty_is_a_sentence(tmp_path: Path) -> None:
 def test_only_weak_scaling_has_no_speedup_for_being_weak(tmp_path: Path) -> None:
     finished_run(tmp_path / "weak", a_run("a", weak=True))
     assert "no speedup is given for weak scaling" in page_of(tmp_path / "weak").text
-    # Its batch is not told, so that nobody knows which scaling it is.
+    # Its batch is unknown, and so is its kind of scaling.
     log = SAMPLES / "paddleclas_2_4.txt"
     page = Page(report([log], tmp_path / "out").read_text(encoding="utf-8"))
     assert "no speedup, because no line has points of different rank counts." in page.text

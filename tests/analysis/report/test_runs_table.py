@@ -1,4 +1,4 @@
-"""Reading run directories: what is measured, what is not used and why, and how a row is written."""
+"""Reading run directories: measured values, unused runs with the reason, and the cells of a row."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_after_a_resume_the_later_record_of_a_step_replaces_the_earlier(tmp_path
 def test_the_first_steps_of_every_attempt_are_not_steady(tmp_path: Path) -> None:
     resumed(prepared(tmp_path, a_run(steps=8)))
     run = only(tmp_path)
-    # Of attempt 1 step 3 (4 and 5 were replaced), of attempt 2 steps 6 to 8.
+    # Step 3 of attempt 1 (4 and 5 were replaced), steps 6 to 8 of attempt 2.
     assert run.steady_steps == 4
     assert run.values[m.TOKENS_PER_S] == 4 * 1024 / (0.5 + 3 * 0.25)
 

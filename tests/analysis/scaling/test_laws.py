@@ -1,4 +1,4 @@
-"""Fits: laws recovered from points that follow them, what is refused, and what the page says of them."""
+"""Fits: laws recovered from points that follow them, refused fits, and the text of the page."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_doubtful_point_does_not_enter_a_fit(tmp_path: Path) -> None:
     assert dotted["y"][-1] == pytest.approx(8 * 1024)
 
 
-# --- what the page says ----------------------------------------------------------------------------------------
+# --- text of the page ------------------------------------------------------------------------------------------
 
 
 def amdahl_sweep(path: Path, ranks: tuple[int, ...] = (1, 2, 4, 8, 16)) -> None:

@@ -1,4 +1,4 @@
-"""The doctor on login nodes: what it says of a real Slurm, and of made-up ones with every flaw."""
+"""The doctor on login nodes: its findings on a real Slurm, and on made-up ones with every flaw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's job: what real processes see of each other, what is said of every flaw, and the whole of it in Slurm."""
+"""The doctor's job: facts that real processes collect, the finding on every flaw, and a whole job in Slurm."""
 
 from __future__ import annotations
 

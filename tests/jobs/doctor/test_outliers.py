@@ -1,4 +1,4 @@
-"""Which of many pairs of nodes are slow: rules that hold for whatever bandwidths, and what is said of them."""
+"""Slow pairs of nodes: rules that hold for all bandwidths, and the findings about them."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def networks(most_slow: int) -> st.SearchStrategy[tuple[Pairs, set[str]]]:
 def test_a_minority_of_slow_nodes_is_named_and_nobody_else(network: tuple[Pairs, set[str]]) -> None:
     pairs, slow = network
     assert set(slow_nodes(pairs)) == slow
-    assert slow_pairs(pairs) == {}, "pairs of a slow node are not told again"
+    assert slow_pairs(pairs) == {}, "pairs of a slow node are not reported again"
 
 
 @given(networks(most_slow=0), st.data())
 def test_a_slow_pair_of_sound_nodes_is_named_as_a_pair(network: tuple[Pairs, set[str]], data: st.DataObject) -> None:
     pairs, _ = network
-    # Of three nodes, those of a slow pair are fast with the third.
+    # With three nodes, those of a slow pair are fast with the third.
     pair = data.draw(st.sampled_from(sorted(pairs)))
     slowed = pairs | {pair: pairs[pair] / 3}
     assert slow_nodes(slowed) == {}
@@ -70,7 +70,7 @@ def test_two_nodes_alone_cannot_tell_which_is_slow() -> None:
     assert slow_pairs({}) == {}
 
 
-# --- what is said of them ------------------------------------------------------------------------------------
+# --- findings ------------------------------------------------------------------------------------------------
 
 
 def findings(speeds: dict[str, dict[str, float]], *overrides: str, backend: str = "nccl", ways: tuple[str, ...] = (),

@@ -1,4 +1,4 @@
-"""Every legal product of parallelisms computes what one process computes; what is not legal is refused with words."""
+"""Every legal product of parallelisms computes the losses of one process; illegal ones are refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The NeMo engine: Megatron computes what the native engine does, under every parallelism, and refuses the rest.
 
-The runs are NeMo's own on a CPU, by the shim in tests/support/nemo; what they say of is arithmetic, not GPUs' kernels.
+The runs are NeMo's own on a CPU, by the shim in tests/support/nemo; they prove arithmetic, not GPUs' kernels.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(nemo: Nemo, tmp_
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """What adapters are trained on."""
+    """Return a run of the native engine; adapters are trained on its weights."""
     return native(tmp_path_factory.mktemp("start"), "job.export=true")
 
 
@@ -335,7 +335,7 @@ def test_adapters_resume_from_a_checkpoint_without_the_weights_under_them(
 
 
 def weights(run: RunDir) -> dict[str, torch.Tensor]:
-    """What a run exported."""
+    """Return the exported weights of a run."""
     state: dict[str, torch.Tensor] = torch.load(run.export / "lit_model.pth", weights_only=True)
     return state
 

@@ -1,4 +1,4 @@
-"""What every product of parallelisms must keep right beside the loss: weights in and out, models, settings, record."""
+"""Properties of every product of parallelisms beside the loss: weights in and out, models, settings, record."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ FEW_MODELS = {"tied embeddings", "mixture of experts"}
 def test_every_kind_of_model_trains_the_same_under_all_parallelisms(model: str, tmp_path: Path) -> None:
     overrides = MODELS[model]
     expected = steps(done(tmp_path / "one", *ONE, *overrides))
-    # What is tied cannot be on two stages.
+    # Tied weights cannot be on two stages.
     product = ("parallelism=tp_fsdp", "ranks_per_node=4") if "tied" in model else ALL
     run = done(tmp_path / "all", *product, *overrides, "job.export=true")
     assert_equal(steps(run), expected)
@@ -259,7 +259,7 @@ CHOICES = st.tuples(
 
 
 def refusal(overrides: tuple[str, ...]) -> str | None:
-    """What composition says against the choices, or None."""
+    """Return the refusal of the choices by composition, or None."""
     try:
         compose([*SMALL, *DEEP, *overrides], multirun=False)
     except ConfigError as error:

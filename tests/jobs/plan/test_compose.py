@@ -15,7 +15,7 @@ from jobs.rundir import dump_run, load_run
 from jobs.schema import LauncherKind, Sharding, Strategy
 from tests.support.composing import CONF, one, options
 
-# What the files leave to the user.
+# Values that the files leave to the user.
 FILL_IN = {"data.path": "given.json", "cluster.account": "given"}
 
 
@@ -32,7 +32,7 @@ def refusal(*overrides: str, multirun: bool = False) -> str:
     return str(caught.value)
 
 
-# What some files cannot be without.
+# Values that some files require.
 NEEDS = {
     "single": ("ranks_per_node=1",),
     "tp_pp": ("nodes=2",),

@@ -75,7 +75,7 @@ def test_of_ranks_that_are_equally_slow_none_is_named(tmp_path: Path, monkeypatc
     assert found_in(trained(tmp_path, "ddp", windows=10)) == []
 
 
-# --- what is told of a window ----------------------------------------------------------------------------------
+# --- the event of a window -------------------------------------------------------------------------------------
 
 
 def grid(*, nodes: int, ranks_per_node: int, pp: int = 1, tp: int = 1) -> Layout:

@@ -1,4 +1,4 @@
-"""By which ways collectives travel: what NCCL tells, what a run records of it, and who is warned."""
+"""Transports of collectives: NCCL's log, the record of a run, and the warnings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.campaigns import SLOWER, leaderboard_of, pairs
 from tests.support.fake_runs import a_run, event, finished_run
 from tests.support.real_run import events, make_run, printed, train
 
-# Two of four ranks on two nodes, as NCCL 2.26 tells it; of rank 0 the network, of rank 1 the way inside the node.
+# Two of four ranks on two nodes, as NCCL 2.26 logs them: rank 0 over the network, rank 1 inside the node.
 RANK_0 = """\
 NCCL version 2.26.2+cuda12.8
 node1:700:731 [0] NCCL INFO NET/IB : No device found.
@@ -80,7 +80,7 @@ def test_a_run_of_several_ranks_records_once_an_attempt_how_they_talk(ranks: int
     assert list(run.path.glob("nccl-*")) == []
 
 
-# --- what a report says of it ------------------------------------------------------------------------------------
+# --- in a report -------------------------------------------------------------------------------------------------
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -128,7 +128,7 @@ def test_an_event_that_anybody_wrote_does_not_break_a_report(ways: object, tmp_p
     assert len(rows(tmp_path)) == 1
 
 
-# --- what a leaderboard says of it -------------------------------------------------------------------------------
+# --- in a leaderboard --------------------------------------------------------------------------------------------
 
 
 def sent_by(campaign: Path, pattern: str, *ways: str) -> None:

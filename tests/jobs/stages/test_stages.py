@@ -1,4 +1,4 @@
-"""Stages around training: jobs that wait for each other, never for ever, and say what came of them."""
+"""Stages around training: jobs that wait for each other, never for ever, and record their outcome."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_e
 
 
 def submitted(sweep: SweepDir) -> list[tuple[str, str | None]]:
-    """What went to Slurm, in order: stage (train for a run) and run."""
+    """Return the submissions to Slurm in order: stage (train for a run) and run."""
     return [
         (record.get("stage", "train"), record.get("run"))
         for record in read_records(sweep.submissions)
@@ -275,7 +275,7 @@ class TestOnSlurm:
         assert found == ["prepare: cancelled", "evaluate: 2 cancelled", "report: cancelled"]
         assert {item.state for item in states(SweepDir(tmp_path / "s"))} == {State.cancelled}
 
-        # Ended by hand, a stage has no words of its own; what waited for it is gone all the same, and says why.
+        # A stage that was ended by hand records nothing; the stages that waited for it are cancelled, with the reason.
         assert main(["submit", *(o for o in chained(tmp_path, *later, "sweep=t") if o != "sweep=s")]) == 0
         other = SweepDir(tmp_path / "t")
         subprocess.run(["scancel", job_of(other, "prepare")], check=True)

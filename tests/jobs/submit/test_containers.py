@@ -1,4 +1,4 @@
-"""Containers: what pyxis and apptainer are told, and that a run finishes through either of them."""
+"""Containers: the arguments of pyxis and apptainer, and a run that finishes through each of them."""
 
 from __future__ import annotations
 

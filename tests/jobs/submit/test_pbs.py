@@ -1,4 +1,4 @@
-"""launcher=pbs_script: the job script is what it was, valid shell, and trains where PBS's two promises are kept.
+"""launcher=pbs_script: the job script is unchanged, valid shell, and trains under PBS's two promises.
 
 The golden files are written again by `SLURMSCALE_UPDATE_GOLDEN=1 python -m pytest tests/jobs/submit/test_pbs.py`.
 """

@@ -97,7 +97,7 @@ def test_a_pilot_that_its_partition_can_never_run_is_refused_and_not_queued(
     assert not (tmp_path / "s").exists()
 
 
-# --- what Slurm is told --------------------------------------------------------------------------------------
+# --- requests to Slurm ---------------------------------------------------------------------------------------
 
 
 def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_path: Path) -> None:

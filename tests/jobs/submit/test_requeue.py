@@ -85,7 +85,7 @@ def test_a_node_that_failed_twice_is_avoided_by_every_run_of_the_sweep(tmp_path:
     failed(second, FailureCause.lost_peer, rank=0, node="node01")
     found = decided(second)
     assert found is not None
-    assert found.avoided == ["node03"], "a rank that lost another one says nothing against its own node"
+    assert found.avoided == ["node03"], "a rank that lost another one does not incriminate its own node"
 
 
 def test_a_time_limit_without_progress_is_not_tried_again(tmp_path: Path) -> None:
