@@ -16,8 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from analysis.compare.campaign_rules import Baseline, Rules, breaches
 from analysis.compare.core import Ratio, matched
-from analysis.compare.rules import Baseline, Rules, breaches
 from analysis.intervals import CONFIDENCE
 from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys

@@ -17,7 +17,7 @@ from analysis.failures.runs import Failure
 from analysis.formatting import per_second, plural, shown
 from analysis.logs.facts import SWITCHES
 from analysis.metrics.mfu import utilization
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift
 from analysis.report.sections.stragglers import ranks_straggle
 from analysis.run import FACTS_FILE, RunResult

@@ -19,7 +19,7 @@ import pandas as pd
 from analysis.failures.runs import Failure
 from analysis.formatting import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.metrics.communication import axis_order, degrees
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.sections.checkpoints import failures, written
 from analysis.report.sections.goodput import lost_words
 from analysis.run import RunResult

@@ -18,7 +18,7 @@ from typing import Any
 
 from analysis.formatting import plural
 from analysis.intervals import Spread
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import canonical
 from jobs import metrics as m

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, title
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.figures.bars import MOST_BARS, stacked
 from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side

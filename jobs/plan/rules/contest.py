@@ -1,4 +1,4 @@
-"""Rules of a contest, checked before a run starts; analysis.compare.rules judges what the run did."""
+"""Rules of a contest, checked before a run starts; analysis.compare.campaign_rules judges what the run did."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import report
 from analysis.run import RunResult

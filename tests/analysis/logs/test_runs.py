@@ -12,7 +12,7 @@ import pytest
 
 from analysis.failures.runs import failures
 from analysis.load.discover import read, read_runs
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import build, page, report
 from analysis.report.runs_table import rows_of, to_csv
