@@ -37,7 +37,7 @@ def told(runs: Sequence[RunResult]) -> list[RunResult]:
 
 def goodput_bars(groups: Sequence[Group]) -> list[Figure]:
     """Return the goodput of runs as bars; no figure if no run was restarted."""
-    runs = [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
+    runs = [run for group in groups for run in group.repeats]
     bars = told(runs)[::-1]
     if not bars:
         return []

@@ -46,7 +46,7 @@ def spent(runs: Sequence[RunResult]) -> list[Metric]:
 
 def startup_bars(groups: Sequence[Group]) -> list[Figure]:
     """Return the start-up of runs as bars; no figure if no run recorded it."""
-    runs = [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
+    runs = [run for group in groups for run in group.repeats]
     bars = told(runs)[::-1]
     if not bars:
         return []
