@@ -16,7 +16,6 @@ from analysis.compare.loss import loss_gaps
 from analysis.failures.runs import Failure
 from analysis.formatting import per_second, plural, shown
 from analysis.logs.facts import SWITCHES
-from analysis.metrics.mfu import utilization
 from analysis.parsers import metrics as a
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift
 from analysis.report.sections.stragglers import ranks_straggle
@@ -84,7 +83,7 @@ def first_of(sentences: list[str], rest: str) -> list[str]:
 
 def above_the_peak(runs: list[RunResult]) -> list[str]:
     """Report runs whose FLOP/s exceed the peak of their devices."""
-    sentences = [text for run in runs if (text := utilization(run).impossible) is not None]
+    sentences = [run.utilization.impossible for run in runs if run.utilization and run.utilization.impossible]
     return first_of(sentences, "Further runs whose utilization is impossible")
 
 
