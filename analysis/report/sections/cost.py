@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from analysis.formatting import plural, shown, significant, title
+from analysis.formatting import listed, plural, shown, significant, title
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
 from analysis.report.figures.style import Section
 from analysis.run import DEVICES, RunResult, hardware
@@ -103,9 +103,7 @@ def energy_words(energy: Energy) -> str:
         were = "was" if energy.expected == 1 else "were"
         words += f", though {plural(energy.expected, 'device')} {were} expected"
     if energy.left_out:
-        named = ", ".join(energy.left_out[:MOST_NAMED])
-        more = f" and {len(energy.left_out) - MOST_NAMED:,} more" if len(energy.left_out) > MOST_NAMED else ""
-        words += f"; left out, without a reading from that time: {named}{more}"
+        words += f"; left out, without a reading from that time: {listed(energy.left_out, MOST_NAMED)}"
     return words
 
 
