@@ -91,7 +91,7 @@ class Baseline:
 
 
 def breaches(run: RunResult, baseline: Baseline) -> list[str]:
-    """Return why a run does not count, the plainest reason first; empty if it counts."""
+    """Return the reasons that a run does not count, the plainest first; empty if it counts."""
     if not run.used:
         return [str(run.reason)]
     found = [

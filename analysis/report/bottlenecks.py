@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.formatting import plural, shown, significant, unit
 from analysis.report.headline import farthest, fastest, headline_line, prefix
 from analysis.report.sections.goodput import lost_words
 from analysis.report.sections.stragglers import cost, who
-from analysis.run import RunResult
 from analysis.scaling.groups import STRONG, Group, Point, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of
 from jobs import metrics as m
@@ -166,7 +165,7 @@ RULES = (growth, straggler, traffic, slow_steps, time_without_steps)
 
 def restarts(groups: Sequence[Group]) -> list[str]:
     """Report the restarts and the lowest goodput."""
-    runs = every_run(groups)
+    runs = [run for group in groups for run in group.repeats]
     known = [run for run in runs if run.attempts > 1 and m.GOODPUT in run.values]
     if not known:
         return []
@@ -179,11 +178,6 @@ def restarts(groups: Sequence[Group]) -> list[str]:
 
 
 # --- words -----------------------------------------------------------------------------------------------------
-
-
-def every_run(groups: Iterable[Group]) -> list[RunResult]:
-    """Return the runs of all points, with doubted ones, each once."""
-    return [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
 
 
 def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:

@@ -71,6 +71,11 @@ class Point:
         return self.runs == self.doubted
 
     @property
+    def repeats(self) -> tuple[RunResult, ...]:
+        """Every repeat once, whether its loss is believed or not."""
+        return tuple(dict.fromkeys(self.runs + self.doubted))
+
+    @property
     def place(self) -> str:
         """The point as text: `2 ranks on 1 node`."""
         return plural(self.ranks, "rank") + (f" on {plural(self.nodes, 'node')}" if self.nodes else "")
@@ -123,6 +128,11 @@ class Group:
     def runs(self) -> list[RunResult]:
         """The runs that its points rest on."""
         return [run for point in self.points for run in point.runs]
+
+    @property
+    def repeats(self) -> list[RunResult]:
+        """Every run of its points, whether its loss is believed or not."""
+        return [run for point in self.points for run in point.repeats]
 
     @property
     def unequal_work(self) -> str | None:

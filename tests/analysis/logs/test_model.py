@@ -80,7 +80,7 @@ def test_heads_are_grouped_and_experts_counted_only_where_the_arguments_say_so(t
     )  # fmt: skip
     # Mixtral 8x7B.
     assert experts.plan["parameters"] == 46_702_792_704
-    assert "N = 12,748,853,248" in " ".join(utilization(experts).said)
+    assert "N = 12,748,853,248" in " ".join(utilization(experts).explanation)
 
 
 def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_embedding(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_emb
     run = log(tmp_path, **dict.fromkeys(later, UNREPORTED), ffn_hidden_size=16384, params_dtype="torch.float16")
     assert run.setting("model.tie_embeddings") is True
     assert run.plan["parameters"] == pytest.approx(32 * 12 * 4096**2 + 32000 * 4096, rel=1e-3)
-    assert "dense float16" in " ".join(utilization(run).said)
+    assert "dense float16" in " ".join(utilization(run).explanation)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_with_any_number_missing_there_is_no_mfu_but_the_reason(
 ) -> None:
     run = log(tmp_path, facts=facts, **changed)
     assert m.MFU not in run.values
-    assert utilization(run).said == [f"no MFU: {why}"]
+    assert utilization(run).explanation == [f"no MFU: {why}"]
 
 
 def test_above_the_peak_is_an_error_that_names_its_inputs_and_is_not_used(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_torchtitan_log_tells_ranks_model_precision_and_device(tmp_path: Path)
     assert run.ranks == 8
     flops = 6 * (8_030_261_248 - 128256 * 4096) + 12 * 32 * 4096 * 8192
     assert run.values[m.MFU] == pytest.approx(flops * 7000 / 989e12)
-    assert "the log reports 40.00 % MFU, -2.4 % from this" in utilization(run).said
+    assert "the log reports 40.00 % MFU, -2.4 % from this" in utilization(run).explanation
     write(tmp_path / "titan.log", (tmp_path / "titan.log").read_text().replace("[]}", "['float8']}"))
     (quantized,) = read_runs([tmp_path])
     assert m.MFU not in quantized.values, "the arithmetic of its products is unknown"
@@ -232,7 +232,7 @@ def test_a_nemo_log_has_the_mfu_of_the_configuration_that_it_prints(tmp_path: Pa
 def test_a_nemo_log_without_one_of_them_has_no_mfu_but_the_reason(old: str, new: str, why: str, tmp_path: Path) -> None:
     run = nemo_1(tmp_path, old, new)
     assert m.MFU not in run.values
-    (message,) = utilization(run).said
+    (message,) = utilization(run).explanation
     assert why in message
 
 
@@ -245,8 +245,8 @@ def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(t
     # The number that NeMo prints in the log.
     assert run.plan["parameters"] == 16_976
     assert run.ranks == 1
-    assert "no MFU" in utilization(run).said[0]
-    assert "tokens/s" in utilization(run).said[0], "samples may be padded"
+    assert "no MFU" in utilization(run).explanation[0]
+    assert "tokens/s" in utilization(run).explanation[0], "samples may be padded"
     write(tmp_path / "job.out", log.replace(" | train_step", " | tokens_per_sec_per_gpu: 1.28e+03 | train_step"))
     (run,) = read_runs([tmp_path])
     weights = 16_976 - 384 * 16

@@ -321,9 +321,9 @@ def test_the_csv_has_every_run_used_or_not_in_full_precision(tmp_path: Path) -> 
     assert (idle["name"], idle["tokens_per_s"], idle["not_used_because"]) == ("idle", "", "never started")
 
 
-def test_measured_columns_are_named_by_the_registry() -> None:
+def test_every_metric_of_a_run_is_a_column_under_its_own_name() -> None:
     assert all(column.name == column.metric.name for column in COLUMNS if column.metric)
-    assert {metric.name for metric in m.ATTEMPT_METRICS} <= {column.name for column in COLUMNS}
+    assert {*m.RUN_METRICS, *m.ATTEMPT_METRICS, *m.EVALUATION_METRICS} <= {column.metric for column in COLUMNS}
 
 
 def test_column_names_are_unique() -> None:
