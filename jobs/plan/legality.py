@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, layout, values
+from jobs.plan.rules import batch, contest, layout, native, values
 from jobs.plan.rules.litgpt import LITGPT
-from jobs.plan.rules.native import NATIVE
 from jobs.plan.rules.nemo import unsupported as unsupported_by_nemo
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
@@ -57,7 +56,7 @@ def engine_rules(run: Run) -> tuple[Rule, ...]:
     """Return the rules of the run's engine."""
     match run.engine.kind:
         case EngineKind.native:
-            return NATIVE
+            return native.RULES
         case EngineKind.nemo:
             return (unsupported_by_nemo,)
         case EngineKind.litgpt:
@@ -66,4 +65,5 @@ def engine_rules(run: Run) -> tuple[Rule, ...]:
 
 def warnings(run: Run) -> list[str]:
     """Return warnings: settings that run, but are rarely intended."""
-    return [sentence for rule in (*layout.WARNINGS, *values.WARNINGS, *contest.WARNINGS) if (sentence := rule(run))]
+    rules = (*layout.WARNINGS, *values.WARNINGS, *native.WARNINGS, *contest.WARNINGS)
+    return [sentence for rule in rules if (sentence := rule(run))]

@@ -279,16 +279,6 @@ def updates_are_rounded(run: Run) -> str | None:
     return None
 
 
-def float8_is_not_compiled(run: Run) -> str | None:
-    """Warn of float8 without compilation, which fuses its casts and scales."""
-    if run.engine.float8 and not run.engine.compile:
-        return (
-            "engine.float8=true without engine.compile=true: casts and scales are kernels of their own then, and it "
-            "may well be slower than bfloat16."
-        )
-    return None
-
-
 VALUES: tuple[Rule, ...] = (
     config_holds_no_secret,
     counts_are_positive,
@@ -311,5 +301,4 @@ WARNINGS: tuple[Rule, ...] = (
     nodes_are_emulated,
     no_bfloat16_units,
     updates_are_rounded,
-    float8_is_not_compiled,
 )
