@@ -48,4 +48,4 @@ def pipeline_is_filled(run: Run) -> str | None:
     return None
 
 
-BATCH: tuple[Rule, ...] = (global_batch_is_whole, pipeline_is_filled)
+RULES: tuple[Rule, ...] = (global_batch_is_whole, pipeline_is_filled)

@@ -219,7 +219,7 @@ def tensor_crosses_nodes(run: Run) -> str | None:
     return None
 
 
-GRID: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     sharding_goes_with_fsdp,
     gathering_ahead_needs_shards,
     tensor_divides_matrices,

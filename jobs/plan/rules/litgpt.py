@@ -144,7 +144,7 @@ def optimizer_is_whole(run: Run) -> str | None:
     return None
 
 
-LITGPT: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     ranks_only_shard,
     nodes_have_gpus,
     adapters_have_instructions,

@@ -10,11 +10,6 @@ from jobs.schema import Precision, Run, Schedule, StageSplit, Strategy
 SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])
 
 
-def unsupported(run: Run) -> str | None:
-    """Return why NeMo cannot execute this run, or None."""
-    return next((sentence for rule in RULES if (sentence := rule(run))), None)
-
-
 def weights_are_replicated(run: Run) -> str | None:
     """Refuse FSDP: Megatron's data parallelism replicates weights and shards the optimizer state."""
     if run.parallelism.strategy is Strategy.fsdp:

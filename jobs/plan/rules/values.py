@@ -279,7 +279,7 @@ def updates_are_rounded(run: Run) -> str | None:
     return None
 
 
-VALUES: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     config_holds_no_secret,
     counts_are_positive,
     hyperparameters_are_in_range,
@@ -292,7 +292,7 @@ VALUES: tuple[Rule, ...] = (
     service_units_are_positive,
     fits_cluster,
     fits_pilot,
-    *stages.CHAIN,
+    *stages.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (
     nothing_is_steady,

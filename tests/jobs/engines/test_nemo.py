@@ -23,7 +23,6 @@ from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, layout_of
 from jobs.plan.compose import compose
-from jobs.plan.rules.nemo import unsupported
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
@@ -447,7 +446,6 @@ def test_the_published_runs_compose_and_can_be_looked_at_before_they_are_submitt
     run = compose([f"experiment={experiment}"], multirun=False)[0].run
     layout = layout_of(run)
     assert ((layout.pp, layout.dp, layout.tp), accumulation(run)) == (degrees, micro_batches)
-    assert unsupported(run) is None
     assert submit([f"experiment={experiment}", "launcher=dry", f"runs_dir={tmp_path}"], multirun=False, wait=False) == 0
     shown = capsys.readouterr().out
     assert f"#SBATCH --nodes={run.nodes}" in shown
