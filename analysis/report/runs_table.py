@@ -27,8 +27,8 @@ from analysis.scaling.cost import reference_cost, relative_cost
 from analysis.scaling.groups import Group, Point, compared
 from analysis.untrusted import lookup
 from jobs import metrics as m
-from jobs.layout import AXES, Axis
 from jobs.metrics import Metric
+from jobs.parallelism import AXES, Axis
 
 
 @dataclass(frozen=True)

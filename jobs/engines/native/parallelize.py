@@ -34,8 +34,9 @@ from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
-from jobs.layout import AXIS_NAMES, CP, PP, TP, Layout, sequence_parallel
+from jobs.layout import Layout, sequence_parallel
 from jobs.metrics import Metric
+from jobs.parallelism import AXIS_NAMES, CP, PP, TP
 from jobs.schema import Kernels, Precision, Run
 
 

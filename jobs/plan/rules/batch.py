@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jobs.layout import accumulation, data_degree
+from jobs.parallelism import Schedule
 from jobs.plan.rules.rule import Rule, either, multiples_near
-from jobs.schema import Run, ScalingMode, Schedule
+from jobs.schema import Run, ScalingMode
 
 ROUNDS = (Schedule["Interleaved1F1B"], Schedule["InterleavedZeroBubble"])
 

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from jobs.layout import DP_SHARD, SHARD_GROUP_AXES, degree_of, frees_weights
+from jobs.layout import degree_of, frees_weights
+from jobs.parallelism import DP_SHARD, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.rules.rule import Rule
-from jobs.schema import (
-    ActivationCheckpointing,
-    Batching,
-    Kernels,
-    Mlp,
-    Norm,
-    Precision,
-    Run,
-    Schedule,
-    Sharding,
-    Strategy,
-    WeightsReader,
-)
+from jobs.schema import ActivationCheckpointing, Batching, Kernels, Mlp, Norm, Precision, Run, WeightsReader
 
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
 # Ada and Hopper are the first NVIDIA GPUs with float8 matrix units:
@@ -86,7 +75,7 @@ def compiled_layers_are_whole(run: Run) -> str | None:
 
 
 def gradient_sums_have_a_shard_group(run: Run) -> str | None:
-    """Require FSDP for axes whose gradients are summed in its shard group (jobs.layout.SHARD_GROUP_AXES)."""
+    """Require FSDP for axes whose gradients are summed in its shard group (jobs.parallelism.SHARD_GROUP_AXES)."""
     p = run.parallelism
     if p.strategy is Strategy.fsdp and p.sharding is not Sharding.NO_SHARD:
         return None

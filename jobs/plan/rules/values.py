@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, degree_of
+from jobs.layout import degree_of
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.rules import stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.rundir import RESERVED, is_reserved
