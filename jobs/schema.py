@@ -1,8 +1,9 @@
 """The schema: type, unit, default and meaning of every configuration key.
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
-types; jobs/plan/legality.py holds the rules between keys. A YAML file must set a key that has no default here. `None`
-(null in YAML) is the only spelling of "not set". A user sets a choice by the name of its Enum member.
+types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`. A YAML file must
+set a key that has no default here. `None` (null in YAML) is the only spelling of "not set". A user sets a choice by the
+name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import Enum
+
+from jobs.parallelism import Parallelism
 
 
 class Norm(Enum):
@@ -96,90 +99,6 @@ class Model:
     """Experts of a mixture-of-experts layer; 0: a dense model."""
     experts_per_token: int = 0
     """Experts that compute each token; 0: a dense model."""
-
-
-class Strategy(Enum):
-    """Method that keeps data-parallel replicas equal."""
-
-    single = "single"
-    """One replica, so nothing to keep equal."""
-    ddp = "ddp"
-    """Every rank holds everything; gradients are all-reduced."""
-    fsdp = "fsdp"
-    """Fully sharded data parallel; `sharding` selects the tensors."""
-
-
-class Sharding(Enum):
-    """Tensors that FSDP shards, by PyTorch's names."""
-
-    FULL_SHARD = "FULL_SHARD"
-    """Shard parameters, gradients and optimizer state over all ranks; free parameters after forward (ZeRO 3)."""
-    SHARD_GRAD_OP = "SHARD_GRAD_OP"
-    """FULL_SHARD, but keep parameters whole between forward and backward (ZeRO 2)."""
-    NO_SHARD = "NO_SHARD"
-    """Hold everything on every rank; all-reduce gradients, as DDP does."""
-    HYBRID_SHARD = "HYBRID_SHARD"
-    """FULL_SHARD within a node (or `data_shard` ranks), replicas across nodes."""
-
-
-Schedule = Enum(
-    "Schedule",
-    {
-        "GPipe": "GPipe",
-        "1F1B": "1F1B",
-        "Interleaved1F1B": "Interleaved1F1B",
-        "LoopedBFS": "LoopedBFS",
-        "InterleavedZeroBubble": "InterleavedZeroBubble",
-        "ZBVZeroBubble": "ZBVZeroBubble",
-    },
-)
-"""Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
-
-
-class StageSplit(Enum):
-    """Division of layers among pipeline stages."""
-
-    even = "even"
-    """The same number of layers in every stage."""
-    balanced = "balanced"
-    """About the same number of weights in every stage, embedding and head counted."""
-
-
-@dataclass(kw_only=True)
-class Parallelism:
-    """Division of model and batch over ranks; ranks beyond tensor x pipeline x context are data parallel."""
-
-    name: str
-    """Name of the choice in run names, tables and reports."""
-    strategy: Strategy
-    """Method that keeps data-parallel replicas equal."""
-    sharding: Sharding | None = None
-    """Tensors that FSDP shards; only with strategy=fsdp."""
-    data_replicate: int | None = None
-    """Copies of the weights that are kept equal; null: what `sharding` implies."""
-    data_shard: int | None = None
-    """Ranks of one FSDP shard group; null: what `sharding` implies."""
-    tensor: int = 1
-    """Ranks that share each matrix (TP)."""
-    sequence_parallel: bool | None = None
-    """With TP, split activations between the matrices along the sequence; null: wherever the engine can."""
-    loss_parallel: bool = True
-    """With TP, keep the logits split along the vocabulary for the loss."""
-    pipeline: int = 1
-    """Ranks that share the layers (PP)."""
-    schedule: Schedule = Schedule["1F1B"]
-    """Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
-    stages_per_rank: int | None = None
-    """Pieces of the model that a pipeline rank holds (virtual stages); null: what `schedule` implies."""
-    stage_split: StageSplit = StageSplit.even
-    """Division of layers among pipeline stages."""
-    stage_layers: list[int] | None = None
-    """Layers of every stage, first to last; null: as `stage_split` divides them."""
-    prefetch: int | None = None
-    """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
-    next layer as far as the host is ahead of the device."""
-    context: int = 1
-    """Ranks that share each sequence (CP)."""
 
 
 class Precision(Enum):

@@ -18,8 +18,8 @@ from analysis.intervals import Spread
 from analysis.scaling.groups import RATES
 from jobs import metrics as m
 from jobs.errors import ReportError
-from jobs.layout import AXIS_NAMES
 from jobs.metrics import Better, Metric
+from jobs.parallelism import AXIS_NAMES
 
 # The columns that name a point; further columns of IDENTITY are added where they distinguish points.
 NAMING = ("parallelism", "nodes", "ranks")

@@ -18,8 +18,9 @@ from analysis.report.sections.stragglers import cost, who
 from analysis.scaling.groups import STRONG, Group, Point, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of
 from jobs import metrics as m
-from jobs.layout import AXES, Layout
+from jobs.layout import Layout
 from jobs.metrics import Metric
+from jobs.parallelism import AXES
 from jobs.schema import ScalingMode
 
 # Steps are uneven if the slowest tenth takes this many times the median step.
@@ -192,7 +193,7 @@ def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:
         return False
     if not set(parts) <= grid.keys():
         return False
-    placed = Layout(nodes=point.nodes, ranks_per_node=point.ranks // point.nodes, **grid)
+    placed = Layout.by_name(point.nodes, point.ranks // point.nodes, grid)
     return any(placed.crosses_nodes(axis) for axis in AXES if axis.name in parts)
 
 

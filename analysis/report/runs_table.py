@@ -28,8 +28,8 @@ from analysis.scaling.groups import Group, Point
 from analysis.scaling.groups import compared as compared_settings
 from analysis.untrusted import lookup
 from jobs import metrics as m
-from jobs.layout import AXES, Axis
 from jobs.metrics import Metric
+from jobs.parallelism import AXES, Axis
 
 
 @dataclass(frozen=True)

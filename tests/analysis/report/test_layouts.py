@@ -23,8 +23,9 @@ from analysis.report.runs_table import rows_of, to_csv
 from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
+from jobs.parallelism import Schedule
 from jobs.rundir import RunDir, append_record
-from jobs.schema import Lora, Run, Schedule
+from jobs.schema import Lora, Run
 from tests.support.fake_runs import (
     LAYOUT_SPEEDS,
     MIB,

@@ -18,7 +18,8 @@ from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
 from analysis.report.headline import headlines
 from analysis.scaling.groups import Group, scaling_groups
-from jobs.schema import Parallelism, Precision, Run, Scaling, ScalingMode, Sharding, Strategy
+from jobs.parallelism import Parallelism, Sharding, Strategy
+from jobs.schema import Precision, Run, Scaling, ScalingMode
 from tests.support.fake_runs import a_run, finished_run, prepared, with_job
 from tests.support.measured_runs import RIGHT, SLIGHTLY_OFF, WRONG, measured_run
 

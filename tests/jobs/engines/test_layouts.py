@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from jobs.schema import Schedule
+from jobs.parallelism import Schedule
 from tests.support.layouts import TINY, matrix, quick
 from tests.support.real_run import make_run, printed, steps, train
 from tests.support.training import assert_equal

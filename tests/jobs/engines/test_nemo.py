@@ -21,9 +21,8 @@ from litgpt.model import GPT
 from analysis.metrics.goodput import account, starts_of
 from jobs import metrics as m
 from jobs.errors import ConfigError
-from jobs.layout import accumulation, layout_of
+from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import compose
-from jobs.plan.rules.nemo import unsupported
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
@@ -445,9 +444,8 @@ def test_the_published_runs_compose_and_can_be_looked_at_before_they_are_submitt
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = compose([f"experiment={experiment}"], multirun=False)[0].run
-    layout = layout_of(run)
-    assert ((layout.pp, layout.dp, layout.tp), accumulation(run)) == (degrees, micro_batches)
-    assert unsupported(run) is None
+    p = run.parallelism
+    assert ((p.pipeline, data_degree(run), p.tensor), accumulation(run)) == (degrees, micro_batches)
     assert submit([f"experiment={experiment}", "launcher=dry", f"runs_dir={tmp_path}"], multirun=False, wait=False) == 0
     shown = capsys.readouterr().out
     assert f"#SBATCH --nodes={run.nodes}" in shown

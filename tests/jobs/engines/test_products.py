@@ -15,10 +15,11 @@ from litgpt.model import GPT
 
 from jobs.errors import ConfigError
 from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, PARAMETERS_HELD
+from jobs.parallelism import Schedule, StageSplit
 from jobs.plan.compose import compose
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir, load_run
-from jobs.schema import ActivationCheckpointing, Precision, Schedule, StageSplit
+from jobs.schema import ActivationCheckpointing, Precision
 from tests.support import ring_on_cpu
 from tests.support.real_run import SMALL, events, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, write_json

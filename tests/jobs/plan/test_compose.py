@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import ConfigError
+from jobs.parallelism import Sharding, Strategy
 from jobs.plan.compose import compose
 from jobs.rundir import dump_run, load_run
-from jobs.schema import LauncherKind, Sharding, Strategy
+from jobs.schema import LauncherKind
 from tests.support.composing import CONF, one, options
 
 # Values that the files leave to the user.
@@ -303,7 +304,7 @@ def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
         assert any(word in refused for word in ("Type ", "Set ", "Use ", "Choose "))
         return
     layout = layout_of(run)
-    assert layout.dp * layout.tp * layout.pp == run.ranks
+    assert layout.dp * run.parallelism.tensor * run.parallelism.pipeline == run.ranks
     assert accumulation(run) * mbs * layout.dp == gbs
     assert run.parallelism.strategy is not Strategy.single or run.ranks == 1 or layout.dp == 1
 

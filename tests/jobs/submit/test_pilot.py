@@ -15,9 +15,9 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
+from jobs.submit.job_state import JobState
 from jobs.submit.launchers.pilot import job_script, step_command
 from jobs.submit.pilot import Turn
-from jobs.submit.slurm_commands import JobState
 from jobs.submit.states import State, decide, states
 from jobs.submit.submissions import Submission
 from tests.support.cli import printed
