@@ -63,7 +63,6 @@ class Watchdog:
         self.beat_s = min(max(BEAT_S, rank.world_size / RANKS_PER_BEAT_S), limit_s / 4)
         self.main = threading.main_thread().ident
         self.doing, self.order, self.since = "starting", 0, time.monotonic()
-        self.directory.heartbeats.mkdir(exist_ok=True)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.watch, name="watchdog", daemon=True)
         self.thread.start()
@@ -92,6 +91,7 @@ class Watchdog:
         record = {"rank": self.rank.rank, "node": node_name(), "doing": self.doing, "order": self.order,
                   "place": place(sys._current_frames().get(self.main or 0))}  # fmt: skip
         try:
+            file.parent.mkdir(exist_ok=True)
             aside = file.with_suffix(".new")
             aside.write_text(json.dumps(record))
             aside.rename(file)

@@ -21,6 +21,7 @@ from submitit import LocalExecutor
 
 from jobs import run as entry
 from jobs.failures import FailureCause, record_failure
+from jobs.output import outlive_full_disk
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
@@ -101,10 +102,11 @@ def rank_main(run_directory: str, visible_gpus: str | None) -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpus
-    entry.main(run_directory)
+    entry.submitted(run_directory)
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     # The submitting shell blocked SIGINT while it wrote its record; a child inherits the mask.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     main(sys.argv[1], json.load(sys.stdin))

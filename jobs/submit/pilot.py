@@ -21,6 +21,7 @@ from submitit.core.utils import JobPaths
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, record_failure
+from jobs.output import outlive_full_disk
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
 from jobs.schema import Run
@@ -277,6 +278,7 @@ def main(sweep_path: str, runs: int) -> None:
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     try:
         main(sys.argv[1], int(sys.argv[2]))
     except SuiteError as error:
