@@ -93,7 +93,7 @@ def fill(disk: Path) -> Path:
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(PAGE_BYTES))
-    for log in disk.glob("*.log"):
+    for log in (*disk.glob("*.log"), *disk.glob("*.out")):
         with log.open("ab") as file:
             file.write(b"\n" * (-log.stat().st_size % PAGE_BYTES))
     return filler
