@@ -189,7 +189,7 @@ class Recorder:
             self.unwritten.popleft()
 
     def write_last(self) -> None:
-        """Write the records that wait as soon as there is room; raise their OSError before the watchdog ends the run."""
+        """Write the records that wait, as soon as there is room; raise OSError before the watchdog ends the run."""
         deadline = time.monotonic() + self.run.engine.hang_timeout_s / 2
         while True:
             try:
