@@ -1,4 +1,4 @@
-"""The entry of every rank: `python -m jobs.run RUN_DIR`, or `main` called by submitit.
+"""The entry of every rank: `python -m jobs.run RUN_DIR`, or `submitted` called by submitit.
 
 Read the frozen configuration, check that the code is the submitted one, and call the workload. torch is imported only
 after these checks. A failure of any rank is written to status.jsonl with rank and node before the process ends.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import jobs
 from jobs.errors import RunDirError, before_torch_archive
 from jobs.failures import cause_of, record_failure
+from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.transport import listen_to_nccl
@@ -25,8 +27,15 @@ from jobs.secrets import redact_exception
 STDERR = 2
 
 
+def submitted(run_directory: str) -> None:
+    """Run one rank for submitit, without its result file: nothing reads it, and a full disk refuses it."""
+    main(run_directory)
+    sys.exit()
+
+
 def main(run_directory: str) -> None:
     """Run one rank of the run in this directory to its end."""
+    outlive_full_disk()
     # After a crash of a library (SIGSEGV, SIGABRT) the rank's log contains the Python stacks of all threads.
     faulthandler.enable(STDERR)
     directory = RunDir(Path(run_directory))

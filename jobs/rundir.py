@@ -29,6 +29,7 @@ truncated, and the file of a running job grows.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -228,7 +229,8 @@ def now() -> str:
 def append_record(path: Path, record: dict[str, Any]) -> None:
     """Append one JSON line in a single write, so that ranks and shells may write the same file.
 
-    An incomplete line of a killed writer is terminated first, so that only that line is lost.
+    An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError where a
+    full disk takes only a part of the line.
     """
     line = json.dumps(redacted(record), allow_nan=False, separators=(",", ":")) + "\n"
     with path.open("ab+", buffering=0) as file:
@@ -237,7 +239,10 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
             file.seek(size - 1)
             if file.read(1) != b"\n":
                 line = "\n" + line
-        file.write(line.encode())
+        data = line.encode()
+        # A line without its end of line is complete: the next writer adds it.
+        if file.write(data) < len(data) - 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:

@@ -516,6 +516,9 @@ class Launcher:
     """Most restarts of a run after a fault of the machine, or at its time limit from a checkpoint; 0: none."""
     requeue_pause_s: int = 30
     """Shortest pause before a restart after a fault; it doubles with each further one, up to half an hour."""
+    stop_before_limit_s: int | None = None
+    """Seconds before its time limit at which a run is asked to stop and save; null: 90 and the time to write two
+    checkpoints at 1 GB/s, at most a quarter of the limit."""
     pilot_nodes: int | None = None
     """Whole nodes of the one job of launcher=pilot."""
     pilot_wall_time_min: int | None = None

@@ -1,8 +1,8 @@
-"""Parameters of a model and GPU-hours of a run, by arithmetic."""
+"""Parameters of a model, checkpoint size and GPU-hours of a run, by arithmetic."""
 
 from __future__ import annotations
 
-from jobs.schema import Mlp, Model, Norm, Run
+from jobs.schema import EngineKind, Mlp, Model, Norm, Precision, Run
 
 
 def parameters(model: Model) -> int:
@@ -45,6 +45,24 @@ def layer_parameters(model: Model) -> int:
 def gated_parameters(width: int, hidden: int) -> int:
     """Return the weights of a gated feed-forward, or of one expert: gate, up and down."""
     return 3 * width * hidden
+
+
+def checkpoint_bytes(run: Run) -> int:
+    """Return the size of a checkpoint: the weights and AdamW's two moments; 0 if a run that stops writes none.
+
+    NeMo in bfloat16 adds float32 copies of the weights: 2 + 3 x 4 bytes. Adapters are small beside the base weights,
+    which their checkpoints do not contain.
+    """
+    if run.job.checkpoint_every_steps is None or run.job.lora is not None:
+        return 0
+    match run.engine.kind:
+        case EngineKind.native:
+            per_parameter = 3 * (2 if run.engine.parameters is Precision.bfloat16 else 4)
+        case EngineKind.nemo:
+            per_parameter = 14 if run.job.precision is Precision.bfloat16 else 12
+        case EngineKind.litgpt:
+            return 0
+    return per_parameter * parameters(run.model)
 
 
 def gpu_hours_limit(run: Run) -> float | None:

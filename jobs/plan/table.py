@@ -8,8 +8,9 @@ from rich.text import Text
 
 from jobs.layout import accumulation, layout_of
 from jobs.parallelism import TABLE_AXES
-from jobs.plan.cost import gpu_hours_limit, parameters
+from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
+from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, Run
 
 # Wide enough for any table: a log file must not lose columns.
@@ -65,14 +66,23 @@ def plan_notes(runs: list[Run]) -> list[str]:
     known = [value for value in hours if value is not None]
     total = f", at most {sum(known):,.1f} GPU-hours" if known else ""
     notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}"]
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        for sentence in warnings(run):
-            found.setdefault(sentence, []).append(run.name or "")
-    for sentence, names in found.items():
+        said = [("stop", sentence) for sentence in stop_notes(run)]
+        for note in [*said, *(("warning", sentence) for sentence in warnings(run))]:
+            found.setdefault(note, []).append(run.name or "")
+    for (kind, sentence), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"
-        notes.append(f"warning ({where}): {sentence}")
+        notes.append(f"{kind} ({where}): {sentence}")
     return notes
+
+
+def stop_notes(run: Run) -> list[str]:
+    """Return when the run is asked to stop, where that is earlier than for a small checkpoint."""
+    stop_s, size_gb = stop_before_limit_s(run), checkpoint_bytes(run) / 1e9
+    if stop_s <= STOP_S:
+        return []
+    return [f"{stop_s} s before the time limit, to write a checkpoint of {size_gb:,.0f} GB"]
 
 
 def duration(minutes: int) -> str:

@@ -10,6 +10,7 @@ import math
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ from jobs.runtime.startup import Startup
 from jobs.schema import Run
 
 SECONDS_BETWEEN_LINES = 5.0
+# Between two attempts to write the last records to a full disk.
+RETRY_S = 1.0
 
 
 class Recorder:
@@ -51,7 +54,7 @@ class Recorder:
         self.loop_started = 0.0
         self.step_times_s: list[float] = []
         self.save_times_s: list[float] = []
-        self.unwritten: list[tuple[Path, dict[str, Any]]] = []
+        self.unwritten: deque[tuple[Path, dict[str, Any]]] = deque()
         self.last_line = 0.0
         self.bar: Progress | None = None
 
@@ -159,6 +162,7 @@ class Recorder:
             return
         split = {metric.name: value for metric, value in self.time_split().items()}
         self.event(event, attempt=self.attempt, step=self.last_step, **fields, **split)
+        self.write_last()
         print(f"{self.run.name}: {event} at step {self.last_step} of {self.steps}", flush=True)
 
     def event(self, event: str, **fields: Any) -> None:
@@ -166,14 +170,34 @@ class Recorder:
         self.append(self.directory.status, event_record(event, **fields))
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
-        """Write a record, and earlier ones that a full disk refused; a refusal does not end training."""
+        """Write a record after those that a full disk refused; a refusal does not end training."""
+        waiting = len(self.unwritten)
         self.unwritten.append((path, record))
         try:
-            while self.unwritten:
-                append_record(*self.unwritten[0])
-                del self.unwritten[0]
+            self.write()
         except OSError as error:
-            print(f"{path}: {error.strerror}; {len(self.unwritten)} records wait for disk space", flush=True)
+            if not waiting:
+                print(f"{path}: {error.strerror}; records wait for disk space", flush=True)
+        else:
+            if waiting:
+                print(f"{waiting} records that waited for disk space are written", flush=True)
+
+    def write(self) -> None:
+        """Write the records that wait, in order; raise the OSError of the first that cannot be written."""
+        while self.unwritten:
+            append_record(*self.unwritten[0])
+            self.unwritten.popleft()
+
+    def write_last(self) -> None:
+        """Write the records that wait, as soon as there is room; raise OSError before the watchdog ends the run."""
+        deadline = time.monotonic() + self.run.engine.hang_timeout_s / 2
+        while True:
+            try:
+                return self.write()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
 
     def time_split(self) -> dict[Metric, float]:
         """Return the attempt's wall time by part; the parts sum to the total."""

@@ -63,7 +63,6 @@ class Watchdog:
         self.beat_s = min(max(BEAT_S, rank.world_size / RANKS_PER_BEAT_S), limit_s / 4)
         self.main = threading.main_thread().ident
         self.doing, self.order, self.since = "starting", 0, time.monotonic()
-        self.directory.heartbeats.mkdir(exist_ok=True)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.watch, name="watchdog", daemon=True)
         self.thread.start()
@@ -88,10 +87,11 @@ class Watchdog:
 
     def beat(self) -> None:
         """Write a heartbeat; a full disk does not end the rank."""
-        file = self.directory.heartbeats / f"rank-{self.rank.rank:05d}.json"
+        file = heartbeat(self.directory, self.rank.rank)
         record = {"rank": self.rank.rank, "node": node_name(), "doing": self.doing, "order": self.order,
                   "place": place(sys._current_frames().get(self.main or 0))}  # fmt: skip
         try:
+            file.parent.mkdir(exist_ok=True)
             aside = file.with_suffix(".new")
             aside.write_text(json.dumps(record))
             aside.rename(file)
@@ -120,14 +120,28 @@ class Watchdog:
         """Record the lagging rank if this is the first rank awake; else wait while that rank does."""
         # Time for the other ranks to detect the hang as well.
         time.sleep(2 * self.beat_s)
+        if self.a_rank_before_is_awake():
+            time.sleep(2 * self.beat_s)
+            return
         found = beats(self.directory)
         awake = [beat for beat in found if beat.silent_s < SILENT_BEATS * self.beat_s]
-        if self.rank.rank == min((beat.rank for beat in awake), default=self.rank.rank):
-            lagging, words = lagging_rank(found, awake)
-            error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}"
-            record_failure(self.directory, FailureCause.hung, rank=lagging.rank, node=lagging.node, error=error)
-        else:
-            time.sleep(2 * self.beat_s)
+        lagging, words = lagging_rank(found, awake)
+        error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}"
+        record_failure(self.directory, FailureCause.hung, rank=lagging.rank, node=lagging.node, error=error)
+
+    def a_rank_before_is_awake(self) -> bool:
+        """Return True if a rank with a lower number wrote a heartbeat lately.
+
+        Mostly rank 0 did: N ranks then look at N files, and only one rank reads all of them.
+        """
+        own = heartbeat(self.directory, self.rank.rank).stat().st_mtime
+        before = (heartbeat(self.directory, rank) for rank in range(self.rank.rank))
+        return any(file.exists() and own - file.stat().st_mtime < SILENT_BEATS * self.beat_s for file in before)
+
+
+def heartbeat(directory: RunDir, rank: int) -> Path:
+    """Return the file of a rank's last heartbeat."""
+    return directory.heartbeats / f"rank-{rank:05d}.json"
 
 
 def place(frame: FrameType | None) -> str:

@@ -17,11 +17,11 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stage_gpus, stages_of
+from jobs.plan.time_limit import stop_before_limit_s, within
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container
 
-STOP_BEFORE_LIMIT_S = 90
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
 # Options that a batch script sets itself, each with its remedy.
@@ -51,7 +51,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "qos": cluster.qos,
         "constraint": cluster.constraint,
         "time": run.wall_time_min,
-        "signal_delay_s": stop_before_limit_s(run.wall_time_min),
+        "signal_delay_s": stop_before_limit_s(run),
         "nodes": run.nodes,
         "ntasks_per_node": run.ranks_per_node,
         "gpus_per_node": run.ranks_per_node if cluster.gpus else None,
@@ -81,7 +81,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         "qos": cluster.qos,
         "constraint": cluster.constraint if same else None,
         "time": stage.wall_time_min,
-        "signal_delay_s": stop_before_limit_s(stage.wall_time_min),
+        "signal_delay_s": within(stage.wall_time_min),
         "nodes": 1,
         "ntasks_per_node": 1,
         "gpus_per_node": stage_gpus(run, name) or None,
@@ -115,11 +115,6 @@ def carried(run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
     refuse_unquotable(sweep_path(run), "runs_dir and sweep", and_percent=True)
     # wckey=None: sites that track wckeys refuse submitit's default of "submitit".
     return {key: value for key, value in wanted.items() if value is not None} | {"wckey": None}
-
-
-def stop_before_limit_s(wall_time_min: int) -> int:
-    """Return the seconds before its time limit at which a job is asked to stop and save; a quarter of a short limit."""
-    return min(STOP_BEFORE_LIMIT_S, wall_time_min * 60 // 4)
 
 
 def srun_arguments(run: Run) -> list[str]:

@@ -21,9 +21,11 @@ from submitit import LocalExecutor
 
 from jobs import run as entry
 from jobs.failures import FailureCause, record_failure
+from jobs.output import outlive_full_disk
+from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
-from jobs.submit.batch_script import code_environment, stop_before_limit_s
+from jobs.submit.batch_script import code_environment
 from jobs.submit.permissions import refuse_shared
 from jobs.submit.requeue import planned_restart
 from jobs.submit.submissions import latest_submissions, own_end
@@ -85,7 +87,7 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     executor.update_parameters(
         tasks_per_node=run.ranks,
         timeout_min=run.wall_time_min,
-        signal_delay_s=stop_before_limit_s(run.wall_time_min),
+        signal_delay_s=stop_before_limit_s(run),
         stderr_to_stdout=True,
     )
     job = executor.submit(rank_main, str(directory.path), visible_gpus)
@@ -101,10 +103,11 @@ def rank_main(run_directory: str, visible_gpus: str | None) -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpus
-    entry.main(run_directory)
+    entry.submitted(run_directory)
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     # The submitting shell blocked SIGINT while it wrote its record; a child inherits the mask.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     main(sys.argv[1], json.load(sys.stdin))

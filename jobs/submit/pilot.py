@@ -21,11 +21,13 @@ from submitit.core.utils import JobPaths
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, record_failure
+from jobs.output import outlive_full_disk
+from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_commands
-from jobs.submit.batch_script import code_environment, stop_before_limit_s
+from jobs.submit.batch_script import code_environment
 from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import (
@@ -53,7 +55,7 @@ class Turn:
     @property
     def until_stop_s(self) -> float:
         """Seconds after its start at which it is asked to stop at the latest."""
-        return self.run.wall_time_min * 60 - stop_before_limit_s(self.run.wall_time_min)
+        return self.run.wall_time_min * 60 - stop_before_limit_s(self.run)
 
     def has_time(self, now: float, stop_at: float) -> bool:
         """Return True if its whole time limit fits before all runs are asked to stop."""
@@ -88,7 +90,7 @@ class Pilot:
         )
         self.bad_nodes = self.failed_twice()
         runs = [turn.run for turn in self.waiting.values()]
-        spare_s = stop_before_limit_s(whole(runs).wall_time_min) if runs else 0
+        spare_s = stop_before_limit_s(whole(runs)) if runs else 0
         self.stop_at = time.monotonic() + slurm_commands.time_left_s(job_id) - spare_s
         self.ending = False
         """No run is started any more, and running ones are asked to stop."""
@@ -277,6 +279,7 @@ def main(sweep_path: str, runs: int) -> None:
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     try:
         main(sys.argv[1], int(sys.argv[2]))
     except SuiteError as error:

@@ -23,6 +23,7 @@ from submitit.helpers import clean_env
 
 from jobs.errors import RunDirError, SubmitError
 from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
+from jobs.output import outlive_full_disk
 from jobs.ranks import hosts, node_name, slurm_job_id
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm_commands
@@ -199,6 +200,7 @@ def printed_since_start(file: Path) -> str:
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     try:
         main(sys.argv[1])
     except (RunDirError, SubmitError) as error:

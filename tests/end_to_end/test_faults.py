@@ -24,7 +24,7 @@ from jobs.submit.states import State, states
 from tests.support.processes import job_id, ours, process_of
 from tests.support.real_run import SMALL, events, losses, make_run, train
 from tests.support.slurm.cluster import SlurmCluster
-from tests.support.training import long
+from tests.support.training import fill, long, small_disk
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -248,6 +248,21 @@ def test_a_run_does_not_notice_that_a_daemon_of_slurm_was_away(
     wait_until(lambda: subprocess.run(["scontrol", "ping"], check=False, capture_output=True).returncode == 0)
     assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
     assert len(events(run, "started")) == 1
+
+
+@pytest.mark.long
+def test_a_run_with_its_logs_on_a_full_disk_goes_on_after_a_fault(undisturbed: list[float], tmp_path: Path) -> None:
+    logs = SweepDir(tmp_path / "s").logs
+    with small_disk(logs, 2**20):
+        logs.chmod(0o700)
+        run = under_way(tmp_path)
+        fill(logs)
+        process_of(run, 1).kill()
+        finished(run)
+        wait_until(lambda: not shell("squeue", "-h", "-r"))
+        wait_until(lambda: not any(ours(process, run) for process in psutil.process_iter()))
+    assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+    assert len(events(run, "requeued")) == 1
 
 
 # --- it does not ---------------------------------------------------------------------------------------------

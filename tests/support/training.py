@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, load_run
 from tests.support.real_run import events, make_run, printed, train
+from tests.support.required import skip_or_fail
 
+PAGE_BYTES = mmap.PAGESIZE
 # Four layers, so that a pipeline has something to cut.
 DEEP = ("model.layers=4", "model.heads=8", "model.kv_heads=4", "model.head_size=8", "model.hidden_size=64")
 
@@ -77,11 +80,23 @@ def small_disk(where: Path, size_bytes: float) -> Iterator[None]:
     where.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={int(size_bytes)}", "tmpfs", str(where)]
     if subprocess.run(mount, check=False).returncode:
-        pytest.skip("this machine lets nobody mount a tmpfs")
+        skip_or_fail("this machine lets nobody mount a tmpfs")
     try:
         yield
     finally:
         subprocess.run(["umount", where], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Fill a small disk to its last page, and the last pages of the logs there; return the file that does."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(PAGE_BYTES))
+    for log in (*disk.glob("*.log"), *disk.glob("*.out")):
+        with log.open("ab") as file:
+            file.write(b"\n" * (-log.stat().st_size % PAGE_BYTES))
+    return filler
 
 
 def checkpoint_size_bytes(run: RunDir) -> int:

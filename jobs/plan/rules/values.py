@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
+from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules import stages
 from jobs.plan.rules.rule import Rule, divisors, either
+from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import Batching, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
@@ -35,6 +39,7 @@ def counts_are_positive(run: Run) -> str | None:
         "scaling.sequences_per_rank": run.scaling.sequences_per_rank,
         "data.max_samples": run.data.max_samples,
         "launcher.max_running": run.launcher.max_running,
+        "launcher.stop_before_limit_s": run.launcher.stop_before_limit_s,
         "launcher.pilot_nodes": run.launcher.pilot_nodes,
         "launcher.pilot_wall_time_min": run.launcher.pilot_wall_time_min,
         "engine.cpu_threads_per_rank": run.engine.cpu_threads_per_rank,
@@ -220,6 +225,17 @@ def fits_pilot(run: Run) -> str | None:
     return None
 
 
+def stops_within_limit(run: Run) -> str | None:
+    """Require a run to be asked to stop after its start."""
+    most = min(run.wall_time_min * 60 - 1, MOST_STOP_S)
+    if stop_before_limit_s(run) > most:
+        return (
+            f"launcher.stop_before_limit_s={run.launcher.stop_before_limit_s} is too long for wall_time_min="
+            f"{run.wall_time_min}. Set launcher.stop_before_limit_s={most} or less, or null."
+        )
+    return None
+
+
 # --- warnings ------------------------------------------------------------------------------------------------
 
 
@@ -270,6 +286,18 @@ def no_bfloat16_units(run: Run) -> str | None:
     return None
 
 
+def last_checkpoint_takes_longer(run: Run) -> str | None:
+    """Warn of a time limit that may be too short for the last checkpoint."""
+    given_s, estimated_s = stop_before_limit_s(run), needed_s(run)
+    if run.launcher.stop_before_limit_s is None and given_s < estimated_s - STOP_S:
+        return (
+            f"the last checkpoint of {checkpoint_bytes(run) / 1e9:,.0f} GB may need {estimated_s} s at 1 GB/s, and the "
+            f"run is asked to stop {given_s} s before its time limit. Set "
+            f"wall_time_min={math.ceil(estimated_s / 15)} or more, or launcher.stop_before_limit_s=SECONDS."
+        )
+    return None
+
+
 def updates_are_rounded(run: Run) -> str | None:
     """Warn of bfloat16 weights, which lose small updates."""
     if run.engine.parameters is Precision.bfloat16:
@@ -293,6 +321,7 @@ RULES: tuple[Rule, ...] = (
     service_units_are_positive,
     fits_cluster,
     fits_pilot,
+    stops_within_limit,
     *stages.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (
@@ -301,5 +330,6 @@ WARNINGS: tuple[Rule, ...] = (
     whole_rows_need_no_buckets,
     nodes_are_emulated,
     no_bfloat16_units,
+    last_checkpoint_takes_longer,
     updates_are_rounded,
 )

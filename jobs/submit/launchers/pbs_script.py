@@ -15,10 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
+from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit.batch_script import environment_lines, rank_python, stop_before_limit_s, sweep_path
+from jobs.submit.batch_script import environment_lines, rank_python, sweep_path
 from jobs.submit.container import refuse_pyxis
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 
@@ -76,7 +77,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
         nodes=run.nodes,
         ranks_per_node=run.ranks_per_node,
         ports=RENDEZVOUS_PORTS,
-        stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run.wall_time_min),
+        stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run),
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict, replace
 
 from jobs.errors import SubmitError
+from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules.rule import counted
 from jobs.plan.table import duration
 from jobs.rundir import RunDir, SweepDir
@@ -116,16 +117,19 @@ def jobs_of(runs: Runs) -> list[Runs]:
 
 
 def whole(runs: list[Run]) -> Run:
-    """Return a run that has the nodes and time of the whole job in which these runs take turns."""
-    first = runs[0]
-    assert first.launcher.pilot_nodes is not None
-    assert first.launcher.pilot_wall_time_min is not None
+    """Return a run that has the nodes and time of the whole job in which these runs take turns.
+
+    It is the one with the largest checkpoint, so that each run has the time to save at the end of the job.
+    """
+    largest = max(runs, key=checkpoint_bytes)
+    assert largest.launcher.pilot_nodes is not None
+    assert largest.launcher.pilot_wall_time_min is not None
     return replace(
-        first,
-        nodes=first.launcher.pilot_nodes,
-        ranks_per_node=max(first.cluster.ranks_per_node, *(run.ranks_per_node for run in runs)),
-        wall_time_min=first.launcher.pilot_wall_time_min,
-        cluster=replace(first.cluster, exclusive=True),
+        largest,
+        nodes=largest.launcher.pilot_nodes,
+        ranks_per_node=max(largest.cluster.ranks_per_node, *(run.ranks_per_node for run in runs)),
+        wall_time_min=largest.launcher.pilot_wall_time_min,
+        cluster=replace(largest.cluster, exclusive=True),
     )
 
 

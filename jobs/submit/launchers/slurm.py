@@ -179,7 +179,7 @@ def submit_array(sweep: SweepDir, group: Runs, after: str | None) -> list[str]:
     submitter = executor(run, sweep, starting_after(resources(run, directory.code.resolve()), after))
     try:
         with submitter.batch():
-            jobs = [submitter.submit(entry.main, str(directory.path)) for _, directory in group]
+            jobs = [submitter.submit(entry.submitted, str(directory.path)) for _, directory in group]
     except (FailedJobError, FailedSubmissionError) as error:
         refusal = slurm_commands.refusal(str(error))
         if isinstance(refusal, slurm_commands.QueueFullError):

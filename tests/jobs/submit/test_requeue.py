@@ -15,6 +15,7 @@ from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.submit.requeue import Restart, planned_restart, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 from tests.support.real_run import events, make_run, train
+from tests.support.training import long
 from tests.support.waiting import limit_s, wait_until
 
 
@@ -167,43 +168,46 @@ def test_a_killed_rank_makes_the_other_a_witness(tmp_path: Path) -> None:
     run = a_run(tmp_path, "job.steps=100000")
     process = get_context("fork").Process(target=train, args=(run,))
     process.start()
-    _signal_second_rank(run, signal.SIGKILL)
+    _signal(run, 1, signal.SIGKILL)
     process.join(limit_s(180))
     (event,) = events(run, "failed")
     assert (event["cause"], event["rank"]) == ("lost_peer", 0)
 
 
-def test_a_stopped_rank_is_named_and_stacks_and_collectives_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stopped", "witness"), [(1, 0), long(0, 1)])
+def test_a_stopped_rank_is_named_and_stacks_and_collectives_are_kept(
+    stopped: int, witness: int, tmp_path: Path
+) -> None:
     run = a_run(tmp_path, "job.steps=100000", "engine.hang_timeout_s=10")
     process = get_context("fork").Process(target=train, args=(run,))
     process.start()
-    _signal_second_rank(run, signal.SIGSTOP)
+    _signal(run, stopped, signal.SIGSTOP)
     wait_until(lambda: events(run, "failed"))
-    os.kill(_process_of(run, 1), signal.SIGKILL)
+    os.kill(_process_of(run, stopped), signal.SIGKILL)
     process.join(limit_s(180))
     (event,) = events(run, "failed")
-    assert (event["cause"], event["rank"]) == ("hung", 1)
-    assert "no progress for 10 s (engine.hang_timeout_s): rank 1 on" in str(event["error"])
+    assert (event["cause"], event["rank"]) == ("hung", stopped)
+    assert f"no progress for 10 s (engine.hang_timeout_s): rank {stopped} on" in str(event["error"])
     assert "wrote no heartbeat for" in str(event["error"])
-    assert "jobs/workloads/train.py" in (run.hangs / "restart-0/rank-00000.txt").read_text()
-    assert "all_reduce" in (run.hangs / "restart-0/rank-00000.collectives.json").read_text()
+    assert "jobs/workloads/train.py" in (run.hangs / f"restart-0/rank-0000{witness}.txt").read_text()
+    assert "all_reduce" in (run.hangs / f"restart-0/rank-0000{witness}.collectives.json").read_text()
 
 
 def test_a_rank_that_a_library_crashes_leaves_the_python_stack_in_its_log(tmp_path: Path) -> None:
     run = a_run(tmp_path, "job.steps=100000")
     process = get_context("fork").Process(target=train, args=(run,))
     process.start()
-    _signal_second_rank(run, signal.SIGSEGV)
+    _signal(run, 1, signal.SIGSEGV)
     process.join(limit_s(180))
     log = (run.path / "rank1.log").read_text()
     assert "Fatal Python error: Segmentation fault" in log
     assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', log)
 
 
-def _signal_second_rank(run: RunDir, number: signal.Signals) -> None:
-    """Send a signal to rank 1 once training is under way."""
+def _signal(run: RunDir, rank: int, number: signal.Signals) -> None:
+    """Send a signal to a rank once training is under way."""
     wait_until(lambda: run.metrics.exists() and run.metrics.read_text().count("\n") > 3)
-    os.kill(_process_of(run, 1), number)
+    os.kill(_process_of(run, rank), number)
 
 
 def _process_of(run: RunDir, rank: int) -> int:
