@@ -20,7 +20,6 @@ from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
 
-
 # Directories of checkpoints and exports that were being written or removed when their start ended, below the run's.
 UNFINISHED = ("checkpoints/.*.writing", "checkpoints/.*.removed", ".export.*writing", ".export.*removed")
 

@@ -26,7 +26,13 @@ from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime.checkpoint_directory import Saved
-from jobs.runtime.process_group import device_name, nodes_of_run, transports_of_run
+from jobs.runtime.process_group import (
+    device_name,
+    largest_of_ranks,
+    memory_peak_bytes,
+    nodes_of_run,
+    transports_of_run,
+)
 from jobs.runtime.startup import Startup
 from jobs.schema import Run
 
@@ -120,6 +126,17 @@ class Recorder:
     def superseded(self) -> bool:
         """Return True on rank 0 if another start has taken the run over; all ranks act on the maximum over all."""
         return self.writes and self.lease.is_lost()
+
+    def agreed(self, step_time_s: float, signal_number: int, device: torch.device) -> tuple[float, float, int]:
+        """Return the slowest rank's time, the fullest rank's memory, and any rank's signal, by one small all-reduce.
+
+        All ranks call it after a step; raise SupersededError on all of them if another start has taken the run over.
+        """
+        own = [step_time_s, memory_peak_bytes(device), signal_number, self.superseded()]
+        slowest_s, memory_bytes, stopping, superseded = largest_of_ranks(own, device)
+        if superseded:
+            raise self.lease.loss()
+        return slowest_s, memory_bytes, int(stopping)
 
     def transport(self, step: int) -> None:
         """Record the transports of all ranks' collectives, if known; every rank calls it."""

@@ -19,7 +19,12 @@ from jobs.errors import SubmitError
 COMMAND_TIMEOUT_S = 60
 # Accounting only adds details, so it may fail soon.
 SACCT_TIMEOUT_S = 10
-ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
+# Every other state, also one of a later Slurm, is that of a job that runs or may be started (again).
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+         "PREEMPTED", "REVOKED", "TIMEOUT"}  # fmt: skip
+# States of a job in the queue that has no nodes yet, or does not compute on them; in any other one it computes.
+WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT",
+           "STOPPED", "SUSPENDED"}  # fmt: skip
 # Not a state of Slurm: the job is not in the queue, and accounting does not know its end.
 GONE = "GONE"
 # Not a state of Slurm: the scheduler of the job does not answer.
@@ -36,6 +41,16 @@ class JobState:
     """Reason that a pending job waits, or that the state is unknown."""
     expected_start: str | None = None
     """Expected start of a pending job, if Slurm has computed it."""
+
+    @property
+    def is_alive(self) -> bool:
+        """True if the job runs, or may be started again: COMPLETING is also the state of a job before its restart."""
+        return self.state not in ENDED | {GONE, UNKNOWN}
+
+    @property
+    def waits(self) -> bool:
+        """True if the job is in the queue and does not compute."""
+        return self.state in WAITING
 
 
 class QueueFullError(SubmitError):
@@ -247,7 +262,7 @@ def accounted(job_ids: list[str]) -> dict[str, JobState]:
             found[job_id] = JobState("CANCELLED")
         elif ended is None:
             found[job_id] = JobState(GONE, unknown)
-        elif ended in ALIVE:  # sacct lags by seconds
+        elif ended not in ENDED:  # sacct lags by seconds
             found[job_id] = JobState(GONE, f"accounting still reports {ended}")
         else:
             found[job_id] = JobState(ended)

@@ -30,14 +30,13 @@ from jobs.engines.native.traffic import Traffic, parameters_held
 from jobs.layout import AXES, PP, layout_of
 from jobs.lease import Lease
 from jobs.ranks import Rank
-from jobs.runtime.checkpoint_directory import newest_readable, take_over
+from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.pace import Pace
 from jobs.runtime.prefetch import pinned, prefetch
 from jobs.runtime.process_group import (
     StopRequest,
     join,
     largest_of_ranks,
-    memory_peak_bytes,
     process_start,
     synchronize,
 )
@@ -59,9 +58,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
 
     # --- device and mesh --------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_RENDEZVOUS_TIME)
-    device = join(run, rank)
-    # Before the checkpoints are listed: from now on no earlier start can complete one.
-    take_over(lease, rank)
+    device = join(run, lease, rank)
     layout = layout_of(run)
     mesh = device_mesh(layout, device)
 
@@ -101,13 +98,8 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
             synchronize(device)
             seconds = time.perf_counter() - fence
 
-            # One small all-reduce (max): the slowest rank's time, the fullest rank's memory, any rank's signal, and
-            # the loss of the lease. All ranks see the same signal, so they stop after the same step.
-            step_time_s, memory_bytes, stopping, superseded = largest_of_ranks(
-                [seconds, memory_peak_bytes(device), stop.signal, recorder.superseded()], device
-            )
-            if superseded:
-                raise lease.loss()
+            # All ranks see the same signal, so they stop after the same step.
+            step_time_s, memory_bytes, stopping = recorder.agreed(seconds, stop.signal, device)
 
             # The last checkpoint is written in the foreground: the process ends after it.
             save_time_s, last = None, bool(stopping) or step == steps
@@ -133,7 +125,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     # --- end --------------------------------------------------------------------------------------------------
     watchdog.begins("finishing")
     if recorder.last_step < steps:
-        recorder.stopped(int(stopping))
+        recorder.stopped(stopping)
     else:
         if run.job.export:
             checkpoint.export(lease, trainer.model.gpt, dataset.tokenizer_files, tensor=layout.tp)

@@ -21,12 +21,7 @@ from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import Saved, size_bytes, take_over
-from jobs.runtime.process_group import (
-    StopRequest,
-    largest_of_ranks,
-    memory_peak_bytes,
-    synchronize,
-)
+from jobs.runtime.process_group import StopRequest, largest_of_ranks, synchronize
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
@@ -109,18 +104,11 @@ class Record(pl.Callback):
         seconds = time.perf_counter() - self.fence
         step, last = self.recorder.last_step + 1, self.recorder.steps
 
-        # One small all-reduce (max): the slowest rank's time, the fullest rank's memory, any rank's signal, and the
-        # loss of the lease.
-        step_time_s, memory_bytes, stopping, superseded = largest_of_ranks(
-            [seconds, memory_peak_bytes(self.device), self.stop.signal, self.recorder.superseded()], self.device
-        )
-        if superseded:
-            raise self.lease.loss()
-        self.stopping = int(stopping)
+        step_time_s, memory_bytes, self.stopping = self.recorder.agreed(seconds, self.stop.signal, self.device)
 
         save_time_s = None
         every = self.run.job.checkpoint_every_steps
-        if every and (step % every == 0 or step == last or stopping):
+        if every and (step % every == 0 or step == last or self.stopping):
             save_time_s = self.saved(step, trainer.strategy)
         assert self.data.current is not None
         logged = trainer.callback_metrics
@@ -134,7 +122,7 @@ class Record(pl.Callback):
             memory_bytes=memory_bytes,
             save_time_s=save_time_s,
         )
-        trainer.should_stop = bool(stopping)
+        trainer.should_stop = bool(self.stopping)
 
     @override
     def on_train_end(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -72,18 +72,24 @@ def test_a_second_start_takes_the_run_over_and_the_first_one_stops_and_leaves_no
     assert complete(run.checkpoints)[-1].name == f"step-{end['step']:08d}"
 
 
+def interrupted(final: Path, old: Lease, *, by: Lease) -> None:
+    """Write a checkpoint, while another start takes the run over and completes one of the same step."""
+    with written_aside(final, old) as writing:
+        (writing / "part").write_text("old")
+        take_over(by, FIRST)
+        assert not writing.exists()
+        with written_aside(final, by) as other:
+            (other / "part").write_text("new")
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_checkpoint_of_a_superseded_start_never_replaces_that_of_the_owner(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     final = run.checkpoints / "step-00000005"
     old, new = Lease(run), Lease(run)
     take_over(old, FIRST)
-    with pytest.raises(CheckpointError, match="has taken over this run"), written_aside(final, old) as writing:
-        (writing / "part").write_text("old")
-        take_over(new, FIRST)
-        assert not writing.exists()
-        with written_aside(final, new) as writing:
-            (writing / "part").write_text("new")
+    with pytest.raises(CheckpointError, match="has taken over this run"):
+        interrupted(final, old, by=new)
     with pytest.raises(CheckpointError, match="has taken over this run"), written_aside(final, old):
         pytest.fail("a start without the lease begins no checkpoint")
     assert (final / "part").read_text() == "new"
@@ -98,11 +104,9 @@ def test_a_start_that_slept_between_its_last_look_and_its_rename_replaces_nothin
     final = run.checkpoints / "step-00000005"
     old, new = Lease(run), Lease(run)
     take_over(old, FIRST)
-    with pytest.raises(CheckpointError, match="No such file"), written_aside(final, old):
-        take_over(new, FIRST)
-        with written_aside(final, new) as writing:
-            (writing / "part").write_text("new")
-        monkeypatch.setattr(old, "is_lost", lambda: False)
+    monkeypatch.setattr(old, "is_lost", lambda: False)
+    with pytest.raises(CheckpointError, match="No such file"):
+        interrupted(final, old, by=new)
     assert (final / "part").read_text() == "new"
 
 
