@@ -144,8 +144,8 @@ def main(sweep_path: str) -> None:
         raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot be requeued.")
     run = sweep.run(submission.run)
     job = slurm_commands.shown_job(job_id)
-    # A cancelled job stays cancelled. Slurm itself restarts a job that was requeued or lost a node; if this node was cut
-    # off, the job may already run again.
+    # A cancelled job stays cancelled. Slurm itself restarts a job that was requeued or lost a node; it may already run
+    # again if this node was cut off.
     if job["JobState"] not in {"RUNNING", "TIMEOUT"} or job.get("Restarts", "0") != str(restart_count()):
         return
     if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:

@@ -67,8 +67,8 @@ def test_of_two_jobs_that_a_person_started_on_one_run_the_earlier_one_stops(tmp_
     run = submitted(tmp_path, "launcher=script", "launcher.requeues=3")
 
     def sbatch() -> str:
-        given = ["sbatch", "--parsable", run.batch_script]
-        return subprocess.run(given, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["sbatch", "--parsable", str(run.batch_script)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     first = sbatch()
     wait_until(lambda: events(run, "checkpoint"))
