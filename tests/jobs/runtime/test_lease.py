@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import timeit
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -15,12 +17,13 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from jobs.cli import main
 from jobs.errors import CheckpointError
 from jobs.lease import Lease, successor
-from jobs.ranks import Rank
-from jobs.rundir import RunDir, read_records
+from jobs.ranks import Rank, free_port
+from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.runtime.checkpoint_directory import complete, take_over, written_aside
-from tests.support.real_run import events, make_run, printed, steps, train
+from tests.support.real_run import SMALL, events, make_run, printed, steps, train
 from tests.support.waiting import limit_s, wait_until
 
 FIRST = Rank(0, 1, 0, "127.0.0.1", 1)
@@ -123,6 +126,27 @@ def test_of_starts_at_the_same_moment_each_has_a_number_of_its_own(tmp_path: Pat
 
 def take(where: Path) -> None:
     Lease(RunDir(where)).take()
+
+
+@pytest.mark.slow
+def test_a_local_queue_leaves_a_run_to_the_person_who_started_it_by_hand(tmp_path: Path) -> None:
+    assert main(["submit", *SMALL, "job.steps=1000000", "job.checkpoint_every_steps=20", "ranks_per_node=1",
+                 f"runs_dir={tmp_path}", "sweep=s", "name=r", f"data.cache_dir={tmp_path}/cache"]) == 0  # fmt: skip
+    sweep = SweepDir(tmp_path / "s")
+    run = sweep.run("r")
+    wait_until(lambda: events(run, "checkpoint"))
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    code = {"PYTHONPATH": str(run.code.resolve()), "PYTHONSAFEPATH": "1"}
+    by_hand = subprocess.Popen([sys.executable, "-m", "jobs.run", str(run.path)], env=os.environ | rank | code)
+    wait_until(lambda: any(record["event"] == "ended" for record in read_records(sweep.submissions)))
+    assert f"r: process {by_hand.pid} on " in (sweep.logs / "queue.log").read_text()
+    assert by_hand.poll() is None
+    by_hand.send_signal(signal.SIGTERM)
+    assert by_hand.wait(limit_s(60)) == 0
+    (end,) = events(run, "stopped")
+    assert end["attempt"] == 2
+    assert not events(run, "failed")
+    assert not events(run, "requeued")
 
 
 def test_only_a_start_that_owned_the_run_has_a_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
