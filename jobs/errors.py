@@ -6,6 +6,7 @@
     |-- RunDirError            a run or sweep directory that is missing, taken or unwritable
     |-- SubmitError            sbatch, squeue or the local launcher refused
     |-- CheckpointError        a checkpoint that cannot be read or written
+    |-- SupersededError        a later start of the run has taken it over
     `-- ReportError            nothing to report on
 
 A message contains the problem, its place, the allowed values and the setting to change. Any other exception is a bug
@@ -37,6 +38,10 @@ class SubmitError(SuiteError):
 
 class CheckpointError(SuiteError):
     """A checkpoint that cannot be read or written."""
+
+
+class SupersededError(SuiteError):
+    """A later start of the run has taken it over."""
 
 
 class ReportError(SuiteError):

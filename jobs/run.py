@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jobs
-from jobs.errors import RunDirError, before_torch_archive
+from jobs.errors import RunDirError, SupersededError, before_torch_archive
 from jobs.failures import cause_of, record_failure
+from jobs.lease import Lease
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
@@ -41,6 +42,7 @@ def main(run_directory: str) -> None:
     directory = RunDir(Path(run_directory))
     run = load_run(directory.config)
     rank = this_rank(run.ranks_per_node)
+    lease = Lease(directory)
     try:
         refuse_other_code(directory)
         refuse_other_world(run.ranks, rank)
@@ -48,16 +50,19 @@ def main(run_directory: str) -> None:
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
             listen_to_nccl(directory.nccl_log(rank.rank))
-        workload(run)(run, directory, rank)
+        workload(run)(run, lease, rank)
+    except SupersededError as error:
+        print(f"slurmscale: {error}", flush=True)
     except BaseException as error:
         redact_exception(error)
         cause = before_torch_archive(error)
         text = "".join(traceback.format_exception_only(cause)).strip()
-        record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
+        if not lease.is_lost():
+            record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
         raise
 
 
-def workload(run: Run) -> Callable[[Run, RunDir, Rank], None]:
+def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
     """Return the training loop of the run's engine; import it here, since torch takes seconds and NeMo twenty."""
     match run.engine.kind:
         case EngineKind.native:

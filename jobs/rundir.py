@@ -18,6 +18,7 @@
             power-NODE.csv              optional readings of nvidia-smi, from which the report derives energy
             nccl-RANK.log               NCCL's connections; after the first step the `transport` event is read from
                                         it, and the file is removed
+            owners/000001.json          the starts that took the run over; only the latest one writes into it
             heartbeats/                 the current work of each rank
             hangs/                      stacks and collectives of ranks that hung
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -143,6 +144,11 @@ class RunDir:
     def nccl_log(self, rank: int) -> Path:
         """Return the path of NCCL's log of this rank, which exists until its first step is done."""
         return self.path / f"nccl-{rank}.log"
+
+    @property
+    def owners(self) -> Path:
+        """One file per start that took the run over (jobs.lease)."""
+        return self.path / "owners"
 
     @property
     def heartbeats(self) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from jobs.errors import CheckpointError
+from jobs.errors import CheckpointError, SupersededError
+from jobs.lease import Lease
+from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
+
+# Directories of checkpoints and exports that were being written or removed when their start ended, below the run's.
+UNFINISHED = ("checkpoints/.*.writing", "checkpoints/.*.removed", ".export.*writing", ".export.*removed")
 
 
 @dataclass(frozen=True)
@@ -51,25 +57,47 @@ def met_by_ranks(error: BaseException) -> str:
     return "; ".join(sorted({"".join(traceback.format_exception_only(each)).strip() for each in met}))
 
 
+def take_over(lease: Lease, rank: Rank) -> None:
+    """Take the lease of the run for all ranks, which have met, and remove what earlier owners were still writing.
+
+    None of them can complete a checkpoint or export after that: its directory is gone, and a new one needs the lease.
+    Every rank calls it.
+    """
+    number = [lease.take() if rank.is_first else 0]
+    if dist.is_initialized():  # LitGPT creates no process group for one process
+        dist.broadcast_object_list(number)
+    lease.number = number[0]
+    for pattern in UNFINISHED if rank.is_first else ():
+        for left_over in lease.run.path.glob(pattern):
+            remove(left_over)
+
+
 @contextmanager
-def written_aside(final: Path, group: dist.ProcessGroup | None = None) -> Iterator[Path]:
+def written_aside(final: Path, lease: Lease, group: dist.ProcessGroup | None = None) -> Iterator[Path]:
     """Yield a hidden directory that all ranks of the group write into, and rename it when all have finished.
 
     An error of writing must be raised on every rank; the directory is then removed. Raise CheckpointError on every
-    rank where the directory cannot be created or renamed.
+    rank where the directory cannot be created or renamed, or another start has taken the run over.
     """
-    writing = final.with_name(f".{final.name}.writing")
+    writing = final.with_name(f".{final.name}.{lease.number:06d}.writing")
 
     def begin() -> None:
+        if lease.is_lost():
+            raise lease.loss()
         final.parent.mkdir(exist_ok=True)
-        for left_over in (*final.parent.glob(".*.writing"), *final.parent.glob(".*.removed")):
-            shutil.rmtree(left_over)
         writing.mkdir()
 
     def end() -> None:
-        if final.exists():
+        if lease.is_lost():
+            raise lease.loss()
+        try:
+            # Before anything is removed: this fails if another start has taken the run over since the look above.
+            writing.rename(final)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
             remove(final)
-        writing.rename(final)
+            writing.rename(final)
 
     first_alone(begin, group)
     try:
@@ -83,13 +111,15 @@ def written_aside(final: Path, group: dist.ProcessGroup | None = None) -> Iterat
 
 
 def first_alone(action: Callable[[], None], group: dist.ProcessGroup | None) -> None:
-    """Run an action on rank 0 while the others wait; raise its OSError as a CheckpointError on every rank."""
+    """Run an action on rank 0 while the others wait; raise its error as a CheckpointError on every rank."""
     failure: list[str | None] = [None]
     if dist.get_rank() == 0:
         try:
             action()
         except OSError as error:
             failure = [f"{error.filename}: {error.strerror}"]
+        except SupersededError as error:
+            failure = [str(error)]
     dist.broadcast_object_list(failure, src=0, group=group)
     if failure[0] is not None:
         raise CheckpointError(failure[0])
@@ -102,10 +132,12 @@ def keep_newest(directory: Path, keep: int) -> None:
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint; rename it first, so that a partly removed one is not taken for complete."""
-    hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
-    checkpoint.rename(hidden)
-    shutil.rmtree(hidden)
+    """Remove a directory; rename it first, so that a partly removed one is not taken for complete."""
+    name = checkpoint.name.removeprefix(".").removesuffix(".removed")
+    hidden = checkpoint.with_name(f".{name}.removed")
+    with suppress(FileNotFoundError):  # another start has removed it
+        checkpoint.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def newest_readable(run: RunDir, load: Callable[[Path], int]) -> int:

@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 
 from jobs.failures import STOPS
+from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
+from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.transport import gloo_transports, read_nccl_transports
 from jobs.schema import Run
 
@@ -36,8 +38,8 @@ def own_device(rank: Rank) -> torch.device:
     return torch.device("cuda", rank.local_rank if torch.cuda.device_count() > rank.local_rank else 0)
 
 
-def join(run: Run, rank: Rank) -> torch.device:
-    """Select the device and initialise the process group: gloo on CPUs, nccl on GPUs."""
+def join(run: Run, lease: Lease, rank: Rank) -> torch.device:
+    """Select the device, initialise the process group (gloo on CPUs, nccl on GPUs), and take the run over."""
     device = own_device(rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -53,6 +55,8 @@ def join(run: Run, rank: Rank) -> torch.device:
         timeout=timedelta(seconds=2 * run.engine.hang_timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
+    # Before the checkpoints are listed: from now on no earlier start can complete one.
+    take_over(lease, rank)
     return device
 
 

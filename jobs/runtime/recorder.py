@@ -1,7 +1,7 @@
 """The records of a training run: rank 0 writes every number as data and prints the progress.
 
 metrics.jsonl contains one line per step, status.jsonl the events and, at the end of an attempt, its time by part.
-The Recorder of another rank keeps the sums and writes nothing.
+The Recorder of another rank keeps the sums and writes nothing, nor does that of a start that lost the lease of the run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from jobs import metrics as m
 from jobs.data.batches import StepBatch
 from jobs.failures import STOPS
+from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
-from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, event_record, read_events
+from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime.checkpoint_directory import Saved
-from jobs.runtime.process_group import device_name, nodes_of_run, transports_of_run
+from jobs.runtime.process_group import (
+    device_name,
+    largest_of_ranks,
+    memory_peak_bytes,
+    nodes_of_run,
+    transports_of_run,
+)
 from jobs.runtime.startup import Startup
 from jobs.schema import Run
 
@@ -38,17 +45,16 @@ RETRY_S = 1.0
 class Recorder:
     """The record of one attempt of a run."""
 
-    def __init__(
-        self, run: Run, directory: RunDir, rank: Rank, *, startup: Startup, steps: int, from_step: int
-    ) -> None:
+    def __init__(self, run: Run, lease: Lease, rank: Rank, *, startup: Startup, steps: int, from_step: int) -> None:
         self.run = run
-        self.directory = directory
+        self.lease = lease
+        self.directory = lease.run
         self.rank = rank
         self.writes = rank.is_first
-        self.nccl_log = directory.nccl_log(rank.rank)
+        self.nccl_log = self.directory.nccl_log(rank.rank)
         self.startup = startup
         self.steps = steps
-        self.attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))
+        self.attempt = 0
         self.from_step = from_step
         self.last_step = from_step
         self.loop_started = 0.0
@@ -64,6 +70,8 @@ class Recorder:
         self.loop_started = self.startup.ends()
         if not self.writes:
             return
+        # Counted by the owner of the run: until now an earlier start may have recorded more.
+        self.attempt = 1 + sum(event["event"] == "started" for event in read_events(self.directory.status))
         if not self.directory.metrics.exists():
             units = {metric.name: metric.unit for metric in m.STEP_METRICS}
             self.append(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
@@ -118,6 +126,21 @@ class Recorder:
         if len(self.step_times_s) == 1:
             self.transport(step)
 
+    def superseded(self) -> bool:
+        """Return True on rank 0 if another start has taken the run over; all ranks act on the maximum over all."""
+        return self.writes and self.lease.is_lost()
+
+    def agreed(self, step_time_s: float, signal_number: int, device: torch.device) -> tuple[float, float, int]:
+        """Return the slowest rank's time, the fullest rank's memory, and any rank's signal, by one small all-reduce.
+
+        All ranks call it after a step; raise SupersededError on all of them if another start has taken the run over.
+        """
+        own = [step_time_s, memory_peak_bytes(device), signal_number, self.superseded()]
+        slowest_s, memory_bytes, stopping, superseded = largest_of_ranks(own, device)
+        if superseded:
+            raise self.lease.loss()
+        return slowest_s, memory_bytes, int(stopping)
+
     def transport(self, step: int) -> None:
         """Record the transports of all ranks' collectives, if known; every rank calls it."""
         transports = transports_of_run(self.nccl_log)
@@ -171,6 +194,8 @@ class Recorder:
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Write a record after those that a full disk refused; a refusal does not end training."""
+        if self.lease.is_lost():
+            return
         waiting = len(self.unwritten)
         self.unwritten.append((path, record))
         try:

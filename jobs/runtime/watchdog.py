@@ -24,6 +24,7 @@ import torch
 from torch._C import _distributed_c10d
 
 from jobs.failures import FailureCause, record_failure
+from jobs.lease import Lease
 from jobs.ranks import Rank, node_name, restart_count
 from jobs.rundir import RunDir
 
@@ -54,10 +55,11 @@ class Beat:
 class Watchdog:
     """A thread that watches this rank's main thread."""
 
-    def __init__(self, directory: RunDir, rank: Rank, limit_s: float) -> None:
+    def __init__(self, lease: Lease, rank: Rank, limit_s: float) -> None:
         # Before any process group is created: torch's flight recorder reads it then.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(COLLECTIVES_KEPT))
-        self.directory = directory
+        self.lease = lease
+        self.directory = lease.run
         self.rank = rank
         self.limit_s = limit_s
         self.beat_s = min(max(BEAT_S, rank.world_size / RANKS_PER_BEAT_S), limit_s / 4)
@@ -125,6 +127,8 @@ class Watchdog:
             return
         found = beats(self.directory)
         awake = [beat for beat in found if beat.silent_s < SILENT_BEATS * self.beat_s]
+        if self.lease.is_lost():
+            return
         lagging, words = lagging_rank(found, awake)
         error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}"
         record_failure(self.directory, FailureCause.hung, rank=lagging.rank, node=lagging.node, error=error)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Every other state, also one of a later Slurm, is that of a job that runs or may be started (again).
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+         "PREEMPTED", "REVOKED", "TIMEOUT"}  # fmt: skip
+# States of a job in the queue that has no nodes yet, or does not compute on them; in any other one it computes.
+WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT",
+           "STOPPED", "SUSPENDED"}  # fmt: skip
 # Not a state of a scheduler: the job is not in the queue, and accounting does not know its end.
 GONE = "GONE"
 # Not a state of a scheduler: the scheduler of the job does not answer.
@@ -20,3 +26,13 @@ class JobState:
     """Reason that a pending job waits, or that the state is unknown."""
     expected_start: str | None = None
     """Expected start of a pending job, if the scheduler has computed it."""
+
+    @property
+    def is_alive(self) -> bool:
+        """True if the job runs, or may be started again: COMPLETING is also the state of a job before its restart."""
+        return self.state not in ENDED | {GONE, UNKNOWN}
+
+    @property
+    def waits(self) -> bool:
+        """True if the job is in the queue and does not compute."""
+        return self.state in WAITING

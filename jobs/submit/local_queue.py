@@ -21,9 +21,10 @@ from submitit import LocalExecutor
 
 from jobs import run as entry
 from jobs.failures import FailureCause, record_failure
+from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
-from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
+from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment
 from jobs.submit.permissions import refuse_shared
@@ -62,7 +63,10 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     """Start a run, and restart it as long as a restart may help."""
     os.environ[LOCAL_RESTART_COUNT] = "0"
     while True:
-        start_and_wait(sweep, directory, visible_gpus)
+        job_id = start_and_wait(sweep, directory, visible_gpus)
+        if owner := successor(directory, job_id, restart_count()):
+            print(f"{directory.name}: {owner.name} has taken it over", flush=True)
+            break
         submission = latest_submissions(sweep)[directory.name]
         if own_end(directory, submission) is None:
             error = "ended without recording a cause, like a process that was killed (out of memory?)"
@@ -73,12 +77,12 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
         print(f"{directory.name}: {found.sentence()}", flush=True)
         found.record(directory)
         time.sleep(found.pause_s)
-        os.environ[LOCAL_RESTART_COUNT] = str(int(os.environ[LOCAL_RESTART_COUNT]) + 1)
+        os.environ[LOCAL_RESTART_COUNT] = str(restart_count() + 1)
     append_record(sweep.submissions, {"time": now(), "event": "ended", "run": directory.name})
 
 
-def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
-    """Start a run as a submitit local job; return when all its ranks have ended."""
+def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> str:
+    """Start a run as a submitit local job; return its id when all its ranks have ended."""
     refuse_shared(sweep.path)
     run = load_run(directory.config)
     os.environ |= code_environment(directory.code.resolve())
@@ -95,6 +99,7 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     # Not submitit's own wait, which looks for a result file that a killed rank never writes. The id of a local job is
     # the process id of its controller, our child.
     os.waitpid(int(job.job_id), 0)
+    return job.job_id
 
 
 def rank_main(run_directory: str, visible_gpus: str | None) -> None:

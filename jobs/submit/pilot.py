@@ -21,6 +21,7 @@ from submitit.core.utils import JobPaths
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, record_failure
+from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
@@ -157,6 +158,10 @@ class Pilot:
     def end(self, step: Step) -> None:
         """Record the end of a step, and let its run wait again if another start may help."""
         turn, directory = step.turn, step.turn.directory
+        if owner := successor(directory, self.job_id, turn.launches):
+            self.record("ended", turn)
+            print(f"{directory.name}: {owner.name} has taken it over", flush=True)
+            return
         submission = latest_submissions(self.sweep)[directory.name]
         end = own_end(directory, submission)
         if end is None or end["event"] != "finished":

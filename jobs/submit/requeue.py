@@ -23,8 +23,9 @@ from submitit.helpers import clean_env
 
 from jobs.errors import RunDirError, SubmitError
 from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
+from jobs.lease import successor
 from jobs.output import outlive_full_disk
-from jobs.ranks import hosts, node_name, slurm_job_id
+from jobs.ranks import hosts, node_name, restart_count, slurm_job_id
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
@@ -135,13 +136,18 @@ def main(sweep_path: str) -> None:
     if job_id is None:
         raise RunDirError("jobs.submit.requeue runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
+    for run in sweep.runs():
+        if owner := successor(run, job_id, restart_count()):
+            print(f"slurmscale: {owner.name} has taken over {run.name}; this job neither records nor restarts it")
+            return
     submission = its_submission(sweep, job_id)
     if submission is None:
         raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot be requeued.")
     run = sweep.run(submission.run)
     job = slurm_commands.shown_job(job_id)
-    # A cancelled job stays cancelled. Slurm itself restarts a job that was requeued or lost a node.
-    if job["JobState"] not in {"RUNNING", "TIMEOUT"}:
+    # A cancelled job stays cancelled. Slurm itself restarts a job that was requeued or lost a node; it may already run
+    # again if this node was cut off.
+    if job["JobState"] not in {"RUNNING", "TIMEOUT"} or job.get("Restarts", "0") != str(restart_count()):
         return
     if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
         error = "reached its time limit before the ranks reached a step boundary"

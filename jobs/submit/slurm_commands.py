@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from jobs.errors import SubmitError
-from jobs.submit.job_state import GONE, JobState
+from jobs.submit.job_state import ENDED, GONE, JobState
 
 COMMAND_TIMEOUT_S = 60
 # Accounting only adds details, so it may fail soon.
 SACCT_TIMEOUT_S = 10
-ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
 
 
 class QueueFullError(SubmitError):
@@ -231,7 +230,7 @@ def accounted(job_ids: list[str]) -> dict[str, JobState]:
             found[job_id] = JobState("CANCELLED")
         elif ended is None:
             found[job_id] = JobState(GONE, unknown)
-        elif ended in ALIVE:  # sacct lags by seconds
+        elif ended not in ENDED:  # sacct lags by seconds
             found[job_id] = JobState(GONE, f"accounting still reports {ended}")
         else:
             found[job_id] = JobState(ended)

@@ -72,13 +72,15 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
 
 
 def stage_states(sweep: SweepDir) -> list[StageState]:
-    """Return the state of every submitted stage; asks the scheduler only for those without a recorded end."""
+    """Return the state of every submitted stage; asks the scheduler only for those that are not done."""
     latest = latest_stages(sweep)
     known: dict[str, JobState] = {}
-    open_ones = {key: each for key, each in latest.items() if not has_ended(key, events_of(sweep, key, each))}
-    if open_ones:
-        known |= held_by_schedulers(list(open_ones.values()))
-        known |= ended_by_schedulers([each for key, each in open_ones.items() if str(key) not in known])
+    ends = {key: last_event(events_of(sweep, key, each)) for key, each in latest.items()}
+    unfinished = {key: each for key, each in latest.items() if ends[key] != DONE[key.stage]}
+    if unfinished:
+        known |= held_by_schedulers(list(unfinished.values()))
+        gone = [each for key, each in unfinished.items() if str(key) not in known and ends[key] != failed(key.stage)]
+        known |= ended_by_schedulers(gone)
     found = []
     for key, submission in latest.items():
         # Read again: a job that left the queue meanwhile has written its end.
@@ -101,9 +103,9 @@ def record_of(sweep: SweepDir, key: StageOf) -> Path:
     return sweep.stages if key.run is None else sweep.run(key.run).status
 
 
-def has_ended(key: StageOf, events: list[dict[str, Any]]) -> bool:
-    """Return True if the latest start of a stage has ended, good or bad."""
-    return bool(events) and events[-1]["event"] != started(key.stage)
+def last_event(events: list[dict[str, Any]]) -> str | None:
+    """Return the name of the last event of a stage; None before its start."""
+    return str(events[-1]["event"]) if events else None
 
 
 def decide(
@@ -117,16 +119,18 @@ def decide(
     last = events[-1] if events else {}
     if last.get("event") == DONE[key.stage]:
         return State.finished, ""
-    if last.get("event") == failed(key.stage):
+    # In Slurm a stage has a job of its own, which may be started again.
+    may_restart = submission.in_slurm and job is not None and job.is_alive
+    if last.get("event") == failed(key.stage) and not may_restart:
         return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
-    if job is not None and job.state in {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", UNKNOWN}:
-        waits = not last or (job.state == "PENDING" and submission.in_slurm)
+    if job is not None and (job.is_alive or job.state == UNKNOWN):
+        waits = not last or (job.waits and submission.in_slurm)
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
     if submission.cancelled:
         return State.cancelled, ""
     if job is not None and job.state == "CANCELLED":
         return State.cancelled, "" if last else "its dependency failed"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", GONE}:
+    if job is not None and job.state not in {"COMPLETED", GONE}:
         return State.failed, f"Slurm reports {job.state}"
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
     if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:

@@ -140,7 +140,7 @@ def decide(
     if submission.waits_in_pilot:
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
-    if job is not None and job.state not in {"COMPLETED", "COMPLETING", GONE}:
+    if job is not None and job.state not in {"COMPLETED", GONE}:
         return State.failed, f"Slurm reports {job.state}"
     return without_end(run, submission, job)
 
@@ -174,18 +174,18 @@ def alive_state(
     started = any(event["event"] == "started" for event in attempt)
     if job.state == UNKNOWN:
         return None if end is not None else ((State.running if started else State.queued), job.reason or "")
-    if job.state in {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"}:
-        requeues = [event for event in attempt if event["event"] == "requeued"]
+    if not job.is_alive:
+        return None
+    requeues = [event for event in attempt if event["event"] == "requeued"]
+    if job.waits or (requeues and job.state == "COMPLETING"):
         words = [f"restarts after {requeues[-1]['cause']}"] if requeues else []
         if end is not None and "stage" in end:
             words.append(end["error"].partition("\n")[0])
         return State.queued, "; ".join([*words, *filter(None, [job.reason])])
-    if job.state in {"RUNNING", "STAGE_OUT"} or (job.state == "COMPLETING" and end is None):
-        if end is not None:
-            return State.running, "ending"
-        words = [*([] if started else ["starting"]), *filter(None, [job.reason])]
-        return State.running if started else State.queued, " ".join(words)
-    return None
+    if end is not None:
+        return State.running, "ending"
+    words = [*([] if started else ["starting"]), *filter(None, [job.reason])]
+    return State.running if started else State.queued, " ".join(words)
 
 
 def held_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:

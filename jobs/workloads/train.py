@@ -28,9 +28,9 @@ from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
 from jobs.layout import layout_of
+from jobs.lease import Lease
 from jobs.parallelism import AXES, PP
 from jobs.ranks import Rank
-from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.pace import Pace
 from jobs.runtime.prefetch import pinned, prefetch
@@ -38,7 +38,6 @@ from jobs.runtime.process_group import (
     StopRequest,
     join,
     largest_of_ranks,
-    memory_peak_bytes,
     process_start,
     synchronize,
 )
@@ -49,15 +48,18 @@ from jobs.runtime.watchdog import Watchdog
 from jobs.schema import OptimizerLoop, Run
 
 
-def train(run: Run, directory: RunDir, rank: Rank) -> None:
-    """Train one run to its end, or stop at a step boundary after a signal."""
-    stop = StopRequest()
-    watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
+def train(run: Run, lease: Lease, rank: Rank) -> None:
+    """Train one run to its end, or stop at a step boundary after a signal.
+
+    Raise SupersededError on all ranks, at a step boundary, if another start takes the run over.
+    """
+    stop, directory = StopRequest(), lease.run
+    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog)
 
     # --- device and mesh --------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_RENDEZVOUS_TIME)
-    device = join(run, rank)
+    device = join(run, lease, rank)
     layout, tensor = layout_of(run), run.parallelism.tensor
     mesh = device_mesh(layout, device)
 
@@ -74,10 +76,8 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
     done = newest_readable(directory, partial(checkpoint.load, trainer.model.gpt, trainer.optimizer, tensor=tensor))
     startup.begins(m.STARTUP_OTHER_TIME)
-    saver = checkpoint.Saver(
-        directory.checkpoints, trainer.model.gpt, trainer.optimizer, tensor=tensor, keep=run.job.keep_checkpoints
-    )
-    recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=done)
+    saver = checkpoint.Saver(lease, trainer.model.gpt, trainer.optimizer, tensor=tensor, keep=run.job.keep_checkpoints)
+    recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
     recorder.started(device, dataset.description, kernels=trainer.model.kernels.name)
 
     # --- loop -------------------------------------------------------------------------------------------------
@@ -97,11 +97,8 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
             synchronize(device)
             seconds = time.perf_counter() - fence
 
-            # One small all-reduce (max): the slowest rank's time, the fullest rank's memory, and any rank's signal.
             # All ranks see the same signal, so they stop after the same step.
-            step_time_s, memory_bytes, stopping = largest_of_ranks(
-                [seconds, memory_peak_bytes(device), stop.signal], device
-            )
+            step_time_s, memory_bytes, stopping = recorder.agreed(seconds, stop.signal, device)
 
             # The last checkpoint is written in the foreground: the process ends after it.
             save_time_s, last = None, bool(stopping) or step == steps
@@ -127,10 +124,10 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     # --- end --------------------------------------------------------------------------------------------------
     watchdog.begins("finishing")
     if recorder.last_step < steps:
-        recorder.stopped(int(stopping))
+        recorder.stopped(stopping)
     else:
         if run.job.export:
-            checkpoint.export(directory.export, trainer.model.gpt, dataset.tokenizer_files, tensor=tensor)
+            checkpoint.export(lease, trainer.model.gpt, dataset.tokenizer_files, tensor=tensor)
         recorder.finished()
     watchdog.stop()
     dist.destroy_process_group()

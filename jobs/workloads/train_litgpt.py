@@ -26,9 +26,9 @@ from jobs.engines.litgpt.record import Record, Stopped
 from jobs.engines.litgpt.start import make_start
 from jobs.errors import ConfigError
 from jobs.layout import accumulation
+from jobs.lease import Lease
 from jobs.plan.litgpt_arguments import OUT, READ, START, Script, arguments_of, command, script_of
 from jobs.ranks import Rank, torchrun_environment
-from jobs.rundir import RunDir
 from jobs.runtime.process_group import StopRequest, own_device, process_start
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup
@@ -37,10 +37,13 @@ from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 
 
-def train(run: Run, directory: RunDir, rank: Rank) -> None:
-    """Train one run to its end, or stop at a step boundary after a signal."""
-    stop = StopRequest()
-    watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
+def train(run: Run, lease: Lease, rank: Rank) -> None:
+    """Train one run to its end, or stop at a step boundary after a signal.
+
+    Raise SupersededError on all ranks, at a step boundary, if another start takes the run over.
+    """
+    stop, directory = StopRequest(), lease.run
+    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog)
     os.environ |= torchrun_environment(rank, run.ranks_per_node)
     if not torch.cuda.is_available():
@@ -51,7 +54,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     dataset = open_dataset(samples(run, directory))
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
-    recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=0)
+    recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=0)
 
     # --- arguments --------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_WEIGHTS_TIME)

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from jobs import metrics as m
 from jobs.data import open_dataset
 from jobs.errors import ConfigError
+from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
-from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import complete
 from jobs.runtime.process_group import StopRequest, process_start
 from jobs.runtime.recorder import Recorder
@@ -24,13 +24,14 @@ from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 
 
-def train(run: Run, directory: RunDir, rank: Rank) -> None:
+def train(run: Run, lease: Lease, rank: Rank) -> None:
     """Train one run to its end, or stop at a step boundary after a signal.
 
-    Raise ConfigError without a GPU, or without NeMo.
+    Raise ConfigError without a GPU, or without NeMo, and SupersededError on all ranks, at a step boundary, if another
+    start takes the run over.
     """
-    stop = StopRequest()
-    watchdog = Watchdog(directory, rank, run.engine.hang_timeout_s)
+    stop, directory = StopRequest(), lease.run
+    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog)
     refuse_without_gpu()
     set_environment(run, rank)
@@ -59,13 +60,13 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     saved = complete(directory.checkpoints)
     done = int(saved[-1].name.removeprefix("step-")) if saved else 0
     micro_batches = MicroBatches(batches, done, steps)
-    recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=done)
+    recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
 
     # --- NeMo -------------------------------------------------------------------------------------------------
     task = fiddle.build(recipe(run, steps - done))
     record = Record(
         run=run,
-        directory=directory,
+        lease=lease,
         rank=rank,
         data=micro_batches,
         dataset=dataset,

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from jobs.data import Batches, Dataset
 from jobs.engines.native.traffic import held_here
 from jobs.plan.litgpt_arguments import Script, script_of
+from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.process_group import StopRequest, memory_peak_bytes, synchronize
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog
@@ -76,8 +77,9 @@ class Record:
             self.fence = time.perf_counter()
 
     def begin(self) -> None:
-        """Record the end of start-up."""
+        """Take the run over and record the end of start-up; all ranks have met."""
         self.began = True
+        take_over(self.recorder.lease, self.recorder.rank)
         self.recorder.started(self.device, self.dataset.description, litgpt=version("litgpt"))
 
     def backward(self, loss: Tensor) -> None:
@@ -86,24 +88,30 @@ class Record:
         self.loss = part if self.loss is None else self.loss + part
 
     def on_after_optimizer_step(self, optimizer: Optimizer, **_strategy: object) -> None:
-        """Record the step; raise Stopped if any rank received a signal before the last step."""
+        """Record the step; raise Stopped if any rank received a signal before the last step.
+
+        Raise SupersededError if another start has taken the run over.
+        """
         synchronize(self.device)
         assert self.fence is not None
         assert self.loss is not None
         seconds = time.perf_counter() - self.fence
         step = self.recorder.last_step + 1
-        own = [seconds, memory_peak_bytes(self.device), self.stop.signal, self.loss.item()]
+        lost = self.recorder.superseded()
+        own = [seconds, memory_peak_bytes(self.device), self.stop.signal, lost, self.loss.item()]
         if step == 1:
             own.append(held_here(parameter for group in optimizer.param_groups for parameter in group["params"]))
         ranks = gathered(torch.tensor(own, dtype=torch.float64, device=self.device))
-        step_time_s, memory_bytes, stopping, _, *held = ranks.amax(0).tolist()
+        step_time_s, memory_bytes, stopping, superseded, _, *held = ranks.amax(0).tolist()
+        if superseded:
+            raise self.recorder.lease.loss()
         batch = self.batches.step(step)
         if script_of(self.run) is not Script.pretrain:
             # LitGPT also computes on the last token of a sample, since it shifts the labels afterwards.
             batch = replace(batch, padded_tokens=batch.padded_tokens + self.run.global_batch_size)
         self.recorder.step(
             step,
-            loss=ranks[:, 3].mean().item(),
+            loss=ranks[:, 4].mean().item(),
             rate=float(optimizer.param_groups[0]["lr"]),
             norm=None,
             step_time_s=step_time_s,

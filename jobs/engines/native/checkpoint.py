@@ -39,6 +39,7 @@ from torch.optim import Optimizer
 from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
+from jobs.lease import Lease
 from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
 
 # Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
@@ -52,8 +53,9 @@ class Saver:
     `ended` returns the results. A checkpoint that cannot be written leaves no files, and earlier ones stay.
     """
 
-    def __init__(self, directory: Path, gpt: GPT, optimizer: Optimizer, *, tensor: int, keep: int) -> None:
-        self.directory = directory
+    def __init__(self, lease: Lease, gpt: GPT, optimizer: Optimizer, *, tensor: int, keep: int) -> None:
+        self.lease = lease
+        self.directory = lease.run.checkpoints
         self.gpt = gpt
         self.optimizer = optimizer
         self.tensor = tensor
@@ -86,7 +88,7 @@ class Saver:
         fence = time.perf_counter()
         final = self.directory / f"step-{step:08d}"
         try:
-            with written_aside(final, self.group) as writing:
+            with written_aside(final, self.lease, self.group) as writing:
                 save_sharded(state, writing, self.group)
         except CheckpointException as error:
             return Saved(step, error=met_by_ranks(error))
@@ -176,12 +178,13 @@ def reordered(name: str, value: Any, order: Order, config: Config, tensor: int) 
     return shard_of(order(name, value.full_tensor(), config, tensor), value)
 
 
-def export(directory: Path, gpt: GPT, tokenizer_files: list[Path], *, tensor: int) -> None:
+def export(lease: Lease, gpt: GPT, tokenizer_files: list[Path], *, tensor: int) -> None:
     """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
     The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
     """
-    with written_aside(directory) as writing:
+    directory = lease.run.export
+    with written_aside(directory, lease) as writing:
         try:
             save_sharded(in_litgpt_order(get_model_state_dict(gpt), gpt.config, tensor), writing / "sharded")
         except CheckpointException as error:

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
 from jobs.errors import CheckpointError
+from jobs.lease import Lease
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
 from jobs.schema import Run
@@ -31,12 +32,12 @@ from jobs.schema import Run
 TORN = (pickle.UnpicklingError, EOFError, ValueError)
 
 
-def save(run: Run, final: Path, strategy: MegatronStrategy) -> None:
+def save(run: Run, final: Path, lease: Lease, strategy: MegatronStrategy) -> None:
     """Save weights and optimizer, then remove old checkpoints; every rank calls it. Raise CheckpointError."""
     metadata = strategy.sharded_state_dict_metadata
     state = sharded_state(run, strategy, metadata, loading=False)
     try:
-        with written_aside(final) as writing:
+        with written_aside(final, lease) as writing:
             strategy.checkpoint_io.save_checkpoint(state, writing, storage_options={"content_metadata": metadata})
     except (CheckpointingException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {final} could not be written ({error}). The last good one stays.") from error
@@ -91,9 +92,9 @@ def adapters_of(weights: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def export(run: Run, directory: Path, strategy: MegatronStrategy, tokenizer_files: list[Path]) -> None:
+def export(run: Run, lease: Lease, strategy: MegatronStrategy, tokenizer_files: list[Path]) -> None:
     """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it."""
-    with written_aside(directory) as writing:
+    with written_aside(lease.run.export, lease) as writing:
         # One replica gathers over TP. Each of its pipeline stages writes its layers to a file, which rank 0 merges.
         if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
             state = dict(pipeline_stage_weights(strategy))

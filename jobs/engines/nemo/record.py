@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,15 +18,10 @@ from jobs.engines.nemo.data import MicroBatches
 from jobs.errors import CheckpointError
 from jobs.failures import STOPS
 from jobs.layout import layout_of
+from jobs.lease import Lease
 from jobs.ranks import Rank
-from jobs.rundir import RunDir
-from jobs.runtime.checkpoint_directory import Saved, complete, size_bytes
-from jobs.runtime.process_group import (
-    StopRequest,
-    largest_of_ranks,
-    memory_peak_bytes,
-    synchronize,
-)
+from jobs.runtime.checkpoint_directory import Saved, size_bytes, take_over
+from jobs.runtime.process_group import StopRequest, largest_of_ranks, synchronize
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
@@ -39,7 +35,7 @@ class Record(pl.Callback):
         self,
         *,
         run: Run,
-        directory: RunDir,
+        lease: Lease,
         rank: Rank,
         data: MicroBatches,
         dataset: Dataset,
@@ -48,7 +44,7 @@ class Record(pl.Callback):
         watchdog: Watchdog,
     ) -> None:
         self.run = run
-        self.directory = directory
+        self.lease = lease
         self.rank = rank
         self.data = data
         self.dataset = dataset
@@ -60,10 +56,11 @@ class Record(pl.Callback):
 
     @override
     def on_fit_start(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Load the newest checkpoint, and record the end of start-up."""
+        """Take the run over, load the checkpoint to continue from, and record the end of start-up."""
         self.device = trainer.strategy.root_device
-        for newest in complete(self.directory.checkpoints)[-1:]:
-            checkpoint.load(self.run, newest, trainer.strategy)
+        take_over(self.lease, self.rank)
+        if self.recorder.from_step:
+            checkpoint.load(self.run, self.checkpoint(self.recorder.from_step), trainer.strategy)
         self.recorder.started(self.device, self.dataset.description)
         held = sum(
             parameter.numel() for model in checkpoint.models(trainer.strategy) for parameter in model.parameters()
@@ -107,15 +104,11 @@ class Record(pl.Callback):
         seconds = time.perf_counter() - self.fence
         step, last = self.recorder.last_step + 1, self.recorder.steps
 
-        # One small all-reduce (max): the slowest rank's time, the fullest rank's memory, and any rank's signal.
-        step_time_s, memory_bytes, stopping = largest_of_ranks(
-            [seconds, memory_peak_bytes(self.device), self.stop.signal], self.device
-        )
-        self.stopping = int(stopping)
+        step_time_s, memory_bytes, self.stopping = self.recorder.agreed(seconds, self.stop.signal, self.device)
 
         save_time_s = None
         every = self.run.job.checkpoint_every_steps
-        if every and (step % every == 0 or step == last or stopping):
+        if every and (step % every == 0 or step == last or self.stopping):
             save_time_s = self.saved(step, trainer.strategy)
         assert self.data.current is not None
         logged = trainer.callback_metrics
@@ -129,7 +122,7 @@ class Record(pl.Callback):
             memory_bytes=memory_bytes,
             save_time_s=save_time_s,
         )
-        trainer.should_stop = bool(stopping)
+        trainer.should_stop = bool(self.stopping)
 
     @override
     def on_train_end(self, trainer: nl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -143,15 +136,19 @@ class Record(pl.Callback):
             self.recorder.stopped(self.stopping)
             return
         if self.run.job.export:
-            checkpoint.export(self.run, self.directory.export, strategy, self.dataset.tokenizer_files)
+            checkpoint.export(self.run, self.lease, strategy, self.dataset.tokenizer_files)
         self.recorder.finished()
+
+    def checkpoint(self, step: int) -> Path:
+        """Return the directory of the checkpoint after a step."""
+        return self.lease.run.checkpoints / f"step-{step:08d}"
 
     def saved(self, step: int, strategy: nl.MegatronStrategy) -> float:
         """Save a checkpoint and return the seconds it took on the slowest rank."""
         fence = time.perf_counter()
-        path = self.directory.checkpoints / f"step-{step:08d}"
+        path = self.checkpoint(step)
         try:
-            checkpoint.save(self.run, path, strategy)
+            checkpoint.save(self.run, path, self.lease, strategy)
             error = None
         except CheckpointError as failure:
             error = str(failure)

@@ -92,13 +92,11 @@ class Pilot(Slurm):
 
 def in_its_job(submission: Submission, job: JobState) -> JobState:
     """Return the state of a run inside a job that has this state."""
-    if job.state not in {"RUNNING", "COMPLETING", "RESIZING"}:
+    if not job.is_alive or job.waits:
         return job
     pilot = f"pilot {submission.job_id}"
     if submission.place is not None:
         return JobState("RUNNING", f"on {submission.place} of {pilot}")
-    if job.state == "COMPLETING":
-        return JobState("COMPLETED")
     nodes = f"{submission.nodes} free node{'s' if submission.nodes != 1 else ''}"
     return JobState("PENDING", f"waits for {nodes} of {pilot}")
 

@@ -13,6 +13,7 @@ import pytest
 from analysis.load.discover import read
 from analysis.report.report import build, report
 from jobs import metrics as m
+from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.startup import Startup
@@ -26,7 +27,7 @@ PARTS: dict[str, Any] = {metric.name: float(i) for i, metric in enumerate(m.STAR
 
 def test_every_second_of_a_start_up_is_of_one_part(tmp_path: Path) -> None:
     began = time.time() - 100
-    watchdog = Watchdog(RunDir(tmp_path), Rank(0, 1, 0, "127.0.0.1", 1), limit_s=1000)
+    watchdog = Watchdog(Lease(RunDir(tmp_path)), Rank(0, 1, 0, "127.0.0.1", 1), limit_s=1000)
     clock = Startup(began, watchdog)
     assert clock.parts[m.STARTUP_IMPORT_TIME] >= 100
     for part in (m.STARTUP_DATA_TIME, m.STARTUP_WEIGHTS_TIME, m.STARTUP_DATA_TIME):

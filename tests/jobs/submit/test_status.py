@@ -142,6 +142,24 @@ def test_a_row_of_accounting_may_stand_for_many_tasks(row: str, tasks: list[str]
     assert tasks_of(row) == tasks
 
 
+@pytest.mark.parametrize(
+    "slurm_state",
+    ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
+     "RESV_DEL_HOLD", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "STATE_OF_A_LATER_SLURM"],
+)  # fmt: skip
+@pytest.mark.parametrize("end", [None, "stopped", "failed"])
+def test_a_run_whose_job_slurm_still_has_is_alive_whatever_it_recorded(
+    slurm_state: str, end: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command(tmp_path / "bin", "squeue", f"echo '7|{slurm_state}|N/A|None'")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    run = a_submitted(tmp_path / "s", "r", "7")
+    started(run, a_run("r"))
+    if end is not None:
+        event(run, end, restart=0, reason="asked to end", error="ValueError", cause="killed", rank=0, node="n")
+    assert only(tmp_path / "s").state.is_alive
+
+
 # --- a real Slurm --------------------------------------------------------------------------------------------
 
 

@@ -126,7 +126,7 @@ def test_a_half_written_checkpoint_is_passed_over(reference: list[dict[str, floa
     assert train(run) == [0, 0], printed(run)
     assert events(run, "started")[-1]["from_step"] == 3
     assert_equal(steps(run), reference)
-    assert not list(run.checkpoints.glob(".*")), "the next save clears what a killed one left"
+    assert not list(run.checkpoints.glob(".*")), "the next start clears what a killed one left"
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

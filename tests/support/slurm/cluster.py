@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -116,6 +116,16 @@ class SlurmCluster:
     def processes_of(self, node: str) -> list[int]:
         """Process ids of a node's slurmd and of what its jobs run there."""
         return [self._daemons[node].pid, *host.processes_of_node(self.root, node)]
+
+    @contextmanager
+    def completing(self) -> Iterator[None]:
+        """Hold jobs that end in the state COMPLETING, as a slow clean-up of their nodes does."""
+        hold = self.root / "hold_epilogs"
+        hold.touch()
+        try:
+            yield
+        finally:
+            hold.unlink()
 
     def all_idle(self) -> bool:
         """Return True if every node answers, runs nothing and has nothing to clean up."""

@@ -39,6 +39,7 @@ ReturnToService=2
 SlurmdTimeout=10
 KillWait=5
 MessageTimeout=30
+Epilog={root}/epilog
 # config_overrides believes the CPUs and memory written below instead of this machine's.
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
@@ -90,6 +91,12 @@ Name=gpu File={root}/fakegpu[0-{last_gpu}]
 
 CGROUP_CONF = """\
 CgroupAutomount=no
+"""
+
+# Nodes clean up after each job; a job stays COMPLETING while the file `hold_epilogs` exists.
+EPILOG = """\
+#!/bin/sh
+while [ -e {root}/hold_epilogs ]; do sleep 0.1; done
 """
 
 MARIADB_CNF = """\
@@ -147,10 +154,12 @@ def write_configs(root: Path, user: str, port: int, nodes: list[str], gpu_nodes:
         ("slurmdbd.conf", SLURMDBD_CONF),
         ("gres.conf", GRES_CONF),
         ("cgroup.conf", CGROUP_CONF),
+        ("epilog", EPILOG),
         ("mariadb.cnf", MARIADB_CNF),
         ("accounting", ACCOUNTING),
     ):
         (root / name).write_text(template.format(**values))
+    (root / "epilog").chmod(0o755)
     # slurmdbd refuses to start when others may read its file; munged likewise.
     (root / "slurmdbd.conf").chmod(0o600)
     (root / "munge.key").touch(mode=0o600)

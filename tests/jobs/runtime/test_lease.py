@@ -1,0 +1,171 @@
+"""A run directory has one owner: the start that came last writes, an earlier one stops by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import timeit
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import pytest
+import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from jobs.cli import main
+from jobs.errors import CheckpointError
+from jobs.lease import Lease, successor
+from jobs.ranks import Rank, free_port
+from jobs.rundir import RunDir, SweepDir, read_records
+from jobs.runtime.checkpoint_directory import complete, take_over, written_aside
+from tests.support.real_run import SMALL, events, make_run, printed, steps, train
+from tests.support.waiting import limit_s, wait_until
+
+FIRST = Rank(0, 1, 0, "127.0.0.1", 1)
+
+
+@pytest.fixture
+def alone() -> object:
+    """A process group of this process."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def start(run: RunDir) -> BaseProcess:
+    process = get_context("fork").Process(target=train, args=(run,))
+    process.start()
+    return process
+
+
+def test_a_second_start_takes_the_run_over_and_the_first_one_stops_and_leaves_no_trace(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "ranks_per_node=2", "job.steps=1000000", "job.checkpoint_every_steps=5",
+                   "job.keep_checkpoints=3")  # fmt: skip
+    first = start(run)
+    wait_until(lambda: events(run, "checkpoint"))
+    second = start(run)
+    first.join(limit_s(180))
+    assert first.exitcode == 0
+    assert "process " in printed(run)
+    assert " has taken over this run; this job stops" in printed(run)
+    wait_until(lambda: any(row.get("attempt") == 2 for row in steps(run)))
+    checkpoints_before = len(events(run, "checkpoint"))
+    wait_until(lambda: len(events(run, "checkpoint")) > checkpoints_before + 3)
+    for rank in psutil.Process(second.pid).children():
+        os.kill(rank.pid, signal.SIGTERM)
+    second.join(limit_s(180))
+
+    _, began = events(run, "started")
+    (end,) = events(run, "stopped")
+    assert (began["attempt"], end["attempt"]) == (2, 2)
+    assert not events(run, "failed")
+    assert not events(run, "checkpoint_failed")
+    attempts = [int(row["attempt"]) for row in read_records(run.metrics) if "step" in row]
+    assert attempts == sorted(attempts), "nothing of the first start comes after the second has begun"
+    seconds = [row["step"] for row in read_records(run.metrics) if row.get("attempt") == 2]
+    assert seconds == list(range(int(str(began["from_step"])) + 1, int(str(end["step"])) + 1))
+    assert not list(run.checkpoints.glob(".*"))
+    for saved in complete(run.checkpoints):
+        dcp_to_torch_save(saved, tmp_path / "whole.pth")
+    assert complete(run.checkpoints)[-1].name == f"step-{end['step']:08d}"
+
+
+def interrupted(final: Path, old: Lease, *, by: Lease) -> None:
+    """Write a checkpoint, while another start takes the run over and completes one of the same step."""
+    with written_aside(final, old) as writing:
+        (writing / "part").write_text("old")
+        take_over(by, FIRST)
+        assert not writing.exists()
+        with written_aside(final, by) as other:
+            (other / "part").write_text("new")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_checkpoint_of_a_superseded_start_never_replaces_that_of_the_owner(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    final = run.checkpoints / "step-00000005"
+    old, new = Lease(run), Lease(run)
+    take_over(old, FIRST)
+    with pytest.raises(CheckpointError, match="has taken over this run"):
+        interrupted(final, old, by=new)
+    with pytest.raises(CheckpointError, match="has taken over this run"), written_aside(final, old):
+        pytest.fail("a start without the lease begins no checkpoint")
+    assert (final / "part").read_text() == "new"
+    assert [path.name for path in run.checkpoints.iterdir()] == [final.name]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_start_that_slept_between_its_last_look_and_its_rename_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path)
+    final = run.checkpoints / "step-00000005"
+    old, new = Lease(run), Lease(run)
+    take_over(old, FIRST)
+    monkeypatch.setattr(old, "is_lost", lambda: False)
+    with pytest.raises(CheckpointError, match="No such file"):
+        interrupted(final, old, by=new)
+    assert (final / "part").read_text() == "new"
+
+
+def test_of_starts_at_the_same_moment_each_has_a_number_of_its_own(tmp_path: Path) -> None:
+    starts = [get_context("fork").Process(target=take, args=(tmp_path,)) for _ in range(16)]
+    for process in starts:
+        process.start()
+    for process in starts:
+        process.join(limit_s(60))
+    assert sorted(path.name for path in RunDir(tmp_path).owners.iterdir()) == [
+        f"{number:06d}.json" for number in range(1, 17)
+    ]
+
+
+def take(where: Path) -> None:
+    Lease(RunDir(where)).take()
+
+
+@pytest.mark.slow
+def test_a_local_queue_leaves_a_run_to_the_person_who_started_it_by_hand(tmp_path: Path) -> None:
+    assert main(["submit", *SMALL, "job.steps=1000000", "job.checkpoint_every_steps=20", "ranks_per_node=1",
+                 f"runs_dir={tmp_path}", "sweep=s", "name=r", f"data.cache_dir={tmp_path}/cache"]) == 0  # fmt: skip
+    sweep = SweepDir(tmp_path / "s")
+    run = sweep.run("r")
+    wait_until(lambda: events(run, "checkpoint"))
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    code = {"PYTHONPATH": str(run.code.resolve()), "PYTHONSAFEPATH": "1"}
+    by_hand = subprocess.Popen([sys.executable, "-m", "jobs.run", str(run.path)], env=os.environ | rank | code)
+    wait_until(lambda: any(record["event"] == "ended" for record in read_records(sweep.submissions)))
+    assert f"r: process {by_hand.pid} on " in (sweep.logs / "queue.log").read_text()
+    assert by_hand.poll() is None
+    by_hand.send_signal(signal.SIGTERM)
+    assert by_hand.wait(limit_s(60)) == 0
+    (end,) = events(run, "stopped")
+    assert end["attempt"] == 2
+    assert not events(run, "failed")
+    assert not events(run, "requeued")
+
+
+def test_only_a_start_that_owned_the_run_has_a_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path)
+    assert successor(run, "12", 0) is None
+    for job_id, restart in (("12", "0"), ("12", "1"), ("13", "0")):
+        monkeypatch.setenv("SLURM_JOB_ID", job_id)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
+        Lease(run).take()
+    found = successor(run, "12", 1)
+    assert found is not None
+    assert found.name == "job 13"
+    assert successor(run, "13", 0) is None
+    assert successor(run, "14", 0) is None, "its ranks have not met, so it owned nothing"
+
+
+def test_a_look_at_the_owner_takes_less_than_a_millisecond(tmp_path: Path) -> None:
+    lease = Lease(RunDir(tmp_path))
+    for _ in range(20):
+        lease.take()
+    # The fastest of many: the others measure the load of the machine.
+    assert min(timeit.repeat(lease.is_lost, number=1, repeat=200)) < 1e-3
