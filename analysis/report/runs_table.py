@@ -75,8 +75,8 @@ def rows_of(
             speedup, efficiency = group.speedup(point), group.efficiency(point)
             for run in point.repeats:
                 compared = {
-                    m.SPEEDUP: speedup and speedup.median,
-                    m.EFFICIENCY: efficiency and efficiency.median,
+                    m.SPEEDUP: speedup.median if speedup else None,
+                    m.EFFICIENCY: efficiency.median if efficiency else None,
                     m.RELATIVE_COST: costs.get(run.path),
                 }
                 doubt, ended = doubts.get(run.path), failures.get(run.path)

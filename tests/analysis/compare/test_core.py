@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_ind
 
-from analysis.compare.core import Ratio, change_direction, listed, matched, relative_change, unequal_keys
+from analysis.compare.core import Ratio, change_direction, clauses, matched, relative_change, unequal_keys
 from analysis.intervals import welch_interval
 
 throughputs = st.lists(st.floats(1, 1e6), min_size=3, max_size=8)
@@ -25,8 +25,8 @@ def test_members_are_matched_by_key_in_the_order_of_a_then_b() -> None:
 def test_differences_leave_out_ignored_keys_and_count_the_rest() -> None:
     keys = unequal_keys({"a": 1, "b": 2, "c": 3}, {"b": 3, "c": 3, "d": None, "e": 5}, ignored={"a"})
     assert keys == ["b", "e"]
-    assert listed([*keys, "f"], 2) == "b; e; and 1 more"
-    assert listed(keys, 2) == "b; e"
+    assert clauses([*keys, "f"], 2) == "b; e; and 1 more"
+    assert clauses(keys, 2) == "b; e"
 
 
 @given(st.lists(st.floats(0.5, 2), min_size=3, max_size=8))
