@@ -17,9 +17,9 @@ help:
 	echo "make test       run the tests of CI, with a real Slurm if it can be installed: under half an hour"
 	echo "make test-all   run all tests: every legal product of parallelisms, every fault on a real Slurm, real time limits"
 	echo "make test-fast  run the tests that need neither Slurm nor many ranks"
-	echo "make corpus     read a corpus of real logs and compare the results with its true figures: CORPUS=DIRECTORY"
+	echo "make corpus     read a corpus of real logs and compare the values with the known ones: CORPUS=DIRECTORY"
 	echo "make check      run ruff, mypy --strict and shellcheck"
-	echo "make benchmark  measure the figures in tests/README.md"
+	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
 	echo "make gpu-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  Llama-2 7B on one GPU: compare with stock LitGPT, and measure dense rows"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
@@ -62,7 +62,7 @@ test-all: $(VENV)/nemo.done slurm browser
 test-fast: $(VENV)/dev.done
 	$(BIN)/python -m tests.run -n 2 -m 'not slow and not slurm'
 
-# Real logs with known true figures; they may not be copied, so they lie outside the repository.
+# Real logs with known values; they may not be copied, so they lie outside the repository.
 CORPUS ?= ../shared/corpus
 corpus: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.corpus '$(CORPUS)'
@@ -90,7 +90,7 @@ batching-benchmark: $(VENV)/dev.done
 gpu-benchmark:
 	python3 -m tests.benchmarks.gpu --data '$(DATA)' --tokenizer '$(TOKENIZER)' --output .github/gpu-benchmark.csv
 
-# The screenshot and the figures in README.md, from runs/demo.
+# The screenshot and the numbers of README.md, from runs/demo.
 figure: demo browser
 	chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --hide-scrollbars \
 	    --user-data-dir=$$(mktemp -d) --virtual-time-budget=8000 --window-size=1180,1240 \

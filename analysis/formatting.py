@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Sequence
 
 from analysis.intervals import Spread
 from jobs.metrics import Metric
@@ -62,6 +63,12 @@ def shown_spread(metric: Metric, spread: Spread | None) -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: `1 rank`, `2 ranks`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(values: Sequence[str], most: int) -> str:
+    """Return the first values, and the number of the others: `a, b and 3 more`."""
+    more = len(values) - most
+    return ", ".join(values[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def unit(metric: Metric) -> str:

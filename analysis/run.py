@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from analysis.metrics.communication import Collective
     from analysis.metrics.energy import Energy
     from analysis.metrics.goodput import Loss
+    from analysis.metrics.mfu import Utilization
     from analysis.metrics.stragglers import Straggler
 
 # A file that the user writes beside logs; analysis.logs.facts reads it.
@@ -46,6 +47,8 @@ class RunResult:
     """Time of each steady step, by step."""
     lost_to: Sequence[Loss] = field(default_factory=list)
     """The cause of the end of every start but the last, with its cost."""
+    utilization: Utilization | None = None
+    """MFU and HFU with their inputs, or the reason for their absence; None for a run that is not used."""
     energy: Energy | None = None
     """Energy from the power readings in its directory or log folder; None without readings."""
     collectives: tuple[Collective, ...] | None = None

@@ -49,13 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"slurmscale {options.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output, `head` for instance, has seen enough.
+        # The reader of the output, `head` for instance, has closed the pipe.
         sys.stderr.close()
         return 0
 
 
 def answer_about_itself(arguments: list[str]) -> bool:
-    """Print help or version where these are asked for, and return whether they were; refuse an unknown command."""
+    """Print help or version and return True if the arguments request them; refuse an unknown command."""
     top = parser()
     if arguments in ([], ["help"]):
         top.print_help()
@@ -108,7 +108,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         hint = "; overrides have no dashes, as in nodes=2" if takes_overrides else ""
         options.grammar.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:
-        # argparse takes the positional words of one place for all of them, and returns the others.
+        # argparse accepts positional arguments in one place only, and returns those of other places as unknown.
         options.overrides += rest
     return options
 
@@ -121,7 +121,7 @@ def folder(text: str) -> Path:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors end with the usage, and where to find more."""
+    """A parser whose errors end with the usage and a reference to --help."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -152,57 +152,67 @@ def parser() -> Parser:
 
     composing_commands(command)
     campaign_commands(command)
-    sub = command("doctor", "look at a Slurm cluster, and whether the overrides fit it, before a run is sent there")
+    sub = command("doctor", "check a Slurm cluster, and the run of the overrides against it, before submission")
     where = sub.add_mutually_exclusive_group()
-    where.add_argument("--nodes", type=int, metavar="N", help="how many nodes the test job looks at (default 2)")
-    where.add_argument("--nodelist", metavar="LIST", help="which nodes, such as node[01-04]")
-    where.add_argument("--no-job", action="store_true", help="only ask Slurm; send no test job")
+    where.add_argument("--nodes", type=int, metavar="N", help="number of nodes of the test job (default 2)")
+    where.add_argument("--nodelist", metavar="LIST", help="nodes of the test job, such as node[01-04]")
+    where.add_argument("--no-job", action="store_true", help="query Slurm only; submit no test job")
     sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
-    sub = command("status", "show where every run of a sweep stands")
+    sub = command("status", "show the state of every run of a sweep")
     sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory, such as runs/demo")
     sub.add_argument("--all", action="store_true", help="every run of a long sweep, queued and finished ones too")
-    sub = command("watch", "show a sweep as it goes on, until nothing of it waits or runs")
+    sub = command("watch", "show the state and progress of every run, updated until none waits or runs")
     sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
-    sub = command("logs", "show what a run printed")
+    sub = command("logs", "print the output of a run")
     sub.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    sub.add_argument("--rank", type=int, default=0, help="which rank (default 0)")
-    sub.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
-    sub = command("cancel", "cancel what waits or runs of a sweep")
+    sub.add_argument("--rank", type=int, default=0, help="number of the rank (default 0)")
+    sub.add_argument("-f", "--follow", action="store_true", help="print new lines until the run ends")
+    sub = command("cancel", "end the waiting and running jobs of a sweep")
     sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
-    sub = command("resume", "submit again what has not finished; finished runs are skipped")
+    sub = command("resume", "submit unfinished runs again; finished runs are skipped")
     sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
     sub.add_argument(
         "--launcher",
         choices=[kind.name for kind in LauncherKind if not (kind.one_job or kind.is_preview)],
-        help="another launcher than prepared for",
+        help="another launcher than the one that the runs were prepared for",
     )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
-    sub = command("report", "make report.html, report.md and runs.csv from run directories")
-    sub.add_argument("paths", type=Path, nargs="*", metavar="DIR", help="sweep or run directories")
+    sub = command("report", "write report.html, report.md and runs.csv from runs and logs")
+    sub.add_argument(
+        "paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs"
+    )
     against = sub.add_mutually_exclusive_group()
     against.add_argument(
         "--compare",
         type=Path,
         nargs=2,
         metavar=("A", "B"),
-        help="two of them: how fast is B against A, with what proof",
+        help="compare two of them: throughput of B relative to A, with intervals",
     )
     against.add_argument(
-        "--reference", type=Path, metavar="FILE", help="an earlier runs.csv; exit code 3 when a point got worse"
+        "--reference",
+        type=Path,
+        metavar="FILE",
+        help="compare with an earlier runs.csv; exit code 3 if a point got worse",
     )
     sub.add_argument(
-        "--tolerance", type=float, metavar="SHARE", help="how much worse than FILE still passes (default 0.05, so 5 %%)"
+        "--tolerance",
+        type=float,
+        metavar="SHARE",
+        help="largest relative worsening against FILE that passes (default 0.05: 5 %%)",
     )
-    sub.add_argument("--allow-missing", action="store_true", help="points of FILE that were not measured do not fail")
-    sub.add_argument("-o", "--output", type=folder, help="where to write (default: the one DIR given, else here)")
+    sub.add_argument("--allow-missing", action="store_true", help="accept points of FILE that were not measured")
+    sub.add_argument(
+        "-o", "--output", type=folder, help="output directory (default: DIR if only one is given, else this one)"
+    )
     sub.add_argument(
         "--format",
         action="append",
         default=[],
         metavar="LIST",
-        help="write more: parquet (runs.parquet), svg, png (figures/), latex (points.tex); --format svg,latex",
+        help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex): --format svg,latex",
     )
-    sub = command("completion", "print a script for a shell that completes commands, keys and choices")
+    sub = command("completion", "print the script with which a shell completes commands, keys and choices")
     sub.add_argument("shell", choices=SHELLS, help='for instance: eval "$(slurmscale completion bash)"')
     return top
 
@@ -214,42 +224,61 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
         ("submit", "prepare all points and submit all or none; return at once"),
     ):
         sub = command(name, text)
-        sub.add_argument("-m", "--multirun", action="store_true", help="make a run of each value: nodes=1,2,4")
+        sub.add_argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
         if name == "submit":
             sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
         else:
-            sub.add_argument("--values", action="store_true", help="print every value of each run, too")
-        as_hydra = sub.add_argument_group("as in Hydra", "print the composed configuration, and do nothing else")
-        as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print it in YAML")
-        as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print this section of it only")
+            sub.add_argument("--values", action="store_true", help="also print every value of each run")
+        as_hydra = sub.add_argument_group("as in Hydra", "print the composed configuration only")
+        as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print the configuration in YAML")
+        as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print one section only")
         as_hydra.add_argument("--resolve", action="store_true", help="resolve interpolations first")
-        as_hydra.add_argument("-i", "--info", nargs="?", const="all", choices=INFO, help="print how it is composed")
+        as_hydra.add_argument(
+            "-i",
+            "--info",
+            nargs="?",
+            const="all",
+            choices=INFO,
+            help="print the composition: files, search path, plugins",
+        )
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
     sub = command("explain", "print type, choices, default, unit and meaning of a key")
-    sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; without it the keys are listed")
+    sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; default: list all keys")
     sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition")
 
 
 def campaign_commands(command: Callable[[str, str], Parser]) -> None:
     """Add the parsers of the commands on campaigns."""
     one = command("attempt", "run one configuration in turns with the baseline of a campaign, repeated")
-    one.add_argument("name", metavar="NAME", help="of the attempt, such as mbs2; the first one is called baseline")
-    one.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="of the baseline: all; later: what differs")
-    several = command("campaign", "run all attempts that a file names in turns with their baseline, in one submission")
+    one.add_argument("name", metavar="NAME", help="name of the attempt, such as mbs2; the first one is named baseline")
+    one.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="for the baseline the whole configuration, later only the differences",
+    )
+    several = command("campaign", "run all attempts of a file in turns with their baseline, in one submission")
     several.add_argument("file", type=Path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]")
-    several.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="launcher=... for all of them, nothing else")
+    several.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="only launcher=... and its keys, for all attempts"
+    )
     for sub in (one, several):
         sub.add_argument(
-            "--campaign", type=Path, metavar="DIR", help="default: the baseline's sweep, later the one in runs/"
+            "--campaign",
+            type=Path,
+            metavar="DIR",
+            help="campaign directory (default: the baseline's sweep, later the only one in runs/)",
         )
         sub.add_argument(
-            "--repeats", type=int, default=3, metavar="N", help="how often, each beside a baseline (default 3)"
+            "--repeats", type=int, default=3, metavar="N", help="number of repeats, each beside a baseline (default 3)"
         )
         sub.add_argument(
-            "--changed-code", action="store_true", help="baselines beside attempts run the code of the first baseline"
+            "--changed-code", action="store_true", help="run the paired baselines with the code of the first baseline"
         )
-        sub.add_argument("--wait", action="store_true", help="return when all have ended, and show the leaderboard")
-    sub = command("leaderboard", "rank the attempts of a campaign, and list those that do not count, with the reason")
+        sub.add_argument(
+            "--wait", action="store_true", help="return when all runs have ended, and print the leaderboard"
+        )
+    sub = command("leaderboard", "rank the attempts of a campaign; list those that do not count, with the reason")
     sub.add_argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024")
 
 
@@ -289,7 +318,7 @@ def dispatch(options: argparse.Namespace) -> int:
 
 
 def run_on_sweep(options: argparse.Namespace) -> int:
-    """Call the function of a command that submits a sweep, or looks after one."""
+    """Call the function of a command that submits or controls a sweep."""
     from jobs.submit import commands
 
     match options.command:
@@ -308,7 +337,7 @@ def run_on_sweep(options: argparse.Namespace) -> int:
 
 
 def print_composition(options: argparse.Namespace) -> int:
-    """Print the plan, a key, or what Hydra prints of a configuration."""
+    """Print the plan, a key, or a configuration in Hydra's formats."""
     if options.command == "explain":
         from jobs.plan.explain import explain
 
@@ -329,7 +358,7 @@ def show_leaderboard(campaign: Path) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the report, on its own, of A against B, or against a reference."""
+    """Write a report, a comparison of A and B, or a comparison with a reference."""
     from jobs.errors import ReportError
 
     if options.reference is None and (options.tolerance is not None or options.allow_missing):

@@ -1,4 +1,4 @@
-"""The rank grid, without torch: its axes as data, and the rank arithmetic of a run.
+"""The rank grid, without torch: the rank arithmetic of a run.
 
     rank            one process; on a GPU machine one per GPU
     node            a machine with `ranks_per_node` consecutive ranks
@@ -11,99 +11,33 @@
     micro-batch     sequences of one forward pass of a rank (MBS)
     step            one optimizer update on GBS = MBS x DP x accumulation sequences
 
-The grid has axes (pp, dp_replicate, dp_shard, cp, tp); a tensor has dims.
-
-To add an axis: give schema.Parallelism its degree, add an Axis and a field of Layout here, and apply it in an engine.
-The mesh, the plan table, the rules of degrees, the nearest legal runs, process groups, traffic and reports follow.
+The grid has axes (pp, dp_replicate, dp_shard, cp, tp), the table of jobs.parallelism; a tensor has dims.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from jobs.schema import EngineKind, Run, Schedule, Sharding, Strategy
-
-# --- axes ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """An axis of the rank grid: its names, and what it means for rows, gradients and weights."""
-
-    name: str
-    """In meshes, plans and reports."""
-    heading: str
-    """Heading of its column in a table of runs."""
-    field: str
-    """Its degree in schema.Parallelism."""
-    action: str
-    """Verb of a group of its ranks in the drawing of the mesh."""
-    engines: frozenset[EngineKind] = frozenset(EngineKind)
-    """Engines that accept a degree above 1."""
-    averages_gradients: bool = False
-    """Its ranks see different tokens through equal weights, so gradients are averaged over them."""
-    needs_whole_rows: bool = False
-    """Every row is padded to job.sequence_length."""
-    rare: bool = False
-    """The plan and messages show it only where its degree is above 1; plans of older versions lack it."""
-
-    @property
-    def key(self) -> str:
-        """Return the key of its degree in the configuration."""
-        return f"parallelism.{self.field}"
-
-
-MODEL_PARALLEL_ENGINES = frozenset({EngineKind.native, EngineKind.nemo})
-PP = Axis(
-    name="pp",
-    heading="PP",
-    field="pipeline",
-    action="split the layers",
-    engines=MODEL_PARALLEL_ENGINES,
-    needs_whole_rows=True,
+from jobs.parallelism import (
+    AXES,
+    AXIS_NAMES,
+    DP_REPLICATE,
+    DP_SHARD,
+    INNER_AXES,
+    MODEL_AXES,
+    Axis,
+    Schedule,
+    Sharding,
+    Strategy,
 )
-DP_REPLICATE = Axis(
-    name="dp_replicate",
-    heading="DP replicate",
-    field="data_replicate",
-    action="keep equal weights",
-    averages_gradients=True,
-)
-DP_SHARD = Axis(
-    name="dp_shard",
-    heading="DP shard",
-    field="data_shard",
-    action="split the weights (FSDP)",
-    averages_gradients=True,
-)
-CP = Axis(
-    name="cp",
-    heading="CP",
-    field="context",
-    action="split each sequence",
-    engines=MODEL_PARALLEL_ENGINES,
-    averages_gradients=True,
-    needs_whole_rows=True,
-    rare=True,
-)
-TP = Axis(name="tp", heading="TP", field="tensor", action="split each matrix", engines=MODEL_PARALLEL_ENGINES)
-
-# Slowest first: consecutive ranks differ in the last axis.
-AXES = (PP, DP_REPLICATE, DP_SHARD, CP, TP)
-AXIS_NAMES = tuple(axis.name for axis in AXES)
-# Axes whose degree the user sets, in the order of messages; data parallelism is the rest of the ranks.
-MODEL_AXES = (TP, PP, CP)
-# The same in the order of tables: dp x cp x tp x pp.
-TABLE_AXES = (CP, TP, PP)
-# FSDP shards weights over all ranks that see different tokens, not only over its own axis.
-SHARD_GROUP_AXES = tuple(axis for axis in AXES if axis.averages_gradients and axis is not DP_REPLICATE)
-# Axes inside the data-parallel ones: their ranks are consecutive and meet in every layer.
-INNER_AXES = AXES[AXES.index(DP_SHARD) + 1 :]
+from jobs.schema import EngineKind, Run
 
 Place = tuple[int, ...]
 """One number for each of AXES."""
+
+# --- grid ----------------------------------------------------------------------------------------------------
 
 
 def degree_of(run: Run, axis: Axis) -> int:
@@ -117,20 +51,14 @@ def degree_product(run: Run, axes: Iterable[Axis]) -> int:
     return math.prod(degree_of(run, axis) for axis in axes)
 
 
-# --- grid ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Layout:
     """The rank grid; ranks count along AXES with the last axis fastest, as in torch's device mesh."""
 
     nodes: int
     ranks_per_node: int
-    pp: int
-    dp_replicate: int
-    dp_shard: int
-    cp: int
-    tp: int
+    shape: Place
+    """Degrees in the order of AXES."""
 
     def __post_init__(self) -> None:
         grid = math.prod(self.shape)
@@ -141,10 +69,15 @@ class Layout:
         """Return the number of ranks."""
         return self.nodes * self.ranks_per_node
 
-    @property
-    def shape(self) -> Place:
-        """Return the degrees in the order of AXES."""
-        return tuple(map(self.degree, AXES))
+    @classmethod
+    def by_name(cls, nodes: int, ranks_per_node: int, degrees: Mapping[str, int]) -> Layout:
+        """Return the grid with these degrees, one for each of AXIS_NAMES."""
+        return cls(nodes, ranks_per_node, tuple(degrees[name] for name in AXIS_NAMES))
+
+    def record(self) -> dict[str, int]:
+        """Return nodes, ranks per node and the degrees by name of axis, as plan.json holds them."""
+        sizes = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node}
+        return sizes | dict(zip(AXIS_NAMES, self.shape, strict=True))
 
     @property
     def dp(self) -> int:
@@ -153,8 +86,7 @@ class Layout:
 
     def degree(self, axis: Axis) -> int:
         """Return the number of ranks along an axis."""
-        value: int = getattr(self, axis.name)
-        return value
+        return self.shape[AXES.index(axis)]
 
     def product(self, axes: Iterable[Axis]) -> int:
         """Return the product of the degrees of some axes."""
@@ -174,7 +106,7 @@ class Layout:
 
     def dp_rank(self, rank: int) -> int:
         """Return which of the dp slices of a global batch a rank computes."""
-        return self.place(rank, DP_REPLICATE) * self.dp_shard + self.place(rank, DP_SHARD)
+        return self.place(rank, DP_REPLICATE) * self.degree(DP_SHARD) + self.place(rank, DP_SHARD)
 
     def groups(self, axis: Axis) -> list[list[int]]:
         """Return the groups of ranks that differ on one axis only, each in the order of that axis."""
@@ -215,13 +147,9 @@ def frees_weights(run: Run) -> bool:
 def layout_of(run: Run) -> Layout:
     """Return the rank grid of a run that jobs.plan.legality has passed."""
     shard = shard_degree(run)
-    return Layout(
-        nodes=run.nodes,
-        ranks_per_node=run.ranks_per_node,
-        dp_replicate=data_degree(run) // shard,
-        dp_shard=shard,
-        **{axis.name: degree_of(run, axis) for axis in MODEL_AXES},
-    )
+    degrees = {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
+    degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard}
+    return Layout.by_name(run.nodes, run.ranks_per_node, degrees)
 
 
 # --- batch and pipeline --------------------------------------------------------------------------------------

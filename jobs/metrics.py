@@ -3,6 +3,10 @@
 A constant of this module is the only way to name a metric; writer, reader, figures and report share it. Values on disk
 are in SI base units and full precision; display units and rounding apply where a person reads. An unknown value is
 absent: no 0, -1, inf or NaN stands for it.
+
+A constant here gives a metric its column in runs.csv (with `on_page` also on the page) and its definition on the page.
+Its value comes from one function, in analysis/metrics/ or analysis/load/run_directory.py; a new module there is called
+in analysis/load/discover.py. No other file changes.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import NamedTuple
 
 
 class Better(Enum):
-    """Which direction is an improvement."""
+    """Direction of an improvement."""
 
     low = "low"
     high = "high"
@@ -72,6 +76,8 @@ class Metric:
     heading: str | None = None
     """The heading without its unit; None for the name in words."""
     group: Group | None = None
+    on_page: bool = False
+    """The table of runs on the page has a column of it, besides runs.csv."""
 
     @property
     def display(self) -> DisplayUnit:
@@ -144,6 +150,7 @@ MEMORY_PEAK = Metric(
     4,
     GIBIBYTE,
     group=Group.step,
+    on_page=True,
 )
 
 # --- one value per attempt, of rank 0 (status.jsonl, `started` event); they sum to startup_time_s -----------------
@@ -275,6 +282,7 @@ PARAMETERS_HELD = Metric(
     "Weights that a rank stores between steps, after tensor, pipeline and FSDP sharding; the rank with the most.",
     Better.low,
     4,
+    on_page=True,
 )
 COLLECTIVE_CALLS = Metric(
     "collective_calls",
@@ -290,6 +298,7 @@ COLLECTIVE_BYTES = Metric(
     Better.low,
     4,
     MEBIBYTE,
+    on_page=True,
 )
 
 # --- values of a rank over a window of steps (status.jsonl, `pace` event) ------------------------------------------
@@ -316,9 +325,10 @@ EVALUATION_LOSS = Metric(
     Better.low,
     5,
     group=Group.evaluation,
+    on_page=True,
 )
 EVALUATION_PERPLEXITY = Metric(
-    "evaluation_perplexity", "1", "exp(evaluation_loss).", Better.low, 5, group=Group.evaluation
+    "evaluation_perplexity", "1", "exp(evaluation_loss).", Better.low, 5, group=Group.evaluation, on_page=True
 )
 EVALUATION_LABELS = Metric(
     "evaluation_labels", "1", "Number of labels of the held-out samples.", digits=9, group=Group.evaluation
@@ -334,6 +344,7 @@ TOKENS_PER_S = Metric(
     "Tokens of the steady steps, divided by the sum of their step times; all ranks together.",
     Better.high,
     4,
+    on_page=True,
 )
 TOKENS_PER_S_PER_RANK = Metric("tokens_per_s_per_rank", "1/s", "tokens_per_s divided by ranks.", Better.high, 4)
 TOKENS_PER_STEP = Metric("tokens_per_step", "1", "Tokens of the steady steps, divided by their number.", digits=4)
@@ -348,9 +359,9 @@ SAMPLES_PER_STEP = Metric("samples_per_step", "1", "Samples of the recorded step
 SAMPLES_TRAINED = Metric(
     "samples_trained", "1", "Samples of the recorded steps that the final model results from.", digits=9
 )
-STEP_TIME_MEDIAN = Metric("step_time_median_s", "s", "Median of the steady step times.", Better.low, 4)
-STEP_TIME_P10 = Metric("step_time_p10_s", "s", "10th percentile of the steady step times.", Better.low, 4)
-STEP_TIME_P90 = Metric("step_time_p90_s", "s", "90th percentile of the steady step times.", Better.low, 4)
+STEP_TIME_MEDIAN = Metric("step_time_median_s", "s", "Median of the steady step times.", Better.low, 4, on_page=True)
+STEP_TIME_P10 = Metric("step_time_p10_s", "s", "10th percentile of the steady step times.", Better.low, 4, on_page=True)
+STEP_TIME_P90 = Metric("step_time_p90_s", "s", "90th percentile of the steady step times.", Better.low, 4, on_page=True)
 SPEEDUP = Metric(
     "speedup",
     "1",
@@ -426,7 +437,7 @@ THROUGHPUT_RATIO = Metric(
     Better.high,
     4,
 )
-FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5)
+FINAL_LOSS = Metric("final_loss", "nat", "Loss of the last step.", Better.low, 5, on_page=True)
 EPOCH_TIME = Metric(
     "epoch_time_s",
     "s",
@@ -447,6 +458,7 @@ MFU = Metric(
     3,
     PERCENT,
     "MFU",
+    on_page=True,
 )
 HFU = Metric(
     "hfu",
@@ -554,6 +566,7 @@ GOODPUT = Metric(
     Better.high,
     3,
     PERCENT,
+    on_page=True,
 )
 RUN_TIME = Metric(
     "run_time_s",
@@ -641,3 +654,10 @@ STARTUP_PARTS = members(Group.startup)
 GOODPUT_PARTS = members(Group.goodput)
 ATTEMPT_METRICS = members(Group.attempt)
 EVALUATION_METRICS = members(Group.evaluation)
+# Metrics of a whole run, which are columns of runs.csv: not those of a step, an event or a comparison, nor inputs.
+RUN_METRICS = tuple(
+    metric
+    for metric in REGISTRY.values()
+    if metric not in {*STEP_METRICS, LITGPT_TRAINING_TIME, CHECKPOINT_WRITE_TIME, OWN_TIME, BATCH_TIME, OTHERS_OWN_TIME}
+    and metric not in {TOKENS_PER_STEP, THROUGHPUT_RATIO, EPOCH_TIME}
+)

@@ -1,8 +1,9 @@
 """The schema: type, unit, default and meaning of every configuration key.
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
-types; jobs/plan/legality.py holds the rules between keys. A YAML file must set a key that has no default here. `None`
-(null in YAML) is the only spelling of "not set". A user sets a choice by the name of its Enum member.
+types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`. A YAML file must
+set a key that has no default here. `None` (null in YAML) is the only spelling of "not set". A user sets a choice by the
+name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import Enum
+
+from jobs.parallelism import Parallelism
 
 
 class Norm(Enum):
@@ -98,90 +101,6 @@ class Model:
     """Experts that compute each token; 0: a dense model."""
 
 
-class Strategy(Enum):
-    """Method that keeps data-parallel replicas equal."""
-
-    single = "single"
-    """One replica, so nothing to keep equal."""
-    ddp = "ddp"
-    """Every rank holds everything; gradients are all-reduced."""
-    fsdp = "fsdp"
-    """Fully sharded data parallel; `sharding` selects the tensors."""
-
-
-class Sharding(Enum):
-    """Tensors that FSDP shards, by PyTorch's names."""
-
-    FULL_SHARD = "FULL_SHARD"
-    """Shard parameters, gradients and optimizer state over all ranks; free parameters after forward (ZeRO 3)."""
-    SHARD_GRAD_OP = "SHARD_GRAD_OP"
-    """FULL_SHARD, but keep parameters whole between forward and backward (ZeRO 2)."""
-    NO_SHARD = "NO_SHARD"
-    """Hold everything on every rank; all-reduce gradients, as DDP does."""
-    HYBRID_SHARD = "HYBRID_SHARD"
-    """FULL_SHARD within a node (or `data_shard` ranks), replicas across nodes."""
-
-
-Schedule = Enum(
-    "Schedule",
-    {
-        "GPipe": "GPipe",
-        "1F1B": "1F1B",
-        "Interleaved1F1B": "Interleaved1F1B",
-        "LoopedBFS": "LoopedBFS",
-        "InterleavedZeroBubble": "InterleavedZeroBubble",
-        "ZBVZeroBubble": "ZBVZeroBubble",
-    },
-)
-"""Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
-
-
-class StageSplit(Enum):
-    """Division of layers among pipeline stages."""
-
-    even = "even"
-    """The same number of layers in every stage."""
-    balanced = "balanced"
-    """About the same number of weights in every stage, embedding and head counted."""
-
-
-@dataclass(kw_only=True)
-class Parallelism:
-    """Division of model and batch over ranks; ranks beyond tensor x pipeline x context are data parallel."""
-
-    name: str
-    """Name of the choice in run names, tables and reports."""
-    strategy: Strategy
-    """Method that keeps data-parallel replicas equal."""
-    sharding: Sharding | None = None
-    """Tensors that FSDP shards; only with strategy=fsdp."""
-    data_replicate: int | None = None
-    """Copies of the weights that are kept equal; null: what `sharding` implies."""
-    data_shard: int | None = None
-    """Ranks of one FSDP shard group; null: what `sharding` implies."""
-    tensor: int = 1
-    """Ranks that share each matrix (TP)."""
-    sequence_parallel: bool | None = None
-    """With TP, split activations between the matrices along the sequence; null: wherever the engine can."""
-    loss_parallel: bool = True
-    """With TP, keep the logits split along the vocabulary for the loss."""
-    pipeline: int = 1
-    """Ranks that share the layers (PP)."""
-    schedule: Schedule = Schedule["1F1B"]
-    """Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
-    stages_per_rank: int | None = None
-    """Pieces of the model that a pipeline rank holds (virtual stages); null: what `schedule` implies."""
-    stage_split: StageSplit = StageSplit.even
-    """Division of layers among pipeline stages."""
-    stage_layers: list[int] | None = None
-    """Layers of every stage, first to last; null: as `stage_split` divides them."""
-    prefetch: int | None = None
-    """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
-    next layer as far as the host is ahead of the device."""
-    context: int = 1
-    """Ranks that share each sequence (CP)."""
-
-
 class Precision(Enum):
     """Type of numbers."""
 
@@ -203,7 +122,7 @@ class EngineKind(Enum):
 
 
 class ActivationCheckpointing(Enum):
-    """Which activations the backward pass computes again instead of keeping."""
+    """Activations that the backward pass computes again instead of keeping."""
 
     none = "none"
     """Keep all activations."""
@@ -214,7 +133,7 @@ class ActivationCheckpointing(Enum):
 
 
 class WeightsReader(Enum):
-    """Which ranks read the weights of `job.init_from`."""
+    """Ranks that read the weights of `job.init_from`."""
 
     each = "each"
     """Every rank reads its part of the file."""
@@ -250,7 +169,7 @@ class Kernels(Enum):
     liger = "liger"
     """Liger's fused kernels (extra `liger`); the run ends with an error on a rank without GPU or package."""
     liger_or_torch = "liger_or_torch"
-    """Liger's, and PyTorch's on a rank without GPU or package; the run records which (`kernels` of `started`)."""
+    """Liger's, and PyTorch's on a rank without GPU or package; the run records the choice (`kernels` of `started`)."""
 
 
 @dataclass(kw_only=True)
@@ -260,7 +179,7 @@ class Engine:
     kind: EngineKind
     """Code that executes a training step."""
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
-    """Which activations the backward pass computes again instead of keeping."""
+    """Activations that the backward pass computes again instead of keeping."""
     compile: bool = False
     """Compile with torch.compile: every layer (native) or the whole model (litgpt); not for nemo."""
     loss: Loss = Loss.whole
@@ -272,7 +191,7 @@ class Engine:
     kernels: Kernels = Kernels.torch
     """GPU kernels of norms, rotary embedding and SwiGLU (native)."""
     weights: WeightsReader = WeightsReader.each
-    """Which ranks read the weights of `job.init_from` (native)."""
+    """Ranks that read the weights of `job.init_from` (native)."""
     prefetch_batches: int = 0
     """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
     optimizer: OptimizerLoop | None = None
@@ -361,7 +280,7 @@ class Job:
     keep_checkpoints: int = 2
     """Number of newest checkpoints that stay on disk."""
     unmeasured_steps: int
-    """First steps of every attempt that steady figures leave out (warm-up rule)."""
+    """First steps of every attempt that steady values exclude (warm-up rule)."""
 
 
 class Source(Enum):
@@ -396,7 +315,7 @@ class TooLong(Enum):
 
 @dataclass(kw_only=True)
 class Data:
-    """The text, its tokenizer, and how samples are made of it."""
+    """The text, its tokenizer, and the construction of samples."""
 
     name: str
     """Name of the choice in tables and reports."""
@@ -475,7 +394,7 @@ class ContainerRuntime(Enum):
 
 
 class LauncherKind(Enum):
-    """Who starts the ranks, and what that launcher can do; jobs/submit/launchers/NAME.py does it."""
+    """The program that starts the ranks, implemented in jobs/submit/launchers/NAME.py, and its abilities."""
 
     slurm = "slurm"
     """sbatch; runs with equal resources share a job array."""
@@ -528,7 +447,7 @@ class LauncherKind(Enum):
 
 @dataclass(kw_only=True)
 class Cluster:
-    """A machine: its nodes, its scheduler, and how a job prepares its environment there."""
+    """A machine: its nodes, its scheduler, and the preparation of a job's environment."""
 
     name: str
     """Name of the cluster in tables and reports."""
@@ -635,7 +554,7 @@ class Stages:
 
 
 class Counted(Enum):
-    """Which time of a run a contest compares."""
+    """Time of a run that a contest compares."""
 
     training = "training"
     """Steps and checkpoints, from the first step to the last."""
@@ -645,7 +564,7 @@ class Counted(Enum):
 
 @dataclass(kw_only=True)
 class Contest:
-    """Rules of a contest: what a run must be to count, and how attempts are compared with the baseline.
+    """Rules of a contest: conditions for an attempt to count, and its comparison with the baseline.
 
     The experiment file that holds them sets the run's own values from them.
     """

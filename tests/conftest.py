@@ -12,7 +12,7 @@ from tests.support.waiting import calibrate
 
 __all__ = ["empty_queue", "slurm"]
 
-# How long an example takes, on a machine that does other things too, says nothing of the code.
+# The duration of an example depends on the load of the machine, not only on the code.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples everywhere, so that a change that passes here passes anywhere; --hypothesis-profile=explore looks
 # for others.

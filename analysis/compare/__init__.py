@@ -1,1 +1,1 @@
-"""One set of runs against another: A/B pairs, a reference table, a campaign with its rules, published figures."""
+"""One set of runs against another: A/B pairs, a reference table, a campaign with its rules, published results."""

@@ -16,8 +16,9 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from analysis.compare.core import Ratio, listed, matched, unequal_keys
+from analysis.compare.core import Ratio, clauses, matched, unequal_keys
 from analysis.compare.loss import losses_agree
+from analysis.formatting import listed
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, Point, compared, differing_keys
 from analysis.untrusted import as_list, lookup
@@ -153,7 +154,7 @@ def compare_groups(a: Sequence[Group], b: Sequence[Group]) -> Comparison:
         elif found_a and found_b:
             reason = (
                 f"ambiguous: {len(found_a)} of A and {len(found_b)} of B differ only in what was changed "
-                f"({listed_keys(changed)}); compare smaller sets"
+                f"({listed(sorted(changed), MOST_KEYS) or 'nothing'}); compare smaller sets"
             )
             unpaired += [(side, reason) for side in (*found_a, *found_b)]
         else:
@@ -189,14 +190,7 @@ def without_partner(side: Side, others: Sequence[Side], changed: set[str]) -> st
     nearest = min(others, key=lambda relative: len(unequal_keys(side.settings, relative.settings, changed)))
     keys = [key for key in differing_keys([side.settings, nearest.settings]) if key not in changed]
     named = [f"{key} {nearest.settings.get(key)}, not {side.settings.get(key)}" for key in keys]
-    return f"none in {other} is equal; the nearest, {nearest.described}, has {listed(named, MOST_KEYS)}"
-
-
-def listed_keys(keys: Iterable[str]) -> str:
-    """Return some keys in one line, the rest counted."""
-    ordered = sorted(keys)
-    more = f" and {len(ordered) - MOST_KEYS} more" if len(ordered) > MOST_KEYS else ""
-    return ", ".join(ordered[:MOST_KEYS]) + more if ordered else "nothing"
+    return f"none in {other} is equal; the nearest, {nearest.described}, has {clauses(named, MOST_KEYS)}"
 
 
 # --- what differs ----------------------------------------------------------------------------------------------

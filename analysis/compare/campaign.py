@@ -16,12 +16,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from analysis.compare.campaign_rules import Baseline, Rules, breaches
 from analysis.compare.core import Ratio, matched
-from analysis.compare.rules import Baseline, Rules, breaches
 from analysis.intervals import CONFIDENCE
 from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
+from jobs.plan.rules.contest import departures
 from jobs.submit.submissions import kind_of
 
 BASELINE = "baseline"
@@ -192,7 +193,7 @@ def judge(trial: Trial, baseline: Baseline | None) -> Entry:
 
 
 def reasons_of(trial: Trial, baseline: Baseline) -> list[str]:
-    """Return why a trial does not count: the faults of all its repeats, each reason once."""
+    """Return the reasons that a trial does not count: the faults of all its repeats, each once."""
     found: dict[str, list[int]] = defaultdict(list)
     for number, run in trial.runs.items():
         for reason in breaches(run, baseline):
@@ -271,8 +272,5 @@ def rehearsal(board: Leaderboard) -> list[str]:
     run = board.first
     if run.setting("contest.name") is None:
         return []
-    both = [(key, run.setting(f"{key}.name"), run.setting(f"contest.{key}")) for key in ("model", "data")]
     overrides = [str(each) for each in as_list(lookup(run.provenance, "overrides"))]
-    return [f"{key} {own}, not {wanted}" for key, own, wanted in both if own != wanted] + [
-        each for each in overrides if each.startswith("contest.")
-    ]
+    return departures(run.setting) + [each for each in overrides if each.startswith("contest.")]

@@ -36,7 +36,7 @@ def unequal_keys(own: Mapping[str, Any], other: Mapping[str, Any], ignored: Coll
     return [key for key in {**own, **other} if key not in ignored and own.get(key) != other.get(key)]
 
 
-def listed(parts: Sequence[str], most: int) -> str:
+def clauses(parts: Sequence[str], most: int) -> str:
     """Join the first parts by semicolons and count the rest."""
     more = len(parts) - most
     return "; ".join(parts[:most]) + (f"; and {more} more" if more > 0 else "")

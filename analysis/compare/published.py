@@ -1,4 +1,4 @@
-"""Published figures, and the conditions under which a run may be compared with them.
+"""Published results, and the conditions under which a run may be compared with them.
 
 published.csv has a row a figure, published_documents.csv a row a document: numbers, settings and citations as printed;
 a cell is empty if the document does not state the value. The time that H20044 prints for 40 steps cannot include its
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import as_list, lookup, number
 from jobs import metrics as m
@@ -35,7 +35,7 @@ LOOP = (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME, m.CHECKPOINT_TOTAL_TIME
 
 @dataclass(frozen=True)
 class Document:
-    """A document that figures were published in."""
+    """A document with published results."""
 
     document: str
     """Its key in published.csv."""
@@ -110,7 +110,7 @@ def table(name: str) -> list[dict[str, str]]:
 
 @functools.cache
 def published() -> tuple[Published, ...]:
-    """Return all figures."""
+    """Return all published results."""
     documents = {row["document"]: Document(**row) for row in table("published_documents.csv")}
     return tuple(figure(row, documents) for row in table("published.csv"))
 
@@ -136,7 +136,7 @@ def experiment_of(run: RunResult) -> str | None:
 
 
 def figures_for(run: RunResult) -> list[Published]:
-    """Return the figures published of the run's experiment, or else of equal settings."""
+    """Return the results published for the run's experiment, or else for equal settings."""
     named = [each for each in published() if each.experiment and each.experiment == experiment_of(run)]
     return named or [each for each in published() if not list(conflicts(run, each))]
 

@@ -17,8 +17,8 @@ from analysis.scaling.groups import RATES
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.errors import ReportError
-from jobs.layout import AXIS_NAMES
 from jobs.metrics import Better
+from jobs.parallelism import AXIS_NAMES
 
 # Only the first rate that a point has is checked.
 CHECKED = (*RATES, m.MEMORY_PEAK, m.FINAL_LOSS)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from analysis.compare.core import change_direction, listed, matched, relative_change, unequal_keys
+from analysis.compare.core import change_direction, clauses, matched, relative_change, unequal_keys
 from analysis.compare.loss import final_losses_agree
 from analysis.compare.reference import CHECKED, DEVICE, IDENTITY, RunsTable
 from analysis.intervals import Spread
 from analysis.scaling.groups import RATES
 from jobs import metrics as m
 from jobs.errors import ReportError
-from jobs.layout import AXIS_NAMES
 from jobs.metrics import Better, Metric
+from jobs.parallelism import AXIS_NAMES
 
 # The columns that name a point; further columns of IDENTITY are added where they distinguish points.
 NAMING = ("parallelism", "nodes", "ranks")
@@ -206,7 +206,7 @@ def why_missing(identity: Identity, columns: Sequence[str], measured: Collection
     own, *others = (dict(zip((*columns, "settings"), each, strict=True)) for each in (identity, *measured))
     keys, nearest = min(((unequal_keys(own, other, IMPLIED), other) for other in others), key=lambda pair: len(pair[0]))
     differing = [f"{key} {nearest[key] or 'not recorded'}, not {own[key] or 'not recorded'}" for key in keys]
-    return f"no such run; the nearest has {listed(differing, MOST_COLUMNS)}"
+    return f"no such run; the nearest has {clauses(differing, MOST_COLUMNS)}"
 
 
 # --- judging ---------------------------------------------------------------------------------------------------

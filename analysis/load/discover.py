@@ -90,10 +90,12 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
 
 def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
     """Return the runs, the used ones with MFU and cost; our runs and logs are treated alike."""
-    return [
-        replace(run, values={**run.values, **utilization(run).values, **cost_values(run)}) if run.used else run
-        for run in runs
-    ]
+
+    def derived(run: RunResult) -> RunResult:
+        found = utilization(run)
+        return replace(run, values={**run.values, **found.values, **cost_values(run)}, utilization=found)
+
+    return [derived(run) if run.used else run for run in runs]
 
 
 def with_accounting(logs: Mapping[Path, LogFile]) -> dict[Path, LogFile]:

@@ -16,7 +16,7 @@ from analysis.failures.verdict import Verdict
 from analysis.formatting import plural, significant
 from analysis.logs.steps import Attempt, LogRun, interval, losses_of
 from analysis.metrics.goodput import Loss
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
 from analysis.run import RunResult
 from jobs import metrics as m

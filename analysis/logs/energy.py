@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.logs.file import LogFile
 from analysis.metrics.energy import Energy, Reading, energy_j
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 
 POWER_FOLDER = "power"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
 from jobs.errors import ReportError
 from jobs.metrics import Metric

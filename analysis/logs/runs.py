@@ -27,7 +27,7 @@ from analysis.logs.model import model_of, parameters_of
 from analysis.logs.steps import LogRun, LogStep, attempts_of, steady
 from analysis.logs.streams import job_name
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers import mlperf_system
 from analysis.parsers.base import Kind, Text
 from analysis.run import FACTS_FILE, RunResult

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from analysis.logs.file import LogFile
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, Kind, RankLabel, Record, Text
 from jobs import metrics as m
 from jobs.metrics import Better, Metric

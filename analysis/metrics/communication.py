@@ -12,8 +12,8 @@ from typing import Any
 
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
-from jobs.layout import AXES, AXIS_NAMES
 from jobs.metrics import Metric
+from jobs.parallelism import AXES, AXIS_NAMES
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Collective:
     """The calls of one collective over one axis of the rank grid in one step, of the rank with the most bytes."""
 
     axis: str
-    """One of jobs.layout.AXIS_NAMES, several of them joined by `+`, or `world`."""
+    """One of jobs.parallelism.AXIS_NAMES, several of them joined by `+`, or `world`."""
     collective: str
     calls: float
     payload_bytes: float

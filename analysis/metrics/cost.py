@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from analysis.metrics.energy import Energy
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import as_number, count
 from jobs import metrics as m

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.metrics.goodput import Start
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers import nvidia_smi
 from analysis.parsers.base import Text
 from analysis.parsers.detect import read_log

@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from analysis.formatting import significant
+from analysis.parsers import log_metrics as a
 from analysis.parsers import megatron
-from analysis.parsers import metrics as a
 from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
@@ -118,7 +118,7 @@ class Utilization:
     """MFU and HFU if they are known and possible; otherwise no value and the reason."""
 
     values: Mapping[Metric, float] = field(default_factory=dict)
-    said: Sequence[str] = ()
+    explanation: Sequence[str] = ()
     """Its inputs, or the reason for its absence: clauses of a sentence."""
     impossible: str | None = None
     """The inputs to suspect if a value is above the peak."""
@@ -131,7 +131,7 @@ def utilization(run: RunResult) -> Utilization:
         work = work_of(run)
         rate = known(tokens_per_s(run), "tokens/s") / known(run.ranks, "the number of ranks")
     except UnknownError as error:
-        return Utilization(said=[f"no MFU: {error}"])
+        return Utilization(explanation=[f"no MFU: {error}"])
     values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
     again = recomputed(run, work)
     if again is not None:
@@ -153,7 +153,7 @@ def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float
         f"{peak.precision}{narrow}), the peak ({tera(peak.flops_per_s)} TFLOP/s), the weights (N = {work.weights:,}) "
         f"or the speed ({significant(rate, 4)} tokens/s per rank)"
     )
-    return Utilization(said=[f"no MFU: {why}"], impossible=f"{run.name}: an MFU or HFU of {why}.")
+    return Utilization(explanation=[f"no MFU: {why}"], impossible=f"{run.name}: an MFU or HFU of {why}.")
 
 
 def tokens_per_s(run: RunResult) -> float | None:
@@ -177,7 +177,7 @@ def claims(run: RunResult, achieved_flops_per_s: float, mfu: float) -> list[str]
     ]
 
 
-def tells_of_flops(run: RunResult) -> bool:
+def reports_flops(run: RunResult) -> bool:
     """Return True if a log reports its model's shape or its FLOPs, so that a reader may expect an MFU."""
     reported = run.values.keys() & {a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION}
     return bool(reported) or run.setting("model.layers") is not None

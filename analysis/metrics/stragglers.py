@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Record, Text
 from analysis.parsers.megatron import FASTEST_RANK, SLOWEST_RANK
 from analysis.untrusted import as_list, count, number

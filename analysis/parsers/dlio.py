@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import DocumentFormat, Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs.metrics import Metric

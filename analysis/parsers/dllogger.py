@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from analysis.untrusted import as_list, as_number, printed_number
 from jobs import metrics as m

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, DocumentFormat, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import as_list
 from jobs import metrics as m

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text, numbers
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import DocumentFormat, Kind, Record
 from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs import metrics as m

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import as_number
 from jobs import metrics as m

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Names, Record, Text, numbers
 from analysis.untrusted import printed_number
 from jobs import metrics as m

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from jobs.metrics import Metric
 from jobs.runtime.transport import CHANNEL, transport_of

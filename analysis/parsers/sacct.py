@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from jobs.metrics import Metric
 

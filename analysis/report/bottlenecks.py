@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.formatting import plural, shown, significant, unit
 from analysis.report.headline import farthest, fastest, headline_line, prefix
 from analysis.report.sections.goodput import lost_words
 from analysis.report.sections.stragglers import cost, who
-from analysis.run import RunResult
 from analysis.scaling.groups import STRONG, Group, Point, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of
 from jobs import metrics as m
-from jobs.layout import AXES, Layout
+from jobs.layout import Layout
 from jobs.metrics import Metric
+from jobs.parallelism import AXES
 from jobs.schema import ScalingMode
 
 # Steps are uneven if the slowest tenth takes this many times the median step.
@@ -166,7 +166,7 @@ RULES = (growth, straggler, traffic, slow_steps, time_without_steps)
 
 def restarts(groups: Sequence[Group]) -> list[str]:
     """Report the restarts and the lowest goodput."""
-    runs = every_run(groups)
+    runs = [run for group in groups for run in group.repeats]
     known = [run for run in runs if run.attempts > 1 and m.GOODPUT in run.values]
     if not known:
         return []
@@ -181,11 +181,6 @@ def restarts(groups: Sequence[Group]) -> list[str]:
 # --- words -----------------------------------------------------------------------------------------------------
 
 
-def every_run(groups: Iterable[Group]) -> list[RunResult]:
-    """Return the runs of all points, with doubted ones, each once."""
-    return [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
-
-
 def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:
     """Return True if an axis has ranks on different nodes; False if the plan has no whole grid."""
     point, grid = layout.point, layout.grid
@@ -198,7 +193,7 @@ def crosses_nodes(layout: MeasuredLayout, axis: str) -> bool:
         return False
     if not set(parts) <= grid.keys():
         return False
-    placed = Layout(nodes=point.nodes, ranks_per_node=point.ranks // point.nodes, **grid)
+    placed = Layout.by_name(point.nodes, point.ranks // point.nodes, grid)
     return any(placed.crosses_nodes(axis) for axis in AXES if axis.name in parts)
 
 

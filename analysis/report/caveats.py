@@ -14,10 +14,9 @@ from pathlib import Path
 from analysis.compare.core import relative_change
 from analysis.compare.loss import loss_gaps
 from analysis.failures.runs import Failure
-from analysis.formatting import per_second, plural, shown
+from analysis.formatting import listed, per_second, plural, shown
 from analysis.logs.facts import SWITCHES
-from analysis.metrics.mfu import utilization
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift
 from analysis.report.sections.stragglers import ranks_straggle
 from analysis.run import FACTS_FILE, RunResult
@@ -29,6 +28,7 @@ from jobs.metrics import Metric
 from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
 
 MOST_SENTENCES = 5
+MOST_HOSTS = 8
 # A repeat is an outlier if its distance from the median of its point is larger than this share of the median, and
 # larger than this many times the median distance of all repeats.
 REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_FOR_OUTLIERS = 0.05, 5, 4
@@ -84,7 +84,7 @@ def first_of(sentences: list[str], rest: str) -> list[str]:
 
 def above_the_peak(runs: list[RunResult]) -> list[str]:
     """Report runs whose FLOP/s exceed the peak of their devices."""
-    sentences = [text for run in runs if (text := utilization(run).impossible) is not None]
+    sentences = [run.utilization.impossible for run in runs if run.utilization and run.utilization.impossible]
     return first_of(sentences, "Further runs whose utilization is impossible")
 
 
@@ -120,8 +120,10 @@ def hosts_differ(runs: list[RunResult]) -> list[str]:
     hosts = sorted({host for each in nodes for host in each})
     if len(hosts) <= max((len(set(each)) for each in nodes), default=0):
         return []
-    named = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-    return [f"Not every point ran on the same hosts ({named}): that they are equally fast is assumed, not measured."]
+    return [
+        f"Not every point ran on the same hosts ({listed(hosts, MOST_HOSTS)}): that they are equally fast is assumed, "
+        "not measured."
+    ]
 
 
 def sockets_between_nodes(runs: list[RunResult]) -> list[str]:

@@ -166,7 +166,7 @@ def percent(share: float) -> str:
 
 
 def published_words(run: RunResult) -> list[str]:
-    """Return the figures published of a run's contest, by machine: one sentence, or none."""
+    """Return the results published for a run's contest, by machine: one sentence, or none."""
     found = [figure for figure in figures_for(run) if figure.experiment]
     values: dict[str, list[str]] = {figure.hardware: [] for figure in found}
     for figure in found:

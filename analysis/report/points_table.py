@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from analysis.formatting import ABSENT, shown_spread, title
 from analysis.intervals import FEWEST_FOR_MEDIAN, Spread, coverage, interval_rank
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.scaling.groups import Group, Point
 from jobs import metrics as m
 from jobs.metrics import Metric

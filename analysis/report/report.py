@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import failures
-from analysis.formatting import ABSENT, one_line, plural, unbroken
+from analysis.formatting import ABSENT, listed, one_line, plural, unbroken
 from analysis.formatting import markdown_cell as escaped
 from analysis.load.discover import Found, read
 from analysis.logs.steps import WARM_UP_RULE
@@ -135,7 +135,8 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
             "Choose another place with --output DIR."
         ) from error
     if earlier:
-        text = f"{folder} still holds files of an earlier report, which this one did not write: {listed(earlier)}"
+        names = listed(earlier, MOST_LISTED)
+        text = f"{folder} still holds files of an earlier report, which this one did not write: {names}"
         print(one_line(text), file=sys.stderr)
     return folder / "report.html"
 
@@ -209,7 +210,7 @@ def lead(used: Sequence[RunResult], count: int) -> str:
     where += f" ({plural(unknown, 'run')} of unknown nodes)" if nodes and unknown else ""
     runs = "run" if len(used) == 1 else "runs"
     return (
-        f"{hardware(used)} {runs} on {listed(devices)}, {where or 'number of ranks unknown'}{when}; "
+        f"{hardware(used)} {runs} on {listed(devices, MOST_LISTED)}, {where or 'number of ranks unknown'}{when}; "
         f"{len(used):,} of {plural(count, 'run')} used."
     )
 
@@ -225,11 +226,6 @@ def period(first: str, last: str) -> str:
 def span(counts: Sequence[int], noun: str) -> str:
     """Return the range of sorted counts: `1 to 8 ranks`."""
     return plural(counts[0], noun) if len(counts) == 1 else f"{counts[0]:,} to {plural(counts[-1], noun)}"
-
-
-def listed(values: Sequence[str], most: int = MOST_LISTED) -> str:
-    """Return the first values in one line and the number of the others."""
-    return ", ".join(values[:most]) + (f" and {len(values) - most} more" if len(values) > most else "")
 
 
 def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
@@ -369,7 +365,7 @@ def page(content: Report) -> str:
         metrics=[*m.REGISTRY.values(), *content.foreign_metrics],
         most_rows=MOST_ROWS,
         rows_left_out=rows_left_out,
-        unmeasured=listed([str(count) for count in unmeasured]),
+        unmeasured=listed([str(count) for count in unmeasured], MOST_LISTED),
         warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
         plots=plots,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)

@@ -1,7 +1,7 @@
 """One row per run, used or not, for spreadsheets (full precision, SI units) and for people (rounded).
 
-A column has a name, a source of its value, and a heading if the page shows it. Measured columns are named by
-jobs.metrics.
+A column has a name, a source of its value, and a heading if the page shows it. Every metric of a run (jobs.metrics) has
+a column.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,17 @@ import pandas as pd
 from analysis.failures.runs import Failure
 from analysis.formatting import ABSENT, csv_cell, markdown_cell, shown, title
 from analysis.metrics.communication import axis_order, degrees
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.sections.checkpoints import failures, written
 from analysis.report.sections.goodput import lost_words
 from analysis.run import RunResult
-from analysis.scaling.cost import reference_cost, relative_cost
-from analysis.scaling.groups import Group, Point, compared
+from analysis.scaling.cost import relative_costs
+from analysis.scaling.groups import Group, Point
+from analysis.scaling.groups import compared as compared_settings
 from analysis.untrusted import lookup
 from jobs import metrics as m
-from jobs.layout import AXES, Axis
 from jobs.metrics import Metric
+from jobs.parallelism import AXES, Axis
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,8 @@ class Row:
     doubt: str | None = None
     ended: Failure | None = None
     """The failure of the run, if any."""
-    speedup: float | None = None
-    """SPEEDUP of the run's point."""
-    efficiency: float | None = None
-    """EFFICIENCY of the run's point."""
-    reference_cost: float | None = None
-    """RANK_TIME_PER_TOKEN of the group's reference."""
+    compared: Mapping[Metric, float | None] = field(default_factory=dict)
+    """SPEEDUP and EFFICIENCY of its point, and its RELATIVE_COST: beside the reference of its line."""
     settings_digest: str | None = None
     """Digest of all compared settings; it separates lines whose columns are equal."""
 
@@ -54,6 +51,10 @@ class Row:
     def reference(self) -> str | None:
         """The reference point of speedup and efficiency."""
         return self.group.reference.place if self.group and self.group.reference else None
+
+    def measured(self, metric: Metric) -> float | None:
+        """Return a metric of the run; None if it is absent."""
+        return self.compared.get(metric, self.run.values.get(metric))
 
 
 def rows_of(
@@ -64,25 +65,22 @@ def rows_of(
 ) -> list[Row]:
     """Return one row per run, in the order given."""
     failures = failures or {}
+    groups = list(groups)
+    costs = relative_costs(groups)
     rows: dict[Path, Row] = {}
     for group in groups:
         # All runs of a line have the same digest.
-        digest = next(settings_digest(run) for point in group.points for run in (*point.runs, *point.doubted))
-        cost = reference_cost(group)
+        digest = settings_digest(group.repeats[0])
         for point in group.points:
             speedup, efficiency = group.speedup(point), group.efficiency(point)
-            for run in (*point.runs, *point.doubted):
-                rows[run.path] = Row(
-                    run,
-                    group,
-                    point,
-                    doubts.get(run.path),
-                    failures.get(run.path),
-                    speedup.median if speedup else None,
-                    efficiency.median if efficiency else None,
-                    cost,
-                    digest,
-                )
+            for run in point.repeats:
+                compared = {
+                    m.SPEEDUP: speedup and speedup.median,
+                    m.EFFICIENCY: efficiency and efficiency.median,
+                    m.RELATIVE_COST: costs.get(run.path),
+                }
+                doubt, ended = doubts.get(run.path), failures.get(run.path)
+                rows[run.path] = Row(run, group, point, doubt, ended, compared, digest)
     return [
         rows.get(run.path)
         or Row(run, doubt=doubts.get(run.path), ended=failures.get(run.path), settings_digest=settings_digest(run))
@@ -138,12 +136,12 @@ def started(name: str, key: str, heading: str | None = None) -> Column:
     return Column(name, lambda row: row.run.started.get(key), heading)
 
 
-def measured(metric: Metric, *, on_page: bool = False) -> Column:
+def measured(metric: Metric) -> Column:
     """Return a column of a metric of the run."""
-    return Column(metric.name, lambda row: row.run.values.get(metric), title(metric) if on_page else None, metric)
+    return Column(metric.name, lambda row: row.measured(metric), title(metric) if metric.on_page else None, metric)
 
 
-COLUMNS: Sequence[Column] = (
+SETTINGS = (
     Column("name", lambda row: row.run.name, "Run"),
     Column("sweep", lambda row: row.run.sweep, "Sweep"),
     setting("model", "model.name", "Model"),
@@ -172,38 +170,41 @@ COLUMNS: Sequence[Column] = (
     started("kernels", "kernels"),
     Column("transport", lambda row: row.run.transport),
     Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
-    measured(m.TOKENS_PER_S, on_page=True),
+)
+# These stand first, in this order; every other metric of a run follows in the order of the registry.
+MEASURED = (
+    measured(m.TOKENS_PER_S),
     measured(m.TOKENS_PER_S_PER_RANK),
-    measured(a.SAMPLES_PER_S, on_page=True),
+    measured(a.SAMPLES_PER_S),
     measured(a.SAMPLES_PER_S_PER_RANK),
     measured(a.STEPS_PER_S),
-    measured(a.TIME_TO_TRAIN, on_page=True),
+    measured(a.TIME_TO_TRAIN),
     measured(a.TRAINING_TIME),
-    measured(m.STEP_TIME_MEDIAN, on_page=True),
-    measured(m.STEP_TIME_P10, on_page=True),
-    measured(m.STEP_TIME_P90, on_page=True),
+    measured(m.STEP_TIME_MEDIAN),
+    measured(m.STEP_TIME_P10),
+    measured(m.STEP_TIME_P90),
     measured(m.SLOW_STEPS),
     measured(m.SLOW_STEPS_SHARE),
     measured(m.STRAGGLER_SHARE),
     measured(m.STEP_TIME_DRIFT),
     measured(m.STEP_TIME_DRIFT_P),
-    Column(m.SPEEDUP.name, lambda row: row.speedup, None, m.SPEEDUP),
-    Column(m.EFFICIENCY.name, lambda row: row.efficiency, None, m.EFFICIENCY),
+    measured(m.SPEEDUP),
+    measured(m.EFFICIENCY),
     Column("reference", lambda row: row.reference),
-    measured(m.MFU, on_page=True),
+    measured(m.MFU),
     measured(m.HFU),
-    measured(m.MEMORY_PEAK, on_page=True),
-    measured(m.PARAMETERS_HELD, on_page=True),
-    measured(m.COLLECTIVE_BYTES, on_page=True),
+    measured(m.MEMORY_PEAK),
+    measured(m.PARAMETERS_HELD),
+    measured(m.COLLECTIVE_BYTES),
     measured(m.COLLECTIVE_CALLS),
-    measured(m.FINAL_LOSS, on_page=True),
-    measured(m.EVALUATION_LOSS, on_page=True),
-    measured(m.EVALUATION_PERPLEXITY, on_page=True),
-    measured(a.EVALUATION_SCORE, on_page=True),
+    measured(m.FINAL_LOSS),
+    measured(m.EVALUATION_LOSS),
+    measured(m.EVALUATION_PERPLEXITY),
+    measured(a.EVALUATION_SCORE),
     measured(m.EVALUATION_LABELS),
     measured(m.EVALUATION_SAMPLES),
     measured(m.STARTUP_TIME),
-    *(measured(part) for part in m.STARTUP_PARTS),
+    *map(measured, m.STARTUP_PARTS),
     measured(m.FIRST_STEP_TIME),
     measured(m.WARMUP_TIME),
     measured(m.STEADY_TIME),
@@ -218,21 +219,15 @@ COLUMNS: Sequence[Column] = (
     measured(m.CHECKPOINT_BANDWIDTH),
     measured(m.CHECKPOINT_BANDWIDTH_LOW),
     measured(m.CHECKPOINT_BANDWIDTH_HIGH),
-    measured(m.GOODPUT, on_page=True),
+    measured(m.GOODPUT),
     measured(m.RUN_TIME),
-    *(measured(part) for part in m.GOODPUT_PARTS),
+    *map(measured, m.GOODPUT_PARTS),
     measured(m.LOST_STEPS),
     measured(m.TOKENS_TRAINED),
     measured(m.SAMPLES_TRAINED),
     measured(m.SAMPLES_PER_STEP),
-    measured(m.NODE_TIME),
-    measured(m.RANK_TIME),
-    measured(m.RANK_TIME_PER_TOKEN),
-    Column(m.RELATIVE_COST.name, lambda row: relative_cost(row.run, row.reference_cost), None, m.RELATIVE_COST),
-    measured(m.SERVICE_UNITS),
-    measured(m.ENERGY),
-    measured(m.ENERGY_COVERED),
-    measured(m.ENERGY_PER_TOKEN),
+)
+OUTCOME = (
     Column("lost_to", lambda row: lost_words(row.run.lost_to) or None),
     Column("attempts", lambda row: row.run.attempts, "Attempts"),
     Column("state", lambda row: row.run.state),
@@ -244,13 +239,20 @@ COLUMNS: Sequence[Column] = (
     Column("git_commit", lambda row: lookup(row.run.provenance, "git.commit")),
     Column("path", lambda row: str(row.run.path)),
 )
+PLACED = {column.metric for column in MEASURED}
+COLUMNS: Sequence[Column] = (
+    *SETTINGS,
+    *MEASURED,
+    *(measured(metric) for metric in m.RUN_METRICS if metric not in PLACED),
+    *OUTCOME,
+)
 
 
 def settings_digest(run: RunResult) -> str | None:
     """Return the digest of a run's compared settings; None if it is not used."""
     if not run.used:
         return None
-    return hashlib.sha256(json.dumps(compared(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(compared_settings(run), sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def columns_of(rows: Iterable[Row]) -> list[Column]:

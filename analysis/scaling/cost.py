@@ -1,19 +1,20 @@
-"""The cost of a run beside that of the reference of its line. Definitions: jobs.metrics."""
+"""The cost of runs beside that of the reference of their line. Definitions: jobs.metrics."""
 
 from __future__ import annotations
 
-from analysis.run import RunResult
+from collections.abc import Iterable
+from pathlib import Path
+
 from analysis.scaling.groups import Group
 from jobs import metrics as m
 
 
-def reference_cost(group: Group) -> float | None:
-    """Return RANK_TIME_PER_TOKEN of a group's reference; None if there is none, or it is unknown."""
-    spread = group.reference.spread(m.RANK_TIME_PER_TOKEN) if group.reference else None
-    return spread.median if spread else None
-
-
-def relative_cost(run: RunResult, reference: float | None) -> float | None:
-    """Return RELATIVE_COST of a run against the cost of its reference; None if either is unknown."""
-    cost = run.values.get(m.RANK_TIME_PER_TOKEN)
-    return cost / reference if reference and cost is not None else None
+def relative_costs(groups: Iterable[Group]) -> dict[Path, float]:
+    """Return RELATIVE_COST of every run that has it, by path."""
+    return {
+        run.path: run.values[m.RANK_TIME_PER_TOKEN] / spread.median
+        for group in groups
+        if group.reference and (spread := group.reference.spread(m.RANK_TIME_PER_TOKEN)) and spread.median
+        for run in group.repeats
+        if m.RANK_TIME_PER_TOKEN in run.values
+    }

@@ -18,7 +18,7 @@ from typing import Any
 
 from analysis.formatting import plural
 from analysis.intervals import Spread
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import canonical
 from jobs import metrics as m
@@ -69,6 +69,11 @@ class Point:
     def doubtful(self) -> bool:
         """Return True if no repeat is believed: the point is drawn, but never named."""
         return self.runs == self.doubted
+
+    @property
+    def repeats(self) -> tuple[RunResult, ...]:
+        """Every repeat once, whether its loss is believed or not."""
+        return tuple(dict.fromkeys(self.runs + self.doubted))
 
     @property
     def place(self) -> str:
@@ -123,6 +128,11 @@ class Group:
     def runs(self) -> list[RunResult]:
         """The runs that its points rest on."""
         return [run for point in self.points for run in point.runs]
+
+    @property
+    def repeats(self) -> list[RunResult]:
+        """Every run of its points, whether its loss is believed or not."""
+        return [run for point in self.points for run in point.repeats]
 
     @property
     def unequal_work(self) -> str | None:

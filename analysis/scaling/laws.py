@@ -165,7 +165,7 @@ def best_fits(groups: Iterable[Group]) -> dict[str, Fit]:
     return {group.label: fits[0] for group in groups if (fits := fits_of(group)) and fits[0].holds}
 
 
-def why_none(group: Group) -> str:
+def reason_for_none(group: Group) -> str:
     """Return the reason that a line has no fit."""
     laws = [law for law in LAWS if law.mode == group.mode]
     if not laws:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.formatting import ABSENT, plural, shown
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.scaling.groups import compared
 from jobs.metrics import Metric

@@ -15,7 +15,7 @@ from typing import Any
 from jobs.campaign.campaign import BASELINE, Campaign, opened, recorded, repeat_name, repeats_on_disk
 from jobs.campaign.campaign_file import read_trials
 from jobs.campaign.code_snapshot import refuse_mixture
-from jobs.campaign.rules import (
+from jobs.campaign.trial_checks import (
     is_shared,
     refuse_another_task,
     refuse_changed_code,

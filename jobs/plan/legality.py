@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, layout, values
-from jobs.plan.rules.litgpt import LITGPT
-from jobs.plan.rules.native import NATIVE
-from jobs.plan.rules.nemo import unsupported as unsupported_by_nemo
+from jobs.plan.rules import batch, contest, layout, litgpt, native, nemo, values
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
 # A larger global batch is never a default.
 LARGEST_GLOBAL_BATCH = 16_384
 # In this order: later rules rely on what earlier ones have checked.
-GENERAL: tuple[tuple[Rule, ...], ...] = (values.VALUES, contest.RULES, layout.GRID, batch.BATCH)
+GENERAL: tuple[tuple[Rule, ...], ...] = (values.RULES, contest.RULES, layout.RULES, batch.RULES)
+BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
+    EngineKind.native: native.RULES,
+    EngineKind.nemo: nemo.RULES,
+    EngineKind.litgpt: litgpt.RULES,
+}
+WARNINGS: tuple[Rule, ...] = (*layout.WARNINGS, *values.WARNINGS, *native.WARNINGS, *contest.WARNINGS)
 
 
 def problems(run: Run) -> list[str]:
     """Return the reasons why a run cannot run; empty if it can."""
-    for rules in (*GENERAL, engine_rules(run)):
-        found = [sentence for rule in rules if (sentence := rule(run))]
-        if found:
-            return found
-    return []
+    return next(filter(None, (list(broken(rules, run)) for rules in (*GENERAL, BY_ENGINE[run.engine.kind]))), [])
 
 
 def value_problems(run: Run) -> list[str]:
     """Return the illegal values of a run, independent of its layout and batch."""
-    return [sentence for rule in values.VALUES if (sentence := rule(run))]
+    return list(broken(values.RULES, run))
+
+
+def warnings(run: Run) -> list[str]:
+    """Return warnings: settings that run, but are rarely intended."""
+    return list(broken(WARNINGS, run))
+
+
+def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:
+    """Yield the sentences of the rules that a run breaks; a rule may rely on those before it in `any(broken(...))`."""
+    return (sentence for rule in rules if (sentence := rule(run)))
 
 
 def common_global_batch(runs: list[Run]) -> int | None:
@@ -38,8 +48,8 @@ def common_global_batch(runs: list[Run]) -> int | None:
     None where it is beyond reason, as for nodes=1,2,...,30. Runs with another mistake are left out.
     """
     least = max((run.global_batch_size for run in runs), default=1)
-    runs = [run for run in runs if not any(rule(run) for rule in (values.counts_are_positive, *layout.GRID))]
-    if not any(rule(run) for run in runs for rule in batch.BATCH):
+    runs = [run for run in runs if not any(broken((values.counts_are_positive, *layout.RULES), run))]
+    if not any(any(broken(batch.RULES, run)) for run in runs):
         return least
     unit = math.lcm(*(run.job.micro_batch_size * data_degree(run) * run.parallelism.pipeline for run in runs))
     found = math.ceil(least / unit) * unit
@@ -48,22 +58,5 @@ def common_global_batch(runs: list[Run]) -> int | None:
 
 def product_is_illegal(run: Run) -> bool:
     """Return True if the parallelism degrees are illegal, and values and global batch are not."""
-    if value_problems(run):
-        return False
-    return any(rule(run) for rule in (*layout.GRID, batch.pipeline_is_filled, *engine_rules(run)))
-
-
-def engine_rules(run: Run) -> tuple[Rule, ...]:
-    """Return the rules of the run's engine."""
-    match run.engine.kind:
-        case EngineKind.native:
-            return NATIVE
-        case EngineKind.nemo:
-            return (unsupported_by_nemo,)
-        case EngineKind.litgpt:
-            return LITGPT
-
-
-def warnings(run: Run) -> list[str]:
-    """Return warnings: settings that run, but are rarely intended."""
-    return [sentence for rule in (*layout.WARNINGS, *values.WARNINGS, *contest.WARNINGS) if (sentence := rule(run))]
+    of_products = (*layout.RULES, batch.pipeline_is_filled, *BY_ENGINE[run.engine.kind])
+    return not value_problems(run) and any(broken(of_products, run))

@@ -9,7 +9,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from jobs.layout import AXES, AXIS_NAMES, DP_SHARD, SHARD_GROUP_AXES, Axis, Layout
+from jobs.layout import Layout
+from jobs.parallelism import AXES, AXIS_NAMES, DP_SHARD, PP, SHARD_GROUP_AXES, Axis
 
 WIDTH = 120
 # With more boxes than this, repeated ones are folded: 8 nodes of 8 ranks are about 20 lines.
@@ -32,7 +33,7 @@ def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, wid
     if layout.nodes > 1:
         lines.append(f"Ranks are placed in blocks of {layout.ranks_per_node} per node (srun --distribution=block).")
     lines += ["", *drawing(layout, width), "", *group_lines(layout)]
-    if held_layers is not None and layout.pp > 1:
+    if held_layers is not None and layout.degree(PP) > 1:
         lines += ["", *pipeline_stage_lines(layout, held_layers)]
     return "\n".join(lines)
 
@@ -172,7 +173,7 @@ def crossing(layout: Layout, groups: list[list[int]]) -> str:
 
 def pipeline_stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[str]:
     """Return a line for each pipeline rank: its ranks, their nodes and its layers."""
-    size = layout.world_size // layout.pp  # pp is the slowest axis: its places are blocks of ranks
+    size = layout.world_size // layout.degree(PP)  # pp is the slowest axis: its places are blocks of ranks
     return aligned(
         (
             f"pp {place}",

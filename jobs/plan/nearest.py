@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, PP
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, PP
 from jobs.plan.rules.rule import divisors
 from jobs.schema import Run, ScalingMode
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 from jobs.layout import pipeline_stages_of, pipeline_stages_per_rank
+from jobs.parallelism import StageSplit
 from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
-from jobs.schema import Model, Run, StageSplit
+from jobs.schema import Model, Run
 
 
 def pipeline_stage_layers(run: Run) -> list[range]:

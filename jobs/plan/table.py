@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs.layout import TABLE_AXES, accumulation, layout_of
+from jobs.layout import accumulation, layout_of
+from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s

@@ -28,7 +28,8 @@ from torch import nn
 
 from jobs import metrics as m
 from jobs.data.batches import StepBatch
-from jobs.layout import INNER_AXES, Layout
+from jobs.layout import Layout
+from jobs.parallelism import INNER_AXES, PP
 from jobs.ranks import node_name
 
 EVERY_STEPS = 10
@@ -44,7 +45,7 @@ class Pace:
         self.layout = layout
         self.device = device
         # Without replicas there is no rank with the same layers to compare with.
-        self.every = (EVERY_STEPS if every is None else every) if layout.world_size > layout.pp else 0
+        self.every = (EVERY_STEPS if every is None else every) if layout.world_size > layout.degree(PP) else 0
         self.clock = LayerClock(layers if self.every else [], device)
         self.batch_time_s = 0.0
         self.own: list[tuple[float, float]] = []
@@ -120,7 +121,7 @@ def summary(parts: NDArray[np.float64], layout: Layout, nodes: Sequence[str]) ->
     # The inner axes are the fastest of the grid, the pipeline is the slowest.
     cut = layout.product(INNER_AXES)
     own_s = batch_s + layers_s.reshape(-1, cut).min(axis=1).repeat(cut)
-    others_s = np.concatenate([medians_of_others(ranks_s) for ranks_s in own_s.reshape(layout.pp, -1)])
+    others_s = np.concatenate([medians_of_others(ranks_s) for ranks_s in own_s.reshape(layout.degree(PP), -1)])
     slowness = own_s / others_s
 
     def entry(rank: int) -> dict[str, Any]:

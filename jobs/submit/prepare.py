@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
 def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
     """Return the planned values of a run; unknown ones are absent."""
     plan = {
-        "layout": asdict(layout_of(run)),
+        "layout": layout_of(run).record(),
         "ranks": run.ranks,
         "accumulation": accumulation(run),
         "global_batch_size": run.global_batch_size,

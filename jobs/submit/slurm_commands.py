@@ -11,31 +11,15 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
 from jobs.errors import SubmitError
+from jobs.submit.job_state import GONE, JobState
 
 COMMAND_TIMEOUT_S = 60
 # Accounting only adds details, so it may fail soon.
 SACCT_TIMEOUT_S = 10
 ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
-# Not a state of Slurm: the job is not in the queue, and accounting does not know its end.
-GONE = "GONE"
-# Not a state of Slurm: the scheduler of the job does not answer.
-UNKNOWN = "UNKNOWN"
-
-
-@dataclass(frozen=True)
-class JobState:
-    """The state of a job or array task."""
-
-    state: str
-    """Slurm's name: PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ...; or GONE, UNKNOWN."""
-    reason: str | None = None
-    """Reason that a pending job waits, or that the state is unknown."""
-    expected_start: str | None = None
-    """Expected start of a pending job, if Slurm has computed it."""
 
 
 class QueueFullError(SubmitError):

@@ -15,7 +15,7 @@ from submitit.core.utils import JobPaths
 from jobs.errors import SuiteError
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
-from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
+from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
 from jobs.submit.submissions import Submission, is_in_slurm

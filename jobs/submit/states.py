@@ -22,8 +22,8 @@ from submitit.core.utils import JobPaths
 from jobs.errors import RunDirError
 from jobs.failures import latest_attempt
 from jobs.rundir import RunDir, SweepDir
+from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers import by_launcher
-from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 # A shared file system and accounting may need this long to show the end of a job.

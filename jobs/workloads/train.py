@@ -27,7 +27,8 @@ from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
-from jobs.layout import AXES, PP, layout_of
+from jobs.layout import layout_of
+from jobs.parallelism import AXES, PP
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
@@ -57,7 +58,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
     # --- device and mesh --------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_RENDEZVOUS_TIME)
     device = join(run, rank)
-    layout = layout_of(run)
+    layout, tensor = layout_of(run), run.parallelism.tensor
     mesh = device_mesh(layout, device)
 
     # --- data -------------------------------------------------------------------------------------------------
@@ -71,17 +72,17 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
 
     # --- resume -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
-    done = newest_readable(directory, partial(checkpoint.load, trainer.model.gpt, trainer.optimizer, tensor=layout.tp))
+    done = newest_readable(directory, partial(checkpoint.load, trainer.model.gpt, trainer.optimizer, tensor=tensor))
     startup.begins(m.STARTUP_OTHER_TIME)
     saver = checkpoint.Saver(
-        directory.checkpoints, trainer.model.gpt, trainer.optimizer, tensor=layout.tp, keep=run.job.keep_checkpoints
+        directory.checkpoints, trainer.model.gpt, trainer.optimizer, tensor=tensor, keep=run.job.keep_checkpoints
     )
     recorder = Recorder(run, directory, rank, startup=startup, steps=steps, from_step=done)
     recorder.started(device, dataset.description, kernels=trainer.model.kernels.name)
 
     # --- loop -------------------------------------------------------------------------------------------------
     every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
-    # Counting collectives slows a step down, so it happens in a step that steady figures exclude.
+    # Counting collectives slows a step down, so it happens in a step that steady values exclude.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
         for step in range(done + 1, steps + 1):
@@ -129,7 +130,7 @@ def train(run: Run, directory: RunDir, rank: Rank) -> None:
         recorder.stopped(int(stopping))
     else:
         if run.job.export:
-            checkpoint.export(directory.export, trainer.model.gpt, dataset.tokenizer_files, tensor=layout.tp)
+            checkpoint.export(directory.export, trainer.model.gpt, dataset.tokenizer_files, tensor=tensor)
         recorder.finished()
     watchdog.stop()
     dist.destroy_process_group()
@@ -150,8 +151,9 @@ class Trainer:
         layout = layout_of(self.run)
         # FSDP and DDP average gradients over these ranks; step() turns the average into a sum.
         self.averaged = layout.product(axis for axis in AXES if axis.averages_gradients)
-        # Ranks of a TP group compute the same loss, which a sum over all ranks counts tp times.
-        self.equal_losses = layout.tp
+        # The losses are on the last of PP ranks, a part on each of the averaged ones. Other ranks (TP) compute the
+        # same part, so a sum over all ranks counts it this number of times.
+        self.equal_losses = layout.world_size // (self.averaged * layout.degree(PP))
         self.pipeline = self.mesh[PP.name]
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(self.model.gpt.parameters())

@@ -1,4 +1,4 @@
-"""Intervals of a median over repeats: which, how sure, and where the page says so."""
+"""Intervals of a median over repeats: choice, coverage, and their places on the page."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_the_page_says_which_interval_and_how_sure(tmp_path: Path) -> None:
             run = a_run(f"n{nodes}-r{repeat}", nodes=nodes, repeat=repeat)
             finished_run(tmp_path, run, step_time_s=(1 + 0.01 * repeat) / nodes)
     text = Page(report([tmp_path], None).read_text()).text
-    said = (
+    message = (
         "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "
         "distribution: n = 6: repeats 1 to 6 by size, 96.9 %; n = 9: repeats 2 to 8 by size, 96.1 %; not shown where "
         "it is smallest to largest. Points of fewer than 6 repeats have none."
     )
-    assert said in text
-    assert said in (tmp_path / "report.md").read_text()
+    assert message in text
+    assert message in (tmp_path / "report.md").read_text()
     assert "CI 948.1 to 1,004" in text
 
 

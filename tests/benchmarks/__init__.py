@@ -1,1 +1,1 @@
-"""Benchmarks: commands that print their figures; none is a test."""
+"""Benchmarks: commands that print their results; none is a test."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from analysis.compare.published import METRICS, published
 from analysis.failures.verdict import verdict_on
 from analysis.load.discover import read, read_runs
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.detect import read_log
 from analysis.scaling.groups import scaling_groups

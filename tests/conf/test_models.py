@@ -13,7 +13,7 @@ from tests.support.composing import one, options
 from tests.support.paths import ROOT
 
 MODELS = options("model")
-# What decides shapes and arithmetic; names and sources are ours.
+# Values that determine shapes and arithmetic; names and sources are ours.
 FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "intermediate_size", "padded_vocab_size",
           "block_size", "norm_class_name", "norm_eps", "mlp_class_name", "bias", "lm_head_bias", "parallel_residual",
           "shared_attention_norm", "rope_base", "rotary_percentage", "rope_n_elem", "rope_adjustments", "n_expert",

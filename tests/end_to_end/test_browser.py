@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     """Opens the report of a sweep; whatever the page complains about or asks for beside itself fails the test."""
-    said: list[str] = []
+    messages: list[str] = []
     asked: list[str] = []
     contexts = []
 
@@ -47,10 +47,10 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         address = report([tmp_path / "demo"], tmp_path).as_uri()
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
+        page.on("dialog", lambda dialog: messages.append(f"dialog: {dialog.message}"))
         page.goto(address)
         assert [url for url in asked if url != address and not url.startswith(("data:", "blob:"))] == []
         return page
@@ -58,7 +58,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     yield open_report
     for context in contexts:
         context.close()
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)

@@ -1,4 +1,4 @@
-"""Faults made for real on a real Slurm: what status says of them, and that the run goes on with the same losses."""
+"""Real faults on a real Slurm: status reports them, and the run continues with the same losses."""
 
 from __future__ import annotations
 
@@ -164,8 +164,10 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
         assert words is None or words in "".join(str(event["error"]) for event in events(run, "failed"))
     first, second = events(run, "started")
     assert (first["restart"], second["restart"]) == (0, 1)
-    told = every_second_of(run)
-    assert told.lost_to[0].cause in ({cause for cause, _ in requeued} or {"stopped", "lost_peer", "no cause recorded"})
+    result = every_second_of(run)
+    assert result.lost_to[0].cause in (
+        {cause for cause, _ in requeued} or {"stopped", "lost_peer", "no cause recorded"}
+    )
     little_is_lost_and_nothing_left(fault.__name__, run, made)
 
 
@@ -201,7 +203,7 @@ def little_is_lost_and_nothing_left(fault: str, run: RunDir, made: datetime) -> 
 
 
 def every_second_of(run: RunDir) -> RunResult:
-    """What a report reads of a run, of which it tells all time from its submission to its end."""
+    """Return a run as a report reads it; assert that its parts cover all time from submission to end."""
     (result,) = read_runs([run.path])
     (submitted,) = [r for r in read_records(SweepDir(run.path.parent).submissions) if r["event"] == "submitted"]
     (end,) = events(run, "finished")
@@ -213,7 +215,7 @@ def every_second_of(run: RunDir) -> RunResult:
 
 
 def why(run: RunDir) -> Failure:
-    """What a report says of the end of a run."""
+    """Return the failure that a report shows for a run."""
     return failures(read_runs([run.path]))[run.path]
 
 
@@ -236,7 +238,7 @@ def test_a_run_does_not_notice_that_a_daemon_of_slurm_was_away(
     run = under_way(tmp_path)
     slurm.kill(daemon)
     try:
-        # Without its controller Slurm knows nothing, which takes it a while to say; the run has its own word.
+        # Without its controller Slurm's commands fail after a while; the run's own record remains.
         assert state(run) in {State.running, State.finished}
         wait_until(lambda: events(run, "finished"))
         assert state(run) is State.finished
@@ -313,7 +315,7 @@ def test_a_cancelled_run_is_not_brought_back(tmp_path: Path) -> None:
     wait_until(lambda: not shell("squeue", "-h", "-r"))
     assert state(run) in {State.stopped, State.cancelled}
     assert events(run, "requeued") == []
-    # As the README says; accounting may lag by seconds.
+    # As in the README; accounting may lag by seconds.
     account = ("sacct", "--parsable2", "-o", "JobID,State,ExitCode", "-j", job_id(run))
     wait_until(lambda: "CANCELLED" in shell(*account))
     (run.path.parent / "sacct.txt").write_text(shell(*account))

@@ -119,7 +119,7 @@ def fresh() -> Path:
 def test_a_string_is_refused_with_words_or_reaches_its_place_unharmed(
     kind: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What looks after a run around its ranks is Python at this path; here it has nothing to say.
+    # Python at this path runs the program that ends and requeues a run; here that program does nothing.
     monkeypatch.setattr(sys, "executable", "/bin/true")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     change = field(key)
@@ -173,7 +173,7 @@ def test_a_name_that_is_none_is_refused(key: str, name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "expected"),
     [
         ("time", "the script sets --time itself. Set wall_time_min=MINUTES."),
         ("nodes", "Set nodes=NUMBER."),
@@ -181,11 +181,13 @@ def test_a_name_that_is_none_is_refused(key: str, name: str, tmp_path: Path) -> 
         ("output", "`slurmscale logs` reads that file: remove the option."),
     ],
 )
-def test_an_option_that_the_script_has_already_is_refused_with_its_key(option: str, told: str, tmp_path: Path) -> None:
+def test_an_option_that_the_script_has_already_is_refused_with_its_key(
+    option: str, expected: str, tmp_path: Path
+) -> None:
     run = a_run(tmp_path)
     run.cluster.sbatch[option] = "5"
     sweep = SweepDir(tmp_path / "s")
     with pytest.raises(SubmitError) as refused:
         script.script_text(run, sweep.run("r"), sweep)
     assert str(refused.value).startswith(f"cluster.sbatch.{option}: ")
-    assert told in str(refused.value)
+    assert expected in str(refused.value)

@@ -1,4 +1,4 @@
-"""The package: what a wheel holds, that it runs from anywhere, and that light commands stay light."""
+"""The package: the files of a wheel, which runs from anywhere, and light commands that stay light."""
 
 from __future__ import annotations
 

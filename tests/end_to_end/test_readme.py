@@ -1,4 +1,4 @@
-"""The READMEs: their commands run and print what is shown, tables are complete, links and paths exist."""
+"""The READMEs: their commands run and print the outputs shown, tables are complete, links and paths exist."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_what_the_doctor_says_is_what_it_is_shown_to_say(tmp_path: Path) -> None
     (command,) = [line for block in COMMANDS for line in block if line.startswith("slurmscale doctor")]
     (printed,) = [block for block in blocks("") if "sbatch --test-only" in block]
     # Root has one account more than other users.
-    said = [line for line in as_anywhere(run(command, tmp_path).stdout) if line[1:3] != ["account", "root"]]
-    assert said[:-1] == as_anywhere(printed)[:-1]
+    found = [line for line in as_anywhere(run(command, tmp_path).stdout) if line[1:3] != ["account", "root"]]
+    assert found[:-1] == as_anywhere(printed)[:-1]
 
 
 def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:

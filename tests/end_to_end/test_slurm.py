@@ -1,4 +1,4 @@
-"""Submitting to a real Slurm: what arrives there, what is refused, and what survives a closed shell."""
+"""Submitting to a real Slurm: accepted and refused jobs, and jobs that survive a closed shell."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.launchers.slurm import arrays
 from jobs.submit.slurm_commands import max_array_size
 from jobs.submit.states import states
+from tests.support.cli import printed
 from tests.support.nemo.real_nemo import shimmed_python
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, losses
@@ -32,11 +33,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 def small(where: Path) -> list[str]:
     return [*SMALL, "cluster=generic_slurm", f"runs_dir={where}", "sweep=s", f"data.cache_dir={where}/cache",
             "job.steps=4"]  # fmt: skip
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    return captured.out + captured.err
 
 
 def queue() -> list[str]:
@@ -75,7 +71,7 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
     assert main(["submit", "-m", *small(tmp_path), "nodes=1,2,4", "repeat=1,2"]) == 0
     sweep = SweepDir(tmp_path / "s")
     ids = job_ids(sweep)
-    assert main(["resume", "--wait", str(sweep.path)]) == 0, told(capsys)
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
     for nodes in (1, 2, 4):
         arrays = {ids[f"tiny-ddp-n{nodes}x1-r{repeat}"] for repeat in (1, 2)}
         (main_id,) = {job_id.split("_")[0] for job_id in arrays}
@@ -108,10 +104,10 @@ def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
               one_by_one]  # fmt: skip
     nemo = ["-m", *small(tmp_path), *model, "engine=nemo", "parallelism=tp,pp", "ranks_per_node=2", one_by_one,
             f"cluster.python={shimmed_python(tmp_path)}"]  # fmt: skip
-    assert main(["submit", *native]) == 0, told(capsys)
-    assert main(["submit", *nemo]) == 0, told(capsys)
+    assert main(["submit", *native]) == 0, printed(capsys)
+    assert main(["submit", *nemo]) == 0, printed(capsys)
     sweep = SweepDir(tmp_path / "s")
-    assert main(["resume", "--wait", str(sweep.path)]) == 0, told(capsys)
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
     names = {run.name for run in sweep.runs()}
     assert names == {f"tiny-{product}-n2x2" for product in products} | {"tiny-nemo-tp-n1x2", "tiny-nemo-pp-n1x2"}
     first = losses(sweep.run("tiny-fsdp_full-n2x2"))
@@ -143,7 +139,7 @@ def test_submit_tells_when_and_where_each_distinct_script_would_start(
     later = ["cluster.sbatch={begin: 2035-03-04T05:06:00}"]
     assert main(["submit", "-m", *small(tmp_path), "nodes=2", "repeat=1,2", *later]) == 0
     assert main(["submit", *small(tmp_path), "name=alone"]) == 0
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "expected start 2035-03-04 05:06 on node[01-02]: tiny-ddp-n2x1-r1, the first of 2\n" in shown
     # Slurm decides when and where; a start after midnight has its date.
     when = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d"
@@ -202,16 +198,16 @@ def test_status_names_queued_runs_with_slurms_reason_and_cancel_ends_them(
 ) -> None:
     later = ["cluster.sbatch={begin: now+1hour}"]
     assert main(["submit", "-m", *small(tmp_path), "nodes=1,2", *later]) == 0
-    told(capsys)
+    printed(capsys)
     assert main(["status", str(tmp_path / "s")]) == 0
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "2 runs: 2 queued" in shown
     assert "BeginTime" in shown
     assert main(["cancel", str(tmp_path / "s")]) == 0
-    assert "cancelled 2 runs" in told(capsys)
+    assert "cancelled 2 runs" in printed(capsys)
     wait_until(lambda: not queue())
     assert main(["status", str(tmp_path / "s")]) == 0
-    assert "2 runs: 2 cancelled" in told(capsys)
+    assert "2 runs: 2 cancelled" in printed(capsys)
 
 
 @pytest.mark.slow
@@ -224,9 +220,9 @@ def test_resume_skips_finished_runs_and_submits_the_cancelled_one(
     wait_until(lambda: any(e["event"] == "finished" for e in read_records(sweep.run("done").status)))
     assert main(["cancel", str(sweep.path)]) == 0
     wait_until(lambda: not queue())
-    told(capsys)
+    printed(capsys)
     assert main(["resume", str(sweep.path)]) == 0
-    assert "2 runs: 1 finished, 1 cancelled; 1 to resume" in told(capsys)
+    assert "2 runs: 1 finished, 1 cancelled; 1 to resume" in printed(capsys)
     assert len(queue()) == 1
     assert [r["run"] for r in read_records(sweep.submissions) if r["event"] == "submitted"] == [
         "done", "waiting", "waiting"
@@ -242,9 +238,9 @@ def test_a_cancelled_job_stops_at_a_step_boundary_and_says_so(
     wait_until(lambda: len(losses(run)) > 2 if run.metrics.exists() else False)
     assert main(["cancel", str(tmp_path / "s")]) == 0
     wait_until(lambda: not queue())
-    told(capsys)
+    printed(capsys)
     main(["status", str(tmp_path / "s")])
-    assert "1 run: 1 cancelled" in told(capsys)
+    assert "1 run: 1 cancelled" in printed(capsys)
     assert [e["event"] for e in read_records(run.status)] == [
         "prepared", "started", "transport", "layout", "checkpoint", "stopped"
     ]  # fmt: skip
@@ -259,9 +255,9 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
         "a job that winds up after its ranks failed is not starting"
     )
     wait_until(lambda: not queue())
-    told(capsys)
+    printed(capsys)
     main(["status", str(tmp_path / "s")])
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "1 run: 1 failed" in shown
     assert "has no lit_model.pth" in " ".join(shown.split())
 
@@ -270,7 +266,7 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (["cluster.partition=nosuch"], "=nosuch does not exist here; the partitions are debug, gpu, spare."),
         (["cluster.account=nosuch"], "Invalid account or account/partition combination specified"),
@@ -285,17 +281,17 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
     ],
 )  # fmt: skip
 def test_what_slurm_cannot_run_is_refused_with_its_words_and_leaves_nothing(
-    overrides: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *small(tmp_path), *overrides]) == 2
-    assert said in told(capsys)
+    assert expected in printed(capsys)
     assert queue() == []
     assert not (tmp_path / "s").exists()
 
 
 def test_one_refused_point_of_a_sweep_submits_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "-m", *small(tmp_path), "cluster.qos=normal,nosuch"]) == 2
-    assert "Nothing was submitted" in told(capsys)
+    assert "Nothing was submitted" in printed(capsys)
     assert queue() == []
     assert not (tmp_path / "s").exists()
 
@@ -314,7 +310,7 @@ def test_a_refusal_in_the_middle_takes_back_what_was_submitted_before(
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     later = ["cluster.sbatch={begin: now+1hour}"]
     assert main(["submit", "-m", *small(tmp_path), "nodes=1,2", *later]) == 2
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "site says no" in shown
     assert "Nothing of this submission is left in the queue." in shown
     wait_until(lambda: not queue())
@@ -335,7 +331,7 @@ def test_what_slurm_does_not_take_back_stays_on_record(
         patch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
         later = "cluster.sbatch={begin: now+1hour}"
         assert main(["submit", "-m", *small(tmp_path), "nodes=1,2", later]) == 2
-    assert "could not be cancelled (controller is down). They are on record" in told(capsys)
+    assert "could not be cancelled (controller is down). They are on record" in printed(capsys)
     assert len(queue()) == 1
     assert main(["cancel", str(tmp_path / "s")]) == 0
     wait_until(lambda: not queue())

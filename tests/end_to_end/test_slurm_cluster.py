@@ -1,6 +1,6 @@
-"""The private Slurm itself: what the other tests take for granted, and that nothing of it stays behind.
+"""The private Slurm itself (tests/support/slurm): the features that other tests rely on, and its complete removal.
 
-How the suite uses Slurm is tests/end_to_end/test_slurm.py; this is about tests/support/slurm.
+The tests of the suite on Slurm are in tests/end_to_end/test_slurm.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: what it answers about itself, to mistakes and to habits from Hydra."""
+"""The command line: help, answers to mistakes, and Hydra's own options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "expected"),
     [
         ("status", "slurmscale status: the following arguments are required: SWEEP. Usage:\n  slurmscale status [-h]"),
         ("subimt nodes=2", "slurmscale: there is no command 'subimt'. Did you mean submit? Usage:\n"),
@@ -31,13 +31,13 @@ from tests.support.paths import ROOT
     ],
 )
 def test_a_mistake_on_the_command_line_is_answered_with_the_usage(
-    typed: str, said: str, capsys: pytest.CaptureFixture[str]
+    typed: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(typed.split())
     assert ended.value.code == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert expected in err
     assert err.endswith("--help explains each.\n")
 
 

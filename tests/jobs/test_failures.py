@@ -1,4 +1,4 @@
-"""Failure causes: the classification of exceptions and records, and where a failed run may be retried."""
+"""Failure causes: the classification of exceptions and records, and the runs that may be retried."""
 
 from __future__ import annotations
 

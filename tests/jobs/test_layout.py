@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from itertools import product
 
 import pytest
 
-from jobs.layout import AXES, AXIS_NAMES, DP_SHARD, TP, Layout
-from jobs.schema import Parallelism
+from jobs.layout import Layout
+from jobs.parallelism import AXES, AXIS_NAMES, DP_REPLICATE, DP_SHARD, MODEL_AXES, TP, Parallelism
 from tests.support.composing import one
 
 
 def grids(most: int) -> list[Layout]:
     degrees = (1, 2, 3, 4)
     return [
-        Layout(nodes=world // rpn, ranks_per_node=rpn, pp=pp, dp_replicate=replicate, dp_shard=shard, cp=cp, tp=tp)
-        for pp, replicate, shard, cp, tp in product(degrees, repeat=5)
-        if (world := pp * replicate * shard * cp * tp) <= most
+        Layout(world // rpn, rpn, shape)
+        for shape in product(degrees, repeat=len(AXES))
+        if (world := math.prod(shape)) <= most
         for rpn in degrees
         if world % rpn == 0
     ]
 
 
-def test_every_axis_is_a_field_of_the_layout_and_a_key_of_the_configuration() -> None:
-    assert tuple(field.name for field in fields(Layout) if field.name not in {"nodes", "ranks_per_node"}) == AXIS_NAMES
+def test_every_axis_is_a_key_of_the_configuration_and_the_users_to_set_or_data_parallel() -> None:
+    assert {axis.name for axis in (*MODEL_AXES, DP_REPLICATE, DP_SHARD)} == set(AXIS_NAMES)
     assert {axis.field for axis in AXES} <= {field.name for field in fields(Parallelism)}
 
 
@@ -47,13 +48,13 @@ def test_a_group_differs_in_its_own_axis_only_and_runs_along_it() -> None:
 
 def test_the_tensor_axis_stays_inside_a_node_when_it_divides_it() -> None:
     for layout in grids(64):
-        if layout.ranks_per_node % layout.tp == 0:
+        if layout.ranks_per_node % layout.degree(TP) == 0:
             assert not layout.crosses_nodes(TP)
 
 
 def test_a_grid_that_does_not_fill_the_world_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError, match="= 4, world size = 2"):
-        Layout(nodes=1, ranks_per_node=2, pp=2, dp_replicate=2, dp_shard=1, cp=1, tp=1)
+        Layout(nodes=1, ranks_per_node=2, shape=(2, 2, 1, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -66,5 +67,5 @@ def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_says(
     from jobs.layout import layout_of
 
     layout = layout_of(one(f"parallelism={parallelism}", "nodes=2", "ranks_per_node=4", "job.micro_batch_size=1").run)
-    assert (layout.dp_replicate, layout.dp_shard) == (replicate, shard)
+    assert (layout.degree(DP_REPLICATE), layout.degree(DP_SHARD)) == (replicate, shard)
     assert not layout.crosses_nodes(DP_SHARD) or parallelism in {"fsdp_full", "fsdp_grad_op"}

@@ -1,4 +1,4 @@
-"""Which rank a process is, from what each launcher sets."""
+"""The rank of a process, from the variables that each launcher sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords, tokens and keys: what is planted anywhere is found in no file; and nobody else can touch a sweep."""
+"""Passwords, tokens and keys: one planted anywhere is in no file; and nobody else can change a sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
 from jobs.secrets import REDACTED, redact
-from tests.support.cli import files, run_cli, small, told
+from tests.support.cli import files, printed, run_cli, small
 from tests.support.paths import ROOT
 
 HUB = "hf_" + "pLanted" * 4
@@ -20,7 +20,7 @@ FETCHED = "planted-and-fetched"
 
 @pytest.mark.slow
 def test_secrets_planted_everywhere_are_in_no_file_of_the_sweep(tmp_path: Path) -> None:
-    # What stands for torch fails with words that quote the environment, as a client of a hub does.
+    # The module in place of torch fails with an error that quotes the environment, as a client of a hub may.
     (tmp_path / "fake/torch").mkdir(parents=True)
     (tmp_path / "fake/key").write_text(FETCHED)
     (tmp_path / "fake/torch/__init__.py").write_text(
@@ -75,7 +75,7 @@ def test_a_secret_in_the_configuration_is_refused_unseen(
     monkeypatch.setenv("MY_SECRET", PLAIN)
     for command in ("plan", "submit"):
         assert main([command, "launcher=dry", "cluster=generic_slurm", override, f"runs_dir={tmp_path}"]) == 2
-        shown = told(capsys)
+        shown = printed(capsys)
         assert f"{key} contains a password, token or key, and would be written to config.yaml" in shown
         assert "Remove it: Slurm's jobs inherit the environment of the shell that submits." in shown
         assert PLAIN not in shown

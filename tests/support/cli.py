@@ -1,4 +1,4 @@
-"""The command as a user types it, and what it leaves."""
+"""The command as a user runs it, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,15 @@ def run_cli(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.
     )
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return stdout and stderr since the last call."""
     captured = capsys.readouterr()
     return captured.out + captured.err
+
+
+def printed_words(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return stdout and stderr since the last call with single spaces: line breaks of tables are not tested."""
+    return " ".join(printed(capsys).split())
 
 
 def script_of(tmp_path: Path, *overrides: str) -> str:

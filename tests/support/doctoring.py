@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from jobs.doctor.report import Finding, Verdict
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
@@ -25,7 +23,7 @@ FITTING = ("cluster=xe9680_h100", "job.micro_batch_size=1", "nodes=2", "cluster.
 
 
 def report(node: str, **more: Any) -> dict[str, Any]:
-    """What a healthy node of two tells."""
+    """Return the report of a healthy node, one of two."""
     peer = "n2" if node == "n1" else "n1"
     return {
         "node": node,
@@ -38,12 +36,6 @@ def report(node: str, **more: Any) -> dict[str, Any]:
         "versions": {"python": "3.12.1", "torch": "2.13.0"},
         "gpus": [dict(GPU, index=str(index)) for index in range(8)],
     } | more
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> str:
-    """All that was printed, with single spaces: where a table breaks its lines is not tested."""
-    captured = capsys.readouterr()
-    return " ".join((captured.out + captured.err).split())
 
 
 def a_run(*overrides: str) -> Run:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jobs import metrics as m
 from jobs.layout import accumulation, layout_of
+from jobs.parallelism import Parallelism, Sharding, Strategy
 from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, dump_run
 from jobs.schema import (
     Cluster,
@@ -25,14 +26,11 @@ from jobs.schema import (
     Launcher,
     LauncherKind,
     Model,
-    Parallelism,
     Precision,
     Run,
     Scaling,
     ScalingMode,
-    Sharding,
     Source,
-    Strategy,
 )
 
 UNMEASURED_STEPS = 2
@@ -133,7 +131,7 @@ def prepared(sweep: Path, run: Run, **provenance: Any) -> RunDir:
     directory.path.mkdir(parents=True)
     directory.config.write_text(dump_run(run))
     plan = {
-        "layout": asdict(layout_of(run)),
+        "layout": layout_of(run).record(),
         "ranks": run.ranks,
         "accumulation": accumulation(run),
         "global_batch_size": run.global_batch_size,

@@ -18,9 +18,10 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from jobs.layout import data_degree, layout_of
+from jobs.parallelism import DP_SHARD, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.legality import problems
 from jobs.plan.pipeline_stages import pipeline_stage_layers
-from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
+from jobs.schema import Run
 from tests.support.composing import options
 
 MOST_RANKS = 8
@@ -141,9 +142,9 @@ def micro_batch_size(run: Run) -> int:
 
 
 def arithmetic(run: Run) -> object:
-    """What decides which operations run in which order; nodes and names do not."""
+    """Return the settings that determine the operations and their order; nodes and names do not."""
     p, layout = run.parallelism, layout_of(run)
-    freed = p.sharding in (Sharding.FULL_SHARD, Sharding.HYBRID_SHARD) and layout.dp_shard > 1
+    freed = p.sharding in (Sharding.FULL_SHARD, Sharding.HYBRID_SHARD) and layout.degree(DP_SHARD) > 1
     pipeline = (p.schedule, *pipeline_stage_layers(run)) if p.pipeline > 1 else None
     return layout.shape, p.strategy if math.prod(layout.shape) > 1 else Strategy.single, freed, pipeline
 

@@ -37,7 +37,7 @@ def system(
     path: Path, nodes: int, minutes: Sequence[float], *, batch: int = 8, rate: float = 10.0, gpu: str = "H100"
 ) -> None:
     """Write the results of one MLPerf system of 8 GPUs a node beside its description."""
-    said = {"system_name": "lies about its size", "number_of_nodes": str(nodes), "accelerators_per_node": "8"}
-    write(path / "system.json", json.dumps(said | {"accelerator_model_name": gpu, "framework": "torch"}))
+    description = {"system_name": "lies about its size", "number_of_nodes": str(nodes), "accelerators_per_node": "8"}
+    write(path / "system.json", json.dumps(description | {"accelerator_model_name": gpu, "framework": "torch"}))
     for i, took in enumerate(minutes):
         write(path / f"result_{i}.txt", result(took, batch=batch, rate=rate))

@@ -1,4 +1,4 @@
-"""Where the checkout is."""
+"""The directory of the checkout."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ def job_id(run: RunDir) -> str:
 
 
 def process_of(run: RunDir, rank: int) -> psutil.Process:
-    """The process of a rank of this run: Slurm told it its number and its job, and its command line names the sweep."""
+    """Return the process of a rank: Slurm's variables contain its number and job, its command line the sweep."""
     job_id = latest_submissions(SweepDir(run.path.parent))[run.name].job_id
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            told = process.environ()
-            array_task = f"{told.get('SLURM_ARRAY_JOB_ID')}_{told.get('SLURM_ARRAY_TASK_ID')}"
-            of_this_job = job_id in {told.get("SLURM_JOB_ID"), array_task}
-            number = told.get("SLURM_PROCID")
+            environment = process.environ()
+            array_task = f"{environment.get('SLURM_ARRAY_JOB_ID')}_{environment.get('SLURM_ARRAY_TASK_ID')}"
+            of_this_job = job_id in {environment.get("SLURM_JOB_ID"), array_task}
+            number = environment.get("SLURM_PROCID")
             if ours(process, run) and of_this_job and number == str(rank) and "python" in process.name():
                 return process
     raise AssertionError(f"no process of rank {rank}")

@@ -90,7 +90,7 @@ def evaluate(directory: RunDir) -> int | None:
 
 
 def _ended(process: BaseProcess, log: Path, timeout_s: float) -> int | None:
-    """The exit code of a process; one that does not end is killed, and its log says so."""
+    """Return the exit code of a process; one that does not end is killed, which its log records."""
     process.join(limit_s(timeout_s))
     if process.is_alive():
         process.kill()
@@ -132,5 +132,5 @@ def events(directory: RunDir, kind: str) -> list[dict[str, object]]:
 
 
 def printed(directory: RunDir) -> str:
-    """What all ranks printed."""
+    """Return the output of all ranks."""
     return "\n".join(file.read_text() for file in sorted(directory.path.glob("rank*.log")))

@@ -1,4 +1,4 @@
-"""What a test does where a program it needs is missing: skip with the reason, or fail where nothing may be skipped."""
+"""Skip a test whose program is missing, with the reason; fail it where nothing may be skipped."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def mean_loss(model: torch.nn.Module, run: RunDir) -> float:
 
 @contextmanager
 def small_disk(where: Path, size_bytes: float) -> Iterator[None]:
-    """A directory that holds so many bytes and no more."""
+    """Mount a file system of this size inside the context."""
     where.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={int(size_bytes)}", "tmpfs", str(where)]
     if subprocess.run(mount, check=False).returncode:

@@ -1,4 +1,4 @@
-"""Waiting for what another process does, with limits that scale with the speed of this machine.
+"""Wait for the effects of another process, with limits that scale with the speed of this machine.
 
 A limit only ends a test that hangs. Limits are generous, and grow with the time of a fixed piece of work, so that a
 slow machine gives the same answer.

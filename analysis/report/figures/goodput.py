@@ -27,7 +27,7 @@ PARTS = (
 )
 
 
-def told(runs: Sequence[RunResult]) -> list[RunResult]:
+def shown_runs(runs: Sequence[RunResult]) -> list[RunResult]:
     """Return the runs to show, most starts first, then the lowest goodput; empty without a restart."""
     known = [run for run in runs if m.GOODPUT in run.values]
     if all(run.attempts < 2 for run in known):
@@ -37,8 +37,8 @@ def told(runs: Sequence[RunResult]) -> list[RunResult]:
 
 def goodput_bars(groups: Sequence[Group]) -> list[Figure]:
     """Return the goodput of runs as bars; no figure if no run was restarted."""
-    runs = [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
-    bars = told(runs)[::-1]
+    runs = [run for group in groups for run in group.repeats]
+    bars = shown_runs(runs)[::-1]
     if not bars:
         return []
     labels = [f"{run.name}, {plural(run.attempts, 'start')}" for run in bars]

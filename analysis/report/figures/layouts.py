@@ -19,7 +19,7 @@ from analysis.report.figures.style import AXIS, Figure, empty_plot, word
 from analysis.scaling.groups import Group, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of, layouts_by_ranks
 from jobs import metrics as m
-from jobs.layout import AXIS_NAMES
+from jobs.parallelism import AXIS_NAMES
 
 MOST_BARS = 40
 PIXELS_PER_ROW = 27

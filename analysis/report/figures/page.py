@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, title
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.figures.bars import MOST_BARS, stacked
 from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
@@ -115,7 +115,7 @@ def typical(point: Point) -> RunResult:
 def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
     """Return loss over steps: one line a run in the colour of its group, or one a point with very many runs."""
     points = [(group, point) for group in groups for point in group.points]
-    runs = [(group, point, run) for group, point in points for run in dict.fromkeys(point.runs + point.doubted)]
+    runs = [(group, point, run) for group, point in points for run in point.repeats]
     count, which = len(runs), "a run"
     if count > MOST_CURVES:
         runs = [(*points[i], typical(points[i][1])) for i in thinned(range(len(points)), MOST_CURVES)]

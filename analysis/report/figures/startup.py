@@ -28,7 +28,7 @@ MEANING = (
 )
 
 
-def told(runs: Sequence[RunResult]) -> list[RunResult]:
+def shown_runs(runs: Sequence[RunResult]) -> list[RunResult]:
     """Return the runs that recorded their start-up, longest first, at most MOST_BARS."""
     known = [run for run in runs if m.STARTUP_IMPORT_TIME in run.values]
     return sorted(known, key=lambda run: (-whole(run), run.name))[:MOST_BARS]
@@ -46,8 +46,8 @@ def spent(runs: Sequence[RunResult]) -> list[Metric]:
 
 def startup_bars(groups: Sequence[Group]) -> list[Figure]:
     """Return the start-up of runs as bars; no figure if no run recorded it."""
-    runs = [run for group in groups for point in group.points for run in dict.fromkeys(point.runs + point.doubted)]
-    bars = told(runs)[::-1]
+    runs = [run for group in groups for run in group.repeats]
+    bars = shown_runs(runs)[::-1]
     if not bars:
         return []
     labels = [f"{run.name}, {plural(run.ranks or 1, 'rank')}" for run in bars]

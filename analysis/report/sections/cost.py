@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from analysis.formatting import plural, shown, significant, title
+from analysis.formatting import listed, plural, shown, significant, title
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
 from analysis.report.figures.style import Section
 from analysis.run import DEVICES, RunResult, hardware
-from analysis.scaling.cost import reference_cost, relative_cost
+from analysis.scaling.cost import relative_costs
 from analysis.scaling.groups import Group
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 HEADING = "Cost"
 # Columns that are left out if no run has a value.
-OPTIONAL = (m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
+OPTIONAL = (
+    m.TOKENS_TRAINED,
+    m.RANK_TIME_PER_TOKEN,
+    m.RELATIVE_COST,
+    m.SERVICE_UNITS,
+    m.ENERGY,
+    m.ENERGY_PER_TOKEN,
+)
 SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY)
 EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 MOST_NAMED = 4
@@ -27,22 +34,17 @@ def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int
     known = [run for run in runs if m.RANK_TIME in run.values or m.ENERGY in run.values]
     if not known:
         return None
-    references = {
-        run.path: cost
-        for group in groups
-        for cost in [reference_cost(group)]
-        for point in group.points
-        for run in (*point.runs, *point.doubted)
-    }
-    ratios = {run.path: relative_cost(run, references.get(run.path)) for run in known}
+    ratios = relative_costs(groups)
+
+    def value(run: RunResult, metric: Metric) -> float | None:
+        return ratios.get(run.path) if metric is m.RELATIVE_COST else run.values.get(metric)
+
     metrics = [m.NODE_TIME, m.RANK_TIME]
-    metrics += [each for each in (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN) if any(each in run.values for run in known)]
-    metrics += [m.RELATIVE_COST] if any(ratio is not None for ratio in ratios.values()) else []
-    metrics += [metric for metric in OPTIONAL if any(metric in run.values for run in known)]
+    metrics += [each for each in OPTIONAL if any(value(run, each) is not None for run in known)]
     rows = [
         [
             run.name,
-            *(shown(each, ratios[run.path] if each is m.RELATIVE_COST else run.values.get(each)) for each in metrics),
+            *(shown(each, value(run, each)) for each in metrics),
             counted_in(run),
         ]
         for run in sorted(known, key=lambda run: (-run.values.get(m.RANK_TIME, 0.0), run.name))
@@ -101,9 +103,7 @@ def energy_words(energy: Energy) -> str:
         were = "was" if energy.expected == 1 else "were"
         words += f", though {plural(energy.expected, 'device')} {were} expected"
     if energy.left_out:
-        named = ", ".join(energy.left_out[:MOST_NAMED])
-        more = f" and {len(energy.left_out) - MOST_NAMED:,} more" if len(energy.left_out) > MOST_NAMED else ""
-        words += f"; left out, without a reading from that time: {named}{more}"
+        words += f"; left out, without a reading from that time: {listed(energy.left_out, MOST_NAMED)}"
     return words
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.formatting import plural, shown, significant, title
 from analysis.metrics.goodput import Loss
-from analysis.report.figures.goodput import HEADING, PARTS, told
+from analysis.report.figures.goodput import HEADING, PARTS, shown_runs
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -21,8 +21,8 @@ def lost_words(losses: Sequence[Loss]) -> str:
 
 def goodput_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run of the figure; parts without time in any run have no column. None without a run."""
-    shown_runs = told(runs)
-    spent = [metric for metric, _, _ in PARTS if any(run.values.get(metric) for run in shown_runs)]
+    listed = shown_runs(runs)
+    spent = [metric for metric, _, _ in PARTS if any(run.values.get(metric) for run in listed)]
     metrics = (m.GOODPUT, m.RUN_TIME, *spent)
     note = (
         "One row a run, those with the most starts first, over all starts up to the recorded end. "
@@ -36,6 +36,6 @@ def goodput_section(runs: Sequence[RunResult]) -> Section | None:
             *(shown(metric, run.values.get(metric)) for metric in metrics),
             lost_words(run.lost_to) or "nothing",
         ]
-        for run in shown_runs
+        for run in listed
     ]
     return Section(HEADING, note, ("Run", "Starts", *map(title, metrics), "Lost to"), rows) if rows else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from analysis.formatting import ABSENT, per_second, plural, shown, significant, title
 from analysis.report.figures.style import Section, word
 from analysis.scaling.groups import Group
-from analysis.scaling.laws import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, why_none
+from analysis.scaling.laws import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, reason_for_none
 from jobs import metrics as m
 
 HEADINGS = (
@@ -48,7 +48,7 @@ def rows_of(group: Group) -> list[list[str]]:
     """Return the rows of a line: its fits, the best one first, or the reason that it has none."""
     fits = fits_of(group)
     if not fits:
-        return [[group.label, *[ABSENT] * (len(HEADINGS) - 2), f"None: {why_none(group)}."]]
+        return [[group.label, *[ABSENT] * (len(HEADINGS) - 2), f"None: {reason_for_none(group)}."]]
     return [[group.label, *cells(group, fit)] for fit in fits]
 
 

@@ -9,7 +9,7 @@ from analysis.report.figures.layouts import in_words
 from analysis.scaling.groups import Group, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of, layouts_by_ranks
 from jobs import metrics as m
-from jobs.layout import DP_REPLICATE, DP_SHARD, TABLE_AXES
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, TABLE_AXES
 
 
 def memory_and_communication(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:

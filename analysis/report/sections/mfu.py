@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from analysis.formatting import ABSENT, plural, shown, title
-from analysis.metrics.mfu import tells_of_flops, utilization
+from analysis.metrics.mfu import reports_flops
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
@@ -22,19 +22,20 @@ def utilization_section(runs: Sequence[RunResult]) -> Section | None:
     """
     known, reasons = [], defaultdict(list)
     for run in runs:
-        found = utilization(run)
+        if (found := run.utilization) is None:
+            continue
         if found.values:
             known.append((run, found))
-        elif run.log is None or tells_of_flops(run):
-            reasons["; ".join(found.said)].append(run)
-    counts = Counter(clause for _, found in known for clause in found.said)
+        elif run.log is None or reports_flops(run):
+            reasons["; ".join(found.explanation)].append(run)
+    counts = Counter(clause for _, found in known for clause in found.explanation)
     shared = [clause for clause, count in counts.items() if count == len(known) > 1]
     rows = [
         [
             run.name,
             f"{run.ranks:,}",
             *(shown(metric, found.values.get(metric)) for metric in (m.MFU, m.HFU)),
-            "; ".join(clause for clause in found.said if clause not in shared),
+            "; ".join(clause for clause in found.explanation if clause not in shared),
         ]
         for run, found in known
     ]

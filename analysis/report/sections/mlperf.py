@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.formatting import ABSENT, plural, shown, shown_spread, significant
 from analysis.intervals import Spread
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from analysis.scaling.mlperf import System, evaluating, systems_of

@@ -1,4 +1,4 @@
-"""Measured beside published: the figures of the runs, those printed of the same experiment, and the differences.
+"""Measured beside published: the results of the runs, the published ones of the same experiment, and the differences.
 
 A ratio is shown only for the same metric, model and task (analysis.compare.published). Other differences are listed
 beside it.
@@ -31,7 +31,7 @@ def published_section(groups: Sequence[Group]) -> Section | None:
     documents = {figure.document.citation: None for figure in found}
     metrics = {figure.metric.name: figure.metric.definition for figure in found}
     note = (
-        f"{measured_on}: medians over n repeats, with the smallest and the largest, beside published figures. The "
+        f"{measured_on}: medians over n repeats, with the smallest and the largest, beside published results. The "
         "ratio is measured / published; for a time, below 1 is faster. There is no ratio if the metric was not "
         "measured, or if model, size or task differ. Documents seldom state which phases a time includes. "
         f"{'. '.join(documents)}. " + " ".join(f"{name}: {definition}" for name, definition in metrics.items())
@@ -40,7 +40,7 @@ def published_section(groups: Sequence[Group]) -> Section | None:
 
 
 def rows_of(group: Group, point: Point, figures: Sequence[Published]) -> Iterator[list[str]]:
-    """Yield the cells of a point's figures under HEADINGS, the hardware first; equal differences are listed once."""
+    """Yield the cells of a point's published results, the hardware first; equal differences are listed once."""
     listed = None
     for figure in figures:
         values = [value for run in point.runs if (value := measured(run, figure.metric)) is not None]

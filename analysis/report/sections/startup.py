@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.formatting import shown, title
-from analysis.report.figures.startup import HEADING, MEANING, PARTS, spent, told, whole
+from analysis.report.figures.startup import HEADING, MEANING, PARTS, shown_runs, spent, whole
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -13,8 +13,8 @@ from jobs import metrics as m
 
 def startup_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run that recorded its start-up by cause; None without any."""
-    shown_runs = told(runs)
-    metrics = spent(shown_runs)
+    listed = shown_runs(runs)
+    metrics = spent(listed)
     note = f"{MEANING} One row a run, those with the longest start-up first."
     rows = [
         [
@@ -24,7 +24,7 @@ def startup_section(runs: Sequence[RunResult]) -> Section | None:
             *(shown(metric, run.values.get(metric)) for metric in metrics),
             largest(run),
         ]
-        for run in shown_runs
+        for run in listed
     ]
     headings = ("Run", "Starts", title(m.STARTUP_TIME), *map(title, metrics), "Largest part")
     return Section(HEADING, note, headings, rows) if rows else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from analysis.formatting import plural, short, shown
+from analysis.formatting import listed, plural, short, shown
 from analysis.metrics.step_variation import slow_steps
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -36,10 +36,9 @@ def slow_in_words(run: RunResult) -> str:
     worst = max(slow, key=lambda step: run.step_times_s[step])
     gaps = {later - earlier for earlier, later in pairwise(slow)}
     regular = f", one every {plural(gaps.pop(), 'step')}" if len(slow) > 2 and len(gaps) == 1 else ""
-    more = f" and {len(slow) - MOST_NAMED_STEPS:,} more" if len(slow) > MOST_NAMED_STEPS else ""
     return (
         f"{len(slow):,} of {run.steady_steps:,} ({'step' if len(slow) == 1 else 'steps'} "
-        f"{', '.join(f'{step:,}' for step in slow[:MOST_NAMED_STEPS])}{more}{regular}), at worst step {worst:,} with "
+        f"{listed([f'{step:,}' for step in slow], MOST_NAMED_STEPS)}{regular}), at worst step {worst:,} with "
         f"{shown(m.STEP_TIME, run.step_times_s[worst])} s against a median of "
         f"{shown(m.STEP_TIME_MEDIAN, run.values[m.STEP_TIME_MEDIAN])} s, which cost "
         f"{shown(m.SLOW_STEPS_SHARE, run.values[m.SLOW_STEPS_SHARE])} % of the steady time"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.formatting import plural, short, shown, significant, title
+from analysis.formatting import listed, plural, short, shown, significant, title
 from analysis.metrics.stragglers import Straggler
 from analysis.report.figures.style import Section
 from analysis.report.sections.step_variation import LONGEST_NAME, named
@@ -21,12 +21,6 @@ def who(straggler: Straggler) -> str:
         return f"rank {first:,}"
     node = short(straggler.node, LONGEST_NAME)
     return f"rank {first:,} on {node}" if first == last else f"all ranks of {node} ({first:,} to {last:,})"
-
-
-def listed(found: Sequence[Straggler]) -> str:
-    """Return the names of the worst stragglers, and the number of the others."""
-    more = f" and {len(found) - MOST_NAMED:,} more" if len(found) > MOST_NAMED else ""
-    return ", ".join(who(each) for each in found[:MOST_NAMED]) + more
 
 
 def cost(straggler: Straggler) -> str:
@@ -58,7 +52,7 @@ def in_words(run: RunResult) -> str:
     """Return the stragglers of a run and the cost of the worst one as text."""
     found = run.stragglers or []
     worst = "" if len(found) == 1 else "the worst "
-    return f"waits for {listed(found)}: {worst}{cost(found[0])}"
+    return f"waits for {listed(list(map(who, found)), MOST_NAMED)}: {worst}{cost(found[0])}"
 
 
 def straggler_section(runs: Sequence[RunResult]) -> Section | None:

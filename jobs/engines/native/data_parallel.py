@@ -19,14 +19,14 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.engines.native.model import layers
-from jobs.layout import DP_REPLICATE, DP_SHARD, SHARD_GROUP_AXES, data_degree, frees_weights
-from jobs.schema import Precision, Run, Strategy
+from jobs.layout import data_degree, degree_product, frees_weights
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Strategy
+from jobs.schema import Precision, Run
 
 
 def uses_ddp(run: Run) -> bool:
     """Return whether DDP keeps the replicas equal."""
-    p = run.parallelism
-    return p.strategy is Strategy.ddp and p.tensor == p.pipeline == 1
+    return run.parallelism.strategy is Strategy.ddp and degree_product(run, MODEL_AXES) == 1
 
 
 def uses_fsdp(run: Run) -> bool:

@@ -9,9 +9,27 @@ from litgpt.model import GPT
 from torch import nn
 
 from jobs.errors import ConfigError
-from jobs.plan.rules.rule import FLOAT8_CAPABILITY
+from jobs.plan.rules.native import FLOAT8_CAPABILITY
 
 HEAD = "lm_head"
+
+
+def multiply_in_float8(gpt: GPT, device: torch.device) -> None:
+    """Convert all linear layers but the head to float8 products, in place; weights and other operators keep their type.
+
+    Raise ConfigError if the rank's device or Python does not support float8.
+    """
+    refuse_float8(device)
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    # Pad the inner dimension to multiples of 16, which the hardware requires: sequences have any length.
+    config = Float8LinearConfig(pad_inner_dim=True)
+    convert_to_float8_training(gpt, config=config, module_filter_fn=in_a_layer)
+
+
+def in_a_layer(_module: nn.Module, name: str) -> bool:
+    """Return whether to convert a linear layer."""
+    return name != HEAD
 
 
 def refuse_float8(device: torch.device) -> None:
@@ -29,20 +47,3 @@ def refuse_float8(device: torch.device) -> None:
             "engine.float8=true needs torchao on the nodes. Run pip install --editable '.[float8]' in the checkout, "
             "or set engine.float8=false."
         )
-
-
-def multiply_in_float8(gpt: GPT, *, emulate: bool = False) -> None:
-    """Convert all linear layers but the head to float8 products, in place; weights and other operators keep their type.
-
-    `emulate` computes the same on any device, slowly.
-    """
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    # Pad the inner dimension to multiples of 16, which the hardware requires: sequences have any length.
-    config = Float8LinearConfig(pad_inner_dim=True, emulate=emulate)
-    convert_to_float8_training(gpt, config=config, module_filter_fn=in_a_layer)
-
-
-def in_a_layer(_module: nn.Module, name: str) -> bool:
-    """Return whether to convert a linear layer."""
-    return name != HEAD

@@ -25,7 +25,7 @@ from jobs.engines.native.activation_checkpointing import recompute
 from jobs.engines.native.compilation import compile_layer
 from jobs.engines.native.context_parallel import apply_cp
 from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_fsdp
-from jobs.engines.native.float8 import multiply_in_float8, refuse_float8
+from jobs.engines.native.float8 import multiply_in_float8
 from jobs.engines.native.kernels import fuse, usable
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
@@ -34,8 +34,9 @@ from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
-from jobs.layout import AXIS_NAMES, CP, PP, TP, Layout, sequence_parallel
+from jobs.layout import Layout, sequence_parallel
 from jobs.metrics import Metric
+from jobs.parallelism import AXIS_NAMES, CP, PP, TP
 from jobs.schema import Kernels, Precision, Run
 
 
@@ -59,9 +60,7 @@ def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
 def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Callable[[Metric], None]) -> ParallelModel:
     """Return the run's model on this rank, with its weights; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
-    if run.engine.float8:
-        refuse_float8(device)
-    p, kernels = run.parallelism, usable(run.engine.kernels, device)
+    p = run.parallelism
     gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)
     gpt.to(TYPES[run.engine.parameters])
 
@@ -76,7 +75,8 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     # TP replaces parameters, which unties them.
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
-        multiply_in_float8(gpt)
+        multiply_in_float8(gpt, device)
+    kernels = usable(run.engine.kernels, device)
     if kernels is Kernels.liger:
         fuse(gpt)
     for layer in layers(gpt):

@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from jobs import metrics as m
 from jobs.engines.native.load_sharded import local_shard
-from jobs.layout import AXIS_NAMES, Layout
+from jobs.layout import Layout
+from jobs.parallelism import AXIS_NAMES
 
 # Part of an operator's name -> collective. Barriers and waits move no data; a receive is counted as its send.
 COLLECTIVES = {

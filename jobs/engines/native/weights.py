@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from jobs.errors import CheckpointError
-from jobs.layout import PP, Layout, layout_of
+from jobs.layout import Layout, layout_of
+from jobs.parallelism import PP
 from jobs.schema import Precision, Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.

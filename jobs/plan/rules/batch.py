@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jobs.layout import accumulation, data_degree
+from jobs.parallelism import Schedule
 from jobs.plan.rules.rule import Rule, either, multiples_near
-from jobs.schema import Run, ScalingMode, Schedule
+from jobs.schema import Run, ScalingMode
 
 ROUNDS = (Schedule["Interleaved1F1B"], Schedule["InterleavedZeroBubble"])
 
@@ -48,4 +49,4 @@ def pipeline_is_filled(run: Run) -> str | None:
     return None
 
 
-BATCH: tuple[Rule, ...] = (global_batch_is_whole, pipeline_is_filled)
+RULES: tuple[Rule, ...] = (global_batch_is_whole, pipeline_is_filled)

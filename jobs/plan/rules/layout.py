@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 
 from jobs.layout import (
-    MODEL_AXES,
     PIPELINE_STAGES_PER_RANK,
-    TP,
     data_degree,
     degree_of,
     degree_product,
@@ -16,8 +14,9 @@ from jobs.layout import (
     sequence_parallel,
     shard_degree,
 )
+from jobs.parallelism import MODEL_AXES, TP, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
-from jobs.schema import Run, Schedule, Sharding, StageSplit, Strategy
+from jobs.schema import Run
 
 ONE_PIPELINE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
 
@@ -219,7 +218,7 @@ def tensor_crosses_nodes(run: Run) -> str | None:
     return None
 
 
-GRID: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     sharding_goes_with_fsdp,
     gathering_ahead_needs_shards,
     tensor_divides_matrices,

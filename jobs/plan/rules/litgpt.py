@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.layout import MODEL_AXES, degree_of, layout_of
+from jobs.layout import degree_of, degree_product, layout_of
+from jobs.parallelism import DP_SHARD, MODEL_AXES
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
 from jobs.plan.rules.native_only import choices_are_native
@@ -14,14 +15,14 @@ def ranks_only_shard(run: Run) -> str | None:
     """Require the script's own FSDP sharding on several ranks."""
     p, script = run.parallelism, script_of(run)
     layout = layout_of(run)
-    if any(degree_of(run, axis) > 1 and run.engine.kind not in axis.engines for axis in MODEL_AXES):
+    if degree_product(run, MODEL_AXES) > 1:
         given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in MODEL_AXES)
         return (
             f"engine=litgpt has data parallelism only, and parallelism={p.name} has {given}. "
             f"Set parallelism={sharding_of(script)}, or engine=native."
         )
     shard = run.ranks_per_node if script is Script.pretrain else run.ranks
-    if layout.dp_shard != shard:
+    if layout.degree(DP_SHARD) != shard:
         whole = "the ranks of a node" if script is Script.pretrain else "all ranks"
         return (
             f"engine=litgpt: {script.name} shards weights over {whole} (FSDP), and parallelism={p.name} does not. Set "
@@ -144,7 +145,7 @@ def optimizer_is_whole(run: Run) -> str | None:
     return None
 
 
-LITGPT: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     ranks_only_shard,
     nodes_have_gpus,
     adapters_have_instructions,

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from jobs.layout import DP_SHARD, SHARD_GROUP_AXES, degree_of, frees_weights
-from jobs.plan.rules.rule import FLOAT8_CAPABILITY, Rule
-from jobs.schema import (
-    ActivationCheckpointing,
-    Batching,
-    Kernels,
-    Mlp,
-    Norm,
-    Precision,
-    Run,
-    Schedule,
-    Sharding,
-    Strategy,
-    WeightsReader,
-)
+from jobs.layout import degree_of, frees_weights
+from jobs.parallelism import DP_SHARD, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
+from jobs.plan.rules.rule import Rule
+from jobs.schema import ActivationCheckpointing, Batching, Kernels, Mlp, Norm, Precision, Run, WeightsReader
 
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
+# Ada and Hopper are the first NVIDIA GPUs with float8 matrix units:
+# https://docs.nvidia.com/cuda/cublas (8-bit floating point data types: "compute capability 8.9, 9.0 and above").
+FLOAT8_CAPABILITY = (8, 9)
 GPU_OF_THIS_MACHINE = "if this machine has one, set its type (gpu=h100_sxm or another)"
 
 
@@ -83,7 +75,7 @@ def compiled_layers_are_whole(run: Run) -> str | None:
 
 
 def gradient_sums_have_a_shard_group(run: Run) -> str | None:
-    """Require FSDP for axes whose gradients are summed in its shard group (jobs.layout.SHARD_GROUP_AXES)."""
+    """Require FSDP for axes whose gradients are summed in its shard group (jobs.parallelism.SHARD_GROUP_AXES)."""
     p = run.parallelism
     if p.strategy is Strategy.fsdp and p.sharding is not Sharding.NO_SHARD:
         return None
@@ -196,7 +188,20 @@ def float8_has_its_hardware(run: Run) -> str | None:
     return None
 
 
-NATIVE: tuple[Rule, ...] = (
+# --- warnings ------------------------------------------------------------------------------------------------
+
+
+def float8_is_not_compiled(run: Run) -> str | None:
+    """Warn of float8 without compilation, which fuses its casts and scales."""
+    if run.engine.float8 and not run.engine.compile:
+        return (
+            "engine.float8=true without engine.compile=true: casts and scales are kernels of their own then, and it "
+            "may well be slower than bfloat16."
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (
     no_adapters,
     no_distributed_optimizer,
     split_backward_finds_what_it_needs,
@@ -208,3 +213,4 @@ NATIVE: tuple[Rule, ...] = (
     fused_kernels_fit,
     float8_has_its_hardware,
 )
+WARNINGS: tuple[Rule, ...] = (float8_is_not_compiled,)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
+from jobs.parallelism import Schedule, StageSplit, Strategy
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
-from jobs.schema import Precision, Run, Schedule, StageSplit, Strategy
+from jobs.schema import Precision, Run
 
 SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])
-
-
-def unsupported(run: Run) -> str | None:
-    """Return why NeMo cannot execute this run, or None."""
-    return next((sentence for rule in RULES if (sentence := rule(run))), None)
 
 
 def weights_are_replicated(run: Run) -> str | None:

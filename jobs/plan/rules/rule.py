@@ -7,9 +7,6 @@ from functools import cache
 
 from jobs.schema import Run
 
-# Ada and Hopper are the first NVIDIA GPUs with float8 matrix units:
-# https://docs.nvidia.com/cuda/cublas (8-bit floating point data types: "compute capability 8.9, 9.0 and above").
-FLOAT8_CAPABILITY = (8, 9)
 Rule = Callable[[Run], str | None]
 """Run -> sentence (key and value, place, allowed values, remedy), or None."""
 

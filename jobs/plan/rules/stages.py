@@ -72,7 +72,7 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
     return None
 
 
-CHAIN: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     held_out_samples_are_counted,
     stages_ask_for_what_they_use,
     launcher_chains_stages,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, degree_of
+from jobs.layout import degree_of
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules import stages
 from jobs.plan.rules.rule import Rule, divisors, either
@@ -307,17 +308,7 @@ def updates_are_rounded(run: Run) -> str | None:
     return None
 
 
-def float8_is_not_compiled(run: Run) -> str | None:
-    """Warn of float8 without compilation, which fuses its casts and scales."""
-    if run.engine.float8 and not run.engine.compile:
-        return (
-            "engine.float8=true without engine.compile=true: casts and scales are kernels of their own then, and it "
-            "may well be slower than bfloat16."
-        )
-    return None
-
-
-VALUES: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     config_holds_no_secret,
     counts_are_positive,
     hyperparameters_are_in_range,
@@ -331,7 +322,7 @@ VALUES: tuple[Rule, ...] = (
     fits_cluster,
     fits_pilot,
     stops_within_limit,
-    *stages.CHAIN,
+    *stages.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (
     nothing_is_steady,
@@ -341,5 +332,4 @@ WARNINGS: tuple[Rule, ...] = (
     no_bfloat16_units,
     last_checkpoint_takes_longer,
     updates_are_rounded,
-    float8_is_not_compiled,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit.slurm_commands import JobState
+from jobs.submit.job_state import JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.submissions import Submission
 

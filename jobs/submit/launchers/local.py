@@ -21,9 +21,9 @@ from jobs.plan.table import duration
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
 from jobs.submit.batch_script import code_environment
+from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import record_submission, uninterrupted
-from jobs.submit.slurm_commands import UNKNOWN, JobState
 from jobs.submit.submissions import Submission
 
 # A rank may need this long to reach its next step boundary; then it is killed.

@@ -22,10 +22,10 @@ from jobs.submit.batch_script import (
     resources,
     srun_arguments,
 )
+from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
 from jobs.submit.ledger import record_submission, uninterrupted
-from jobs.submit.slurm_commands import JobState
 from jobs.submit.submissions import Submission
 
 

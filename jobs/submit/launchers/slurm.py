@@ -14,9 +14,9 @@ from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.schema import Run
 from jobs.submit import slurm_commands, stages
 from jobs.submit.batch_script import executor, resources, script_text, starting_after
+from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 from jobs.submit.ledger import record_submission, record_waiting, uninterrupted
-from jobs.submit.slurm_commands import UNKNOWN, JobState
 from jobs.submit.submissions import Submission
 
 

@@ -297,7 +297,7 @@ def test_the_report_of_a_campaign_has_the_board_as_text_and_a_table_for_spreadsh
         ("<b>hot", "invalid", "", "16.0"),
     ]
     assert rows[1]["changed_against_baseline"] == "nothing"
-    # What it wrote is no log of another program.
+    # Its output is not a log of another program.
     assert main(["report", str(tmp_path)]) == 0
     assert "no parser knows" not in (tmp_path / "report.md").read_text()
 
@@ -342,13 +342,13 @@ def campaign(tmp_path: Path) -> Path:
     ("arguments", "expected"),
     [
         (["x", "job.micro_batch=2"], "job.micro_batch is not a configuration key. Did you mean job.micro_batch_size"),
-        (["x", "nodes=2"], "nodes=2 is another machine than the contest's. Set nodes=1. The rule is contest.nodes=1"),
-        (["x", "ranks_per_node=4"], "ranks_per_node=4 is another machine than the contest's. Set ranks_per_node=1."),
+        (["x", "nodes=2"], "nodes=2 is not the contest's. Set nodes=1. The rule is contest.nodes=1"),
+        (["x", "ranks_per_node=4"], "ranks_per_node=4 is not the contest's. Set ranks_per_node=1."),
         (["x", "wall_time_min=121"], "wall_time_min=121 is more than the contest gives. Set wall_time_min=120 or"),
-        (["x", "data.max_samples=8"], "data.max_samples=8 is another epoch than the contest's. Set"),
+        (["x", "data.max_samples=8"], "data.max_samples=8 is not the contest's. Set"),
         (["x", "data.held_out_samples=4"], "data.held_out_samples=4 shortens the epoch. Set"),
         (["x", "job.epochs=null", "job.steps=1"], "job.steps=1 is not the contest's length of training. Set"),
-        (["x", "job.epochs=2"], "job.epochs=2 is not the contest's length of training. Set job.epochs=1"),
+        (["x", "job.epochs=2"], "job.epochs=2 is not the contest's. Set job.epochs=1"),
         (["x", "job.sequence_length=16"], "job.sequence_length=16 is not the contest's. Set job.sequence_length=32"),
         (["x", "job=finetune_lora"], "job.lora does not count. Set job.lora=null."),
         (["x", "model.layers=2"], "model.layers=2, the baseline has 4: an attempt keeps model, data and ranks."),
@@ -418,7 +418,7 @@ def test_the_trials_of_a_file_take_turns_with_the_baseline_and_with_each_other(t
     again = ["campaign", str(file), "launcher=dry", "--campaign", str(path), "--repeats", "1"]
     assert main(again) == main(again) == 0
     assert sorted(each.name for each in path.glob("ddp-r*")) == ["ddp-r1", "ddp-r2"]
-    # How it was started is none of its changes: a later attempt may be started otherwise.
+    # The launcher is not one of its changes: a later attempt may have another one.
     assert opened(path).base == base
 
 
@@ -454,7 +454,7 @@ def test_a_file_with_one_trial_that_breaks_a_rule_prepares_nothing(
     file, before = campaign.parent / "attempts.yaml", sorted(campaign.iterdir())
     file.write_text("fine: [job.micro_batch_size=2]\nx: [nodes=2]\n")
     assert main(["campaign", str(file), "--campaign", str(campaign)]) == 2
-    assert "nodes=2 is another machine than the contest's. Set nodes=1." in capsys.readouterr().err
+    assert "nodes=2 is not the contest's. Set nodes=1." in capsys.readouterr().err
     assert sorted(campaign.iterdir()) == before
 
 

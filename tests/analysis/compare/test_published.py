@@ -1,4 +1,4 @@
-"""Published figures: values agree with what is printed, and a run stands beside those that it makes again."""
+"""Published results: the table agrees with the documents, and a run is shown beside those that it reproduces."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 from analysis.compare.reference import IDENTITY, parsed, read_reference
 from analysis.compare.regression import Regression, Verdict, regression_of
 from analysis.load.discover import read
-from analysis.parsers.metrics import SAMPLES_PER_S
+from analysis.parsers.log_metrics import SAMPLES_PER_S
 from analysis.report.report import build, report
 from analysis.report.runs_table import COLUMNS, to_csv
 from analysis.report.sections.regression import sentence

@@ -253,10 +253,10 @@ def test_the_report_contains_cause_proof_and_advice(tmp_path: Path) -> None:
     directory = submitted(tmp_path)
     log(directory, BEGIN + TIME_LIMIT.replace("node01", "<b>|=1+1"))
     text = report([tmp_path], None).read_text()
-    told = text[text.index("Runs not used, with reasons") :]
-    assert "<td>time limit</td>" in told
-    assert "*** JOB 12 ON &lt;b&gt;|=1+1 CANCELLED AT" in told
-    assert FailureCause.time_limit.advice in told
+    section = text[text.index("Runs not used, with reasons") :]
+    assert "<td>time limit</td>" in section
+    assert "*** JOB 12 ON &lt;b&gt;|=1+1 CANCELLED AT" in section
+    assert FailureCause.time_limit.advice in section
     (row,) = csv.DictReader((tmp_path / "runs.csv").read_text().splitlines())
     assert row["ended_by"] == "time_limit"
     assert row["ended_by_proof"].startswith("12_0_log.out:2: slurmstepd: error")

@@ -47,7 +47,7 @@ def of(log: str, last_progress: int = 0) -> Verdict:
         (f"{TRACEBACK}MemoryError", FailureCause.out_of_host_memory),
         (f"{TRACEBACK}RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8",
          FailureCause.out_of_host_memory),
-        # A signal's exception says neither who sent it nor why.
+        # The exception of a signal names neither its sender nor its reason.
         (f"{TRACEBACK}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
          FailureCause.unknown),
         (f"{TRACEBACK}RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting",

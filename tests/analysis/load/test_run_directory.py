@@ -1,4 +1,4 @@
-"""Records on disk: what is written is read back, and a torn line costs only itself."""
+"""Records on disk: written records are read back, and an incomplete line loses only itself."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_no_module_but_the_registry_spells_a_metric_as_a_string() -> None:
     # `step`, `attempt`, `samples` and `tokens` are also plain words (of events, of batches, of text).
     names = REGISTRY.keys() - {"step", "attempt", "loss", "samples", "tokens", "learning_rate"}
     for file in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]:
-        # What stands in other tools' files is spelt as those tools spell it: GenAI-Perf has a `goodput` too.
+        # Keys of other tools' files are spelt as those tools spell them: GenAI-Perf has a `goodput` too.
         if file.name == "metrics.py" or file.parent.name == "parsers":
             continue
         spelt = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.load.discover import read_runs
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import report
 from analysis.run import RunResult
@@ -57,12 +57,12 @@ def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is
     assert first.reason == "attempt 1 of 2 of the training that ends in slurm-9.out; its steps count there"
     assert list(last.losses) == list(range(1, 101))
     assert last.attempts == 2
-    # Of each attempt the first step is warm-up; steps 51 to 55 of the first one were lost.
+    # The first step of each attempt is warm-up; steps 51 to 55 of the first attempt were lost.
     assert last.steady_steps == 49 + 49
     assert last.values[m.LOST_TIME] == pytest.approx(5)
     assert [(loss.cause, round(loss.time_s, 6)) for loss in last.lost_to] == [("unknown", 5.0)]
-    (said,) = [each for each in warnings([last], {}) if "attempts" in each]
-    assert said == (
+    (message,) = [each for each in warnings([last], {}) if "attempts" in each]
+    assert message == (
         "slurm-9.out contains the last of 2 attempts of one training (slurm-7.out, slurm-9.out), according to its "
         "resume line. Lost: 5 steps, 5.00 s. Repeated steps count once."
     )
@@ -88,8 +88,8 @@ def test_without_times_that_would_order_them_they_are_left_apart_and_it_is_said(
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
     assert all(run.used for run in runs.values())
-    said = [each for each in warnings(list(runs.values()), {}) if "is not merged" in each]
-    assert said == [
+    message = [each for each in warnings(list(runs.values()), {}) if "is not merged" in each]
+    assert message == [
         f"{one} resumes a training from step 50; it is not merged with a.out and {other}, because their order is "
         "ambiguous."
         for one, other in (("b.out", "c.out"), ("c.out", "b.out"))
@@ -117,7 +117,7 @@ def test_of_two_trainings_that_do_not_tell_their_checkpoints_none_is_guessed(tmp
 @pytest.mark.parametrize(
     "other",
     [
-        {"steps": range(51, 81)},  # does not say that it resumed, as a first file whose beginning was cut off
+        {"steps": range(51, 81)},  # does not report that it resumed, as a first file whose beginning was cut off
         {"steps": range(51, 81), "resumed_at": 50, "batch": 32},
         {"steps": range(71, 91), "resumed_at": 70},  # a file between them is missing
         {"steps": range(1, 81)},
@@ -201,7 +201,7 @@ def test_of_lines_of_ten_steps_those_after_a_checkpoint_between_two_are_lost(tmp
     first = attempt(tmp_path / "1" / "part", range(10, 101, 10))
     run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(80, 121, 10), resumed_at=75))
     assert list(run.losses) == list(range(10, 121, 10))
-    # Of the line of step 80 five steps, of 90 and 100 ten each.
+    # Five steps from the line of step 80, ten each from 90 and 100.
     assert [run.values[m.LOST_STEPS], run.values[m.LOST_TIME]] == pytest.approx([25, 25])
 
 
@@ -234,10 +234,10 @@ def test_of_a_log_that_begins_anew_nothing_is_said_to_be_lost(tmp_path: Path) ->
     ("file", "steps", "lost_steps", "lost_s"),
     [
         ("litgpt_resumed.txt", 9, 2, 0.54429 + 0.56375),
-        # Of micro-batches: their step took a time that none of its lines tells.
+        # Lines of micro-batches: none of them contains the time of their step.
         ("litgpt_resumed_accumulating.txt", 9, 1, None),
         ("nemo_resumed.txt", 9, 2, 0.2906 + 0.05391),
-        # No line says which step it is of.
+        # No line names its step.
         ("hf_trainer_resumed.txt", None, None, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""What logs call GPUs, as torch calls them."""
+"""GPU names in logs, converted to torch's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_every_name_stands_for_a_gpu_that_is_known_and_known_ones_stay() -> None
     assert all(device_name(name) == name for name in known if name)
 
 
-@pytest.mark.parametrize("said", ["NVIDIA H100", "NVIDIA H100 NVL", "NVIDIA Blackwell GPU (GB200)", "H100", ""])
-def test_a_name_that_leaves_the_device_open_stays_as_it_is(said: str) -> None:
-    assert device_name(said) == said
+@pytest.mark.parametrize("name", ["NVIDIA H100", "NVIDIA H100 NVL", "NVIDIA Blackwell GPU (GB200)", "H100", ""])
+def test_a_name_that_leaves_the_device_open_stays_as_it_is(name: str) -> None:
+    assert device_name(name) == name
 
 
 def test_a_run_of_mlperf_names_its_gpu_as_torch_does(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""MFU of other programs' logs: from what they print of their model, by our own formula, beside what they claim."""
+"""MFU of other programs' logs: from the model that they print, by our own formula, beside their own value."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ LLAMA2_7B = {
 WEIGHTS, N = 6_738_415_616, 6_607_343_616
 FLOPS = 6 * N + 12 * 32 * 4096 * 4096
 H100 = "gpu_name: NVIDIA H100 80GB HBM3\n"
-UNTOLD = "untold"
+UNREPORTED = "unreported"
 
 
-def arguments(said: dict[str, object]) -> str:
+def arguments(values: dict[str, object]) -> str:
     """Megatron-LM's table of arguments."""
-    rows = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in sorted(said.items()))
+    rows = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in sorted(values.items()))
     return f"{'-' * 24} arguments {'-' * 24}\n{rows}{'-' * 20} end of arguments {'-' * 21}\n"
 
 
 def log(path: Path, *, time_ms: Any = 8000.0, facts: Any = H100, **changed: object) -> RunResult:
-    """A run of 16 sequences a step on 8 ranks, as a log tells it."""
-    said = {name: value for name, value in (LLAMA2_7B | changed).items() if value != UNTOLD}
+    """Return a run of 16 sequences a step on 8 ranks, read from a log."""
+    values = {name: value for name, value in (LLAMA2_7B | changed).items() if value != UNREPORTED}
     vocabulary = " > padded vocab (size: 31990) with 10 dummy tokens (new size: 32000)\n"
-    write(path / "job.out", arguments(said) + vocabulary + megatron(((i, time_ms) for i in range(1, 9)), ranks=None))
+    write(path / "job.out", arguments(values) + vocabulary + megatron(((i, time_ms) for i in range(1, 9)), ranks=None))
     write(path / "facts.yaml", facts)
     (run,) = read_runs([path])
     return run
 
 
 def section(path: Path) -> str:
-    """What the report says of utilization."""
+    """Return the report's section on utilization."""
     text = (report([path], path / "out").parent / "report.md").read_text()
     return text.partition("## Model FLOPs utilization")[2].partition("\n## ")[0]
 
@@ -66,9 +66,9 @@ def test_a_log_has_the_mfu_of_its_arguments_by_our_own_formula(tmp_path: Path) -
     # 16 x 4096 tokens in 8 s on 8 ranks.
     assert run.values[m.MFU] == pytest.approx(FLOPS * 1024 / 989e12)
     assert m.HFU not in run.values
-    said = section(tmp_path)
-    assert "N = 6,607,343,616" in said
-    assert "dense bfloat16 of NVIDIA H100 80GB HBM3" in said
+    shown = section(tmp_path)
+    assert "N = 6,607,343,616" in shown
+    assert "dense bfloat16 of NVIDIA H100 80GB HBM3" in shown
 
 
 def test_heads_are_grouped_and_experts_counted_only_where_the_arguments_say_so(tmp_path: Path) -> None:
@@ -80,23 +80,23 @@ def test_heads_are_grouped_and_experts_counted_only_where_the_arguments_say_so(t
     )  # fmt: skip
     # Mixtral 8x7B.
     assert experts.plan["parameters"] == 46_702_792_704
-    assert "N = 12,748,853,248" in " ".join(utilization(experts).said)
+    assert "N = 12,748,853,248" in " ".join(utilization(experts).explanation)
 
 
 def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_embedding(tmp_path: Path) -> None:
     later = ("swiglu", "untie_embeddings_and_output_weights", "group_query_attention", "num_query_groups")
-    run = log(tmp_path, **dict.fromkeys(later, UNTOLD), ffn_hidden_size=16384, params_dtype="torch.float16")
+    run = log(tmp_path, **dict.fromkeys(later, UNREPORTED), ffn_hidden_size=16384, params_dtype="torch.float16")
     assert run.setting("model.tie_embeddings") is True
     assert run.plan["parameters"] == pytest.approx(32 * 12 * 4096**2 + 32000 * 4096, rel=1e-3)
-    assert "dense float16" in " ".join(utilization(run).said)
+    assert "dense float16" in " ".join(utilization(run).explanation)
 
 
 @pytest.mark.parametrize(
     ("changed", "facts", "why"),
     [
-        ({"num_layers": UNTOLD}, H100, "the log does not report tied_embeddings, and no facts.yaml beside it does"),
-        ({"ffn_hidden_size": UNTOLD}, H100, "the log does not report parameters, and no facts.yaml beside it does"),
-        ({"seq_length": UNTOLD}, H100, "the log does not report sequence_length, and no facts.yaml beside it does"),
+        ({"num_layers": UNREPORTED}, H100, "the log does not report tied_embeddings, and no facts.yaml beside it does"),
+        ({"ffn_hidden_size": UNREPORTED}, H100, "the log does not report parameters, and no facts.yaml beside it does"),
+        ({"seq_length": UNREPORTED}, H100, "the log does not report sequence_length, and no facts.yaml beside it does"),
         ({}, "nodes: 1\n",
          "the peak of an unnamed device is not known: write `gpu_name: NAME` into a facts.yaml beside it"),
         ({}, "gpu_name: NVIDIA H9000\n", "the peak of NVIDIA H9000 is not known"),
@@ -112,16 +112,16 @@ def test_with_any_number_missing_there_is_no_mfu_but_the_reason(
 ) -> None:
     run = log(tmp_path, facts=facts, **changed)
     assert m.MFU not in run.values
-    assert utilization(run).said == [f"no MFU: {why}"]
+    assert utilization(run).explanation == [f"no MFU: {why}"]
 
 
 def test_above_the_peak_is_an_error_that_names_its_inputs_and_is_not_used(tmp_path: Path) -> None:
     run = log(tmp_path, time_ms=200.0)
     assert run.used
     assert m.MFU not in run.values
-    (said,) = [each for each in warnings([run], {}) if "more than the device can do" in each]
-    assert said.startswith("job.out: an MFU or HFU of 19")
-    assert "(gpu_name is NVIDIA H100 80GB HBM3)" in said
+    (message,) = [each for each in warnings([run], {}) if "more than the device can do" in each]
+    assert message.startswith("job.out: an MFU or HFU of 19")
+    assert "(gpu_name is NVIDIA H100 80GB HBM3)" in message
 
 
 def test_what_the_log_claims_of_itself_stands_beside_and_is_never_taken(tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_a_torchtitan_log_tells_ranks_model_precision_and_device(tmp_path: Path)
     assert run.ranks == 8
     flops = 6 * (8_030_261_248 - 128256 * 4096) + 12 * 32 * 4096 * 8192
     assert run.values[m.MFU] == pytest.approx(flops * 7000 / 989e12)
-    assert "the log reports 40.00 % MFU, -2.4 % from this" in utilization(run).said
+    assert "the log reports 40.00 % MFU, -2.4 % from this" in utilization(run).explanation
     write(tmp_path / "titan.log", (tmp_path / "titan.log").read_text().replace("[]}", "['float8']}"))
     (quantized,) = read_runs([tmp_path])
-    assert m.MFU not in quantized.values, "of what arithmetic its products are nobody said"
+    assert m.MFU not in quantized.values, "the arithmetic of its products is unknown"
 
 
 def test_a_nanotron_log_tells_its_model_and_its_ranks(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_nanotron_log_tells_its_model_and_its_ranks(tmp_path: Path) -> None:
 
 
 def nemo_1(path: Path, old: str = "", new: str = "") -> RunResult:
-    """NeMo's run of 16 sequences a step on 16 ranks, as a log tells it."""
+    """Return NeMo's run of 16 sequences a step on 16 ranks, read from a log."""
     text = (SAMPLES / "nemo_configuration.txt").read_text()
     assert old in text
     write(path / "job.out", text.replace(old, new))
@@ -232,8 +232,8 @@ def test_a_nemo_log_has_the_mfu_of_the_configuration_that_it_prints(tmp_path: Pa
 def test_a_nemo_log_without_one_of_them_has_no_mfu_but_the_reason(old: str, new: str, why: str, tmp_path: Path) -> None:
     run = nemo_1(tmp_path, old, new)
     assert m.MFU not in run.values
-    (said,) = utilization(run).said
-    assert why in said
+    (message,) = utilization(run).explanation
+    assert why in message
 
 
 def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(tmp_path: Path) -> None:
@@ -242,12 +242,12 @@ def test_a_nemo_2_log_has_its_model_from_the_checkpoint_s_model_yaml_beside_it(t
     write(tmp_path / "model.yaml", (SAMPLES / "nemo_model.yaml").read_text())
     write(tmp_path / "facts.yaml", f"{H100}precision: bf16\n")
     (run,) = read_runs([tmp_path])
-    # As many as NeMo says in the log.
+    # The number that NeMo prints in the log.
     assert run.plan["parameters"] == 16_976
     assert run.ranks == 1
-    assert "no MFU" in utilization(run).said[0]
-    assert "tokens/s" in utilization(run).said[0], "samples may be padded"
+    assert "no MFU" in utilization(run).explanation[0]
+    assert "tokens/s" in utilization(run).explanation[0], "samples may be padded"
     write(tmp_path / "job.out", log.replace(" | train_step", " | tokens_per_sec_per_gpu: 1.28e+03 | train_step"))
-    (told,) = read_runs([tmp_path])
+    (run,) = read_runs([tmp_path])
     weights = 16_976 - 384 * 16
-    assert told.values[m.MFU] == pytest.approx((6 * weights + 12 * 2 * 16 * 32) * 1280 / 989e12)
+    assert run.values[m.MFU] == pytest.approx((6 * weights + 12 * 2 * 16 * 32) * 1280 / 989e12)

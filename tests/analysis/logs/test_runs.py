@@ -1,4 +1,4 @@
-"""Other people's logs as runs of the report: what is measured of them, what is compared, and what is said of them."""
+"""Logs of other programs as runs of the report: their measurements, comparisons and warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from analysis.failures.runs import failures
 from analysis.load.discover import read, read_runs
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import build, page, report
 from analysis.report.runs_table import rows_of, to_csv
@@ -116,9 +116,9 @@ def test_how_the_work_grows_is_recognised_by_the_batch(
     found = read([tmp_path])
     (group,) = scaling_groups(found.runs)
     assert (group.mode, group.unequal_work) == (mode, work)
-    said = " ".join(warnings(found.runs, {}, [group]))
+    message = " ".join(warnings(found.runs, {}, [group]))
     html = page(build(found))
-    assert (work in said and work in html) if work else "global batch changes" not in said + html
+    assert (work in message and work in html) if work else "global batch changes" not in message + html
 
 
 def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
     found = read([tmp_path])
     assert found.runs[0].used
     assert scaling_groups(found.runs) == []
-    (said,) = warnings(found.runs, {})
-    assert said.startswith("1 log does not contain the number of ranks (job.out)")
-    assert said.endswith("Write `ranks: N` into a facts.yaml beside it.")
+    (message,) = warnings(found.runs, {})
+    assert message.startswith("1 log does not contain the number of ranks (job.out)")
+    assert message.endswith("Write `ranks: N` into a facts.yaml beside it.")
     answer = "No scaling result: no log contains the number of ranks; see the warnings for what to add."
     assert build(found).headlines == [answer]
     html = page(build(found))
@@ -140,7 +140,7 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("rank: 8\n", "rank is not known. Known keys: nodes, ranks, ranks_per_node,"),
         ("ranks: many\n", "ranks is 'many', and must be a whole number above 0."),
@@ -150,13 +150,13 @@ def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(t
         ("ranks: [8\n", "cannot be read: while parsing a flow sequence"),
     ],
 )
-def test_facts_that_are_wrong_are_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+def test_facts_that_are_wrong_are_refused_in_words(tmp_path: Path, text: str, expected: str) -> None:
     write(tmp_path / "job.out", megatron([(1, 1000.0)]))
     path = write(tmp_path / "facts.yaml", text)
     with pytest.raises(ReportError) as caught:
         read_runs([tmp_path])
     assert str(path) in str(caught.value)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_time_to_train_and_throughput_are_told_apart(tmp_path: Path) -> None:
 def test_a_score_that_scales_worse_than_the_throughput_is_told_with_what_it_is_made_of(tmp_path: Path) -> None:
     system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
     system(tmp_path / "two", 2, (8, 8, 8), rate=18.0)
-    (said,) = warnings(read_runs([tmp_path]), {})
-    assert said == (
+    (message,) = warnings(read_runs([tmp_path]), {})
+    assert message == (
         "llama2_70b_lora from 8 to 16 ranks: 1.80 times the throughput, but only 1.25 times the score in time to "
         "train. Samples to the target: 40 and 40; in evaluations: 1.0 and 1.2 % of the time."
     )
@@ -232,8 +232,10 @@ def test_a_repeat_that_is_far_from_the_others_is_named(tmp_path: Path) -> None:
         write(tmp_path / name / "result_0.txt", result(10, rate=rate))
     write(tmp_path / "facts.yaml", "nodes: 1\nranks_per_node: 8\n")
     runs = read_runs([tmp_path])
-    (said,) = warnings(runs, {}, scaling_groups(runs))
-    assert said.startswith("d/result_0.txt has 8.000 samples/s, 20 % from the median of its 5 repeats, llama2_70b_lora")
+    (message,) = warnings(runs, {}, scaling_groups(runs))
+    assert message.startswith(
+        "d/result_0.txt has 8.000 samples/s, 20 % from the median of its 5 repeats, llama2_70b_lora"
+    )
 
 
 def test_an_aborted_result_is_listed_and_not_measured(tmp_path: Path) -> None:
@@ -244,8 +246,8 @@ def test_an_aborted_result_is_listed_and_not_measured(tmp_path: Path) -> None:
 def test_the_description_of_a_system_is_found_by_the_folder_of_its_results(tmp_path: Path) -> None:
     write(tmp_path / "results" / "big" / "llama2_70b_lora" / "result_0.txt", result(10))
     for name, nodes in (("big", 4), ("small", 1)):
-        said = {"system_name": name, "number_of_nodes": nodes, "accelerators_per_node": 8}
-        write(tmp_path / "systems" / f"{name}.json", json.dumps(said))
+        description = {"system_name": name, "number_of_nodes": nodes, "accelerators_per_node": 8}
+        write(tmp_path / "systems" / f"{name}.json", json.dumps(description))
     (run,) = read_runs([tmp_path])
     assert (run.setting("nodes"), run.ranks) == (4, 32)
 
@@ -260,7 +262,7 @@ def test_what_no_parser_knows_is_listed_and_nothing_is_said_of_it(tmp_path: Path
     assert "<code>weights.bin</code>" in html
 
 
-# Of the manifest that AIPerf 0.13.0 wrote beside the samples, what names files.
+# The part of the manifest that AIPerf 0.13.0 wrote beside the samples that names files.
 PHASES = [
     {
         "phase_kind": kind,
@@ -328,8 +330,8 @@ def test_a_log_of_a_failed_run_says_the_line_that_proves_why(tmp_path: Path) -> 
     write(tmp_path / "job.out", text + "StepId=7.0. Some of the step tasks have been OOM Killed.\n")
     (run,) = read_runs([tmp_path])
     assert run.state == "out of host memory"
-    said = " ".join(warnings([run], {}))
-    assert "job.out failed (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in said
+    message = " ".join(warnings([run], {}))
+    assert "job.out failed (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in message
 
 
 def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) -> None:
@@ -343,7 +345,7 @@ def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) 
     assert row["ended_by"] == "out_of_host_memory"
 
 
-# What is no log: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
+# Files that are not logs: documents, settings, scripts, and the empty or unparsed side outputs of these tools.
 NO_LOGS = ("README.md", ".ini", ".yaml", ".sh", ".slurm", "/stderr", "package_checker_params", "_storage_report.json",
            "per_epoch_stats.json", "slurm_source_strings.txt")  # fmt: skip
 # The excerpt ends before its first row or step.
@@ -386,7 +388,7 @@ def test_errors_in_a_file_of_their_own_tell_why_the_training_beside_them_ended(
     assert run.used
     (ended,) = failures([run]).values()
     assert ended.proof == f"{errors}:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
-    assert failures([one(log)]) == {}, "without that file nothing tells"
+    assert failures([one(log)]) == {}, "without that file there is no evidence"
 
 
 def test_a_traceback_beside_a_training_may_be_one_that_it_went_on_after(tmp_path: Path) -> None:

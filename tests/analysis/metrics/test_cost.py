@@ -1,4 +1,4 @@
-"""What runs cost: time that nodes were held, service units, per token, against the reference, and the sum."""
+"""Cost of runs: node time, service units, per token, relative to the reference, and the sum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.fake_runs import a_run, ended, event, finished_run, prepared,
 
 
 def priced(path: Path) -> dict[str, RunResult]:
-    """The used runs below a path with what they cost, by name."""
+    """Return the used runs below a path with their cost, by name."""
     return {run.name: run for run in read_runs([path]) if run.used}
 
 
@@ -41,7 +41,7 @@ def calm(path: Path, name: str, *, ranks: int, seconds: float) -> None:
 def test_lost_work_is_paid_and_waiting_is_not(tmp_path: Path) -> None:
     killed_once(prepared(tmp_path, a_run(nodes=1, ranks_per_node=1, steps=10)))
     values = priced(tmp_path)["run"].values
-    # Of 100 s 10 were in the queue and 37 between the starts.
+    # 10 of the 100 s were in the queue and 37 between the starts.
     assert values[m.NODE_TIME] == values[m.RANK_TIME] == pytest.approx(53)
     # Steps 5 and 6 were computed twice; the final model is made of 10.
     assert values[m.TOKENS_TRAINED] == 10 * 1024
@@ -82,12 +82,12 @@ def test_service_units_are_the_sites_price_of_node_hours(tmp_path: Path) -> None
 @pytest.mark.parametrize(("rate", "wrong"), [(None, False), (0.5, False), (0, True), (-1, True), (float("nan"), True)])
 def test_a_price_is_positive(rate: float | None, wrong: bool) -> None:
     run = a_run()
-    said = service_units_are_positive(
+    message = service_units_are_positive(
         replace(run, cluster=replace(run.cluster, service_units_per_node_hour=rate)),
     )
-    assert (said is not None) is wrong
-    if said is not None:
-        assert said == (
+    assert (message is not None) is wrong
+    if message is not None:
+        assert message == (
             f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set it to the charge of your site "
             "for a node and hour, or to null."
         )

@@ -122,7 +122,7 @@ def test_a_switch_whose_clock_is_hours_off_is_left_out_and_named(tmp_path: Path)
 
 
 def power_log(directory: RunDir, seconds: range, watts: float = 400.0, node: str = "n1", gpus: int = 1) -> None:
-    """What `TZ=UTC nvidia-smi --query-gpu=timestamp,index,power.draw --format=csv -l 1` writes."""
+    """Write a file as `TZ=UTC nvidia-smi --query-gpu=timestamp,index,power.draw --format=csv -l 1` does."""
     rows = [
         f"{clock(second)[:19].replace('-', '/').replace('T', ' ')}.500, {gpu}, {watts:.2f} W"
         for second in seconds

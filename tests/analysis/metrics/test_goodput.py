@@ -35,7 +35,7 @@ def only(path: Path) -> RunResult:
 
 
 def parts(run: RunResult) -> dict[str, float]:
-    """Where a run's time went."""
+    """Return the parts of the time of a run, by name."""
     return {metric.name: run.values[metric] for metric in m.GOODPUT_PARTS if metric in run.values}
 
 
@@ -284,7 +284,7 @@ def test_names_and_causes_from_files_are_text(tmp_path: Path) -> None:
     assert list(goodput_plot(tmp_path).layout.yaxis.ticktext) == ["&lt;img src=x&gt;, 2 starts"]
 
 
-# --- whatever records say --------------------------------------------------------------------------------------
+# --- any records -----------------------------------------------------------------------------------------------
 
 SECONDS = st.floats(0, 1e6)
 STEPS = st.builds(Step, st.integers(1, 20), SECONDS, SECONDS, st.none() | SECONDS)
@@ -327,7 +327,7 @@ def test_parts_are_not_negative_and_sum_to_the_whole(history: list[Start]) -> No
     total_s = found.values[m.RUN_TIME]
     assert math.isclose(sum(found.parts.values()), total_s)
     begin = history[0].process_started if history[0].submitted is None else history[0].submitted
-    # Each second once: what is told is at least from the beginning to the last moment that is known.
+    # Each second once: the sum covers at least the time from the beginning to the last known moment.
     assert total_s >= max(moments(history)) - begin - 1e-6
     if all(start.ended is not None for start in history):
         assert total_s == pytest.approx(max(begin, *moments(history)) - begin, abs=1e-6)

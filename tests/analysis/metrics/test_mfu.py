@@ -1,4 +1,4 @@
-"""MFU and HFU: the published numbers again, what has none and why, and that nothing impossible is shown."""
+"""MFU and HFU: published numbers reproduced, the reasons for a missing one, and no impossible values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LLAMA2_7B = Model(
     vocab_size=32000,
     max_sequence_length=4096,
 )
-# Of 6,738,415,616 weights the embedding has 32,000 x 4,096.
+# The embedding has 32,000 x 4,096 of the 6,738,415,616 weights.
 N = 6_607_343_616
 ATTENTION = 12 * 32 * 4096 * 4096
 
@@ -160,7 +160,7 @@ def test_without_a_peak_there_is_no_mfu_and_the_page_says_why(
 
 def test_float8_beside_bfloat16_leaves_no_mfu(tmp_path: Path) -> None:
     measured(tmp_path, with_engine(a_gpu_run(), "native", float8=True), 40_000)
-    assert utilization(only(tmp_path)).said == [
+    assert utilization(only(tmp_path)).explanation == [
         "no MFU: only linear layers multiply in float8, so no single peak applies"
     ]
 
@@ -178,20 +178,20 @@ def test_float8_beside_bfloat16_leaves_no_mfu(tmp_path: Path) -> None:
 )
 def test_a_plan_that_does_not_tell_the_weights_leaves_no_mfu(plan: dict[str, Any], why: str, tmp_path: Path) -> None:
     planned(measured(tmp_path, a_gpu_run(), 40_000), **plan)
-    assert utilization(only(tmp_path)).said == [f"no MFU: {why}"]
+    assert utilization(only(tmp_path)).explanation == [f"no MFU: {why}"]
 
 
 def test_a_log_that_does_not_tell_the_architecture_has_no_mfu(tmp_path: Path) -> None:
     measured(tmp_path, a_gpu_run(), 40_000)
     run = only(tmp_path)
     foreign = replace(run, config={key: value for key, value in run.config.items() if key not in {"model", "engine"}})
-    assert utilization(foreign).said == ["no MFU: model.layers is not known"]
+    assert utilization(foreign).explanation == ["no MFU: model.layers is not known"]
 
 
 def test_more_tokens_than_the_global_batch_holds_are_not_believed(tmp_path: Path) -> None:
     measured(tmp_path, a_gpu_run(), 40_000, tokens=16 * 4096 + 1)
-    said = "no MFU: a step of 65,537 tokens is more than 16 sequences of 4,096 hold"
-    assert utilization(only(tmp_path)).said == [said]
+    message = "no MFU: a step of 65,537 tokens is more than 16 sequences of 4,096 hold"
+    assert utilization(only(tmp_path)).explanation == [message]
 
 
 def test_more_than_the_device_can_do_is_not_shown_and_its_inputs_are_suspected(tmp_path: Path) -> None:

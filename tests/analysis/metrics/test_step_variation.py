@@ -42,7 +42,7 @@ def timed_run(path: Path, name: str, times_s: Sequence[float]) -> None:
     ended(directory)
 
 
-def said(path: Path) -> list[str]:
+def sentences(path: Path) -> list[str]:
     return warnings(read_runs([path]), {})
 
 
@@ -94,7 +94,7 @@ def test_slow_steps_are_named_with_number_steps_worst_and_cost(tmp_path: Path) -
     times_s[4], times_s[9] = 2.0, 1.0
     timed_run(tmp_path, "jerky", times_s)
     timed_run(tmp_path, "calm", [0.5] * 20)
-    assert said(tmp_path) == [
+    assert sentences(tmp_path) == [
         "Slow steps in 1 of 2 runs: jerky 2 of 20 (steps 7, 12), at worst step 7 with 2.000 s "
         "against a median of 0.5000 s, which cost 16.7 % of the steady time. They count in throughput; slow_steps is "
         "defined below."
@@ -103,14 +103,14 @@ def test_slow_steps_are_named_with_number_steps_worst_and_cost(tmp_path: Path) -
 
 def test_slow_steps_at_equal_distances_say_every_how_many(tmp_path: Path) -> None:
     timed_run(tmp_path, "regular", [2.0 if i % 10 == 9 else 0.5 for i in range(80)])
-    (sentence,) = said(tmp_path)
+    (sentence,) = sentences(tmp_path)
     assert "regular 8 of 80 (steps 12, 22, 32, 42, 52 and 3 more, one every 10 steps), at worst step 12" in sentence
 
 
 def test_of_many_runs_with_slow_steps_those_that_lost_most_are_named(tmp_path: Path) -> None:
     for i in range(5):
         timed_run(tmp_path, f"run{i}", [1.0] * 19 + [2.0 + i])
-    (sentence,) = said(tmp_path)
+    (sentence,) = sentences(tmp_path)
     assert "in 5 of 5 runs: run4 1 of 20 (step 22)" in sentence
     assert "; run3 1 of 20" in sentence
     assert "; and 2 more, in runs.csv." in sentence
@@ -119,7 +119,7 @@ def test_of_many_runs_with_slow_steps_those_that_lost_most_are_named(tmp_path: P
 
 def test_a_long_name_is_cut_in_the_middle(tmp_path: Path) -> None:
     timed_run(tmp_path, f"{'a' * 100}-end", [1.0] * 19 + [2.0])
-    (sentence,) = said(tmp_path)
+    (sentence,) = sentences(tmp_path)
     assert f"in 1 of 1 run: {'a' * 29}…{'a' * 25}-end 1 of 20" in sentence
 
 
@@ -149,13 +149,13 @@ def test_equal_step_times_have_no_drift_and_no_probability_of_one() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_is_not_told_as_drift_or_slow_steps(tmp_path: Path, seed: int) -> None:
     timed_run(tmp_path, "noisy", noise(100, 0.03, seed))
-    assert said(tmp_path) == []
+    assert sentences(tmp_path) == []
 
 
 def test_a_drift_is_told_with_direction_size_and_steps(tmp_path: Path) -> None:
     timed_run(tmp_path, "slowing", [1 + 0.01 * i for i in range(100)])
     timed_run(tmp_path, "calm", noise(100))
-    assert said(tmp_path) == [
+    assert sentences(tmp_path) == [
         "The step time drifted over the steady steps, by more than 5 % and with p < 0.001, in 1 of 2 runs: slowing "
         "rose by 66.9 % of its median from step 3 to 102. Throughput then depends on the length of the run."
     ]
@@ -165,7 +165,7 @@ def test_a_sure_but_small_drift_is_not_told(tmp_path: Path) -> None:
     timed_run(tmp_path, "almost", [1 + 0.0003 * i for i in range(100)])
     (run,) = read_runs([tmp_path])
     assert run.values[m.STEP_TIME_DRIFT_P] < 0.001
-    assert said(tmp_path) == []
+    assert sentences(tmp_path) == []
 
 
 # --- where it shows --------------------------------------------------------------------------------------------

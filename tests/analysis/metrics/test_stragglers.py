@@ -1,4 +1,4 @@
-"""Stragglers: ranks and nodes that are slow in most windows are named with what they cost, and nothing else is."""
+"""Stragglers: ranks and nodes that are slow in most windows, and no others, are named with their cost."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def paced(
         step(directory, number, step_time_s=1.0)
     for window in range(windows):
         parts = np.array([own_s(rank, window) for rank in range(run.ranks)])
-        told = summary(parts, layout_of(run), [f"node{rank // ranks_per_node}" for rank in range(run.ranks)])
-        event(directory, "pace", attempt=1, step=UNMEASURED_STEPS + STEPS * (window + 1), steps=STEPS, **told)
+        window_summary = summary(parts, layout_of(run), [f"node{rank // ranks_per_node}" for rank in range(run.ranks)])
+        event(directory, "pace", attempt=1, step=UNMEASURED_STEPS + STEPS * (window + 1), steps=STEPS, **window_summary)
     ended(directory)
 
 
@@ -51,7 +51,7 @@ def only(path: Path) -> RunResult:
     return run
 
 
-def said(path: Path) -> list[str]:
+def sentences(path: Path) -> list[str]:
     return [each for each in warnings(read_runs([path]), {}) if each.startswith("Stragglers")]
 
 
@@ -73,7 +73,7 @@ def test_a_rank_that_is_slow_in_all_windows_is_named_with_its_node_and_cost(tmp_
     assert (found.ranks, found.node, found.windows, found.by_batch) == ((5, 5), "node1", WINDOWS, False)
     assert (found.own_time_s, found.others_own_time_s) == pytest.approx((0.61, 0.31))
     assert run.values[m.STRAGGLER_SHARE] == pytest.approx(0.3)
-    assert said(tmp_path) == [
+    assert sentences(tmp_path) == [
         "Stragglers in 1 of 1 run: lame waits for rank 5 on node1: 1.97 times the median own "
         "time of the others, mostly the forward passes of layers, which costs at least 30.0 % of the step time. "
         "straggler_share is defined below."
@@ -82,9 +82,8 @@ def test_a_rank_that_is_slow_in_all_windows_is_named_with_its_node_and_cost(tmp_
 
 def test_a_rank_that_waits_for_its_batch_is_told_so(tmp_path: Path) -> None:
     paced(tmp_path, "hungry", slow({2}, layers_s=0.3, batch_s=0.2))
-    assert (
-        "rank 2 on node0: 1.61 times the median own time of the others, mostly getting batches" in (said(tmp_path)[0])
-    )
+    (sentence,) = sentences(tmp_path)
+    assert "rank 2 on node0: 1.61 times the median own time of the others, mostly getting batches" in sentence
 
 
 def test_a_node_whose_ranks_are_all_slow_is_named_and_its_ranks_are_not(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_a_node_whose_ranks_are_all_slow_is_named_and_its_ranks_are_not(tmp_path
     found = only(tmp_path).stragglers
     assert found is not None
     assert [(each.ranks, each.node) for each in found] == [((4, 7), "node1")]
-    assert "waits for all ranks of node1 (4 to 7): 1.97 times" in said(tmp_path)[0]
+    assert "waits for all ranks of node1 (4 to 7): 1.97 times" in sentences(tmp_path)[0]
 
 
 def test_a_node_with_one_rank_that_is_not_slow_is_not_named_but_its_slow_ranks_are(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_a_node_with_one_rank_that_is_not_slow_is_not_named_but_its_slow_ranks_a
     found = only(tmp_path).stragglers
     assert found is not None
     assert [each.ranks for each in found] == [(4, 4), (5, 5), (6, 6)]
-    assert "waits for rank 4 on node1, rank 5 on node1, rank 6 on node1: the worst 1.97 times" in said(tmp_path)[0]
+    assert "waits for rank 4 on node1, rank 5 on node1, rank 6 on node1: the worst 1.97 times" in sentences(tmp_path)[0]
 
 
 def test_a_slow_rank_on_another_node_than_the_slow_one_is_named_beside_it(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_no_straggler_is_seen_where_there_is_none(why: str, own_s: OwnTimes, tmp
     run = only(tmp_path)
     assert run.stragglers == []
     assert run.values[m.STRAGGLER_SHARE] == 0
-    assert said(tmp_path) == []
+    assert sentences(tmp_path) == []
 
 
 def test_what_is_short_beside_the_step_is_not_told_however_much_slower_it_is(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_of_a_run_with_no_or_too_few_windows_nothing_is_said(kept: int, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("told", "named"),
+    ("later_window", "named"),
     [
         ({"step": "7"}, [(5, 5)]),
         ({"slowest_ranks": 3, "slowest_nodes": None, "fastest": []}, []),
@@ -173,11 +172,11 @@ def test_of_a_run_with_no_or_too_few_windows_nothing_is_said(kept: int, tmp_path
     ],
 )
 def test_events_that_anybody_wrote_do_not_break_a_report(
-    told: dict[str, object], named: list[tuple[int, int]], tmp_path: Path
+    later_window: dict[str, object], named: list[tuple[int, int]], tmp_path: Path
 ) -> None:
     paced(tmp_path, "lame", slow({5}))
     status = tmp_path / "lame" / "status.jsonl"
-    later = json.dumps({"event": "pace", "attempt": 2, "step": 7, "steps": 5, **told})
+    later = json.dumps({"event": "pace", "attempt": 2, "step": 7, "steps": 5, **later_window})
     status.write_text(status.read_text() + f"{later}\n" * 2 * WINDOWS)
     report([tmp_path], None)
     found = only(tmp_path).stragglers
@@ -226,7 +225,7 @@ def test_a_rank_that_megatrons_detector_finds_slowest_in_most_windows_is_named(t
     assert (
         "waits for rank 5: 1.50 times the own time of the fastest rank, mostly the forward passes of layers, which "
         "costs at least 15.0 % of the step time"
-    ) in said(log)[0]
+    ) in sentences(log)[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES, column, records, texts
@@ -87,7 +87,7 @@ def test_evaluations_of_a_named_set_and_of_a_block_are_read() -> None:
 
 def test_rates_at_the_end_are_believed_only_of_a_training_that_began_at_its_first_step() -> None:
     assert [each.values for each in records(VERSIONS, NAME) if each.kind is Kind.summary] == [
-        # Of before 4.7, as there is no train_steps_per_second.
+        # From before 4.7, since there is no train_steps_per_second.
         {a.EPOCH: 2, a.TRAINING_TIME: 100, a.STEPS_PER_S: 16.4},
         # Nothing was left to do.
         {a.EPOCH: 2, a.TRAINING_TIME: 90},

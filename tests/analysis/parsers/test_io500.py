@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from tests.analysis.parsers.reading import SAMPLES, records, texts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
 from analysis.parsers.lightning_csv import is_header
 from jobs import metrics as m

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
 from analysis.parsers.detect import read_log
 from jobs import metrics as m

@@ -1,4 +1,4 @@
-"""What NCCL_DEBUG=INFO prints: transports, interfaces, versions, variables, communicators and warnings."""
+"""The lines of NCCL_DEBUG=INFO: transports, interfaces, versions, variables, communicators and warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers import nccl_info
 from analysis.parsers.base import Kind, Line, Record, Text
 from analysis.parsers.detect import read_log

@@ -1,4 +1,4 @@
-"""NeMo's lines and bars: steps counted from 1 and never rounded, no means that say nothing."""
+"""NeMo's lines and bars: steps counted from 1 and never rounded, no meaningless means."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES, column, records
@@ -21,7 +21,7 @@ def test_a_bar_gives_each_step_once_and_no_rounded_step() -> None:
         # Its loss is nan.0, and its rate 1.6 steps a second.
         {a.EPOCH: 0, m.STEP: 6, m.STEP_TIME: 0.625, a.SAMPLES_DONE: 768},
         {a.EPOCH: 0, m.STEP: 2001, m.STEP_TIME: 1.9, m.LOSS: 2.6, a.SAMPLES_DONE: 256000, m.EVALUATION_LOSS: 2.8},
-        # In a later epoch only an exact global_step says which step it is.
+        # In a later epoch only an exact global_step identifies the step.
         {a.EPOCH: 1, m.STEP: 52, m.STEP_TIME: 3.5, m.LOSS: 0.75, a.SAMPLES_DONE: 6656, a.SAMPLES_PER_S: 14.5},
     ]
 

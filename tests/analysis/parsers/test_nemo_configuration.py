@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
 from tests.analysis.parsers.reading import SAMPLES, records
 

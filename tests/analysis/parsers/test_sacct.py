@@ -1,10 +1,10 @@
-"""sacct's tables: with bars or of fixed width, whatever columns, and what was cut."""
+"""sacct's tables: with bars or of fixed width, with any columns, and with truncated cells."""
 
 from __future__ import annotations
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers import sacct
 from analysis.parsers.base import Kind, Line, Record, Text
 from tests.analysis.parsers.reading import SAMPLES, records
@@ -18,7 +18,7 @@ def parsed(*lines: str) -> list[Record]:
 
 
 def rows(first: int, last: int) -> dict[str, Record]:
-    """Of the sample's rows on these lines, each by its job."""
+    """Return the rows of the sample on these lines, by job."""
     return {each.texts[Text.job_id]: each for each in records(SAMPLE, NAME) if first <= each.line <= last}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES, column, records, texts
@@ -67,7 +67,7 @@ def test_version_0_3_is_read_with_its_mesh_and_without_a_utilization_by_the_peak
     assert column(found, Kind.step, m.TOKENS_PER_S_PER_RANK) == [411, 4065, 4070, 5056, 590, 4539, 4578, 5452]
     assert column(found, Kind.evaluation, m.EVALUATION_LOSS) == [7.8124, 8.4047] * 2
     assert column(found, Kind.step, a.MODEL_FLOPS_UTILIZATION) == [], "of an A100, which it warns of, or N/A"
-    assert column(found, Kind.step, a.MEMORY_RESERVED_PEAK) == [], "-0.00GiB: a CPU does not tell it"
+    assert column(found, Kind.step, a.MEMORY_RESERVED_PEAK) == [], "-0.00GiB: a CPU does not report it"
 
 
 def test_the_peak_of_a_gpu_that_is_known_counts_again_after_a_run_on_one_that_is_not(tmp_path: Path) -> None:

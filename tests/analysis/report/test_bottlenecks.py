@@ -1,4 +1,4 @@
-"""Bottlenecks: sentences from what runs recorded, and none from what they did not."""
+"""Bottlenecks: sentences from recorded values, and none without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report tells of checkpoints: how many and how large, the stall of training, GB/s, and those that failed."""
+"""Checkpoints in a report: number, size, the stall of training, GB/s, and those that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts in the report: which are compared, what a rank of each holds and sends, and that absent stays absent."""
+"""Layouts in the report: the compared ones, memory and communication of a rank, and absent values that stay absent."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from analysis.report.runs_table import rows_of, to_csv
 from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
+from jobs.parallelism import Schedule
 from jobs.rundir import RunDir, append_record
-from jobs.schema import Lora, Run, Schedule
+from jobs.schema import Lora, Run
 from tests.support.fake_runs import (
     LAYOUT_SPEEDS,
     MIB,
@@ -111,9 +112,9 @@ def test_bytes_are_stacked_by_axis_and_what_is_not_recorded_says_so(tmp_path: Pa
     nemo = y_of["nemo tp (dp_replicate 2, tp 2)"]
     assert not any(nemo in values for values in segments.values())
     totals = plot["data"][-1]
-    said = dict(zip(totals["y"], totals["text"], strict=True))
-    assert said[row] == " 132.0"
-    assert said[nemo] == " not recorded"
+    labels = dict(zip(totals["y"], totals["text"], strict=True))
+    assert labels[row] == " 132.0"
+    assert labels[nemo] == " not recorded"
 
 
 def test_the_caption_starts_with_the_hardware_and_defines_both_halves(tmp_path: Path) -> None:

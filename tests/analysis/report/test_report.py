@@ -1,4 +1,4 @@
-"""The report: what the page says, that it stands alone, and that text from files stays text."""
+"""The report: the text of the page, its independence of other files, and text from files that stays text."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_reporting_imports_no_torch(tmp_path: Path) -> None:
     assert answer.stdout.strip() == "False"
 
 
-# --- what the page says ----------------------------------------------------------------------------------------
+# --- text of the page ------------------------------------------------------------------------------------------
 
 
 def test_the_page_has_its_parts_in_order(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_figure_that_would_be_empty_is_a_sentence(tmp_path: Path) -> None:
 def test_only_weak_scaling_has_no_speedup_for_being_weak(tmp_path: Path) -> None:
     finished_run(tmp_path / "weak", a_run("a", weak=True))
     assert "no speedup is given for weak scaling" in page_of(tmp_path / "weak").text
-    # Its batch is not told, so that nobody knows which scaling it is.
+    # Its batch is unknown, and so is its kind of scaling.
     log = SAMPLES / "paddleclas_2_4.txt"
     page = Page(report([log], tmp_path / "out").read_text(encoding="utf-8"))
     assert "no speedup, because no line has points of different rank counts." in page.text
@@ -222,7 +222,7 @@ def test_what_a_reader_must_know_is_said(tmp_path: Path) -> None:
     }
     (tmp_path / "a" / "plan.json").write_text(json.dumps(plan))
     text = page_of(tmp_path).text
-    for said in (
+    for message in (
         "The runs executed different code, by digest: aaaa (1 run), feedc0de (1 run).",
         "1 of 2 runs came from a git tree with uncommitted changes: no commit is that code.",
         "Not every point ran on the same hosts (host-a, host-b)",
@@ -230,7 +230,7 @@ def test_what_a_reader_must_know_is_said(tmp_path: Path) -> None:
         "Warned before submission, for 1 run: TP is slow.",
         "c0ffee with uncommitted changes",
     ):
-        assert said in text
+        assert message in text
 
 
 def test_the_page_defines_every_metric(tmp_path: Path) -> None:
@@ -337,12 +337,12 @@ def test_tables_of_very_many_rows_are_cut_and_say_so(tmp_path: Path, monkeypatch
     for repeat in range(1, 8):
         finished_run(tmp_path, a_run(f"good-{repeat}", repeat=repeat))
         prepared(tmp_path, a_run(f"waiting-{repeat}", repeat=repeat))
-    said = "The first 3 of 7 rows; every run is in runs.csv."
-    assert said not in page_of(tmp_path).text
+    message = "The first 3 of 7 rows; every run is in runs.csv."
+    assert message not in page_of(tmp_path).text
     monkeypatch.setattr("analysis.report.report.MOST_ROWS", 3)
     page, markdown = page_of(tmp_path).text, (tmp_path / "report.md").read_text()
     for text in (page, markdown):
-        assert text.count(said) == 2, "of the runs that were used, and of those that were not"
+        assert text.count(message) == 2, "of the runs that were used, and of those that were not"
         assert ("good-3" in text, "good-4" in text, "waiting-3" in text, "waiting-4" in text) == (
             True,
             False,

@@ -1,4 +1,4 @@
-"""Reading run directories: what is measured, what is not used and why, and how a row is written."""
+"""Reading run directories: measured values, unused runs with the reason, and the cells of a row."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_after_a_resume_the_later_record_of_a_step_replaces_the_earlier(tmp_path
 def test_the_first_steps_of_every_attempt_are_not_steady(tmp_path: Path) -> None:
     resumed(prepared(tmp_path, a_run(steps=8)))
     run = only(tmp_path)
-    # Of attempt 1 step 3 (4 and 5 were replaced), of attempt 2 steps 6 to 8.
+    # Step 3 of attempt 1 (4 and 5 were replaced), steps 6 to 8 of attempt 2.
     assert run.steady_steps == 4
     assert run.values[m.TOKENS_PER_S] == 4 * 1024 / (0.5 + 3 * 0.25)
 
@@ -321,9 +321,9 @@ def test_the_csv_has_every_run_used_or_not_in_full_precision(tmp_path: Path) -> 
     assert (idle["name"], idle["tokens_per_s"], idle["not_used_because"]) == ("idle", "", "never started")
 
 
-def test_measured_columns_are_named_by_the_registry() -> None:
+def test_every_metric_of_a_run_is_a_column_under_its_own_name() -> None:
     assert all(column.name == column.metric.name for column in COLUMNS if column.metric)
-    assert {metric.name for metric in m.ATTEMPT_METRICS} <= {column.name for column in COLUMNS}
+    assert {*m.RUN_METRICS, *m.ATTEMPT_METRICS, *m.EVALUATION_METRICS} <= {column.metric for column in COLUMNS}
 
 
 def test_column_names_are_unique() -> None:

@@ -18,7 +18,8 @@ from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
 from analysis.report.headline import headlines
 from analysis.scaling.groups import Group, scaling_groups
-from jobs.schema import Parallelism, Precision, Run, Scaling, ScalingMode, Sharding, Strategy
+from jobs.parallelism import Parallelism, Sharding, Strategy
+from jobs.schema import Precision, Run, Scaling, ScalingMode
 from tests.support.fake_runs import a_run, finished_run, prepared, with_job
 from tests.support.measured_runs import RIGHT, SLIGHTLY_OFF, WRONG, measured_run
 
@@ -195,7 +196,7 @@ def test_a_fast_run_with_another_loss_is_not_named_fastest(tmp_path: Path) -> No
         "wrong": "final loss 5 is 150.0 % from 2, the median of 4 runs of the same model, data, job and global batch"
     }
     assert "tiny with ddp reaches 2,048 tokens/s" in answer_in(tmp_path)
-    assert any("never named fastest: a fast wrong run does not win" in said for said in warnings(runs, doubts))
+    assert any("never named fastest: a fast wrong run does not win" in message for message in warnings(runs, doubts))
 
 
 def test_a_doubted_repeat_does_not_enter_the_median(tmp_path: Path) -> None:
@@ -248,8 +249,8 @@ def test_a_run_of_low_precision_is_held_to_the_loss_of_the_others(tmp_path: Path
 def test_losses_that_part_by_a_thousandth_are_said_in_words(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), losses=RIGHT)
     finished_run(tmp_path, a_run("b", nodes=2), losses=SLIGHTLY_OFF)
-    (said,) = warnings(read_runs([tmp_path]), {})
-    assert said == (
+    (message,) = warnings(read_runs([tmp_path]), {})
+    assert message == (
         "2 runs that should compute the same losses differ by up to 0.25 %, at step 6: 2 in a, 2.005 in b. Find out "
         "which is right before comparing their speed: a fast wrong run does not win."
     )
@@ -295,10 +296,10 @@ def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a", model="tiny"), step_time_s=0.1)
     finished_run(tmp_path, a_run("b", model="large"), step_time_s=1.0)
     runs = read_runs([tmp_path])
-    said = headlines(scaling_groups(runs), runs)
-    assert len(said) == 2
-    assert said[0].startswith("CPU, random, sequence length 64: large ddp reaches 1,024 tokens/s")
-    assert said[1].startswith("CPU, random, sequence length 64: tiny ddp reaches 10,240 tokens/s")
+    sentences = headlines(scaling_groups(runs), runs)
+    assert len(sentences) == 2
+    assert sentences[0].startswith("CPU, random, sequence length 64: large ddp reaches 1,024 tokens/s")
+    assert sentences[1].startswith("CPU, random, sequence length 64: tiny ddp reaches 10,240 tokens/s")
 
 
 def test_a_fastest_point_within_the_spread_of_others_is_said_to_be(tmp_path: Path) -> None:

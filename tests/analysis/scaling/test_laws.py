@@ -1,4 +1,4 @@
-"""Fits: laws recovered from points that follow them, what is refused, and what the page says of them."""
+"""Fits: laws recovered from points that follow them, refused fits, and the text of the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from analysis.report.report import report
 from analysis.report.sections.laws import fits_section
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
-from analysis.scaling.laws import LAWS, Fit, Law, aicc, best_fits, fit_of, fits_of, why_none
+from analysis.scaling.laws import LAWS, Fit, Law, aicc, best_fits, fit_of, fits_of, reason_for_none
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.measured_runs import RIGHT, WRONG, measured_run
 from tests.support.report_pages import Page
@@ -126,7 +126,7 @@ def test_a_law_needs_more_rank_counts_than_parameters() -> None:
     laws = [len(fits_of(a_group(dict(list(rates.items())[:many])))) for many in (1, 2, 3, 4)]
     assert laws == [0, 0, 1, 2]
     two = a_group({1: 1000, 2: 1900})
-    assert why_none(two) == "2 rank counts believed, and a law of 2 parameters needs 3"
+    assert reason_for_none(two) == "2 rank counts believed, and a law of 2 parameters needs 3"
 
 
 def test_points_on_the_same_ranks_are_points_but_no_further_rank_counts() -> None:
@@ -192,7 +192,7 @@ def test_a_doubtful_point_does_not_enter_a_fit(tmp_path: Path) -> None:
     assert dotted["y"][-1] == pytest.approx(8 * 1024)
 
 
-# --- what the page says ----------------------------------------------------------------------------------------
+# --- text of the page ------------------------------------------------------------------------------------------
 
 
 def amdahl_sweep(path: Path, ranks: tuple[int, ...] = (1, 2, 4, 8, 16)) -> None:
@@ -269,7 +269,7 @@ def test_a_line_of_neither_strong_nor_weak_scaling_has_no_fit() -> None:
     group = a_group({1: 1000, 2: 1900, 4: 3500})
     neither = Group(group.label, group.model, group.engine, group.parallelism, "changing batch", group.points)
     assert fits_of(neither) == []
-    assert why_none(neither) == "its scaling is neither strong nor weak (changing batch), and no law covers that"
+    assert reason_for_none(neither) == "its scaling is neither strong nor weak (changing batch), and no law covers that"
 
 
 def test_lines_of_one_rank_count_are_counted_and_alone_have_no_table() -> None:

@@ -189,7 +189,7 @@ def computed(gpt: Decoder, micro_batch: MicroBatch[Tensor]) -> tuple[float, Tens
 
 
 def far(one: Tensor, other: Tensor) -> float:
-    """How far gradients are from others, as part of these."""
+    """Return the distance of gradients from others, relative to these."""
     return float((one - other).norm() / other.norm())
 
 

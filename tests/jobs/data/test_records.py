@@ -72,7 +72,7 @@ try:
             Waits for them.
             """
             def inner():
-                """Of no use to others."""
+                """Useless to others."""
         def undocumented(self): pass
 except ImportError:
     class Queue: "None here."

@@ -1,4 +1,4 @@
-"""The doctor on login nodes: what it says of a real Slurm, and of made-up ones with every flaw."""
+"""The doctor on login nodes: its findings on a real Slurm, and on made-up ones with every flaw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jobs.doctor.cluster import Node, Site, gpus_of, tres
 from jobs.doctor.report import exit_code
 from jobs.doctor.run_checks import run_checks
 from jobs.doctor.site_checks import site_checks
-from tests.support.doctoring import a_run, told, troubles
+from tests.support.cli import printed_words
+from tests.support.doctoring import a_run, troubles
 
 # --- made-up clusters ----------------------------------------------------------------------------------------
 
@@ -48,7 +49,7 @@ def test_a_site_without_flaws_and_a_run_that_fits_it_have_no_trouble() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "verdict", "said"),
+    ("config", "verdict", "expected"),
     [
         ({"AccountingStorageType": "(null)"}, "warning", "accounting"),
         ({"AccountingStorageType": "accounting_storage/none"}, "warning", "accounting"),
@@ -56,30 +57,30 @@ def test_a_site_without_flaws_and_a_run_that_fits_it_have_no_trouble() -> None:
         ({"MaxArraySize": "0"}, "wrong", "sweeps"),
     ],
 )
-def test_each_setting_that_concerns_us_is_judged(config: dict[str, str], verdict: str, said: str) -> None:
+def test_each_setting_that_concerns_us_is_judged(config: dict[str, str], verdict: str, expected: str) -> None:
     assert [(kind, what) for kind, what, _ in troubles(site_checks(replace(SITE, config=SITE.config | config)))] == [
-        (verdict, said)
+        (verdict, expected)
     ]
 
 
 def test_accounting_that_does_not_answer_is_told_in_its_words() -> None:
-    ((_, what, said),) = troubles(
+    ((_, what, message),) = troubles(
         site_checks(replace(SITE, accounting_error="Connection refused", associations=[], qos={}))
     )
     assert what == "accounting"
-    assert "sacctmgr reports: Connection refused" in said
+    assert "sacctmgr reports: Connection refused" in message
 
 
 def test_nodes_that_take_no_jobs_are_named_with_slurms_reason() -> None:
     down = replace(NODE, name="n9", state="drained", reason="bad DIMM")
     site = replace(SITE, nodes={"main": [*SITE.nodes["main"][:1], down]})
-    ((_, what, said),) = troubles(site_checks(site))
+    ((_, what, message),) = troubles(site_checks(site))
     assert what == "unusable nodes"
-    assert "n9 drained (bad DIMM)" in said
-    ((verdict, _, said),) = troubles(run_checks(site, a_run()))
+    assert "n9 drained (bad DIMM)" in message
+    ((verdict, _, message),) = troubles(run_checks(site, a_run()))
     assert verdict == "warning"
-    assert "1 of 2 nodes of main accept jobs now" in said
-    assert "set nodes=1 or less" in said
+    assert "1 of 2 nodes of main accept jobs now" in message
+    assert "set nodes=1 or less" in message
 
 
 def test_a_closed_partition_is_a_warning_and_wrong_for_the_run_that_wants_it() -> None:
@@ -99,16 +100,16 @@ def test_partitions_that_others_preempt_without_grace_are_named() -> None:
         partitions=SITE.partitions | {"idle": idle},
         nodes=SITE.nodes | {"idle": SITE.nodes["main"]},
     )
-    ((_, what, said),) = troubles(site_checks(site))
+    ((_, what, message),) = troubles(site_checks(site))
     assert what == "preemption"
-    assert "partition idle with 0 s of grace, after SIGTERM" in said
-    assert "job.checkpoint_every_steps=N" in said
+    assert "partition idle with 0 s of grace, after SIGTERM" in message
+    assert "job.checkpoint_every_steps=N" in message
     graced = replace(site, partitions=site.partitions | {"idle": idle | {"GraceTime": "60"}})
     assert troubles(site_checks(graced)) == []
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (["cluster.partition=nosuch"], "cluster.partition=nosuch does not exist here; the partitions are main."),
         (["nodes=8", "scaling.global_batch_size=64"], "nodes=8, but partition main gives a job at most 4.: "
@@ -129,40 +130,40 @@ def test_partitions_that_others_preempt_without_grace_are_named() -> None:
          "Set fewer nodes, or another cluster.qos."),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_wrong_and_says_what_to_type(overrides: list[str], said: str) -> None:
+def test_what_does_not_fit_is_wrong_and_says_what_to_type(overrides: list[str], expected: str) -> None:
     findings = run_checks(SITE, a_run(*overrides))
     ((verdict, _, text),) = troubles(findings)
     assert verdict == "wrong"
-    assert said in text
+    assert expected in text
     assert exit_code(findings) == 1
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (["cluster.gpus=false"], "cluster.gpus=false, but nodes have 8 GPUs: Set gpus: true"),
         (["ranks_per_node=4"], "4 of 8, on exclusive nodes: Set ranks_per_node=8"),
         (["cluster.max_nodes=40"], "cluster.max_nodes=40, but partition main allows 4: Set max_nodes: 4"),
     ],
 )
-def test_what_is_more_often_an_oversight_than_a_wish_is_a_warning(overrides: list[str], said: str) -> None:
+def test_what_is_more_often_an_oversight_than_a_wish_is_a_warning(overrides: list[str], expected: str) -> None:
     ((verdict, _, text),) = troubles(run_checks(SITE, a_run(*overrides)))
     assert verdict == "warning"
-    assert said in text
+    assert expected in text
 
 
 def test_a_batch_that_submit_would_refuse_is_a_warning_only() -> None:
-    ((verdict, what, said),) = troubles(run_checks(SITE, a_run("scaling.global_batch_size=30")))
+    ((verdict, what, message),) = troubles(run_checks(SITE, a_run("scaling.global_batch_size=30")))
     assert (verdict, what) == ("warning", "layout and batch")
-    assert "GBS 30 is not a multiple of MBS 1 x DP 16 = 16.: Set scaling.global_batch_size=16 or 32" in said
+    assert "GBS 30 is not a multiple of MBS 1 x DP 16 = 16.: Set scaling.global_batch_size=16 or 32" in message
 
 
 def test_a_default_of_memory_is_a_warning_until_memory_is_asked_for() -> None:
     site = replace(SITE, config=SITE.config | {"DefMemPerCPU": "1000"})
     assert troubles(run_checks(site, a_run())) == []
-    ((verdict, what, said),) = troubles(run_checks(site, a_run("cluster.memory_gb_per_node=null")))
+    ((verdict, what, message),) = troubles(run_checks(site, a_run("cluster.memory_gb_per_node=null")))
     assert (verdict, what) == ("warning", "memory")
-    assert "DefMemPerCPU=1000 (MiB)" in said
+    assert "DefMemPerCPU=1000 (MiB)" in message
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,9 @@ def test_limits_with_units_are_left_out() -> None:
 
 def test_a_cluster_without_slurm_is_refused_with_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 2
-    assert "cluster=local has launcher=local, and doctor checks Slurm clusters. Set cluster=generic_slurm" in told(
-        capsys
+    assert (
+        "cluster=local has launcher=local, and doctor checks Slurm clusters. Set cluster=generic_slurm"
+        in printed_words(capsys)
     )
 
 
@@ -191,7 +193,7 @@ def test_a_cluster_without_slurm_is_refused_with_what_to_type(capsys: pytest.Cap
 def test_a_real_slurm_is_described_and_a_run_that_fits_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     fitting = ["cluster=generic_slurm", "cluster.gpus=true", "nodes=2", "cluster.memory_gb_per_node=8"]
     assert main(["doctor", "--no-job", *fitting]) == 0
-    shown = told(capsys)
+    shown = printed_words(capsys)
     for fact in (
         "partition gpu the default; 4 nodes (4 idle); 8 GPUs, 32 CPUs, 250 GiB a node; up to 02:00:00",
         "partition debug 2 nodes (2 idle); 8 GPUs, 32 CPUs, 250 GiB a node; a job gets at most 1; up to 00:30:00",
@@ -218,7 +220,7 @@ def test_a_real_slurm_is_described_and_a_run_that_fits_is_accepted(capsys: pytes
 def test_what_a_real_slurm_refuses_is_wrong_in_its_words_and_in_ours(capsys: pytest.CaptureFixture[str]) -> None:
     beyond = ["cluster=generic_slurm", "cluster.gpus=true", "cluster.ranks_per_node=16"]
     assert main(["doctor", "--no-job", *beyond]) == 1
-    shown = told(capsys)
+    shown = printed_words(capsys)
     assert "wrong GPUs a node 16 needed; 0 of 4 nodes of gpu have them, others have 8" in shown
     assert "wrong sbatch --test-only refused:" in shown
     assert "Requested node configuration is not available" in shown

@@ -1,4 +1,4 @@
-"""The doctor's job: what real processes see of each other, what is said of every flaw, and the whole of it in Slurm."""
+"""The doctor's job: facts that real processes collect, the finding on every flaw, and a whole job in Slurm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from jobs.doctor.node_job import NodeJob, collected
 from jobs.doctor.nodes import judged
 from jobs.doctor.report import Finding, exit_code
 from jobs.rundir import SweepDir
-from tests.support.doctoring import GPU, a_run, report, told, troubles
+from tests.support.cli import printed_words
+from tests.support.doctoring import GPU, a_run, report, troubles
 from tests.support.paths import ROOT
 from tests.support.waiting import limit_s, wait_until
 
@@ -48,7 +49,7 @@ def look_around(directory: Path, node_list: str, ranks: list[int], *, patience_s
     return collected(SweepDir(directory), "77")
 
 
-def said_of(findings: list[Finding]) -> dict[str, str]:
+def judgements(findings: list[Finding]) -> dict[str, str]:
     return {finding.what: f"{finding.verdict.value}: {finding.found}" for finding in findings}
 
 
@@ -58,12 +59,12 @@ def test_a_name_that_does_not_resolve_and_a_node_that_does_not_answer_are_named(
     monkeypatch.setattr(node_job, "FILES_WITHIN_S", 0.0)  # what is not there now will not come
     job = look_around(tmp_path, "127.0.0.1,127.0.0.2,127.0.0.3,nosuch.invalid", [0, 1], patience_s=1)
     findings = judged(a_run("cluster.gpus=false"), job)
-    said = said_of(findings)
-    assert said["names"] == "wrong: not resolved: nosuch.invalid on 127.0.0.1, nosuch.invalid on 127.0.0.2"
-    assert "127.0.0.1 to 127.0.0.3 (Connection refused)" in said["ports"]
-    assert said["runs_dir"].startswith("wrong: files not seen: ")
-    assert "127.0.0.3's on 127.0.0.1, nosuch.invalid's on 127.0.0.1" in said["runs_dir"]
-    assert "127.0.0.3, nosuch.invalid wrote nothing to" in said["nodes"]
+    found = judgements(findings)
+    assert found["names"] == "wrong: not resolved: nosuch.invalid on 127.0.0.1, nosuch.invalid on 127.0.0.2"
+    assert "127.0.0.1 to 127.0.0.3 (Connection refused)" in found["ports"]
+    assert found["runs_dir"].startswith("wrong: files not seen: ")
+    assert "127.0.0.3's on 127.0.0.1, nosuch.invalid's on 127.0.0.1" in found["runs_dir"]
+    assert "127.0.0.3, nosuch.invalid wrote nothing to" in found["nodes"]
     assert exit_code(findings) == 1
     assert job.pairs["127.0.0.1"] == {"error": "not every node was reached"}, "torch would wait for the rest"
 
@@ -77,7 +78,7 @@ def on_two_nodes(**second: Any) -> list[Finding]:
 def test_healthy_gpus_are_named_with_their_driver() -> None:
     findings = on_two_nodes()
     assert troubles(findings) == []
-    assert said_of(findings)["GPUs"] == "ok: 8 a node: NVIDIA H100 80GB HBM3, driver 570.1"
+    assert judgements(findings)["GPUs"] == "ok: 8 a node: NVIDIA H100 80GB HBM3, driver 570.1"
 
 
 def sick(**what: str) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def sick(**what: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("second", "verdict", "what", "said"),
+    ("second", "verdict", "what", "expected"),
     [
         ({"addresses": {"n1": "10.0.0.1", "n2": "127.0.1.1"}}, "warning", "own name", "to itself: n2"),
         ({"listen_error": "Address already in use"}, "wrong", "ports", "taken: 10002 of n2 (Address already in use)"),
@@ -104,10 +105,10 @@ def sick(**what: str) -> dict[str, Any]:
         (sick(ecc__errors__uncorrected__volatile__total="3"), "warning", "GPU health", "3 uncorrected ECC errors"),
     ],
 )  # fmt: skip
-def test_each_flaw_of_a_node_is_named(second: dict[str, Any], verdict: str, what: str, said: str) -> None:
+def test_each_flaw_of_a_node_is_named(second: dict[str, Any], verdict: str, what: str, expected: str) -> None:
     ((kind, where, text),) = troubles(on_two_nodes(**second))
     assert (kind, where) == (verdict, what)
-    assert said in text
+    assert expected in text
 
 
 def test_a_clock_that_is_off_is_named_by_how_much_and_does_not_make_files_look_late() -> None:
@@ -122,10 +123,10 @@ def test_a_clock_that_is_off_is_named_by_how_much_and_does_not_make_files_look_l
 
 def test_a_job_of_which_nothing_is_seen_says_what_it_may_be() -> None:
     job = NodeJob(Path("/runs/doctor"), "77", [], [], {}, "srun: error: no such file")
-    ((verdict, _, said),) = troubles(judged(a_run(), job))
+    ((verdict, _, message),) = troubles(judged(a_run(), job))
     assert verdict == "wrong"
-    assert "The job wrote nothing to /runs/doctor (job 77); its last output: srun: error: no such file" in said
-    assert "set runs_dir=PATH on a shared file system" in said
+    assert "The job wrote nothing to /runs/doctor (job 77); its last output: srun: error: no such file" in message
+    assert "set runs_dir=PATH on a shared file system" in message
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def test_a_job_of_which_nothing_is_seen_says_what_it_may_be() -> None:
 def test_a_job_looks_at_two_nodes_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["cluster=generic_slurm", "cluster.memory_gb_per_node=8", f"runs_dir={tmp_path}/runs with space"]
     assert main(["doctor", "--nodelist", "node[02-03]", *run]) == 0
-    shown = told(capsys)
+    shown = printed_words(capsys)
     for finding in (
         "on node[02-03]; Ctrl-C cancels it",
         "node02, node03 found",
@@ -182,7 +183,7 @@ def test_ctrl_c_takes_a_job_that_waits_back(tmp_path: Path) -> None:
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "expected"),
     [
         (["--nodes", "9"], 1, "wrong test job refused: nodes=9, but partition gpu gives a job at most 4."),
         (["--nodelist", "node77"], 1, "wrong test job refused: Batch job submission failed: Invalid node name "
@@ -192,10 +193,10 @@ def test_ctrl_c_takes_a_job_that_waits_back(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_nodes_that_cannot_be_had_are_refused(
-    options: list[str], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], code: int, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", *options, "cluster=generic_slurm", f"runs_dir={tmp_path}"]) == code
-    assert said in told(capsys)
+    assert expected in printed_words(capsys)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,4 +207,4 @@ def test_a_runs_dir_that_cannot_be_is_refused_before_a_job_is_sent(
 ) -> None:
     (tmp_path / "file").touch()
     assert main(["doctor", "cluster=generic_slurm", f"runs_dir={tmp_path}/file/runs"]) == 2
-    assert "Not a directory, so no job was submitted. Set another place with runs_dir=PATH." in told(capsys)
+    assert "Not a directory, so no job was submitted. Set another place with runs_dir=PATH." in printed_words(capsys)

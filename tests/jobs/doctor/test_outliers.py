@@ -1,4 +1,4 @@
-"""Which of many pairs of nodes are slow: rules that hold for whatever bandwidths, and what is said of them."""
+"""Slow pairs of nodes: rules that hold for all bandwidths, and the findings about them."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def networks(most_slow: int) -> st.SearchStrategy[tuple[Pairs, set[str]]]:
 def test_a_minority_of_slow_nodes_is_named_and_nobody_else(network: tuple[Pairs, set[str]]) -> None:
     pairs, slow = network
     assert set(slow_nodes(pairs)) == slow
-    assert slow_pairs(pairs) == {}, "pairs of a slow node are not told again"
+    assert slow_pairs(pairs) == {}, "pairs of a slow node are not reported again"
 
 
 @given(networks(most_slow=0), st.data())
 def test_a_slow_pair_of_sound_nodes_is_named_as_a_pair(network: tuple[Pairs, set[str]], data: st.DataObject) -> None:
     pairs, _ = network
-    # Of three nodes, those of a slow pair are fast with the third.
+    # With three nodes, those of a slow pair are fast with the third.
     pair = data.draw(st.sampled_from(sorted(pairs)))
     slowed = pairs | {pair: pairs[pair] / 3}
     assert slow_nodes(slowed) == {}
@@ -70,10 +70,10 @@ def test_two_nodes_alone_cannot_tell_which_is_slow() -> None:
     assert slow_pairs({}) == {}
 
 
-# --- what is said of them ------------------------------------------------------------------------------------
+# --- findings ------------------------------------------------------------------------------------------------
 
 
-def said(speeds: dict[str, dict[str, float]], *overrides: str, backend: str = "nccl", ways: tuple[str, ...] = (),
+def findings(speeds: dict[str, dict[str, float]], *overrides: str, backend: str = "nccl", ways: tuple[str, ...] = (),
          **more: Any) -> dict[str, Finding]:  # fmt: skip
     run = compose(["cluster=xe9680_h100", *overrides], multirun=False, judge=value_problems)[0].run
     measured = {
@@ -84,19 +84,19 @@ def said(speeds: dict[str, dict[str, float]], *overrides: str, backend: str = "n
 
 def test_the_slow_one_of_three_nodes_is_named_with_what_to_type() -> None:
     speeds = {"n1": {"n2": 40.0, "n3": 9.0}, "n2": {"n1": 41.0, "n3": 8.0}, "n3": {"n1": 9.5, "n2": 8.5}}
-    found = said(speeds)
+    found = findings(speeds)
     assert found["all-reduce"].found.startswith("nccl with one GPU a node, 3 pairs: median 9, slowest 8 GB/s")
     assert found["slow nodes"].verdict is Verdict.warning
     assert found["slow nodes"].found == "n3: 9 GB/s at most"
     assert "'cluster.sbatch.exclude=\"n3\"'" in found["slow nodes"].advice
-    emulated = said(speeds, boot_id="one machine")
+    emulated = findings(speeds, boot_id="one machine")
     assert "slow nodes" not in emulated
     assert emulated["all-reduce"].found.startswith("emulated: ")
 
 
 @pytest.mark.parametrize(("promised", "verdict"), [("50", Verdict.ok), ("100", Verdict.warning)])
 def test_bandwidth_is_compared_with_what_the_cluster_file_says(promised: str, verdict: Verdict) -> None:
-    found = said({"n1": {"n2": 48.0}, "n2": {"n1": 48.5}}, f"cluster.network_gb_per_s={promised}")["all-reduce"]
+    found = findings({"n1": {"n2": 48.0}, "n2": {"n1": 48.5}}, f"cluster.network_gb_per_s={promised}")["all-reduce"]
     assert found.verdict is verdict
     share = 4800 // int(promised)
     assert found.found == f"nccl with one GPU a node, 48 GB/s, {share}% of cluster.network_gb_per_s={promised}"
@@ -131,6 +131,6 @@ def test_the_transport_is_what_nccl_says_and_sockets_between_gpus_are_a_warning(
     sockets = [*nccl_networks(log), *nccl_transports(log)]
     assert sockets == ["NET/Socket [0]eth0:10.0.0.1<0>", "NET/Socket"]
     speeds = {"n1": {"n2": 48.0}, "n2": {"n1": 48.0}}
-    assert said(speeds, ways=("NET/IB/GDRDMA",))["transport"].verdict is Verdict.ok
-    assert said(speeds, ways=tuple(sockets))["transport"].verdict is Verdict.warning
-    assert said(speeds, ways=("TCP over eth0",), backend="gloo")["transport"].verdict is Verdict.ok
+    assert findings(speeds, ways=("NET/IB/GDRDMA",))["transport"].verdict is Verdict.ok
+    assert findings(speeds, ways=tuple(sockets))["transport"].verdict is Verdict.warning
+    assert findings(speeds, ways=("TCP over eth0",), backend="gloo")["transport"].verdict is Verdict.ok

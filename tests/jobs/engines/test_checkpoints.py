@@ -57,8 +57,8 @@ def test_where_no_checkpoint_can_be_read_nothing_is_trained_and_a_person_decides
     for path in run.checkpoints.glob("*/.metadata"):
         path.unlink()
     assert 0 not in train(run)
-    said = str(events(run, "failed")[0]["error"])
-    assert f"No older checkpoint is readable; remove {run.checkpoints} to start over." in said
+    message = str(events(run, "failed")[0]["error"])
+    assert f"No older checkpoint is readable; remove {run.checkpoints} to start over." in message
     assert events(run, "failed")[0]["cause"] == "refused"
     assert "step-00000002" in checkpoints(run), "what may be of use to somebody stays"
 

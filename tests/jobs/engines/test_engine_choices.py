@@ -1,4 +1,4 @@
-"""Choices of speed in the native engine: each trains to the same losses, or is refused with what to type."""
+"""Choices of speed in the native engine: each trains to the same losses, or is refused with a remedy."""
 
 from __future__ import annotations
 
@@ -228,14 +228,14 @@ def test_choices_that_cannot_be_are_refused_with_what_to_set(overrides: str, wor
 
 def test_the_plan_warns_of_rounded_updates() -> None:
     (point,) = compose(["job.precision=bfloat16", "engine.parameters=bfloat16"], multirun=False)
-    assert any("updates below 1/256 of it are lost" in said for said in warnings(point.run))
+    assert any("updates below 1/256 of it are lost" in message for message in warnings(point.run))
 
 
 # --- fused kernels ---------------------------------------------------------------------------------------------
 
 
 class Rotated:
-    """Of queries and keys (batch, heads, seq, head size) together, by tables (1, seq, head size): Liger's contract."""
+    """Rotate queries and keys (batch, heads, seq, head size) by tables (1, seq, head size), as Liger's kernel does."""
 
     @staticmethod
     def apply(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> list[torch.Tensor]:
@@ -298,7 +298,7 @@ def test_where_a_rank_has_no_gpu_fused_kernels_fall_back_on_record_or_end_the_ru
     assert train(falls_back) == [0], printed(falls_back)
     assert events(falls_back, "started")[0]["kernels"] == "torch"
     assert_equal(steps(falls_back), plain)
-    # Said to have a GPU, and has none.
+    # Claims a GPU, and has none.
     ends = make_run(tmp_path, "name=ends", *one, "engine.kernels=liger", "gpu=h100_sxm")
     assert train(ends) == [1]
     assert "torch sees no GPU here (device cpu). Set engine.kernels=liger_or_torch, or engine.kernels=torch." in str(
@@ -320,6 +320,6 @@ def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
 
 def test_the_plan_warns_of_float8_that_is_not_compiled() -> None:
     (point,) = compose([*FLOAT8.split(), "gpu=h100_sxm"], multirun=False)
-    assert any("may well be slower than bfloat16" in said for said in warnings(point.run))
+    assert any("may well be slower than bfloat16" in message for message in warnings(point.run))
     (point,) = compose([*FLOAT8.split(), "gpu=l40s", "engine.compile=true"], multirun=False)
-    assert not any("float8" in said for said in warnings(point.run))
+    assert not any("float8" in message for message in warnings(point.run))

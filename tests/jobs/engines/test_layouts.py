@@ -1,4 +1,4 @@
-"""Every legal product of parallelisms computes what one process computes; what is not legal is refused with words."""
+"""Every legal product of parallelisms computes the losses of one process; illegal ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from jobs.schema import Schedule
+from jobs.parallelism import Schedule
 from tests.support.layouts import TINY, matrix, quick
 from tests.support.real_run import make_run, printed, steps, train
 from tests.support.training import assert_equal

@@ -1,4 +1,4 @@
-"""The LitGPT engine: its own scripts on the run's samples, the record of what they did, and what they do not do."""
+"""The LitGPT engine: its own scripts on the run's samples, their record, and their limits."""
 
 from __future__ import annotations
 

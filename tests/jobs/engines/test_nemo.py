@@ -1,6 +1,6 @@
 """The NeMo engine: Megatron computes what the native engine does, under every parallelism, and refuses the rest.
 
-The runs are NeMo's own on a CPU, by the shim in tests/support/nemo; what they say of is arithmetic, not GPUs' kernels.
+The runs are NeMo's own on a CPU, by the shim in tests/support/nemo; they prove arithmetic, not GPUs' kernels.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from litgpt.model import GPT
 from analysis.metrics.goodput import account, starts_of
 from jobs import metrics as m
 from jobs.errors import ConfigError
-from jobs.layout import accumulation, layout_of
+from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import compose
-from jobs.plan.rules.nemo import unsupported
 from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
@@ -238,10 +237,10 @@ def test_a_checkpoint_cut_short_is_refused_with_what_to_do(file: str, nemo: Nemo
     torn = run.checkpoints / "step-00000004/weights" / file
     os.truncate(torn, torn.stat().st_size // 2)
     assert nemo.train(run) == [1, 1]
-    (said,) = {str(event["error"]) for event in events(run, "failed")}
-    assert f"Checkpoint {run.checkpoints / 'step-00000004'} cannot be read: " in said
-    assert said.endswith("Remove that directory to resume from the one before it.")
-    assert "Traceback" not in said
+    (message,) = {str(event["error"]) for event in events(run, "failed")}
+    assert f"Checkpoint {run.checkpoints / 'step-00000004'} cannot be read: " in message
+    assert message.endswith("Remove that directory to resume from the one before it.")
+    assert "Traceback" not in message
     shutil.rmtree(run.checkpoints / "step-00000004")
     finished(nemo, run)
     assert events(run, "started")[-1]["from_step"] == 2
@@ -268,7 +267,7 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(nemo: Nemo, tmp_
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """What adapters are trained on."""
+    """Return a run of the native engine; adapters are trained on its weights."""
     return native(tmp_path_factory.mktemp("start"), "job.export=true")
 
 
@@ -335,7 +334,7 @@ def test_adapters_resume_from_a_checkpoint_without_the_weights_under_them(
 
 
 def weights(run: RunDir) -> dict[str, torch.Tensor]:
-    """What a run exported."""
+    """Return the exported weights of a run."""
     state: dict[str, torch.Tensor] = torch.load(run.export / "lit_model.pth", weights_only=True)
     return state
 
@@ -377,10 +376,10 @@ def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_pat
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
     starts = starts_of(list(read_records(four.status)), read_records(four.metrics), [])
     assert starts is not None
-    told = account(starts).values
-    assert told[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
-    assert 0 < told[m.GOODPUT] < 1
-    assert told[m.LOST_TIME] == 0
+    values = account(starts).values
+    assert values[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
+    assert 0 < values[m.GOODPUT] < 1
+    assert values[m.LOST_TIME] == 0
 
 
 # --- where it cannot run -------------------------------------------------------------------------------------
@@ -445,9 +444,8 @@ def test_the_published_runs_compose_and_can_be_looked_at_before_they_are_submitt
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = compose([f"experiment={experiment}"], multirun=False)[0].run
-    layout = layout_of(run)
-    assert ((layout.pp, layout.dp, layout.tp), accumulation(run)) == (degrees, micro_batches)
-    assert unsupported(run) is None
+    p = run.parallelism
+    assert ((p.pipeline, data_degree(run), p.tensor), accumulation(run)) == (degrees, micro_batches)
     assert submit([f"experiment={experiment}", "launcher=dry", f"runs_dir={tmp_path}"], multirun=False, wait=False) == 0
     shown = capsys.readouterr().out
     assert f"#SBATCH --nodes={run.nodes}" in shown

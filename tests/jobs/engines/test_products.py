@@ -1,4 +1,4 @@
-"""What every product of parallelisms must keep right beside the loss: weights in and out, models, settings, record."""
+"""Properties of every product of parallelisms beside the loss: weights in and out, models, settings, record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from litgpt.model import GPT
 
 from jobs.errors import ConfigError
 from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, PARAMETERS_HELD
+from jobs.parallelism import Schedule, StageSplit
 from jobs.plan.compose import compose
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir, load_run
-from jobs.schema import ActivationCheckpointing, Precision, Schedule, StageSplit
+from jobs.schema import ActivationCheckpointing, Precision
 from tests.support import ring_on_cpu
 from tests.support.real_run import SMALL, events, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, write_json
@@ -123,7 +124,7 @@ FEW_MODELS = {"tied embeddings", "mixture of experts"}
 def test_every_kind_of_model_trains_the_same_under_all_parallelisms(model: str, tmp_path: Path) -> None:
     overrides = MODELS[model]
     expected = steps(done(tmp_path / "one", *ONE, *overrides))
-    # What is tied cannot be on two stages.
+    # Tied weights cannot be on two stages.
     product = ("parallelism=tp_fsdp", "ranks_per_node=4") if "tied" in model else ALL
     run = done(tmp_path / "all", *product, *overrides, "job.export=true")
     assert_equal(steps(run), expected)
@@ -259,7 +260,7 @@ CHOICES = st.tuples(
 
 
 def refusal(overrides: tuple[str, ...]) -> str | None:
-    """What composition says against the choices, or None."""
+    """Return the refusal of the choices by composition, or None."""
     try:
         compose([*SMALL, *DEEP, *overrides], multirun=False)
     except ConfigError as error:
@@ -271,9 +272,9 @@ def refusal(overrides: tuple[str, ...]) -> str | None:
 @settings(max_examples=60, phases=UNSHRUNK, suppress_health_check=[HealthCheck.too_slow])
 @given(CHOICES)
 def test_random_choices_are_refused_with_what_to_set_or_not_at_all(overrides: tuple[str, ...]) -> None:
-    said = refusal(overrides)
-    if said is not None:
-        first, *reasons = said.splitlines()
+    message = refusal(overrides)
+    if message is not None:
+        first, *reasons = message.splitlines()
         assert "nothing was prepared or submitted" in first
         assert all(
             any(word in line for word in ("Set ", "Use ", "Nearest ", "Choose ", "Type ")) for line in reasons[1:]
@@ -341,7 +342,7 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (("parallelism=tp", "engine.compile=true"), "engine.compile=true does not run with parallelism.tensor=2"),
         (
@@ -367,8 +368,8 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
         (("engine.distributed_optimizer=true",), "engine.distributed_optimizer=true is Megatron's"),
     ],
 )  # fmt: skip
-def test_what_would_fail_or_compute_something_else_is_refused(overrides: tuple[str, ...], said: str) -> None:
+def test_what_would_fail_or_compute_something_else_is_refused(overrides: tuple[str, ...], expected: str) -> None:
     text = refusal(overrides)
     assert text is not None
-    assert said in text
+    assert expected in text
     assert "Set " in text or "set " in text or "Use " in text

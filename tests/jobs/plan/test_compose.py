@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import ConfigError
+from jobs.parallelism import Sharding, Strategy
 from jobs.plan.compose import compose
 from jobs.rundir import dump_run, load_run
-from jobs.schema import LauncherKind, Sharding, Strategy
+from jobs.schema import LauncherKind
 from tests.support.composing import CONF, one, options
 
-# What the files leave to the user.
+# Values that the files leave to the user.
 FILL_IN = {"data.path": "given.json", "cluster.account": "given"}
 
 
@@ -32,7 +33,7 @@ def refusal(*overrides: str, multirun: bool = False) -> str:
     return str(caught.value)
 
 
-# What some files cannot be without.
+# Values that some files require.
 NEEDS = {
     "single": ("ranks_per_node=1",),
     "tp_pp": ("nodes=2",),
@@ -149,7 +150,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "expected"),
     [
         ("nodez=3", "nodez is not a configuration key. Did you mean nodes"),
         ("job.stepz=3", "job.stepz is not a configuration key. Did you mean job.steps"),
@@ -210,12 +211,12 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("stages=all", "none are held out. Set data.held_out_samples=NUMBER, or stages.evaluate=null."),
     ],
 )  # fmt: skip
-def test_a_mistake_is_refused_with_a_remedy(overrides: str, told: str) -> None:
-    assert told in refusal(*shlex.split(overrides))
+def test_a_mistake_is_refused_with_a_remedy(overrides: str, expected: str) -> None:
+    assert expected in refusal(*shlex.split(overrides))
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "expected"),
     [
         (["data.held_out_samples=8"], "this run keeps none. Set job.checkpoint_every_steps=NUMBER (the last step is "
          "always saved then) or job.export=true, or stages.evaluate=null."),
@@ -226,8 +227,8 @@ def test_a_mistake_is_refused_with_a_remedy(overrides: str, told: str) -> None:
         (["stages.report.wall_time_min=0"], "Set stages.report.wall_time_min=1 or more."),
     ],
 )  # fmt: skip
-def test_a_chain_that_cannot_be_is_told_with_what_to_type(overrides: list[str], told: str) -> None:
-    assert told in refusal("stages=all", *overrides)
+def test_a_chain_that_cannot_be_is_told_with_what_to_type(overrides: list[str], expected: str) -> None:
+    assert expected in refusal("stages=all", *overrides)
 
 
 def test_a_stage_is_left_out_by_null() -> None:
@@ -243,22 +244,24 @@ def test_more_ranks_than_gpus_of_a_node_and_more_nodes_than_the_machine_are_refu
 
 
 def test_hybrid_shard_needs_a_shard_group_that_divides_the_ranks() -> None:
-    told = refusal("parallelism=fsdp_hybrid", "nodes=3", "parallelism.data_shard=4", "scaling.global_batch_size=12")
-    assert "parallelism.data_shard=4 does not divide dp=6. Set parallelism.data_shard to one of 1, 2, 3 or 6." in told
+    message = refusal("parallelism=fsdp_hybrid", "nodes=3", "parallelism.data_shard=4", "scaling.global_batch_size=12")
+    assert (
+        "parallelism.data_shard=4 does not divide dp=6. Set parallelism.data_shard to one of 1, 2, 3 or 6." in message
+    )
 
 
 def test_one_illegal_point_refuses_the_whole_sweep_and_names_every_reason() -> None:
-    told = refusal("nodes=1,2,3", "parallelism.tensor=1,3", "scaling.global_batch_size=8", multirun=True)
-    assert told.startswith("4 of 6 points cannot run; nothing was prepared or submitted.")
-    assert "tiny-ddp-n3x2-tensor=1:\n    GBS 8 is not a multiple" in told
+    message = refusal("nodes=1,2,3", "parallelism.tensor=1,3", "scaling.global_batch_size=8", multirun=True)
+    assert message.startswith("4 of 6 points cannot run; nothing was prepared or submitted.")
+    assert "tiny-ddp-n3x2-tensor=1:\n    GBS 8 is not a multiple" in message
 
 
 def test_of_many_illegal_points_all_are_named_and_the_first_ten_explained() -> None:
-    told = refusal(f"nodes={','.join(str(n) for n in range(1, 31))}", "parallelism.tensor=7", multirun=True)
-    assert told.startswith("30 of 30 points cannot run;")
-    assert told.count("Nearest that can run") == 10
-    assert told.splitlines()[-1].startswith("Neither can these 20: tiny-ddp-n11x2, tiny-ddp-n12x2, ")
-    assert told.endswith("tiny-ddp-n30x2.")
+    message = refusal(f"nodes={','.join(str(n) for n in range(1, 31))}", "parallelism.tensor=7", multirun=True)
+    assert message.startswith("30 of 30 points cannot run;")
+    assert message.count("Nearest that can run") == 10
+    assert message.splitlines()[-1].startswith("Neither can these 20: tiny-ddp-n11x2, tiny-ddp-n12x2, ")
+    assert message.endswith("tiny-ddp-n30x2.")
 
 
 def test_points_with_one_name_are_refused() -> None:
@@ -301,13 +304,13 @@ def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
         assert any(word in refused for word in ("Type ", "Set ", "Use ", "Choose "))
         return
     layout = layout_of(run)
-    assert layout.dp * layout.tp * layout.pp == run.ranks
+    assert layout.dp * run.parallelism.tensor * run.parallelism.pipeline == run.ranks
     assert accumulation(run) * mbs * layout.dp == gbs
     assert run.parallelism.strategy is not Strategy.single or run.ranks == 1 or layout.dp == 1
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "expected"),
     [
         ("nodes=range(4,1)", "nodes=range(4,1): no value is in it. Set nodes=A,B,C, or nodes=range(1,5) for 1 to 4."),
         ("model=glob(zzz*)", "model=glob(zzz*): no value is in it."),
@@ -316,10 +319,10 @@ def test_a_random_choice_is_refused_with_words_or_has_a_whole_grid_and_batch(
         ("repeat=range(1,1000000000)", "repeat=range(1,1000000000): a sweep has at most 10,000 points."),
     ],
 )
-def test_a_sweep_over_nothing_or_too_much_is_refused(override: str, told: str) -> None:
+def test_a_sweep_over_nothing_or_too_much_is_refused(override: str, expected: str) -> None:
     with pytest.raises(ConfigError) as refused:
         compose([override], multirun=True)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_axes_that_multiply_to_too_many_points_are_refused_before_any_is_composed() -> None:
@@ -328,7 +331,7 @@ def test_axes_that_multiply_to_too_many_points_are_refused_before_any_is_compose
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         (b"name: [a", "mine.yaml"),
         (b"name:\n\tgpus: 1", "mine.yaml"),
@@ -339,14 +342,14 @@ def test_axes_that_multiply_to_too_many_points_are_refused_before_any_is_compose
     ],
 )
 def test_a_sites_file_that_is_no_configuration_is_refused_with_where_it_is(
-    content: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: bytes, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster/mine.yaml").write_bytes(content)
     monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path))
-    said = refusal("cluster=mine")
-    assert told in said
-    assert str(tmp_path) in said
+    message = refusal("cluster=mine")
+    assert expected in message
+    assert str(tmp_path) in message
 
 
 FOUR_LINES = "name: mine\npartition: gpu\nranks_per_node: 4\ngpus: true\n"
@@ -374,7 +377,7 @@ def test_a_cluster_file_of_four_lines_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "expected"),
     [
         ("cluster/mine.yaml", FOUR_LINES.replace("partition", "partitoin"),
          ", line 2: cluster.partitoin is not a configuration key. Did you mean cluster.partition"),
@@ -388,17 +391,17 @@ def test_a_cluster_file_of_four_lines_is_enough() -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_sites_file_is_refused_with_file_and_line(
-    file: str, content: str, told: str, site: Path
+    file: str, content: str, expected: str, site: Path
 ) -> None:
     (site / file).write_text(content)
-    said = refusal(f"{Path(file).parent}=mine")
-    assert str(site / file) in said
-    assert told in said
+    message = refusal(f"{Path(file).parent}=mine")
+    assert str(site / file) in message
+    assert expected in message
 
 
 def test_a_path_as_a_choice_is_refused_with_how_to_make_it_one(site: Path) -> None:
-    told = refusal(f"model={site}/model/mine.yaml")
-    assert f"a choice is a name, not a path. Set SLURMSCALE_SITE={site} and model=mine." in told
+    message = refusal(f"model={site}/model/mine.yaml")
+    assert f"a choice is a name, not a path. Set SLURMSCALE_SITE={site} and model=mine." in message
     assert "Move the file to DIR/model/own.yaml, set SLURMSCALE_SITE=DIR" in refusal("model=./own.yaml")
 
 

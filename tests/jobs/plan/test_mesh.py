@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jobs.cli import main
-from jobs.layout import AXIS_NAMES, Layout
+from jobs.layout import Layout
+from jobs.parallelism import AXIS_NAMES
 from jobs.plan.mesh import draw
 
 FOLD = re.compile(r"\.\.\. nodes? (\d+)(?:\.\.(\d+))?, ranks? (\d+)(?:\.\.(\d+))?: (.+) \.\.\.")
@@ -19,7 +20,7 @@ FOLD = re.compile(r"\.\.\. nodes? (\d+)(?:\.\.(\d+))?, ranks? (\d+)(?:\.\.(\d+))
 
 def grid(nodes: int, ranks_per_node: int, **degrees: int) -> Layout:
     ones = dict.fromkeys(AXIS_NAMES, 1)
-    return Layout(nodes=nodes, ranks_per_node=ranks_per_node, **(ones | degrees))
+    return Layout.by_name(nodes, ranks_per_node, ones | degrees)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""What an illegal product of degrees is answered with: overrides that compose, nearest first."""
+"""The answer to an illegal product of degrees: overrides that compose, nearest first."""
 
 from __future__ import annotations
 

@@ -75,15 +75,16 @@ def test_of_ranks_that_are_equally_slow_none_is_named(tmp_path: Path, monkeypatc
     assert found_in(trained(tmp_path, "ddp", windows=10)) == []
 
 
-# --- what is told of a window ----------------------------------------------------------------------------------
+# --- the event of a window -------------------------------------------------------------------------------------
 
 
 def grid(*, nodes: int, ranks_per_node: int, pp: int = 1, tp: int = 1) -> Layout:
     ranks = nodes * ranks_per_node
-    return Layout(nodes, ranks_per_node, pp=pp, dp_replicate=ranks // pp // tp, dp_shard=1, cp=1, tp=tp)
+    degrees = {"pp": pp, "dp_replicate": ranks // pp // tp, "dp_shard": 1, "cp": 1, "tp": tp}
+    return Layout.by_name(nodes, ranks_per_node, degrees)
 
 
-def told(layout: Layout, parts: list[tuple[float, float]]) -> dict[str, Any]:
+def window_event(layout: Layout, parts: list[tuple[float, float]]) -> dict[str, Any]:
     nodes = [f"node{rank // layout.ranks_per_node}" for rank in range(layout.world_size)]
     return summary(np.array(parts), layout, nodes)
 
@@ -93,7 +94,7 @@ def test_a_thousand_ranks_make_a_small_event_with_the_slowest_in_it() -> None:
     parts = [(0.01, drawn.gauss(1, 0.02)) for _ in range(1024)]
     parts[700] = (0.01, 2.0)
     parts[16:24] = [(0.01, 1.5)] * 8
-    event = told(grid(nodes=128, ranks_per_node=8), parts)
+    event = window_event(grid(nodes=128, ranks_per_node=8), parts)
     assert len(json.dumps(event)) < 5000
     assert len(event["slowest_ranks"]) == SLOWEST_RANKS
     assert event["slowest_ranks"][0]["rank"] == 700
@@ -104,7 +105,7 @@ def test_a_thousand_ranks_make_a_small_event_with_the_slowest_in_it() -> None:
 
 def test_a_rank_is_compared_with_those_that_hold_the_same_layers() -> None:
     # The second stage has more to do; rank 3 has more than its like.
-    event = told(grid(nodes=2, ranks_per_node=3, pp=2), [(0, 1), (0, 1), (0, 1), (0, 5), (0, 3), (0, 3)])
+    event = window_event(grid(nodes=2, ranks_per_node=3, pp=2), [(0, 1), (0, 1), (0, 1), (0, 5), (0, 3), (0, 3)])
     assert event["slowest_ranks"][0] == {
         "rank": 3,
         "node": "node1",
@@ -118,7 +119,7 @@ def test_a_rank_is_compared_with_those_that_hold_the_same_layers() -> None:
 
 def test_of_a_tensor_group_the_rank_that_waits_least_tells_the_time_of_the_layers() -> None:
     # Rank 1 got its batch late, and rank 0 waited for it inside its layers.
-    event = told(grid(nodes=2, ranks_per_node=2, tp=2), [(0, 6), (5, 1), (0, 1), (0, 1)])
+    event = window_event(grid(nodes=2, ranks_per_node=2, tp=2), [(0, 6), (5, 1), (0, 1), (0, 1)])
     own_s = {each["rank"]: each["own_time_s"] for each in event["slowest_ranks"]}
     assert own_s == {0: 1, 1: 6, 2: 1, 3: 1}
 
@@ -177,5 +178,5 @@ def test_what_the_interval_cannot_be_is_refused() -> None:
         "engine.pace_every_steps=-1"
     )
     for engine in ("nemo", "litgpt"):
-        told = refusal(f"engine={engine}", "engine.pace_every_steps=5")
-        assert "Set engine.pace_every_steps=null, or engine=native." in told
+        message = refusal(f"engine={engine}", "engine.pace_every_steps=5")
+        assert "Set engine.pace_every_steps=null, or engine=native." in message

@@ -1,4 +1,4 @@
-"""By which ways collectives travel: what NCCL tells, what a run records of it, and who is warned."""
+"""Transports of collectives: NCCL's log, the record of a run, and the warnings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.campaigns import SLOWER, leaderboard_of, pairs
 from tests.support.fake_runs import a_run, event, finished_run
 from tests.support.real_run import events, make_run, printed, train
 
-# Two of four ranks on two nodes, as NCCL 2.26 tells it; of rank 0 the network, of rank 1 the way inside the node.
+# Two of four ranks on two nodes, as NCCL 2.26 logs them: rank 0 over the network, rank 1 inside the node.
 RANK_0 = """\
 NCCL version 2.26.2+cuda12.8
 node1:700:731 [0] NCCL INFO NET/IB : No device found.
@@ -36,7 +36,7 @@ node1:701:732 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/3/GDRD
 
 
 @pytest.mark.parametrize(
-    ("told", "ways"),
+    ("log_text", "ways"),
     [
         (RANK_0, ["NET/Socket", "P2P/CUMEM"]),
         (RANK_1, ["NET/IB/GDRDMA", "SHM"]),
@@ -45,10 +45,10 @@ node1:701:732 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/3/GDRD
     ],
 )
 def test_what_nccl_told_is_read_once_whatever_the_device_and_its_file_goes(
-    told: str, ways: list[str], tmp_path: Path
+    log_text: str, ways: list[str], tmp_path: Path
 ) -> None:
     log = RunDir(tmp_path).nccl_log(3)
-    log.write_text(told)
+    log.write_text(log_text)
     assert read_nccl_transports(log) == ways
     assert list(tmp_path.iterdir()) == []
     assert read_nccl_transports(log) == []
@@ -80,7 +80,7 @@ def test_a_run_of_several_ranks_records_once_an_attempt_how_they_talk(ranks: int
     assert list(run.path.glob("nccl-*")) == []
 
 
-# --- what a report says of it ------------------------------------------------------------------------------------
+# --- in a report -------------------------------------------------------------------------------------------------
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -99,8 +99,8 @@ def test_a_report_warns_of_tcp_sockets_between_nodes_with_what_to_look_at(tmp_pa
     that_sent_by(tmp_path, "NET/Socket", "P2P/CUMEM")
     (row,) = rows(tmp_path)
     assert row["transport"] == "NET/Socket, P2P/CUMEM"
-    said = f"Between the nodes of 1 run (run) NCCL sent by NET/Socket. {SOCKETS_ADVICE} Run slurmscale doctor"
-    assert said in (tmp_path / "report.md").read_text()
+    message = f"Between the nodes of 1 run (run) NCCL sent by NET/Socket. {SOCKETS_ADVICE} Run slurmscale doctor"
+    assert message in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_an_event_that_anybody_wrote_does_not_break_a_report(ways: object, tmp_p
     assert len(rows(tmp_path)) == 1
 
 
-# --- what a leaderboard says of it -------------------------------------------------------------------------------
+# --- in a leaderboard --------------------------------------------------------------------------------------------
 
 
 def sent_by(campaign: Path, pattern: str, *ways: str) -> None:
@@ -144,8 +144,8 @@ def test_an_attempt_whose_collectives_travelled_otherwise_than_the_baselines_is_
     sent_by(tmp_path, "sockets-r*", "NET/Socket", "P2P/CUMEM")
     sent_by(tmp_path, "again-r*", "NET/IB/GDRDMA", "P2P/CUMEM")
     board = leaderboard_of(tmp_path)
-    said = "Collectives of the baseline used NET/IB/GDRDMA, P2P/CUMEM; sockets used NET/Socket, P2P/CUMEM."
-    assert said in notes(board)
+    message = "Collectives of the baseline used NET/IB/GDRDMA, P2P/CUMEM; sockets used NET/Socket, P2P/CUMEM."
+    assert message in notes(board)
     changed = {record["attempt"]: record["changed_against_baseline"] for record in records(board)}
     assert changed == {
         "sockets": "transport NET/IB/GDRDMA, P2P/CUMEM → NET/Socket, P2P/CUMEM",

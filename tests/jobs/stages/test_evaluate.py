@@ -68,7 +68,7 @@ def test_the_loss_of_a_checkpoint_of_any_layout_is_the_one_computed_by_hand(
 
 
 def test_samples_held_out_change_nothing_but_the_samples_trained_on(tmp_path: Path) -> None:
-    """What is held out has no part in training: other text there, equal losses."""
+    """Held-out samples have no part in training: other text there gives equal losses."""
     found = []
     endings = {"first": "one ending " * 40, "second": "quite another one " * 40}
     for name, tail, held_out in (("first", endings["first"], HELD_OUT), ("second", endings["second"], HELD_OUT),

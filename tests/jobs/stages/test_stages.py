@@ -1,4 +1,4 @@
-"""Stages around training: jobs that wait for each other, never for ever, and say what came of them."""
+"""Stages around training: jobs that wait for each other, never for ever, and record their outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.rundir import RunDir, SweepDir, append_record, now, read_plan, read_re
 from jobs.submit.prepare import prepared
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.states import State, states
-from tests.support.cli import run_cli
+from tests.support.cli import printed_words, run_cli
 from tests.support.paths import ROOT
 from tests.support.processes import process_of
 from tests.support.real_run import SMALL, events
@@ -29,11 +29,6 @@ on_slurm = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("empty_
 
 def chained(where: Path, *overrides: str) -> list[str]:
     return [*SMALL, *CHAIN, f"runs_dir={where}", "sweep=s", f"data.cache_dir={where}/cache", *overrides]
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    return " ".join((captured.out + captured.err).split())
 
 
 def stage_event(sweep: SweepDir, kind: str) -> list[dict[str, object]]:
@@ -83,7 +78,7 @@ def test_a_dry_run_shows_a_script_of_each_stage_with_resources_of_its_own(
 
 def test_one_submission_has_one_chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "-m", *chained(tmp_path, "launcher=dry"), "stages=all,train"]) == 2
-    assert "stages cannot be swept over" in told(capsys)
+    assert "stages cannot be swept over" in printed_words(capsys)
     assert not (tmp_path / "s").exists()
 
 
@@ -146,20 +141,20 @@ def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_e
     given = chained(tmp_path, f"job.init_from=null,{tmp_path}/nowhere", "ranks_per_node=1")
     done = run_cli("submit", "-m", "--wait", *given)
     assert done.returncode == 1
-    said = " ".join(done.stdout.split())
-    assert "evaluate: 1 finished, 1 failed (training has not finished: " in said
-    assert "has no lit_model.pth" in said
-    assert "report: finished" in said
+    message = " ".join(done.stdout.split())
+    assert "evaluate: 1 finished, 1 failed (training has not finished: " in message
+    assert "has no lit_model.pth" in message
+    assert "report: finished" in message
     assert "evaluation_loss" in (tmp_path / "s/runs.csv").read_text()
     assert main(["resume", "--launcher", "script", str(tmp_path / "s")]) == 2
-    assert "Use --launcher slurm or --launcher local." in told(capsys)
+    assert "Use --launcher slurm or --launcher local." in printed_words(capsys)
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------
 
 
 def submitted(sweep: SweepDir) -> list[tuple[str, str | None]]:
-    """What went to Slurm, in order: stage (train for a run) and run."""
+    """Return the submissions to Slurm in order: stage (train for a run) and run."""
     return [
         (record.get("stage", "train"), record.get("run"))
         for record in read_records(sweep.submissions)
@@ -201,7 +196,7 @@ class TestOnSlurm:
         assert str(events(good, "evaluate_started")[0]["time"]) > str(events(good, "finished")[0]["time"])
         capsys.readouterr()
         assert main(["status", str(sweep.path)]) == 0
-        shown = told(capsys)
+        shown = printed_words(capsys)
         assert "2 runs: 1 finished, 1 failed" in shown
         assert "evaluate: 1 finished, 1 cancelled (its dependency failed) report: finished" in shown
         assert "evaluation_loss" in (sweep.path / "runs.csv").read_text()
@@ -241,7 +236,7 @@ class TestOnSlurm:
         assert not events(run, "started")
 
         text.write_text("It waits in the queue until its nodes are free. " * 20)
-        assert main(["resume", "--wait", str(sweep.path)]) == 0, told(capsys)
+        assert main(["resume", "--wait", str(sweep.path)]) == 0, printed_words(capsys)
         assert read_plan(run)["steps"] > 0
         assert read_plan(run)["steps"] == events(run, "finished")[0]["step"]
         assert len(events(run, "evaluated")) == 1
@@ -260,27 +255,27 @@ class TestOnSlurm:
         with monkeypatch.context() as patch:
             patch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
             assert main(["submit", *chained(tmp_path, *later)]) == 2
-        assert "sbatch refused stages.report: site says no. Nothing of this submission is left" in told(capsys)
+        assert "sbatch refused stages.report: site says no. Nothing of this submission is left" in printed_words(capsys)
         wait_until(lambda: not queue())
         assert not (tmp_path / "s").exists()
 
         assert main(["submit", *chained(tmp_path, *later, "stages.report.wall_time_min=100000")]) == 2
-        assert "Set stages.report.wall_time_min=120 or less." in told(capsys)
+        assert "Set stages.report.wall_time_min=120 or less." in printed_words(capsys)
 
         assert main(["submit", "-m", *chained(tmp_path, *later, "repeat=1,2")]) == 0
-        told(capsys)
+        printed_words(capsys)
         assert main(["status", str(tmp_path / "s")]) == 0
-        shown = told(capsys)
+        shown = printed_words(capsys)
         assert "2 runs: 2 queued prepare: queued (BeginTime) evaluate: 2 queued" in shown
         assert "report: queued" in shown
         assert main(["cancel", str(tmp_path / "s")]) == 0
-        assert "cancelled 2 runs and 4 stages" in told(capsys)
+        assert "cancelled 2 runs and 4 stages" in printed_words(capsys)
         wait_until(lambda: not queue())
         found = [line.partition(" (")[0] for line in stage_lines(stage_states(SweepDir(tmp_path / "s")))]
         assert found == ["prepare: cancelled", "evaluate: 2 cancelled", "report: cancelled"]
         assert {item.state for item in states(SweepDir(tmp_path / "s"))} == {State.cancelled}
 
-        # Ended by hand, a stage has no words of its own; what waited for it is gone all the same, and says why.
+        # A stage that was ended by hand records nothing; the stages that waited for it are cancelled, with the reason.
         assert main(["submit", *(o for o in chained(tmp_path, *later, "sweep=t") if o != "sweep=s")]) == 0
         other = SweepDir(tmp_path / "t")
         subprocess.run(["scancel", job_of(other, "prepare")], check=True)

@@ -13,6 +13,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
 from jobs.submit.states import State, states
+from tests.support.cli import printed_words
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL
 from tests.support.waiting import wait_until
@@ -49,50 +50,45 @@ def squeue() -> list[str]:
     return subprocess.run(["squeue", "-h", "-r", "-o", "%i"], check=True, capture_output=True, text=True).stdout.split()
 
 
-def spoken(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    return " ".join((captured.out + captured.err).split())
-
-
 @pytest.mark.usefixtures("at_most")
 def test_what_slurm_does_not_take_waits_and_each_look_moves_it_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = SweepDir(tmp_path / "s")
     assert main(sweep_of(5, tmp_path, LATER)) == 0
-    said = spoken(capsys)
-    assert "submitted 2 runs: " in said
+    message = printed_words(capsys)
+    assert "submitted 2 runs: " in message
     assert (
         "3 runs wait in the backlog of the sweep: Slurm accepts no more of your jobs now (AssocGrpSubmitJobsLimit). "
         "They are submitted when jobs of this sweep end, and by every `slurmscale status`, `watch` and `resume`."
-    ) in said
+    ) in message
     assert len(squeue()) == 2
 
     assert main(["doctor", "cluster=generic_slurm", "--no-job"]) == 0
-    said = spoken(capsys)
-    assert "your queue is full now (AssocGrpSubmitJobsLimit)" in said
-    assert "`submit` keeps the runs that Slurm does not accept yet" in said
+    message = printed_words(capsys)
+    assert "your queue is full now (AssocGrpSubmitJobsLimit)" in message
+    assert "`submit` keeps the runs that Slurm does not accept yet" in message
 
     assert main(["status", str(sweep.path)]) == 0
-    said = spoken(capsys)
-    assert "tiny-ddp-n1x1-r5 waiting - - Slurm accepts no more jobs now (AssocGrpSubmitJobsLimit)" in said
-    assert "5 runs: 3 waiting, 2 queued" in said
-    assert "are submitted when" not in said, "it is printed once"
+    message = printed_words(capsys)
+    assert "tiny-ddp-n1x1-r5 waiting - - Slurm accepts no more jobs now (AssocGrpSubmitJobsLimit)" in message
+    assert "5 runs: 3 waiting, 2 queued" in message
+    assert "are submitted when" not in message, "it is printed once"
     assert len(list(read_records(sweep.submissions))) == 5, "a look that changes nothing writes nothing"
 
     subprocess.run(["scancel", squeue()[0]], check=True)
     wait_until(lambda: len(squeue()) == 1)
     assert main(["status", str(sweep.path)]) == 0
-    said = spoken(capsys)
-    assert "submitted 1 run: " in said
-    assert "5 runs: 2 waiting, 2 queued, 1 " in said
+    message = printed_words(capsys)
+    assert "submitted 1 run: " in message
+    assert "5 runs: 2 waiting, 2 queued, 1 " in message
     assert submitted(sweep) == {f"tiny-ddp-n1x1-r{repeat}": 1 for repeat in (1, 2, 3)}
 
     assert main(["cancel", str(sweep.path)]) == 0
-    assert "cancelled 4 runs of" in spoken(capsys)
+    assert "cancelled 4 runs of" in printed_words(capsys)
     wait_until(lambda: all(item.state is State.cancelled for item in states(sweep)))
     assert main(["resume", str(sweep.path)]) == 0
-    assert "3 runs wait in the backlog of the sweep" in spoken(capsys), "what was cancelled there can be resumed"
+    assert "3 runs wait in the backlog of the sweep" in printed_words(capsys), "what was cancelled there can be resumed"
 
 
 @pytest.mark.slow
@@ -126,9 +122,9 @@ def test_of_shells_that_submit_the_same_sweep_at_once_one_does(tmp_path: Path) -
     command = [sys.executable, "-m", "jobs.cli", *sweep_of(4, tmp_path, LATER)]
     shells = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
               for _ in range(3)]  # fmt: skip
-    told = [shell.communicate() for shell in shells]
+    outputs = [shell.communicate() for shell in shells]
     assert sorted(shell.returncode for shell in shells) == [0, 2, 2]
-    assert all("exists, and a run is never overwritten" in err for (_, err), shell in zip(told, shells, strict=True)
+    assert all("exists, and a run is never overwritten" in err for (_, err), shell in zip(outputs, shells, strict=True)
                if shell.returncode)  # fmt: skip
     assert submitted(sweep) == {f"tiny-ddp-n1x1-r{repeat}": 1 for repeat in range(1, 5)}
     assert len(squeue()) == before + 4

@@ -1,4 +1,4 @@
-"""Containers: what pyxis and apptainer are told, and that a run finishes through either of them."""
+"""Containers: the arguments of pyxis and apptainer, and a run that finishes through each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
-from tests.support.cli import files, script_of, small, told
+from tests.support.cli import files, printed, script_of, small
 
 # Both record what they are asked and start it without a container.
 APPTAINER = """#!/bin/bash
@@ -44,7 +44,7 @@ def test_a_run_finishes_in_a_container(
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     where = tmp_path / "runs of mine"
     overrides = [*small(where), "cluster=generic_slurm", f"cluster.container_runtime={runtime}", *CONTAINER]
-    assert main(["submit", "--wait", *overrides, "nodes=2", "name=r"]) == 0, told(capsys)
+    assert main(["submit", "--wait", *overrides, "nodes=2", "name=r"]) == 0, printed(capsys)
     assert list(read_records(SweepDir(where / "s").run("r").status))[-1]["event"] == "finished"
     lines = asked.read_text().splitlines()
     arguments = lines[0].split("\0")
@@ -92,5 +92,5 @@ def test_what_a_container_cannot_do_is_refused(
     overrides: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *small(tmp_path), "cluster=generic_slurm", *CONTAINER, *overrides]) == 2
-    assert words in told(capsys)
+    assert words in printed(capsys)
     assert files(tmp_path) == set()

@@ -10,7 +10,7 @@ import yaml
 from jobs.cli import main
 from jobs.schema import LauncherKind
 from jobs.submit.launchers import launcher_of
-from tests.support.cli import files, small, told
+from tests.support.cli import files, printed, small
 from tests.support.paths import ROOT
 
 
@@ -23,7 +23,7 @@ def test_every_launcher_kind_has_a_module_and_a_configuration_file(kind: Launche
 def preview(where: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
     assert main(["submit", "-m", *small(where), "launcher=dry", *overrides]) == 0
     assert not [name for name in files(where) if name.endswith(("job.sbatch", "job.pbs", "submissions.jsonl"))]
-    return told(capsys)
+    return printed(capsys)
 
 
 def test_dry_shows_the_pbs_script_on_a_pbs_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,12 +60,12 @@ def test_dry_refuses_stages_that_the_launcher_of_the_cluster_cannot_chain(
 ) -> None:
     given = ["launcher=dry", "cluster=gadi_gpuvolta", "cluster.account=ab12", "stages=all", "data.held_out_samples=8"]
     assert main(["submit", *small(tmp_path), *given, "job.export=true"]) == 2
-    assert "which launcher=pbs_script does not support. Set stages=train" in told(capsys)
+    assert "which launcher=pbs_script does not support. Set stages=train" in printed(capsys)
 
 
 def test_a_cluster_whose_launcher_starts_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", *small(tmp_path), "cluster.launcher=dry"]) == 2
-    assert "cluster.launcher=dry of local starts no runs. Set the launcher of the cluster" in told(capsys)
+    assert "cluster.launcher=dry of local starts no runs. Set the launcher of the cluster" in printed(capsys)
     assert files(tmp_path) == set()
 
 
@@ -78,4 +78,4 @@ def test_a_site_file_may_still_choose_its_launcher_in_its_defaults(
     (tmp_path / "site/cluster/mine.yaml").write_text(older)
     monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
     assert main(["submit", *small(tmp_path / "runs"), "cluster=mine", "name=r"]) == 0
-    assert f"    qsub {tmp_path}/runs/s/r/job.pbs\n" in told(capsys)
+    assert f"    qsub {tmp_path}/runs/s/r/job.pbs\n" in printed(capsys)

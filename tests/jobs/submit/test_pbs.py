@@ -1,4 +1,4 @@
-"""launcher=pbs_script: the job script is what it was, valid shell, and trains where PBS's two promises are kept.
+"""launcher=pbs_script: the job script is unchanged, valid shell, and trains under PBS's two promises.
 
 The golden files are written again by `SLURMSCALE_UPDATE_GOLDEN=1 python -m pytest tests/jobs/submit/test_pbs.py`.
 """
@@ -17,7 +17,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.launchers.local import session_of
-from tests.support.cli import files, small, told
+from tests.support.cli import files, printed, small
 from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, train
 
@@ -94,8 +94,8 @@ def test_the_job_script_trains_two_by_two_ranks_with_the_losses_of_one(tmp_path:
     # Three lines a node, as where a site gives a line to each core.
     code, out, left = under_pbs(script, ["localhost"] * 6)
     sweep, run = SweepDir(tmp_path / "s"), RunDir(script.parent)
-    said = "".join(file.read_text() for file in sorted(sweep.logs.glob("4711_*_log.out")))
-    assert (code, left) == (0, []), out + said
+    logs = "".join(file.read_text() for file in sorted(sweep.logs.glob("4711_*_log.out")))
+    assert (code, left) == (0, []), out + logs
     assert sorted((run.path / "asked").read_text().splitlines()) == ["line 0", "line 3"]
     assert [event["event"] for event in read_records(run.status)] == [
         "prepared", "started", "transport", "layout", "finished"
@@ -150,5 +150,5 @@ def test_what_pbs_has_no_word_for_or_cannot_carry_is_refused(
     override: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *small(tmp_path), "launcher=pbs_script", "cluster=generic_slurm", override]) == 2
-    assert words in told(capsys)
+    assert words in printed(capsys)
     assert files(tmp_path) == set()

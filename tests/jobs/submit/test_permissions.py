@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from tests.support.cli import small, told
+from tests.support.cli import printed, small
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
@@ -43,10 +43,10 @@ def test_a_sweep_that_others_can_write_is_neither_launched_nor_started(
 
     assert "started\n" in started().stdout
     (tmp_path / shared).chmod(mode)
-    told(capsys)
+    printed(capsys)
     assert main(["resume", str(tmp_path / "runs/s")]) == 2
     words = f"{tmp_path / shared} is writable by other users (mode {mode:o}), who could inject code into your jobs."
-    assert f"{words} Run `chmod go-w {tmp_path / shared}`, or set runs_dir=PATH." in told(capsys)
+    assert f"{words} Run `chmod go-w {tmp_path / shared}`, or set runs_dir=PATH." in printed(capsys)
     refused = started()
     assert refused.returncode == 1
     assert words in refused.stderr
@@ -63,6 +63,6 @@ def test_a_sticky_directory_above_is_good_enough(tmp_path: Path) -> None:
 def test_a_sweep_of_somebody_else_is_not_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "launcher=script", *small(tmp_path / "runs"), "name=r"]) == 0
     os.chown(tmp_path / "runs/s/logs", 4242, -1)
-    told(capsys)
+    printed(capsys)
     assert main(["resume", str(tmp_path / "runs/s")]) == 2
-    assert f"{tmp_path}/runs/s/logs belongs to user 4242" in told(capsys)
+    assert f"{tmp_path}/runs/s/logs belongs to user 4242" in printed(capsys)

@@ -15,11 +15,12 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
+from jobs.submit.job_state import JobState
 from jobs.submit.launchers.pilot import job_script, step_command
 from jobs.submit.pilot import Turn
-from jobs.submit.slurm_commands import JobState
 from jobs.submit.states import State, decide, states
 from jobs.submit.submissions import Submission
+from tests.support.cli import printed
 from tests.support.fake_runs import a_run, prepared
 from tests.support.real_run import SMALL, events, losses
 from tests.support.waiting import wait_until
@@ -30,11 +31,6 @@ GENERIC = ["cluster=generic_slurm", "launcher=pilot", "wall_time_min=5"]
 def a_pilot(where: Path, *overrides: str, nodes: int = 4, minutes: int = 20) -> list[str]:
     size = [f"launcher.pilot_nodes={nodes}", f"launcher.pilot_wall_time_min={minutes}"]
     return [*SMALL, *GENERIC, *size, f"runs_dir={where}", "sweep=s", f"data.cache_dir={where}/cache", *overrides]
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    return captured.out + captured.err
 
 
 def queue() -> list[str]:
@@ -49,7 +45,7 @@ def details(sweep: SweepDir) -> dict[str, tuple[State, str]]:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (["launcher.pilot_nodes=null"],
          "launcher=pilot needs the size of its one job. Set launcher.pilot_nodes=NODES "
@@ -68,10 +64,10 @@ def details(sweep: SweepDir) -> dict[str, tuple[State, str]]:
     ],
 )  # fmt: skip
 def test_a_point_that_does_not_fit_the_pilot_is_refused_in_words(
-    overrides: Sequence[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: Sequence[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *a_pilot(tmp_path, *overrides)]) == 2
-    assert said in told(capsys)
+    assert expected in printed(capsys)
     assert not (tmp_path / "s").exists()
 
 
@@ -82,7 +78,7 @@ def test_points_that_cannot_share_one_job_are_refused_in_words(
     assert (
         "launcher=pilot runs all points in one job, but cluster.partition is gpu for gpu and debug for debug. "
         "Submit them as separate sweeps, one after the other."
-    ) in told(capsys)
+    ) in printed(capsys)
     assert not (tmp_path / "s").exists()
 
 
@@ -92,16 +88,16 @@ def test_a_pilot_that_its_partition_can_never_run_is_refused_and_not_queued(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *a_pilot(tmp_path, nodes=40)]) == 2
-    assert "launcher.pilot_nodes=40, but partition gpu gives a job at most 4." in told(capsys)
+    assert "launcher.pilot_nodes=40, but partition gpu gives a job at most 4." in printed(capsys)
     assert main(["submit", *a_pilot(tmp_path, minutes=600)]) == 2
-    assert "launcher.pilot_wall_time_min=600, but partition gpu allows 120" in told(capsys)
+    assert "launcher.pilot_wall_time_min=600, but partition gpu allows 120" in printed(capsys)
     assert main(["submit", *a_pilot(tmp_path, "cluster.constraint=nosuch")]) == 2
-    assert "sbatch refuses a pilot of 4 nodes for 1 run: " in told(capsys)
+    assert "sbatch refuses a pilot of 4 nodes for 1 run: " in printed(capsys)
     assert queue() == []
     assert not (tmp_path / "s").exists()
 
 
-# --- what Slurm is told --------------------------------------------------------------------------------------
+# --- requests to Slurm ---------------------------------------------------------------------------------------
 
 
 def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_path: Path) -> None:
@@ -158,7 +154,7 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "-m", *a_pilot(tmp_path, "nodes=1,2,4", "scaling.global_batch_size=4")]) == 0
-    assert "submitted 3 runs as pilot" in told(capsys)
+    assert "submitted 3 runs as pilot" in printed(capsys)
     sweep = SweepDir(tmp_path / "s")
     (job_id,) = queue()
     wait_until(lambda: (State.queued, f"starting on node[01-04] of pilot {job_id}") in details(sweep).values())
@@ -166,14 +162,14 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
     assert found["tiny-ddp-n1x1"] == (State.queued, f"waits for 1 free node of pilot {job_id}")
     assert found["tiny-ddp-n2x1"] == (State.queued, f"waits for 2 free nodes of pilot {job_id}")
     assert main(["logs", str(sweep.run("tiny-ddp-n1x1").path)]) == 2
-    assert "waits for its turn and has not printed anything yet" in told(capsys)
-    assert main(["resume", "--wait", str(sweep.path)]) == 0, told(capsys)
-    assert "3 queued; 0 to resume" in told(capsys)
+    assert "waits for its turn and has not printed anything yet" in printed(capsys)
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
+    assert "3 queued; 0 to resume" in printed(capsys)
     first = losses(sweep.run("tiny-ddp-n1x1"))
     assert all(losses(run) == pytest.approx(first, abs=1e-5) for run in sweep.runs())
     assert main(["logs", "--rank", "1", str(sweep.run("tiny-ddp-n2x1").path)]) == 0
     assert main(["logs", str(sweep.run("tiny-ddp-n2x1").path)]) == 0
-    assert "tiny-ddp-n2x1: finished at step 6 of 6" in told(capsys)
+    assert "tiny-ddp-n2x1: finished at step 6 of 6" in printed(capsys)
     wait_until(lambda: not queue())
     for (start, end, nodes), (other_start, other_end, others) in combinations(stays(sweep), 2):
         assert not nodes & others or end <= other_start or other_end <= start
@@ -212,9 +208,9 @@ def test_a_killed_point_goes_on_elsewhere_a_requeued_pilot_goes_on_and_what_a_pi
     assert [events(run, "stopped")[-1]["cause"] for run in (first, second)] == ["time_limit"] * 2
     assert {state for state, _ in details(sweep).values()} == {State.stopped}
     steps = [events(run, "stopped")[-1]["step"] for run in (first, second)]
-    told(capsys)
+    printed(capsys)
     assert main(["resume", str(sweep.path)]) == 0
-    assert "submitted 2 runs as pilot" in told(capsys)
+    assert "submitted 2 runs as pilot" in printed(capsys)
     wait_until(lambda: len(events(first, "started")) == 4 and len(events(second, "started")) == 3)
     assert [events(run, "started")[-1]["from_step"] for run in (first, second)] == steps
     assert main(["cancel", str(sweep.path)]) == 0

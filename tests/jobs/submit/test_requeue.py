@@ -86,7 +86,7 @@ def test_a_node_that_failed_twice_is_avoided_by_every_run_of_the_sweep(tmp_path:
     failed(second, FailureCause.lost_peer, rank=0, node="node01")
     found = decided(second)
     assert found is not None
-    assert found.avoided == ["node03"], "a rank that lost another one says nothing against its own node"
+    assert found.avoided == ["node03"], "a rank that lost another one does not incriminate its own node"
 
 
 def test_a_time_limit_without_progress_is_not_tried_again(tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ def test_a_rank_that_a_library_crashes_leaves_the_python_stack_in_its_log(tmp_pa
     process.start()
     _signal(run, 1, signal.SIGSEGV)
     process.join(limit_s(180))
-    said = (run.path / "rank1.log").read_text()
-    assert "Fatal Python error: Segmentation fault" in said
-    assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', said)
+    log = (run.path / "rank1.log").read_text()
+    assert "Fatal Python error: Segmentation fault" in log
+    assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', log)
 
 
 def _signal(run: RunDir, rank: int, number: signal.Signals) -> None:

@@ -94,15 +94,15 @@ def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).chmod(0)
     # Root reads everything, unless its capabilities are taken from it.
     bounded = ["setpriv", "--bounding-set=-all"] if os.geteuid() == 0 else []
-    told = subprocess.run(
+    done = subprocess.run(
         [*bounded, sys.executable, "-m", "jobs.cli", "status", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     (tmp_path / name).chmod(0o700)
-    assert told.returncode == 2
-    assert told.stderr.startswith(f"slurmscale status: {tmp_path / name}")
-    assert told.stderr.endswith(" cannot be read: permission denied\n")
-    assert told.stderr.count("\n") == 1
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"slurmscale status: {tmp_path / name}")
+    assert done.stderr.endswith(" cannot be read: permission denied\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_path_with_blanks_is_told_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now, read_records
 from jobs.submit.states import State, states
-from tests.support.cli import files, run_cli, script_of, small, told
+from tests.support.cli import files, printed, run_cli, script_of, small
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, losses
 from tests.support.required import skip_or_fail
@@ -44,7 +44,7 @@ def test_the_plan_table_shows_the_grid_the_batch_and_the_cost(
 ) -> None:
     main(["submit", "launcher=dry", "cluster=xe9680_h100", "nodes=2", "model=llama2_7b", "wall_time_min=90",
           "job.micro_batch_size=1", "scaling.global_batch_size=64", f"runs_dir={tmp_path}"])  # fmt: skip
-    row = next(line for line in told(capsys).splitlines() if line.startswith("llama2_7b-ddp-n2x8"))
+    row = next(line for line in printed(capsys).splitlines() if line.startswith("llama2_7b-ddp-n2x8"))
     assert " ".join(row.split()[1:]) == "2 16 16 x 1 x 1 1 x 4 = 64 6,738,415,616 1:30:00 24.0"
 
 
@@ -69,22 +69,22 @@ def test_a_run_directory_that_exists_is_never_overwritten(tmp_path: Path, capsys
     assert main(arguments) == 0
     before = files(tmp_path)
     assert main(arguments) == 2
-    assert "exists, and a run is never overwritten. Run `slurmscale resume" in told(capsys)
+    assert "exists, and a run is never overwritten. Run `slurmscale resume" in printed(capsys)
     assert main(["submit", "-m", *arguments[1:], "nodes=1,2"]) == 2
     assert files(tmp_path) == before
 
 
 def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "-m", "job=pretrain,finetune_lora", f"runs_dir={tmp_path}"]) == 2
-    assert "engine=native trains all weights, not adapters (job.lora). Set engine=nemo" in told(capsys)
+    assert "engine=native trains all weights, not adapters (job.lora). Set engine=nemo" in printed(capsys)
     assert files(tmp_path) == set()
 
 
 def test_one_submission_has_one_launcher_and_one_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "-m", "launcher=local,dry", "name=${launcher.kind}", f"runs_dir={tmp_path}"]) == 2
-    assert "launcher cannot be swept over" in told(capsys)
+    assert "launcher cannot be swept over" in printed(capsys)
     assert main(["submit", "-m", "launcher=dry", "sweep=a,b", "name=${sweep}", f"runs_dir={tmp_path}"]) == 2
-    assert "runs_dir and sweep cannot be swept over" in told(capsys)
+    assert "runs_dir and sweep cannot be swept over" in printed(capsys)
     assert files(tmp_path) == set()
 
 
@@ -92,7 +92,7 @@ def test_bad_data_is_found_at_submission_and_leaves_nothing(tmp_path: Path, caps
     (tmp_path / "bad.json").write_text("[{")
     assert main(["submit", "data=alpaca", f"data.path={tmp_path}/bad.json", f"data.cache_dir={tmp_path}/cache",
                  f"runs_dir={tmp_path}/runs"]) == 2  # fmt: skip
-    assert "bad.json" in told(capsys)
+    assert "bad.json" in printed(capsys)
     assert not (tmp_path / "runs").exists()
 
 
@@ -100,16 +100,16 @@ def test_a_global_batch_larger_than_the_data_is_refused_at_submission(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *small(tmp_path), "scaling.global_batch_size=64"]) == 2
-    assert "64" in told(capsys)
+    assert "64" in printed(capsys)
     assert files(tmp_path) == set()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 @pytest.mark.parametrize(
-    ("options", "said"), [("size=64k", "No space left on device"), ("ro", "Read-only file system")]
+    ("options", "expected"), [("size=64k", "No space left on device"), ("ro", "Read-only file system")]
 )
 def test_a_full_or_read_only_disk_leaves_no_run(
-    options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -121,8 +121,8 @@ def test_a_full_or_read_only_disk_leaves_no_run(
         assert files(disk) == set()
     finally:
         subprocess.run(["umount", disk], check=True)
-    message = told(capsys)
-    assert said in message
+    message = printed(capsys)
+    assert expected in message
     assert "set another place with runs_dir=PATH" in message
 
 
@@ -141,7 +141,7 @@ def test_a_sweep_on_a_disk_that_became_read_only_is_neither_resumed_nor_cancelle
         for command in ("resume", "cancel"):
             capsys.readouterr()
             assert main([command, str(disk / "s")]) == 2
-            assert "/s/.lock cannot be written: Read-only file system. Nothing was submitted or cancelled." in told(
+            assert "/s/.lock cannot be written: Read-only file system. Nothing was submitted or cancelled." in printed(
                 capsys
             )
     finally:
@@ -153,7 +153,9 @@ def test_slurm_without_sbatch_says_where_to_go(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["submit", "cluster=generic_slurm", f"runs_dir={tmp_path}"]) == 2
-    assert "needs sbatch, which is not on this machine's PATH. Log in to the login node of the cluster" in told(capsys)
+    assert "needs sbatch, which is not on this machine's PATH. Log in to the login node of the cluster" in printed(
+        capsys
+    )
     assert files(tmp_path) == set()
 
 
@@ -166,7 +168,7 @@ def test_slurm_commands_without_a_controller_say_where_to_go(
         pytest.skip("this machine belongs to a cluster")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     assert main(["submit", "cluster=generic_slurm", f"runs_dir={tmp_path}"]) == 2
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "launcher=slurm: no Slurm controller answers here (" in shown
     assert "Log in to the login node of the cluster" in shown
     assert files(tmp_path) == set()
@@ -174,7 +176,7 @@ def test_slurm_commands_without_a_controller_say_where_to_go(
 
 def test_what_a_batch_script_cannot_carry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=a%j"]) == 2
-    assert "has a control character, a % or a backslash, which a Slurm batch script cannot contain" in told(capsys)
+    assert "has a control character, a % or a backslash, which a Slurm batch script cannot contain" in printed(capsys)
     told_now = run_cli("submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}",
                        'cluster.partition="gpu\n#SBATCH --nodes=99"')  # fmt: skip
     assert told_now.returncode == 2
@@ -239,7 +241,7 @@ def quoted(value: object) -> str:
 def test_equal_resources_share_one_array_and_others_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["submit", "-m", "launcher=dry", "cluster=generic_slurm", "nodes=1,2", "repeat=range(1,4)",
           "job.micro_batch_size=1", f"runs_dir={tmp_path}"])  # fmt: skip
-    assert told(capsys).count("batch script of 3 runs") == 2
+    assert printed(capsys).count("batch script of 3 runs") == 2
 
 
 # --- this machine --------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def test_of_a_long_sweep_submit_shows_the_first_runs_and_how_many_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "-m", "launcher=dry", "repeat=range(1,61)", f"runs_dir={tmp_path}", "sweep=s"]) == 0
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "tiny-ddp-n1x2-r50 " in shown
     assert "tiny-ddp-n1x2-r51 " not in shown
     assert "... and 10 runs more; `slurmscale plan` shows them all\n60 runs\n" in shown
@@ -334,9 +336,9 @@ def test_of_a_long_sweep_submit_shows_the_first_runs_and_how_many_more(
 def test_a_folder_that_is_no_sweep_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "cancel", "resume"):
         assert main([command, str(tmp_path)]) == 2
-        assert "is not a sweep directory: it contains no run with a config.yaml" in told(capsys)
+        assert "is not a sweep directory: it contains no run with a config.yaml" in printed(capsys)
     assert main(["logs", str(tmp_path)]) == 2
-    shown = told(capsys)
+    shown = printed(capsys)
     assert "is not a run directory: it has no config.yaml. Pass the directory of one run; " in shown
     assert "slurmscale status SWEEP --all" in shown
 
@@ -346,9 +348,9 @@ def test_a_prepared_run_without_a_launch_says_how_to_launch_it(
 ) -> None:
     main(["submit", "launcher=dry", f"runs_dir={tmp_path}", "sweep=s"])
     assert main(["status", str(tmp_path / "s")]) == 0
-    assert "1 run: 1 prepared" in told(capsys)
+    assert "1 run: 1 prepared" in printed(capsys)
     assert main(["logs", str(tmp_path / "s/tiny-ddp-n1x2")]) == 2
-    assert "was never submitted. Run `slurmscale resume" in told(capsys)
+    assert "was never submitted. Run `slurmscale resume" in printed(capsys)
 
 
 def test_a_run_of_another_machine_is_neither_called_lost_nor_cancelled_from_here(
@@ -359,13 +361,13 @@ def test_a_run_of_another_machine_is_neither_called_lost_nor_cancelled_from_here
     # A process of that id lives here, but it is not theirs.
     record = {"event": "submitted", "run": "r", "launcher": "local", "job_id": str(os.getpid()), "events_before": 1}
     append_record(sweep.submissions, record | {"host": "another", "process_started": 0.0, "time": now()})
-    told(capsys)
+    printed(capsys)
     assert main(["status", str(sweep.path)]) == 0
-    assert "started on another: ask there" in told(capsys)
+    assert "started on another: ask there" in printed(capsys)
     assert main(["cancel", str(sweep.path)]) == 2
-    assert "on that machine" in told(capsys)
+    assert "on that machine" in printed(capsys)
     assert main(["resume", str(sweep.path)]) == 0
-    assert "0 to resume" in told(capsys)
+    assert "0 to resume" in printed(capsys)
 
 
 def test_status_shows_what_the_folder_knows_where_slurm_cannot_be_asked(
@@ -376,14 +378,14 @@ def test_status_shows_what_the_folder_knows_where_slurm_cannot_be_asked(
     record = {"event": "submitted", "run": "r", "launcher": "slurm", "job_id": "7", "events_before": 1}
     append_record(sweep.submissions, record | {"host": "login", "time": now()})
     monkeypatch.setenv("PATH", str(tmp_path))
-    told(capsys)
+    printed(capsys)
     assert main(["status", str(sweep.path)]) == 0
-    shown = " ".join(told(capsys).split())
+    shown = " ".join(printed(capsys).split())
     assert "1 run: 1 queued" in shown
     assert "Slurm does not answer here: squeue is not on this machine's PATH." in shown
     append_event(sweep.run("r"), "finished", step=4)
     assert main(["status", str(sweep.path)]) == 0
-    assert "1 run: 1 finished" in told(capsys)
+    assert "1 run: 1 finished" in printed(capsys)
 
 
 def test_a_rank_refuses_code_other_than_the_submitted(tmp_path: Path) -> None:

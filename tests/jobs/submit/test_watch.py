@@ -1,4 +1,4 @@
-"""`slurmscale watch`: what it shows of known records, that it fits, that it ends, and that leaving it ends no run."""
+"""`slurmscale watch`: its lines for known records, their width, its end, and runs that survive its interruption."""
 
 from __future__ import annotations
 

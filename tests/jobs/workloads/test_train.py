@@ -35,7 +35,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]
 
 
 def on(ranks: int) -> list[str]:
-    """Overrides for so many ranks; four ranks are two emulated nodes."""
+    """Return overrides for a number of ranks; four ranks are two emulated nodes."""
     return ["nodes=2", "ranks_per_node=2"] if ranks == 4 else ["nodes=1", f"ranks_per_node={ranks}"]
 
 

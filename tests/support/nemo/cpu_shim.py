@@ -1,7 +1,7 @@
 """Megatron-core and NeMo on a CPU with gloo, for tests: every touch of CUDA becomes one of the CPU's.
 
-It says nothing about NeMo's speed or memory on GPUs, and does nothing where CUDA is. `python cpu_shim.py -m MODULE ...`
-is `python -m MODULE ...` under it: a test's job runs it so beside the code that was submitted, hence no `tests` here.
+It does not model NeMo's speed or memory on GPUs, and does nothing on a machine with CUDA. `python cpu_shim.py -m MODULE
+...` is `python -m MODULE ...` under it: a test's job runs it beside the submitted code: it imports nothing of `tests`.
 """
 
 from __future__ import annotations

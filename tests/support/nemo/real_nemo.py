@@ -73,7 +73,7 @@ class Nemo:
 
 
 def serve() -> None:
-    """Import once, then run what is asked for until nobody asks any more."""
+    """Import once, then run the requested commands until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     cpu_shim.install()

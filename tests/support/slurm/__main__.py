@@ -27,7 +27,7 @@ def main() -> int:
     arguments = parser.parse_args()
     root = arguments.root.absolute()
     try:
-        # Of two `up` at the same time the second finds the work done.
+        # If two `up` run at the same time, the second finds the cluster running.
         with root.with_name(f"{root.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if arguments.action == "down":

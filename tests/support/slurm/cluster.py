@@ -36,7 +36,7 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class SlurmUnavailable(Exception):  # noqa: N818 - a state of the machine, not an error of the program
-    """A Slurm cannot be brought up here; the text says what is missing and what to do."""
+    """A Slurm cannot be started here; the text names the missing part and the remedy."""
 
 
 class SlurmCluster:
@@ -118,7 +118,7 @@ class SlurmCluster:
         return [self._daemons[node].pid, *host.processes_of_node(self.root, node)]
 
     def all_idle(self) -> bool:
-        """Whether every node answers and has nothing to do, nor to clean up."""
+        """Return True if every node answers, runs nothing and has nothing to clean up."""
         states = self._run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.split("\n")
         return set(filter(None, states)) == {f"{node} idle" for node in self.nodes}
 

@@ -27,7 +27,7 @@ def slurm() -> Iterator[SlurmCluster]:
         except SlurmUnavailable as reason:
             skip_or_fail(str(reason))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        # Where the tests run inside a job of another Slurm, its variables would steer sbatch and srun.
+        # If the tests run inside a job of another Slurm, its variables would change sbatch and srun.
         for name in [name for name in os.environ if name.startswith(SLURM_PREFIXES)]:
             patch.delenv(name)
         for name, value in cluster.env.items():

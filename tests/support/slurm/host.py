@@ -1,4 +1,4 @@
-"""What the private Slurm leaves on its host, and how it is removed: processes, ports, lines in /etc/hosts.
+"""The traces of the private Slurm on its host, and their removal: processes, ports, lines in /etc/hosts.
 
 Works from the root directory alone, without the object that started the cluster, so that another process can clean up
 after a killed one. Knows nothing of configuration. Called by `cluster.py` and `__main__.py`.
@@ -23,7 +23,7 @@ from pathlib import Path
 HOSTS = Path("/etc/hosts")
 # Set for the daemons only, so that they are found in /proc whoever asks and whatever they forked.
 DAEMON_MARK = "SLURMSCALE_SLURM_ROOT"
-# What a job inherits from Slurm and the options its commands read: of an outer Slurm, they would mislead this one.
+# Variables that a job inherits from Slurm, or that its commands read: those of an outer Slurm would change this one.
 SLURM_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_")
 STATE_FILE = "slurmscale-slurm.json"
 STOP_WAIT_S = 180.0
@@ -51,7 +51,7 @@ def reserved_ports(count: int) -> Iterator[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether a local program accepts connections on `port`."""
+    """Return True if a local program accepts connections on `port`."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -93,7 +93,7 @@ def _edit_hosts(root: Path, new_lines: list[str]) -> None:
 
 @dataclass(frozen=True)
 class State:
-    """What another process needs to know of a cluster that is up."""
+    """The facts that another process needs about a running cluster."""
 
     env: dict[str, str]
     daemons: set[int]
@@ -138,7 +138,7 @@ def processes(root: Path) -> list[int]:
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             if state in "ZX":
-                # Where PID 1 reaps slowly the dead stay listed for seconds.
+                # If PID 1 reaps slowly, dead processes stay listed for seconds.
                 continue
             parents[pid] = int(parent)
             environ = (entry / "environ").read_bytes().split(b"\0")

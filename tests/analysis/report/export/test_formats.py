@@ -1,4 +1,4 @@
-"""What `report --format` writes: the same numbers as the page, text that stays text, the same bytes each time."""
+"""The files of `report --format`: the same numbers as the page, text that stays text, the same bytes each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of a campaign before anything is prepared: names, overrides and tasks that a trial cannot have."""
+"""Checks of a trial before anything is prepared: names, overrides and tasks that it cannot have."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ STEP_TIME_SMOOTHED = Metric(
 SAMPLES_DONE = Metric("samples_done", "1", "Samples trained on since the run began.", digits=12)
 TOKENS_DONE = Metric("tokens_done", "1", "Tokens trained on since the run began, including padding.", digits=12)
 SAMPLES_PER_S = Metric(
-    "samples_per_s", "1/s", "Samples (sequences, images) per second, all ranks together.", Better.high, 4
+    "samples_per_s", "1/s", "Samples (sequences, images) per second, all ranks together.", Better.high, 4, on_page=True
 )
 SAMPLES_PER_S_PER_RANK = Metric(
     "samples_per_s_per_rank", "1/s", "Samples (sequences, images) per second of one rank.", Better.high, 4
@@ -134,13 +134,22 @@ GRADIENT_REDUCTION_TIME = Metric(
 )
 OPTIMIZER_TIME = Metric("optimizer_time_s", "s", "Updating the weights.", Better.low, 4)
 TIME_TO_TRAIN = Metric(
-    "time_to_train_s", "s", "MLPerf: from run_start to the last run_stop, including evaluations.", Better.low, 4
+    "time_to_train_s",
+    "s",
+    "MLPerf: from run_start to the last run_stop, including evaluations.",
+    Better.low,
+    4,
+    on_page=True,
 )
 INITIALIZATION_TIME = Metric(
     "initialization_time_s", "s", "MLPerf: from the first init_start of any rank to init_stop.", Better.low, 4
 )
 EVALUATION_SCORE = Metric(
-    "evaluation_score", "1", "Accuracy or loss on the held-out samples, by the benchmark's own definition.", digits=6
+    "evaluation_score",
+    "1",
+    "Accuracy or loss on the held-out samples, by the benchmark's own definition.",
+    digits=6,
+    on_page=True,
 )
 UNIX_TIME = Metric(
     "unix_time_s", "s", "Seconds since 1970-01-01 UTC by the clock of the machine that wrote it.", digits=13

@@ -13,7 +13,7 @@ from typing import Any
 from analysis.compare.loss import loss_band
 from analysis.compare.published import measured
 from analysis.formatting import significant
-from analysis.parsers import metrics as a
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import as_number
 from jobs import metrics as m
@@ -91,7 +91,7 @@ class Baseline:
 
 
 def breaches(run: RunResult, baseline: Baseline) -> list[str]:
-    """Return why a run does not count, the plainest reason first; empty if it counts."""
+    """Return the reasons that a run does not count, the plainest first; empty if it counts."""
     if not run.used:
         return [str(run.reason)]
     found = [
