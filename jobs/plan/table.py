@@ -9,6 +9,7 @@ from rich.text import Text
 from jobs.layout import TABLE_AXES, accumulation, layout_of
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
+from jobs.plan.rules import sbatch_variables
 from jobs.schema import Batching, Run
 
 # Wide enough for any table: a log file must not lose columns.
@@ -63,7 +64,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
     hours = [gpu_hours_limit(run) for run in runs]
     known = [value for value in hours if value is not None]
     total = f", at most {sum(known):,.1f} GPU-hours" if known else ""
-    notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}"]
+    notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}", *sbatch_variables.notes(runs)]
     found: dict[str, list[str]] = {}
     for run in runs:
         for sentence in warnings(run):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.layout import DP_REPLICATE, DP_SHARD, MODEL_AXES, degree_of
-from jobs.plan.rules import stages
+from jobs.plan.rules import sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import Batching, Precision, Run, ScalingMode
@@ -302,6 +302,7 @@ VALUES: tuple[Rule, ...] = (
     service_units_are_positive,
     fits_cluster,
     fits_pilot,
+    sbatch_variables.agree_with_keys,
     *stages.CHAIN,
 )
 WARNINGS: tuple[Rule, ...] = (
