@@ -144,6 +144,7 @@ def described(group: Runs) -> str:
         "cluster.qos": run.cluster.qos,
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
+        "cluster.gpu_type": run.cluster.gpu_type,
         "wall_time_min": run.wall_time_min,
     }
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
