@@ -246,7 +246,7 @@ def refuse_unscriptable(run: Run) -> None:
         raise SubmitError(f"cluster.sbatch.gres={cluster.sbatch['gres']}: {NOT_ALLOWED['gpus']}.")
     twice = [name for name in cluster.sbatch if name in NOT_ALLOWED]
     if twice:
-        raise SubmitError(f"cluster.sbatch.{twice[0]} is not allowed. {NOT_ALLOWED[twice[0]]}.")
+        raise SubmitError(f"cluster.sbatch.{twice[0]}: this option is not allowed. {NOT_ALLOWED[twice[0]]}.")
     values = [*cluster.env.values(), *cluster.modules, *cluster.setup, *cluster.container_mounts]
     for value in (*values, cluster.container, cluster.python, run.runs_dir):
         if value is not None and "\0" in value:
