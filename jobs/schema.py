@@ -467,6 +467,8 @@ class Cluster:
     """Memory that a job asks for on each node; 0: all of Slurm's, null: the scheduler's default."""
     gpus: bool
     """Ask the scheduler for one GPU per rank; false for CPU nodes."""
+    gpu_type: str | None = None
+    """Slurm's name of the type of these GPUs, such as a100, where a partition has several; null: any."""
     network_gb_per_s: float | None = None
     """Bandwidth in one direction between two nodes, or GPUs of two nodes, by the data sheet; `slurmscale doctor`
     compares with it."""

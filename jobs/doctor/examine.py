@@ -33,7 +33,7 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     site = ask_slurm()
     found = site_checks(site)
     out.print(table("the cluster", found))
-    fit = [*run_checks(site, run), judged_by_sbatch(script_of(run))]
+    fit = [*run_checks(site, run), judged_by_sbatch(script_of(run), run.cluster.partition)]
     out.print("", table(f"{run.name} there", fit), "", sep="\n")
     found += fit
     if with_job:

@@ -16,7 +16,7 @@ from jobs.submit import slurm_commands
 def run_checks(site: Site, run: Run) -> list[Finding]:
     """Return the findings of every rule, most important first; only the first if the partition does not exist."""
     name = run.cluster.partition
-    settings = site.partitions.get(name or "")
+    settings = chosen_partition(site, run)
     beyond = list(slurm_commands.beyond_partition(site.partitions, name, run.nodes, run.wall_time_min))
     if settings is None:
         none = f"there is no default partition; the partitions are {', '.join(sorted(site.partitions))}"
@@ -33,6 +33,14 @@ def run_checks(site: Site, run: Run) -> list[Finding]:
         *account_and_qos(site, run),
         *layout_and_batch(run),
     ]
+
+
+def chosen_partition(site: Site, run: Run) -> dict[str, str] | None:
+    """Return the settings of the first partition of the run that can run it; of the first one if none can."""
+    names = (run.cluster.partition or "").split(",")
+    size = run.nodes, run.wall_time_min
+    fitting = [each for each in names if not any(slurm_commands.beyond_partition(site.partitions, each or None, *size))]
+    return site.partitions.get([*fitting, *names][0])
 
 
 def partition_takes_jobs(settings: dict[str, str], run: Run, nodes: list[Node]) -> Iterator[Finding]:
@@ -186,10 +194,10 @@ def split_remedy(sentence: str) -> tuple[str, str]:
     return found, "".join(advice)
 
 
-def judged_by_sbatch(script: str) -> Finding:
+def judged_by_sbatch(script: str, partition: str | None) -> Finding:
     """Test the batch script with sbatch, without submitting it."""
     try:
-        start = slurm_commands.test_script(script, jobs=1)
+        start = slurm_commands.test_script(script, 1, partition)
     except slurm_commands.QueueFullError as limit:
         return Finding(
             "sbatch --test-only",

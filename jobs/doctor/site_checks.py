@@ -72,11 +72,13 @@ def unusable_nodes(site: Site) -> Iterator[Finding]:
 
 def sweeps(site: Site) -> Finding:
     """Check the limits on jobs that are submitted at once."""
-    tasks = int(site.config.get("MaxArraySize", "1001")) - 1
+    tasks = max(0, int(site.config.get("MaxArraySize", "1001")) - 1)
     queued = site.config.get("MaxJobCount")
     found = f"arrays of at most {tasks} runs (MaxArraySize), {queued} jobs of all users (MaxJobCount)"
     if tasks < 1:
-        return Finding("sweeps", found, Verdict.wrong, "Arrays are disabled; submit runs one by one.")
+        return Finding(
+            "sweeps", found, Verdict.warning, "Each run is a job of its own; launcher.max_running needs arrays."
+        )
     return Finding("sweeps", found)
 
 

@@ -41,6 +41,7 @@ from jobs.plan.refusals import (
     site_file,
     typed,
 )
+from jobs.plan.rules import sbatch_variables
 from jobs.schema import EngineKind, Run, ScalingMode
 
 # A sweep of hundreds has one mistake more often than hundreds.
@@ -192,6 +193,7 @@ def composed(axes: list[list[Override]], *, to_submit: bool) -> Iterator[Point]:
         for override in values:
             refuse_unset_section(config, override)
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        sbatch_variables.fill(config)
         unset = () if to_submit else leave_unset(config)
         swept = [override for override, axis in zip(point, axes, strict=True) if len(axis) > 1]
         run = settled(named(frozen(config, list(files)), swept))

@@ -10,6 +10,7 @@ from jobs.layout import accumulation, layout_of
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
+from jobs.plan.rules import sbatch_variables
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, Run
 
@@ -65,11 +66,11 @@ def plan_notes(runs: list[Run]) -> list[str]:
     hours = [gpu_hours_limit(run) for run in runs]
     known = [value for value in hours if value is not None]
     total = f", at most {sum(known):,.1f} GPU-hours" if known else ""
-    notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}"]
+    notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}", *sbatch_variables.notes(runs)]
     found: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        said = [("stop", sentence) for sentence in stop_notes(run)]
-        for note in [*said, *(("warning", sentence) for sentence in warnings(run))]:
+        stops = [("stop", sentence) for sentence in stop_notes(run)]
+        for note in [*stops, *(("warning", sentence) for sentence in warnings(run))]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"

@@ -9,10 +9,12 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from submitit import SlurmExecutor
+from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
@@ -20,12 +22,13 @@ from jobs.plan.rules.stages import stage_gpus, stages_of
 from jobs.plan.time_limit import stop_before_limit_s, within
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import container
+from jobs.submit import container, slurm_commands
+from jobs.submit.environment import unset_line
 
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
-# Options that a batch script sets itself, each with its remedy.
-SET_BY_SCRIPT = {
+# Options that a run sets by other keys or cannot have, each with its remedy.
+NOT_ALLOWED = {
     "time": "Set wall_time_min=MINUTES",
     "nodes": "Set nodes=NUMBER",
     "ntasks": "Set nodes=NUMBER ranks_per_node=NUMBER",
@@ -33,6 +36,11 @@ SET_BY_SCRIPT = {
     "array": "Set launcher.max_running=NUMBER to limit the runs at a time",
     "output": "`slurmscale logs` reads that file: remove the option",
     "error": "`slurmscale logs` shows stdout and stderr in one file: remove the option",
+    "clusters": "Run `export SLURM_CLUSTERS=NAME` in your shell: all commands of slurmscale then ask that cluster",
+    **dict.fromkeys(
+        ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"),
+        "Set cluster.gpus=true ranks_per_node=NUMBER, and cluster.gpu_type=NAME for GPUs of one type",
+    ),
     "signal": "A run needs it to save a checkpoint before its time limit: remove the option",
 }
 STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
@@ -54,7 +62,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "signal_delay_s": stop_before_limit_s(run),
         "nodes": run.nodes,
         "ntasks_per_node": run.ranks_per_node,
-        "gpus_per_node": run.ranks_per_node if cluster.gpus else None,
+        "gpus_per_node": gpus_per_node(run, run.ranks_per_node) if cluster.gpus else None,
         "cpus_per_task": cluster.cpus_per_rank,
         "exclusive": cluster.exclusive or None,
         "array_parallelism": run.launcher.max_running,
@@ -84,14 +92,21 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         "signal_delay_s": within(stage.wall_time_min),
         "nodes": 1,
         "ntasks_per_node": 1,
-        "gpus_per_node": stage_gpus(run, name) or None,
+        # The other partition of a stage may have other GPUs.
+        "gpus_per_node": gpus_per_node(run, stage_gpus(run, name), typed=same),
         "cpus_per_task": stage.cpus,
         "additional_parameters": {**further, **(cluster.sbatch if same else {})},
-        "srun_args": [f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
+        "srun_args": ["--export=ALL", f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
         "setup": [*environment_lines(run, code), permissions_line(run)],
         "stderr_to_stdout": True,
     }
     return carried(run, wanted)
+
+
+def gpus_per_node(run: Run, gpus: int, *, typed: bool = True) -> str | None:
+    """Return the GPUs of a node as sbatch and srun take them: `4`, or `a100:4`; None for none."""
+    kind = f"{run.cluster.gpu_type}:" if typed and run.cluster.gpu_type else ""
+    return f"{kind}{gpus}" if gpus else None
 
 
 def starting_after(parameters: dict[str, Any], after: str | None) -> dict[str, Any]:
@@ -113,15 +128,17 @@ def carried(run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, str):
             refuse_unquotable(value, key)
     refuse_unquotable(sweep_path(run), "runs_dir and sweep", and_percent=True)
-    # wckey=None: sites that track wckeys refuse submitit's default of "submitit".
-    return {key: value for key, value in wanted.items() if value is not None} | {"wckey": None}
+    # Two defaults of submitit: arrays have 256 tasks at once, and sites that track wckeys refuse "submitit".
+    given = {key: value for key, value in wanted.items() if value is not None}
+    return {"array_parallelism": sys.maxsize} | given | {"wckey": None}
 
 
 def srun_arguments(run: Run) -> list[str]:
     """Return the arguments of srun besides submitit's own."""
     # If a rank dies, the others wait in a collective: end them. TP groups are consecutive ranks: block distribution
     # keeps them on one node, whatever the default of the site is.
-    arguments = ["--kill-on-bad-exit=1", "--distribution=block"]
+    # Ranks need the variables of the script, also if sbatch was given --export.
+    arguments = ["--export=ALL", "--kill-on-bad-exit=1", "--distribution=block"]
     if run.cluster.cpus_per_rank is not None:
         # Since Slurm 22.05 srun does not inherit this from sbatch.
         arguments.append(f"--cpus-per-task={run.cluster.cpus_per_rank}")
@@ -184,11 +201,30 @@ def code_environment(code: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
 
 
-def executor(run: Run, sweep: SweepDir, parameters: dict[str, Any]) -> SlurmExecutor:
-    """Return a submitit executor with these parameters."""
-    made = SlurmExecutor(sweep.logs, max_num_timeout=0, python=rank_python(run))
-    made.update_parameters(**parameters)
-    return made
+def submit_calls(
+    run: Run, sweep: SweepDir, parameters: dict[str, Any], calls: Sequence[tuple[Callable[..., None], *tuple[Any, ...]]]
+) -> list[str]:
+    """Submit calls of functions for the ranks of submitit, several of them as one array; return their job ids.
+
+    Not by submitit's executor, whose sbatch has the environment of this shell. Raises SubmitError if sbatch refuses.
+    """
+    pickles = [sweep.logs / f"{uuid4().hex}.pkl" for _ in calls]
+    for file, call in zip(pickles, calls, strict=True):
+        delayed = DelayedSubmission(*call)
+        delayed.set_timeout(parameters["time"], 0)
+        delayed.dump(file)
+    array = {"map_count": len(calls)} if len(calls) > 1 else {}
+    command = f"{rank_python(run)} -u -m submitit.core._submit {shlex.quote(str(sweep.logs))}"
+    try:
+        job_id = slurm_commands.submit_script(batch_script(command, sweep.logs, parameters | array))
+    except SubmitError:
+        for file in pickles:
+            file.unlink()
+        raise
+    job_ids = [f"{job_id}_{task}" for task in range(len(calls))] if array else [job_id]
+    for file, its_id in zip(pickles, job_ids, strict=True):
+        JobPaths(sweep.logs, its_id).move_temporary_file(file, "submitted_pickle")
+    return job_ids
 
 
 def refuse_unscriptable(run: Run) -> None:
@@ -201,9 +237,11 @@ def refuse_unscriptable(run: Run) -> None:
         wrong = [name for name in names if not pattern.fullmatch(name)]
         if wrong:
             raise SubmitError(f"cluster.{key}: {wrong[0]!r} is not {what}. Set another name.")
-    twice = [name for name in cluster.sbatch if name in SET_BY_SCRIPT]
+    if "gpu" in cluster.sbatch.get("gres", ""):
+        raise SubmitError(f"cluster.sbatch.gres={cluster.sbatch['gres']}: {NOT_ALLOWED['gpus']}.")
+    twice = [name for name in cluster.sbatch if name in NOT_ALLOWED]
     if twice:
-        raise SubmitError(f"cluster.sbatch.{twice[0]}: the script sets --{twice[0]} itself. {SET_BY_SCRIPT[twice[0]]}.")
+        raise SubmitError(f"cluster.sbatch.{twice[0]}: this option is not allowed. {NOT_ALLOWED[twice[0]]}.")
     values = [*cluster.env.values(), *cluster.modules, *cluster.setup, *cluster.container_mounts]
     for value in (*values, cluster.container, cluster.python, run.runs_dir):
         if value is not None and "\0" in value:
@@ -220,10 +258,15 @@ def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> No
         )
 
 
-def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
-    """Return the complete batch script of one run; with sbatch by hand it runs the same entry as launcher=slurm."""
+def script_text(run: Run, directory: RunDir, sweep: SweepDir, *, by_hand: bool = False) -> str:
+    """Return the complete batch script of one run, which runs the same entry as launcher=slurm.
+
+    One that a person submits `by_hand` also drops what it inherits from that shell.
+    """
     command = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
-    return batch_script(command, sweep.logs, resources(run, directory.code.resolve()))
+    parameters = resources(run, directory.code.resolve())
+    setup = [*([unset_line()] if by_hand else []), *parameters["setup"]]
+    return batch_script(command, sweep.logs, parameters | {"setup": setup})
 
 
 def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:

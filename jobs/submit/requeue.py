@@ -7,7 +7,6 @@ stay.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from submitit.core.utils import JobPaths
-from submitit.helpers import clean_env
 
 from jobs.errors import RunDirError, SubmitError
 from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
@@ -176,13 +174,8 @@ def main(sweep_path: str) -> None:
 
 def send_next(sweep: SweepDir) -> None:
     """Submit the backlog of the sweep; the place of this job itself is free only after its end."""
-    configuration = os.environ.get("SLURM_CONF")
-    # A job that is submitted inside a job would inherit its resources.
-    with clean_env():
-        if configuration is not None:
-            os.environ["SLURM_CONF"] = configuration
-        for line in submit_backlog(sweep, patience_s=PATIENCE_S):
-            print(f"slurmscale: {line}", flush=True)
+    for line in submit_backlog(sweep, patience_s=PATIENCE_S):
+        print(f"slurmscale: {line}", flush=True)
 
 
 def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:

@@ -6,19 +6,22 @@ Works without accounting: the state of a job that only sacct knows is then GONE.
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import chain
 
 from jobs.errors import SubmitError
+from jobs.submit.environment import clean_environment
 from jobs.submit.job_state import ENDED, GONE, JobState
 
 COMMAND_TIMEOUT_S = 60
 # Accounting only adds details, so it may fail soon.
 SACCT_TIMEOUT_S = 10
+# An sbatch that is killed while it waits for slurmctld may have submitted the job.
+SBATCH_TIMEOUT_S = 3600
 
 
 class QueueFullError(SubmitError):
@@ -27,6 +30,8 @@ class QueueFullError(SubmitError):
 
 # Names of the limits on jobs in the queue in Slurm's error messages, per user or per account.
 FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
+# Messages of sbatch --test-only for a job that no set of available nodes can run.
+NO_NODES = re.compile(r"node configuration is not available|nodes are busy|Required node not available|not \w+ now")
 ELSEWHERE = (
     "Log in to the login node of the cluster (or load its Slurm module), or set launcher=local cluster=local to run "
     "here, launcher=script to write scripts for later."
@@ -43,20 +48,18 @@ def require() -> None:
         raise SubmitError(f"launcher=slurm: no Slurm controller answers here ({error}). {ELSEWHERE}") from error
 
 
-def ask(*command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+def ask(*command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     """Return the output of a Slurm command; raises SubmitError with its message if it fails."""
-    return answered(*command, timeout_s=timeout_s).stdout
+    return answered(*command, text=text, timeout_s=timeout_s).stdout
 
 
 def answered(
     *command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Return stdout and stderr of a Slurm command; raises SubmitError with its message if it fails."""
-    # The user may have set another format of times.
-    environment = os.environ | {"SLURM_TIME_FORMAT": "standard"}
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, input=text, timeout=timeout_s, check=False, env=environment
+            command, capture_output=True, text=True, input=text, timeout=timeout_s, check=False, env=clean_environment()
         )
     except FileNotFoundError as error:
         raise SubmitError(f"{command[0]} is not on this machine's PATH.") from error
@@ -115,7 +118,19 @@ def beyond_partition(
     prefix: str = "",
     key: str = "cluster.partition",
 ) -> Iterator[str]:
-    """Yield a sentence for each limit of a partition that a job exceeds, with the remedy."""
+    """Yield a sentence for each limit that a job exceeds, with the remedy; of several partitions one is enough."""
+    found = [
+        list(beyond_one(known, each, nodes, wall_time_min, prefix=prefix, key=key))
+        for each in (name.split(",") if name else [None])
+    ]
+    if all(found):
+        yield from chain.from_iterable(found)
+
+
+def beyond_one(
+    known: dict[str, dict[str, str]], name: str | None, nodes: int, wall_time_min: int, *, prefix: str, key: str
+) -> Iterator[str]:
+    """Yield a sentence for each limit of one partition that a job exceeds, with the remedy."""
     settings = known.get(name or "")
     if settings is None:
         if name is not None:  # without a default partition sbatch refuses the job itself
@@ -145,13 +160,22 @@ def minutes(text: str) -> int | None:
     return (days * 24 + hours) * 60 + mins
 
 
-def test_script(script: str, jobs: int) -> str | None:
+def test_script(script: str, jobs: int, partition: str | None) -> str | None:
     """Test an array of this size with sbatch, without submitting it; raises SubmitError with the message of sbatch.
 
     Returns expected start and nodes for the queue as it is, such as `14:05 on node[01-02]`; None if sbatch does not
     report them.
     """
-    output = answered("sbatch", "--test-only", f"--array=0-{jobs - 1}", text=script).stderr
+    array = [f"--array=0-{jobs - 1}"] if jobs > 1 else []
+    try:
+        output = answered("sbatch", "--test-only", *array, text=script).stderr
+    except SubmitError as error:
+        # A test gives the same answer for a job that can never run and for one that waits for a drained node, which a
+        # submission accepts. A submission still refuses the former.
+        away = unavailable_nodes(partition) if NO_NODES.search(str(error)) else ""
+        if not away:
+            raise
+        return f"not known while {away} accept no jobs"
     expected = re.search(r"to start at (\S+) .*\bon nodes (\S+)", output)
     if expected is None:
         return None
@@ -160,7 +184,13 @@ def test_script(script: str, jobs: int) -> str | None:
     return f"{day}{start:%H:%M} on {expected[2]}"
 
 
-def room(script: str, wanted: int) -> tuple[int, str]:
+def unavailable_nodes(partition: str | None) -> str:
+    """Return the nodes of a partition, by default the default one, that are drained, down or in maintenance."""
+    name = partition or partitions().get("", {}).get("PartitionName", "")
+    return ",".join(ask("sinfo", "-h", "-p", name, "-t", "drain,down,fail,maint,unk,no_respond", "-o", "%N").split())
+
+
+def room(script: str, wanted: int, partition: str | None) -> tuple[int, str]:
     """Return how many of the wanted jobs of a script Slurm accepts now, and the limit that keeps out the others.
 
     Needs no access to the accounting database, which many sites restrict: sbatch --test-only is called once if all or
@@ -170,7 +200,7 @@ def room(script: str, wanted: int) -> tuple[int, str]:
     tried, refused = wanted, wanted + 1
     while most < refused - 1:
         try:
-            test_script(script, tried)
+            test_script(script, tried, partition)
             most = tried
         except QueueFullError as full:
             refused, limit = tried, str(full)
@@ -185,13 +215,20 @@ def configuration() -> dict[str, str]:
 
 
 def submit_script(script: str) -> str:
-    """Submit a script with sbatch; return the job id."""
-    return answered("sbatch", "--parsable", text=script).stdout.strip().partition(";")[0]
+    """Submit a script with sbatch; return the job id, also if a site's wrapper of sbatch prints more lines."""
+    printed = ask("sbatch", "--parsable", text=script, timeout_s=SBATCH_TIMEOUT_S)
+    job_id = re.search(r"^(\d+)(?:;\S+)?$", printed, flags=re.MULTILINE)
+    if job_id is None:
+        raise SubmitError(
+            f"sbatch printed no job id, so a job may be in the queue that is not on record: {message(printed)}. Look "
+            "for it with squeue --me."
+        )
+    return job_id[1]
 
 
-def max_array_size() -> int:
-    """Return MaxArraySize of the site: one more than the most tasks of a job array."""
-    return int(configuration().get("MaxArraySize", "1001"))
+def most_tasks() -> int:
+    """Return the most tasks of a job array of the site; 1 where it has none (MaxArraySize of 0 or 1)."""
+    return max(1, int(configuration().get("MaxArraySize", "1001")) - 1)
 
 
 def queue() -> dict[str, JobState]:

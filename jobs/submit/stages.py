@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import FailedJobError, FailedSubmissionError
-
 from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.schema import Run
 from jobs.stages import evaluate, prepare, report
 from jobs.submit import slurm_commands
-from jobs.submit.batch_script import batch_script, executor, rank_python, stage_resources, starting_after
+from jobs.submit.batch_script import batch_script, rank_python, stage_resources, starting_after, submit_calls
 
 Group = list[tuple[Run, RunDir]]
 
@@ -102,8 +100,11 @@ class Chain:
     def test(self) -> None:
         """Raise SubmitError if sbatch would refuse a stage; submits nothing."""
         for name in self.names:
+            run = self.first[0]
             try:
-                slurm_commands.test_script(self.script(name), jobs=1)
+                slurm_commands.test_script(
+                    self.script(name), 1, stages_of(run)[name].partition or run.cluster.partition
+                )
             except slurm_commands.QueueFullError:
                 # Other jobs may end before the stage is submitted; if not, the whole chain is refused then.
                 continue
@@ -155,17 +156,13 @@ class Chain:
         """Run one sbatch for these calls of a stage, with the resources and code of one run, and record the jobs."""
         run, directory = by
         parameters = starting_after(stage_resources(run, name, directory.code.resolve()), after)
-        submitter = executor(run, self.sweep, parameters)
         try:
-            with submitter.batch():
-                jobs = [submitter.submit(*call) for call in calls]
-        except (FailedJobError, FailedSubmissionError) as error:
-            refusal = slurm_commands.refusal(str(error))
-            if isinstance(refusal, slurm_commands.QueueFullError):
-                raise refusal from error
-            raise SubmitError(f"sbatch refused stages.{name}: {refusal}.") from error
-        for job, its_run in zip(jobs, directories, strict=True):
-            job_id = str(job.job_id)
+            job_ids = submit_calls(run, self.sweep, parameters, calls)
+        except slurm_commands.QueueFullError:
+            raise
+        except SubmitError as error:
+            raise SubmitError(f"sbatch refused stages.{name}: {error}.") from error
+        for job_id, its_run in zip(job_ids, directories, strict=True):
             self.jobs.setdefault(name, []).append(job_id)
             record(self.sweep, name, "slurm", job_id, its_run)
 

@@ -175,7 +175,7 @@ def test_a_name_that_is_none_is_refused(key: str, name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        ("time", "the script sets --time itself. Set wall_time_min=MINUTES."),
+        ("time", "this option is not allowed. Set wall_time_min=MINUTES."),
         ("nodes", "Set nodes=NUMBER."),
         ("array", "Set launcher.max_running=NUMBER to limit the runs at a time."),
         ("output", "`slurmscale logs` reads that file: remove the option."),

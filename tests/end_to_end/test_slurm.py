@@ -18,7 +18,7 @@ from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.launchers.slurm import arrays
-from jobs.submit.slurm_commands import max_array_size
+from jobs.submit.slurm_commands import most_tasks
 from jobs.submit.states import states
 from tests.support.cli import printed
 from tests.support.nemo.real_nemo import shimmed_python
@@ -303,8 +303,8 @@ def test_a_refusal_in_the_middle_takes_back_what_was_submitted_before(
     (tmp_path / "bin").mkdir()
     real = shutil.which("sbatch")
     (tmp_path / "bin/sbatch").write_text(
-        f'#!/bin/bash\nif [ "$1" != --test-only ] && grep -q nodes=2 "$1"; then\n'
-        f'    echo "sbatch: error: site says no" >&2; exit 1\nfi\nexec {real} "$@"\n'
+        f'#!/bin/bash\nscript=$(cat)\nif [ "$1" != --test-only ] && grep -q nodes=2 <<< "$script"; then\n'
+        f'    echo "sbatch: error: site says no" >&2; exit 1\nfi\nexec {real} "$@" <<< "$script"\n'
     )
     (tmp_path / "bin/sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
@@ -322,7 +322,8 @@ def test_what_slurm_does_not_take_back_stays_on_record(
     (tmp_path / "bin").mkdir()
     real = shutil.which("sbatch")
     (tmp_path / "bin/sbatch").write_text(
-        f'#!/bin/bash\nif [ "$1" != --test-only ] && grep -q nodes=2 "$1"; then exit 1; fi\nexec {real} "$@"\n'
+        '#!/bin/bash\nscript=$(cat)\nif [ "$1" != --test-only ] && grep -q nodes=2 <<< "$script"; then exit 1; fi\n'
+        f'exec {real} "$@" <<< "$script"\n'
     )
     (tmp_path / "bin/scancel").write_text('#!/bin/bash\necho "scancel: error: controller is down" >&2; exit 1\n')
     for name in ("sbatch", "scancel"):
@@ -363,7 +364,7 @@ def test_ctrl_c_in_the_middle_of_submitting_leaves_every_submitted_job_on_record
 
 
 def test_arrays_stay_below_the_sites_limit(tmp_path: Path) -> None:
-    assert max_array_size() == 1001
+    assert most_tasks() == 1000
     run = compose(["cluster=generic_slurm"], multirun=False)[0].run
     runs = [(run, RunDir(tmp_path / str(number))) for number in range(5)]
     for _, directory in runs:

@@ -7,7 +7,7 @@ import math
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
-from jobs.plan.rules import stages
+from jobs.plan.rules import sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
@@ -322,6 +322,7 @@ RULES: tuple[Rule, ...] = (
     fits_cluster,
     fits_pilot,
     stops_within_limit,
+    sbatch_variables.agree_with_keys,
     *stages.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (

@@ -21,6 +21,7 @@ from jobs.plan.table import duration
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
 from jobs.submit.batch_script import code_environment
+from jobs.submit.environment import clean_environment
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import record_submission, uninterrupted
@@ -65,7 +66,7 @@ class Local(Launcher):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=code_environment(queued[0].code.resolve()),
+                env=clean_environment(code_environment(queued[0].code.resolve())),
                 text=True,
             )
             started = psutil.Process(queue.pid).create_time()

@@ -85,7 +85,7 @@ def options(run: Run) -> list[str]:
     """Return the options of qsub; raises SubmitError for settings that PBS or a directive cannot express."""
     refuse_pyxis(run)
     cluster = run.cluster
-    for key in ("qos", "constraint", "sbatch"):
+    for key in ("qos", "constraint", "gpu_type", "sbatch"):
         if getattr(cluster, key):
             raise SubmitError(
                 f"cluster.{key} is an option of Slurm, and launcher=pbs_script writes for PBS. Set "

@@ -17,6 +17,7 @@ from jobs.submit.batch_script import (
     STARTED_LINE,
     batch_script,
     environment_lines,
+    gpus_per_node,
     permissions_line,
     rank_python,
     resources,
@@ -160,7 +161,7 @@ def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> 
         f"--nodelist={','.join(nodes)}",
         f"--ntasks={run.ranks}",
         f"--ntasks-per-node={run.ranks_per_node}",
-        *([f"--gpus-per-node={run.ranks_per_node}"] if run.cluster.gpus else []),
+        *([f"--gpus-per-node={gpus_per_node(run, run.ranks_per_node)}"] if run.cluster.gpus else []),
         f"--time={run.wall_time_min}",
         *srun_arguments(run),
     ]

@@ -18,13 +18,13 @@ class Script(Launcher):
         return script_lines(
             arrays(what.runs, len(what.runs)),
             "batch script",
-            lambda run, directory: script_text(run, directory, what.sweep),
+            lambda run, directory: script_text(run, directory, what.sweep, by_hand=True),
         )
 
     def launch(self, what: Launch) -> list[str]:
         """Write job.sbatch into every run directory."""
         for run, directory in what.runs:
-            directory.batch_script.write_text(script_text(run, directory, what.sweep))
+            directory.batch_script.write_text(script_text(run, directory, what.sweep, by_hand=True))
         return [
             f"wrote the batch script of {counted(len(what.runs))}; submit with",
             *(f"    sbatch {shlex.quote(str(directory.batch_script))}" for _, directory in what.runs),

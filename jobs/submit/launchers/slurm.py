@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from submitit.core.utils import FailedJobError, FailedSubmissionError
-
 from jobs import run as entry
 from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.schema import Run
 from jobs.submit import slurm_commands, stages
-from jobs.submit.batch_script import executor, resources, script_text, starting_after
+from jobs.submit.batch_script import resources, script_text, starting_after, submit_calls
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 from jobs.submit.ledger import record_submission, record_waiting, uninterrupted
@@ -47,7 +45,12 @@ class Slurm(Launcher):
         """
         sweep = what.sweep
         slurm_commands.require()
-        most = slurm_commands.max_array_size() - 1
+        most = slurm_commands.most_tasks()
+        if most == 1 and len(what.runs) > 1 and any(run.launcher.max_running for run, _ in what.runs):
+            raise SubmitError(
+                "launcher.max_running needs job arrays, which this Slurm does not have (MaxArraySize). Nothing was "
+                "submitted. Set launcher.max_running=null, or launcher=pilot."
+            )
         groups = arrays(what.runs, most)
         chain = stages.Chain(sweep, what.runs, what.unevaluated, most)
         chain.test()
@@ -118,7 +121,7 @@ def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
     for group in groups:
         run, directory = group[0]
         try:
-            start = slurm_commands.test_script(script_text(run, directory, sweep), jobs=1)
+            start = slurm_commands.test_script(script_text(run, directory, sweep), 1, run.cluster.partition)
         except slurm_commands.QueueFullError:
             continue
         except SubmitError as error:
@@ -141,6 +144,7 @@ def described(group: Runs) -> str:
         "cluster.qos": run.cluster.qos,
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
+        "cluster.gpu_type": run.cluster.gpu_type,
         "wall_time_min": run.wall_time_min,
     }
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
@@ -161,7 +165,8 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
 
     Raises QueueFullError if there are stages and not all runs fit.
     """
-    taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group))
+    partition = group[0][0].cluster.partition
+    taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group), partition)
     if chain.names and taken < len(group):
         raise slurm_commands.QueueFullError(limit)
     try:
@@ -176,16 +181,13 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
 def submit_array(sweep: SweepDir, group: Runs, after: str | None) -> list[str]:
     """Run one sbatch for the group, with this dependency; return its job ids."""
     run, directory = group[0]
-    submitter = executor(run, sweep, starting_after(resources(run, directory.code.resolve()), after))
+    parameters = starting_after(resources(run, directory.code.resolve()), after)
     try:
-        with submitter.batch():
-            jobs = [submitter.submit(entry.submitted, str(directory.path)) for _, directory in group]
-    except (FailedJobError, FailedSubmissionError) as error:
-        refusal = slurm_commands.refusal(str(error))
-        if isinstance(refusal, slurm_commands.QueueFullError):
-            raise refusal from error
-        raise SubmitError(f"sbatch refused {described(group)}: {refusal}.") from error
-    return [str(job.job_id) for job in jobs]
+        return submit_calls(run, sweep, parameters, [(entry.submitted, str(directory.path)) for _, directory in group])
+    except slurm_commands.QueueFullError:
+        raise
+    except SubmitError as error:
+        raise SubmitError(f"sbatch refused {described(group)}: {error}.") from error
 
 
 def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception) -> None:
