@@ -9,10 +9,10 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from submitit import SlurmExecutor
 from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
@@ -30,6 +30,7 @@ SET_BY_SCRIPT = {
     "nodes": "Set nodes=NUMBER",
     "ntasks": "Set nodes=NUMBER ranks_per_node=NUMBER",
     "ntasks-per-node": "Set ranks_per_node=NUMBER",
+    "job-name": "Set sweep=NAME",
     "array": "Set launcher.max_running=NUMBER to limit the runs at a time",
     "output": "`slurmscale logs` reads that file: remove the option",
     "error": "`slurmscale logs` shows stdout and stderr in one file: remove the option",
@@ -189,13 +190,6 @@ def code_environment(code: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
 
 
-def executor(run: Run, sweep: SweepDir, parameters: dict[str, Any]) -> SlurmExecutor:
-    """Return a submitit executor with these parameters."""
-    made = SlurmExecutor(sweep.logs, max_num_timeout=0, python=rank_python(run))
-    made.update_parameters(**parameters)
-    return made
-
-
 def refuse_unscriptable(run: Run) -> None:
     """Raise SubmitError for names that a shell or sbatch would misread, and for values that no line can contain."""
     cluster = run.cluster
@@ -227,8 +221,19 @@ def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> No
 
 def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
     """Return the complete batch script of one run; with sbatch by hand it runs the same entry as launcher=slurm."""
-    command = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
-    return batch_script(command, sweep.logs, resources(run, directory.code.resolve()))
+    return task_script(
+        f"{rank_python(run)} -u -m jobs.run", [directory], sweep.logs, resources(run, directory.code.resolve())
+    )
+
+
+def task_script(command: str, directories: Sequence[RunDir], logs: Path, parameters: dict[str, Any]) -> str:
+    """Return the text of a batch script that runs a command on one run directory, or an array on one per task."""
+    paths = [shlex.quote(str(directory.path)) for directory in directories]
+    if len(paths) == 1:
+        return batch_script(f"{command} {paths[0]}", logs, parameters)
+    setup = [*parameters["setup"], "directories=(", *paths, ")"]
+    each = f'{command} "${{directories[$SLURM_ARRAY_TASK_ID]}}"'
+    return batch_script(each, logs, parameters | {"setup": setup, "map_count": len(paths)})
 
 
 def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:

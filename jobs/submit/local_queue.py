@@ -24,6 +24,7 @@ from jobs.failures import FailureCause, record_failure
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment, stop_before_limit_s
+from jobs.submit.ledger import HELD_BACK
 from jobs.submit.permissions import refuse_shared
 from jobs.submit.requeue import planned_restart
 from jobs.submit.submissions import latest_submissions, own_end
@@ -105,6 +106,6 @@ def rank_main(run_directory: str, visible_gpus: str | None) -> None:
 
 
 if __name__ == "__main__":
-    # The submitting shell blocked SIGINT while it wrote its record; a child inherits the mask.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # The submitting shell blocked signals while it wrote its record; a child inherits the mask.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     main(sys.argv[1], json.load(sys.stdin))

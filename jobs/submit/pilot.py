@@ -29,8 +29,8 @@ from jobs.submit.batch_script import code_environment, stop_before_limit_s
 from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import (
-    RECORD_WAIT_S,
     failed_twice,
+    its_submission,
     planned_restart,
     printed_since_start,
     record_silent_end,
@@ -242,23 +242,13 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
     return turns
 
 
-def wait_for_records(sweep: SweepDir, job_id: str, runs: int) -> None:
-    """Wait until the shell that submitted the job has recorded all its runs, RECORD_WAIT_S at most."""
-    deadline = time.monotonic() + RECORD_WAIT_S
-    while time.monotonic() < deadline:
-        records = read_events(sweep.submissions)
-        if sum(record["event"] == "submitted" and record["job_id"] == job_id for record in records) >= runs:
-            return
-        time.sleep(POLL_S)
-
-
-def main(sweep_path: str, runs: int) -> None:
+def main(sweep_path: str) -> None:
     """Give the nodes of this job to the runs of the sweep that were submitted with it."""
     job_id = slurm_job_id()
     if job_id is None:
         raise RunDirError("jobs.submit.pilot runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
-    wait_for_records(sweep, job_id, runs)
+    its_submission(sweep, job_id)
     pilot = Pilot(sweep, job_id, hosts(os.environ["SLURM_JOB_NODELIST"]))
 
     def warned(number: int, _frame: object) -> None:
@@ -278,6 +268,6 @@ def main(sweep_path: str, runs: int) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], int(sys.argv[2]))
+        main(sys.argv[1])
     except SuiteError as error:
         sys.exit(f"slurmscale: {error}")

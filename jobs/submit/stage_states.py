@@ -18,7 +18,7 @@ from jobs.stages.record import DONE, failed, started
 from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
-from jobs.submit.submissions import Submission, is_in_slurm
+from jobs.submit.submissions import Submission, entries, is_in_slurm, tasks_of
 
 # Most reasons of a state that a line shows.
 MOST_DETAILS = 3
@@ -52,7 +52,7 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
     """Return the latest submission of each stage, in the order of the chain."""
     latest: dict[StageOf, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
-    for entry in read_events(sweep.submissions):
+    for entry in entries(sweep):
         if entry["event"] == "stage_submitted" and entry["stage"] in DONE:
             key = StageOf(entry["stage"], entry.get("run"))
             latest[key] = Submission(
@@ -65,8 +65,9 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
             )
             of_job[entry["job_id"]].append(latest[key])
         elif entry["event"] == "cancelled":
-            for submission in of_job[str(entry.get("job_id", ""))]:
-                submission.cancelled = True
+            for job_id in tasks_of(str(entry.get("job_id", ""))):
+                for submission in of_job[job_id]:
+                    submission.cancelled = True
     order = list(DONE)
     return dict(sorted(latest.items(), key=lambda item: order.index(item[0].stage)))
 
