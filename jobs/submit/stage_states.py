@@ -18,7 +18,7 @@ from jobs.stages.record import DONE, failed, started
 from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
-from jobs.submit.submissions import Submission, entries, is_in_slurm, tasks_of
+from jobs.submit.submissions import NO_JOB, Submission, entries, is_in_slurm, tasks_of
 
 # Most reasons of a state that a line shows.
 MOST_DETAILS = 3
@@ -170,7 +170,7 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
     }
     missing = []
     for item in found:
-        trains = item.state.is_alive and is_in_slurm(item.launcher)
+        trains = item.state.is_alive and is_in_slurm(item.launcher) and item.job_id != NO_JOB
         if item.run.name in cared_for or not (item.state is State.finished or trains):
             continue
         try:

@@ -56,7 +56,7 @@ def submissions(sweep: SweepDir) -> Counter[str]:
 
 
 def latest_jobs(sweep: SweepDir) -> set[str]:
-    return {str(item.job_id) for item in (*states(sweep), *stage_states(sweep))}
+    return {str(item.job_id) for item in states(sweep)} | {item.job_id for item in stage_states(sweep)}
 
 
 def age_the_ledger(sweep: SweepDir) -> None:
