@@ -45,9 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
         refused = "written" if readable else "read"
         print(f"slurmscale {options.command}: {error.filename} cannot be {refused}: permission denied", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        from jobs.submit.ledger import exit_code_of
+
         print(f"slurmscale {options.command}: interrupted", file=sys.stderr)
-        return 130
+        return exit_code_of(interrupt)
     except BrokenPipeError:
         # The reader of the output, `head` for instance, has closed the pipe.
         sys.stderr.close()

@@ -1,6 +1,6 @@
 """The rank of this process, from the environment of its launcher; no torch.
 
-The launchers are srun (by hand or through submitit), submitit's local processes and torchrun. A local run may emulate
+The launchers are srun (by hand or in a batch script), submitit's local processes and torchrun. A local run may emulate
 several nodes: `ranks_per_node` of the Run defines a node.
 """
 

@@ -1,4 +1,4 @@
-"""The entry of every rank: `python -m jobs.run RUN_DIR`, or `submitted` called by submitit.
+"""The entry of every rank: `python -m jobs.run RUN_DIR`; launcher=local calls `main` through submitit.
 
 Read the frozen configuration, check that the code is the submitted one, and call the workload. torch is imported only
 after these checks. A failure of any rank is written to status.jsonl with rank and node before the process ends.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +25,6 @@ from jobs.schema import EngineKind, Run
 from jobs.secrets import redact_exception
 
 STDERR = 2
-
-
-def submitted(run_directory: str) -> None:
-    """Run one rank for submitit, without its result file: nothing reads it, and a full disk refuses it."""
-    main(run_directory)
-    sys.exit()
 
 
 def main(run_directory: str) -> None:

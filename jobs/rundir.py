@@ -1,10 +1,10 @@
 """The run directory and the sweep directory: all file names, and the format of records.
 
     runs/demo/                          a sweep
-        submissions.jsonl               one line per submission or cancellation of a run or stage
+        submissions.jsonl               one line per intent, submission or cancellation of runs or stages
         stages.jsonl                    events of stages outside runs: prepare_started, prepared, reported, ...
         code-3f9c.../                   snapshot of the submitted code, shared by runs of the same code
-        logs/                           output of the launcher and the ranks, and submitit's files
+        logs/                           output of the launcher and the ranks, and the submitted scripts
                                         (flat: Slurm does not create a directory for a job's output)
         report.html report.md runs.csv  written by `slurmscale report`
         tiny-ddp-n1x2/                  a run
@@ -68,6 +68,9 @@ EVENT_FIELDS: dict[str, dict[str, type]] = {
     "report_failed": {"error": str},
     "submitted": {"run": str, "launcher": str, "job_id": str, "events_before": int, "host": str, "time": str},
     "stage_submitted": {"stage": str, "launcher": str, "job_id": str, "events_before": int, "host": str},
+    "intended": {"mark": str, "launcher": str, "host": str, "time": str, "tasks": list, "array": bool},
+    "void": {"mark": str},
+    "adopted": {"mark": str, "job_id": str},
     "waiting": {"run": str, "limit": str, "events_before": int, "time": str},
     "launched": {"run": str, "log_id": str},
     "nodes_returned": {"run": str},
@@ -232,20 +235,20 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def append_record(path: Path, record: dict[str, Any]) -> None:
-    """Append one JSON line in a single write, so that ranks and shells may write the same file.
+def append_record(path: Path, *records: dict[str, Any]) -> None:
+    """Append one JSON line per record, all in a single write, so that ranks and shells may write the same file.
 
     An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError where a
     full disk takes only a part of the line.
     """
-    line = json.dumps(redacted(record), allow_nan=False, separators=(",", ":")) + "\n"
+    lines = "".join(f"{json.dumps(redacted(each), allow_nan=False, separators=(',', ':'))}\n" for each in records)
     with path.open("ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
             if file.read(1) != b"\n":
-                line = "\n" + line
-        data = line.encode()
+                lines = "\n" + lines
+        data = lines.encode()
         # A line without its end of line is complete: the next writer adds it.
         if file.write(data) < len(data) - 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

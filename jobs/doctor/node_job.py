@@ -87,7 +87,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
             "with runs_dir=PATH."
         ) from error
     try:
-        job_id = slurm_commands.submit_script(script.read_text())
+        job_id = slurm_commands.submit_script(script)
     except SubmitError:
         shutil.rmtree(sweep.path)
         raise

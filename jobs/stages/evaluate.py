@@ -1,6 +1,6 @@
 """The stage after the training of a run: its loss on the held-out samples.
 
-`python -m jobs.stages.evaluate RUN_DIR`, or `main` through submitit. Imports torch only if the run can be evaluated.
+`python -m jobs.stages.evaluate RUN_DIR`. Imports torch only if the run can be evaluated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The stage before training: tokenize the data of all runs of a submission, each text once.
 
-`python -m jobs.stages.prepare SWEEP RUN...`, or `main` through submitit. As at submission, no run starts if the data of
+`python -m jobs.stages.prepare SWEEP RUN...`. As at submission, no run starts if the data of
 one of them cannot be used.
 """
 

@@ -1,6 +1,6 @@
 """The stage after all others: the report of the sweep, with its failed runs.
 
-`python -m jobs.stages.report SWEEP`, or `main` through submitit.
+`python -m jobs.stages.report SWEEP`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The backlog of a sweep: runs that Slurm accepts only after earlier jobs of the user have ended.
 
-There is no daemon. The ledger lists the waiting runs; `status`, `watch`, `resume` and jobs that end submit them.
+There is no daemon. The ledger lists the waiting runs; `status`, `watch`, `resume` and jobs that end submit them. The
+same commands settle interrupted submissions.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from filelock import Timeout
 
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
+from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.ledger import held
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.submissions import intents, latest_submissions
 
 
 def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
-    """Submit waiting runs, as many as Slurm accepts now, and return sentences for the user.
+    """Settle interrupted submissions, submit waiting runs, as many as Slurm accepts now; return sentences for the user.
 
     Returns nothing if another shell or job holds the sweep for `patience_s`. Raises SubmitError as `launch` does; then
     the runs still wait.
     """
-    if not waiting(sweep):
+    if not waiting(sweep) and not intents(sweep):
         return []
     try:
         with held(sweep, patience_s=patience_s):
@@ -30,9 +32,10 @@ def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
 
 
 def submit_waiting(sweep: SweepDir) -> list[str]:
-    """Submit waiting runs; the caller holds the lock of the sweep."""
+    """Settle interrupted submissions and submit waiting runs; the caller holds the lock of the sweep."""
+    settled = settle(sweep)
     runs = waiting(sweep)
-    return launch(sweep, runs, LauncherKind.slurm) if runs else []
+    return [*settled, *(launch(sweep, runs, LauncherKind.slurm) if runs else [])]
 
 
 def waiting(sweep: SweepDir) -> list[tuple[Run, RunDir]]:

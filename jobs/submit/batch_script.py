@@ -9,12 +9,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
@@ -22,7 +20,7 @@ from jobs.plan.rules.stages import stage_gpus, stages_of
 from jobs.plan.time_limit import stop_before_limit_s, within
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import container, slurm_commands
+from jobs.submit import container
 from jobs.submit.environment import unset_line
 
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -33,6 +31,7 @@ NOT_ALLOWED = {
     "nodes": "Set nodes=NUMBER",
     "ntasks": "Set nodes=NUMBER ranks_per_node=NUMBER",
     "ntasks-per-node": "Set ranks_per_node=NUMBER",
+    "job-name": "Set sweep=NAME",
     "array": "Set launcher.max_running=NUMBER to limit the runs at a time",
     "output": "`slurmscale logs` reads that file: remove the option",
     "error": "`slurmscale logs` shows stdout and stderr in one file: remove the option",
@@ -201,32 +200,6 @@ def code_environment(code: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
 
 
-def submit_calls(
-    run: Run, sweep: SweepDir, parameters: dict[str, Any], calls: Sequence[tuple[Callable[..., None], *tuple[Any, ...]]]
-) -> list[str]:
-    """Submit calls of functions for the ranks of submitit, several of them as one array; return their job ids.
-
-    Not by submitit's executor, whose sbatch has the environment of this shell. Raises SubmitError if sbatch refuses.
-    """
-    pickles = [sweep.logs / f"{uuid4().hex}.pkl" for _ in calls]
-    for file, call in zip(pickles, calls, strict=True):
-        delayed = DelayedSubmission(*call)
-        delayed.set_timeout(parameters["time"], 0)
-        delayed.dump(file)
-    array = {"map_count": len(calls)} if len(calls) > 1 else {}
-    command = f"{rank_python(run)} -u -m submitit.core._submit {shlex.quote(str(sweep.logs))}"
-    try:
-        job_id = slurm_commands.submit_script(batch_script(command, sweep.logs, parameters | array))
-    except SubmitError:
-        for file in pickles:
-            file.unlink()
-        raise
-    job_ids = [f"{job_id}_{task}" for task in range(len(calls))] if array else [job_id]
-    for file, its_id in zip(pickles, job_ids, strict=True):
-        JobPaths(sweep.logs, its_id).move_temporary_file(file, "submitted_pickle")
-    return job_ids
-
-
 def refuse_unscriptable(run: Run) -> None:
     """Raise SubmitError for names that a shell or sbatch would misread, and for values that no line can contain."""
     cluster = run.cluster
@@ -263,10 +236,20 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir, *, by_hand: bool =
 
     One that a person submits `by_hand` also drops what it inherits from that shell.
     """
-    command = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
     parameters = resources(run, directory.code.resolve())
     setup = [*([unset_line()] if by_hand else []), *parameters["setup"]]
-    return batch_script(command, sweep.logs, parameters | {"setup": setup})
+    command = f"{rank_python(run)} -u -m jobs.run"
+    return task_script(command, [directory], sweep.logs, parameters | {"setup": setup})
+
+
+def task_script(command: str, directories: Sequence[RunDir], logs: Path, parameters: dict[str, Any]) -> str:
+    """Return the text of a batch script that runs a command on one run directory, or an array on one per task."""
+    paths = [shlex.quote(str(directory.path)) for directory in directories]
+    if len(paths) == 1:
+        return batch_script(f"{command} {paths[0]}", logs, parameters)
+    setup = [*parameters["setup"], "directories=(", *paths, ")"]
+    each = f'{command} "${{directories[$SLURM_ARRAY_TASK_ID]}}"'
+    return batch_script(each, logs, parameters | {"setup": setup, "map_count": len(paths)})
 
 
 def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:

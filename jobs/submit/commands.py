@@ -17,17 +17,18 @@ from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
 from jobs.plan.table import console, plan_notes, plan_table
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_plan
+from jobs.rundir import RunDir, SweepDir, load_run, read_plan
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import submit_backlog, submit_waiting
+from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
-from jobs.submit.ledger import held
+from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
 from jobs.submit.states import RunState, State, open_sweep, states
-from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
+from jobs.submit.submissions import NO_JOB, is_in_slurm, kind_of, latest_submissions
 
 POLL_S = 1.0
 # Each refresh needs two calls of Slurm: at most 12 calls a minute.
@@ -57,14 +58,14 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
         sweep = made.sweep
         out.print(f"prepared {counted(len(runs))} in {sweep.path}", markup=False, soft_wrap=True)
         try:
-            launched = launch(sweep, made.runs, kind)
+            launched = [*settle(sweep), *launch(sweep, made.runs, kind)]
         except SuiteError:
             # A run whose job could not be cancelled keeps its directory and its record.
             latest = latest_submissions(sweep)
             if all(d.name not in latest or latest[d.name].cancelled for _, d in made.runs):
                 made.take_back()
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             submitted = sum(directory.name in latest_submissions(sweep) for _, directory in made.runs)
             out.print(
                 f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Run `slurmscale "
@@ -72,7 +73,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
                 markup=False,
                 soft_wrap=True,
             )
-            return 130
+            return exit_code_of(interrupt)
     for line in launched:
         print(line)
     if kind.in_slurm or kind.on_this_machine:
@@ -108,17 +109,12 @@ def status(path: Path, *, everything: bool = False) -> int:
 
 def look(sweep: SweepDir) -> list[RunState]:
     """Return the states of a sweep, after submitting as much of its backlog as Slurm accepts."""
-    found = states(sweep)
-    if all(item.state is not State.waiting for item in found):
-        return found
     try:
-        moved = submit_backlog(sweep)
+        for line in submit_backlog(sweep):
+            print(line)
     except SuiteError as error:
         print(f"The backlog of the sweep cannot be submitted: {error}", file=sys.stderr)
-        return found
-    for line in moved:
-        print(line)
-    return states(sweep) if moved else found
+    return states(sweep)
 
 
 def not_shown(found: list[RunState], shown: list[RunState]) -> str:
@@ -182,6 +178,8 @@ def cancel(path: Path) -> int:
 
 def cancel_all(sweep: SweepDir) -> int:
     """End every run of the sweep that waits or runs; the caller holds the lock of the sweep."""
+    for line in settle(sweep):
+        print(line)
     found = states(sweep)
     runs = [item for item in found if item.state.is_alive]
     # Stages first: some start at the end of a run, also of a cancelled one.
@@ -193,15 +191,15 @@ def cancel_all(sweep: SweepDir) -> int:
             f"{sweep.path} has runs that were started on {', '.join(sorted(elsewhere))} by launcher=local; their "
             f"processes can only be ended there. Run `slurmscale cancel {sweep.quoted}` on that machine."
         )
-    for item in found:
-        if item.state is State.waiting:
-            append_record(sweep.submissions, {"time": now(), "event": "cancelled", "run": item.run.name})
-    # Record first: a run that stops because of the signal must already be recorded as cancelled.
-    for job_id in sorted({str(item.job_id) for item in alive}):
-        append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
-    for launcher, items in by_launcher(alive):
-        launcher.cancel({str(item.job_id) for item in items})
-    ended = len(runs) + sum(item.state is State.waiting for item in found)
+    waiting = [item.run.name for item in found if item.state is State.waiting]
+    with uninterrupted():
+        for launcher, items in by_launcher(alive):
+            job_ids = list(dict.fromkeys(str(item.job_id) for item in items if item.job_id != NO_JOB))
+            # What the scheduler did not get is not on record.
+            launcher.cancel(job_ids)
+            record_cancelled(sweep, job_ids)
+        record_given_up(sweep, waiting)
+    ended = len(runs) + len(waiting)
     if not ended and not stages:
         print(f"{sweep.path}: no run waits or runs")
         return 0

@@ -1,17 +1,19 @@
-"""Write the ledger of a sweep (submissions.jsonl): each submission is recorded as soon as it is made."""
+"""Write the ledger of a sweep (submissions.jsonl), under its lock."""
 
 from __future__ import annotations
 
 import signal
-import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from filelock import FileLock, Timeout
 
 from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, now, read_events
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.submissions import in_brackets, intents, latest_submissions
+
+# A terminal sends SIGINT (Ctrl-C) and SIGHUP (closed), a login node that ends sessions SIGTERM.
+HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -39,34 +41,43 @@ def held(sweep: SweepDir, *, patience_s: float = -1) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C, for this process and for sbatch, until a submission and its record are complete."""
+    """Delay signals that end this process, and sbatch, until a submission and its record are complete.
+
+    Raises KeyboardInterrupt with the number of the signal afterwards.
+    """
     received: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    # An ignored signal stays ignored: nohup ignores SIGHUP.
+    caught = [number for number in HELD_BACK if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, lambda number, _frame: received.append(number)) for number in caught}
     # sbatch inherits the mask. For this process a mask is not enough: Python handles a signal that any of its threads
     # does not block.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, caught)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     if received:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(received[0])
 
 
-def record_submission(sweep: SweepDir, directory: RunDir, launcher: str, job_id: str, **more: float | str) -> None:
-    """Append to the ledger that a run was submitted to the launcher under this id."""
-    record = {
-        "time": now(),
-        "event": "submitted",
-        "run": directory.name,
-        "launcher": launcher,
-        "job_id": job_id,
-        "host": socket.gethostname(),
-        "events_before": sum(1 for _ in read_events(directory.status)),
-        **more,
-    }
-    append_record(sweep.submissions, record)
+def exit_code_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code of a shell command that a signal ended: 128 and the number of the signal."""
+    return 128 + int(interrupt.args[0] if interrupt.args else signal.SIGINT)
+
+
+def record_cancelled(sweep: SweepDir, job_ids: Iterable[str]) -> None:
+    """Append to the ledger that these jobs were cancelled: one record per job array."""
+    records = ({"time": now(), "event": "cancelled", "job_id": each} for each in in_brackets(job_ids))
+    append_record(sweep.submissions, *records)
+
+
+def record_given_up(sweep: SweepDir, waiting: list[str]) -> None:
+    """Append to the ledger that runs of the backlog, and jobs that Slurm has not shown yet, are not wanted."""
+    runs = [{"time": now(), "event": "cancelled", "runs": waiting}] if waiting else []
+    jobs = [{"time": now(), "event": "cancelled", "mark": intent.mark} for intent in intents(sweep)]
+    append_record(sweep.submissions, *runs, *jobs)
 
 
 def record_waiting(sweep: SweepDir, left: list[tuple[RunDir, str]]) -> bool:

@@ -27,6 +27,7 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment
+from jobs.submit.ledger import HELD_BACK
 from jobs.submit.permissions import refuse_shared
 from jobs.submit.requeue import planned_restart
 from jobs.submit.submissions import latest_submissions, own_end
@@ -108,11 +109,13 @@ def rank_main(run_directory: str, visible_gpus: str | None) -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpus
-    entry.submitted(run_directory)
+    entry.main(run_directory)
+    # submitit would write a result file, which nothing reads and a full disk refuses.
+    sys.exit()
 
 
 if __name__ == "__main__":
     outlive_full_disk()
-    # The submitting shell blocked SIGINT while it wrote its record; a child inherits the mask.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # The submitting shell blocked signals while it wrote its record; a child inherits the mask.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     main(sys.argv[1], json.load(sys.stdin))

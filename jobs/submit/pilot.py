@@ -32,8 +32,8 @@ from jobs.submit.batch_script import code_environment
 from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import (
-    RECORD_WAIT_S,
     failed_twice,
+    its_submission,
     planned_restart,
     printed_since_start,
     record_silent_end,
@@ -249,23 +249,13 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
     return turns
 
 
-def wait_for_records(sweep: SweepDir, job_id: str, runs: int) -> None:
-    """Wait until the shell that submitted the job has recorded all its runs, RECORD_WAIT_S at most."""
-    deadline = time.monotonic() + RECORD_WAIT_S
-    while time.monotonic() < deadline:
-        records = read_events(sweep.submissions)
-        if sum(record["event"] == "submitted" and record["job_id"] == job_id for record in records) >= runs:
-            return
-        time.sleep(POLL_S)
-
-
-def main(sweep_path: str, runs: int) -> None:
+def main(sweep_path: str) -> None:
     """Give the nodes of this job to the runs of the sweep that were submitted with it."""
     job_id = slurm_job_id()
     if job_id is None:
         raise RunDirError("jobs.submit.pilot runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
-    wait_for_records(sweep, job_id, runs)
+    its_submission(sweep, job_id)
     pilot = Pilot(sweep, job_id, hosts(os.environ["SLURM_JOB_NODELIST"]))
 
     def warned(number: int, _frame: object) -> None:
@@ -286,6 +276,6 @@ def main(sweep_path: str, runs: int) -> None:
 if __name__ == "__main__":
     outlive_full_disk()
     try:
-        main(sys.argv[1], int(sys.argv[2]))
+        main(sys.argv[1])
     except SuiteError as error:
         sys.exit(f"slurmscale: {error}")

@@ -7,16 +7,19 @@ stay.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
 from submitit.core.utils import JobPaths
 
 from jobs.errors import RunDirError, SubmitError
@@ -27,7 +30,9 @@ from jobs.ranks import hosts, node_name, restart_count, slurm_job_id
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
-from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
+from jobs.submit.intents import adopt_own
+from jobs.submit.ledger import held
+from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has recorded it.
 RECORD_WAIT_S = 20.0
@@ -179,13 +184,18 @@ def send_next(sweep: SweepDir) -> None:
 
 
 def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:
-    """Return the submission with this job id; waits RECORD_WAIT_S for its record."""
+    """Return the submission with this job id; adopts the job if the shell that submitted it died before its record.
+
+    Waits RECORD_WAIT_S for a shell that still submits; returns None for a job that no intent names.
+    """
     deadline = time.monotonic() + RECORD_WAIT_S
     while True:
         found = [each for each in latest_submissions(sweep).values() if each.job_id == job_id]
-        if found or time.monotonic() > deadline:
+        incomplete = any(intent.mark == os.environ.get("SLURM_JOB_NAME") for intent in intents(sweep))
+        if (found and not incomplete) or time.monotonic() > deadline:
             return found[0] if found else None
-        time.sleep(1)
+        with suppress(Timeout), held(sweep, patience_s=1):
+            adopt_own(sweep, job_id)
 
 
 def printed_since_start(file: Path) -> str:

@@ -8,26 +8,36 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from itertools import chain
+from pathlib import Path
 
 from jobs.errors import SubmitError
 from jobs.submit.environment import clean_environment
 from jobs.submit.job_state import ENDED, GONE, JobState
+from jobs.submit.submissions import in_brackets, tasks_of
 
 COMMAND_TIMEOUT_S = 60
 # Accounting only adds details, so it may fail soon.
 SACCT_TIMEOUT_S = 10
-# An sbatch that is killed while it waits for slurmctld may have submitted the job.
-SBATCH_TIMEOUT_S = 3600
+# Exit codes of a command that `timeout` killed.
+KILLED = {128 + signal.SIGKILL, -signal.SIGKILL}
 
 
 class QueueFullError(SubmitError):
     """Slurm accepts no more jobs of this user until others have ended."""
 
 
+class NoAnswerError(SubmitError):
+    """Slurm did not answer in time; it may have done what the command asked for."""
+
+
+# Messages of commands whose request Slurm may have received.
+NO_ANSWER = re.compile(r"timed out|Zero Bytes|\((?:send|receive|shutdown) failure\)")
 # Names of the limits on jobs in the queue in Slurm's error messages, per user or per account.
 FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
 # Messages of sbatch --test-only for a job that no set of available nodes can run.
@@ -54,28 +64,55 @@ def ask(*command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEO
 
 
 def answered(
-    *command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    *command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S, outlives_caller: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Return stdout and stderr of a Slurm command; raises SubmitError with its message if it fails."""
+    """Return stdout and stderr of a Slurm command; raises SubmitError with its message if it fails.
+
+    With `outlives_caller=False` it ends after `timeout_s` also if this process was killed.
+    """
+    limit = () if outlives_caller else ("timeout", "--signal=KILL", str(timeout_s))
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, input=text, timeout=timeout_s, check=False, env=clean_environment()
-        )
+            [*limit, *command], capture_output=True, text=True, input=text, timeout=None if limit else timeout_s,
+            check=False, env=clean_environment(),
+        )  # fmt: skip
     except FileNotFoundError as error:
         raise SubmitError(f"{command[0]} is not on this machine's PATH.") from error
     except subprocess.TimeoutExpired as error:
-        raise SubmitError(
-            f"{command[0]} gave no answer in {timeout_s:.0f} s; is slurmctld up? (scontrol ping)"
-        ) from error
+        raise no_answer(command[0], timeout_s) from error
+    if answer.returncode in KILLED:
+        raise no_answer(command[0], timeout_s)
     if answer.returncode != 0:
         raise refusal(answer.stderr or answer.stdout)
     return answer
 
 
+def no_answer(command: str, timeout_s: float) -> NoAnswerError:
+    """Return the exception for a Slurm command that was ended after its time."""
+    return NoAnswerError(f"{command} gave no answer in {timeout_s:.0f} s; is slurmctld up? (scontrol ping)")
+
+
 def refusal(stderr: str) -> SubmitError:
     """Return the exception for an error message of a Slurm command."""
-    full = FULL.search(stderr)
-    return QueueFullError(full[0]) if full else SubmitError(message(stderr))
+    if full := FULL.search(stderr):
+        return QueueFullError(full[0])
+    return (NoAnswerError if NO_ANSWER.search(stderr) else SubmitError)(message(stderr))
+
+
+@contextmanager
+def refusals_of(what: str) -> Iterator[None]:
+    """Complete the errors of sbatch with the runs or the stage that it was called for."""
+    try:
+        yield
+    except QueueFullError:
+        raise
+    except NoAnswerError as error:
+        raise NoAnswerError(
+            f"Slurm did not confirm the job of {what}: {error}. It may be in the queue: `slurmscale status` looks for "
+            "it, and `slurmscale resume` submits what is missing."
+        ) from error
+    except SubmitError as error:
+        raise SubmitError(f"sbatch refused {what}: {error}.") from error
 
 
 def message(stderr: str) -> str:
@@ -214,16 +251,30 @@ def configuration() -> dict[str, str]:
     return dict(re.findall(r"^(\S+) *= *(.*)$", ask("scontrol", "show", "config"), flags=re.MULTILINE))
 
 
-def submit_script(script: str) -> str:
-    """Submit a script with sbatch; return the job id, also if a site's wrapper of sbatch prints more lines."""
-    printed = ask("sbatch", "--parsable", text=script, timeout_s=SBATCH_TIMEOUT_S)
+def submit_script(script: Path) -> str:
+    """Submit a script with sbatch; return the job id, of an array the array's id.
+
+    Lines that a site's wrapper of sbatch prints are skipped. Raises NoAnswerError if the job may be in the queue.
+    """
+    printed = answered("sbatch", "--parsable", str(script), outlives_caller=False).stdout
     job_id = re.search(r"^(\d+)(?:;\S+)?$", printed, flags=re.MULTILINE)
     if job_id is None:
-        raise SubmitError(
-            f"sbatch printed no job id, so a job may be in the queue that is not on record: {message(printed)}. Look "
-            "for it with squeue --me."
-        )
+        raise NoAnswerError(f"sbatch printed no job id: {message(printed)}")
     return job_id[1]
+
+
+def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
+    """Return the ids of this user's jobs by name, of arrays the array's id: squeue, then sacct for ended jobs.
+
+    Raises SubmitError if squeue does not answer. Without accounting, jobs that ended some minutes ago are missing.
+    """
+    begin = (since - timedelta(hours=1)).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+    listed = ask("squeue", "--me", "-h", "-t", "all", "-o", "%F|%j").splitlines()
+    if not names <= {line.partition("|")[2] for line in listed}:
+        with suppress(SubmitError):
+            listed += ask("sacct", "-X", "-n", "-P", "-o", "JobID,JobName", "-S", begin).splitlines()
+    rows = (line.partition("|") for line in listed)
+    return {name: job_id.partition("_")[0] for job_id, _, name in rows if name in names}
 
 
 def most_tasks() -> int:
@@ -274,18 +325,6 @@ def accounted(job_ids: list[str]) -> dict[str, JobState]:
     return found
 
 
-def tasks_of(name: str) -> list[str]:
-    """Return the job ids of a row of sacct: 12, 12_3, or 12_[0,2-5%4] for tasks that never started."""
-    match = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", name)
-    if match is None:
-        return [name]
-    tasks: list[str] = []
-    for part in match[2].split(","):
-        first, _, last = part.partition("-")
-        tasks += [f"{match[1]}_{task}" for task in range(int(first), int(last or first) + 1)]
-    return tasks
-
-
 def shown_job(job_id: str) -> dict[str, str]:
     """Return the fields of `scontrol show job` for a job in the memory of slurmctld: JobState, PreemptTime, ..."""
     return dict(re.findall(r"(\S+?)=(\S*)", ask("scontrol", "--oneliner", "show", "job", job_id)))
@@ -319,7 +358,7 @@ def postpone(job_id: str, *, pause_s: int, avoid: list[str]) -> None:
         ask("scontrol", "update", f"JobId={job_id}", *wanted)
 
 
-def cancel(job_ids: list[str]) -> None:
-    """Run scancel; a job that is over is no error."""
-    if job_ids:
-        ask("scancel", "--quiet", *job_ids)
+def cancel(job_ids: Iterable[str]) -> None:
+    """Run scancel once; a job that is over is no error."""
+    if short := in_brackets(job_ids):
+        ask("scancel", "--quiet", *short)

@@ -18,7 +18,7 @@ from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
-from jobs.submit.submissions import Submission, is_in_slurm
+from jobs.submit.submissions import NO_JOB, Submission, entries, is_in_slurm, tasks_of
 
 # Most reasons of a state that a line shows.
 MOST_DETAILS = 3
@@ -52,7 +52,7 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
     """Return the latest submission of each stage, in the order of the chain."""
     latest: dict[StageOf, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
-    for entry in read_events(sweep.submissions):
+    for entry in entries(sweep):
         if entry["event"] == "stage_submitted" and entry["stage"] in DONE:
             key = StageOf(entry["stage"], entry.get("run"))
             latest[key] = Submission(
@@ -65,8 +65,9 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
             )
             of_job[entry["job_id"]].append(latest[key])
         elif entry["event"] == "cancelled":
-            for submission in of_job[str(entry.get("job_id", ""))]:
-                submission.cancelled = True
+            for job_id in tasks_of(str(entry.get("job_id", ""))):
+                for submission in of_job[job_id]:
+                    submission.cancelled = True
     order = list(DONE)
     return dict(sorted(latest.items(), key=lambda item: order.index(item[0].stage)))
 
@@ -173,7 +174,7 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
     }
     missing = []
     for item in found:
-        trains = item.state.is_alive and is_in_slurm(item.launcher)
+        trains = item.state.is_alive and is_in_slurm(item.launcher) and item.job_id != NO_JOB
         if item.run.name in cared_for or not (item.state is State.finished or trains):
             continue
         try:

@@ -11,19 +11,19 @@ stage also reads the records of the runs that it needs.
 from __future__ import annotations
 
 import shlex
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
+from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
-from jobs.stages import evaluate, prepare, report
 from jobs.submit import slurm_commands
-from jobs.submit.batch_script import batch_script, rank_python, stage_resources, starting_after, submit_calls
+from jobs.submit.batch_script import batch_script, rank_python, stage_resources, starting_after, task_script
+from jobs.submit.intents import stage_task, submit_marked
+from jobs.submit.submissions import latest_submissions
 
 Group = list[tuple[Run, RunDir]]
 
@@ -83,28 +83,26 @@ class Chain:
 
     def scripts(self) -> list[str]:
         """Return the lines that show the batch script of each stage."""
-        return [line for name in self.names for line in (f"--- stage {name}", self.script(name))]
+        return [line for name in self.names for line in (f"--- stage {name}", f"{self.script(name, [self.first])}\n")]
 
-    def script(self, name: str) -> str:
-        """Return the batch script of a stage for its first run, without its dependency."""
-        run, directory = self.first
-        sweep = str(self.sweep.path)
-        arguments = {
-            "prepare": [sweep, *(each.name for each in self.unprepared)],
-            "evaluate": [str(directory.path)],
-            "report": [sweep],
-        }
-        command = f"{rank_python(run)} -u -m jobs.stages.{name} {shlex.join(arguments[name])}"
-        return f"{batch_script(command, self.sweep.logs, stage_resources(run, name, directory.code.resolve()))}\n"
+    def script(self, name: str, group: Group, after: str | None = None, mark: str | None = None) -> str:
+        """Return the batch script of a stage for these runs, with the resources and code of the first one."""
+        run, directory = group[0]
+        parameters = starting_after(stage_resources(run, name, directory.code.resolve()), after)
+        parameters |= {} if mark is None else {"job_name": mark}
+        command = f"{rank_python(run)} -u -m jobs.stages.{name}"
+        if name == "evaluate":
+            return task_script(command, [directory for _, directory in group], self.sweep.logs, parameters)
+        runs = [each.name for each in self.unprepared] if name == "prepare" else []
+        return batch_script(f"{command} {shlex.join([str(self.sweep.path), *runs])}", self.sweep.logs, parameters)
 
     def test(self) -> None:
         """Raise SubmitError if sbatch would refuse a stage; submits nothing."""
         for name in self.names:
             run = self.first[0]
             try:
-                slurm_commands.test_script(
-                    self.script(name), 1, stages_of(run)[name].partition or run.cluster.partition
-                )
+                script = self.script(name, [self.first])
+                slurm_commands.test_script(script, 1, stages_of(run)[name].partition or run.cluster.partition)
             except slurm_commands.QueueFullError:
                 # Other jobs may end before the stage is submitted; if not, the whole chain is refused then.
                 continue
@@ -112,21 +110,20 @@ class Chain:
                 raise SubmitError(f"sbatch refuses stages.{name}: {error}. Nothing was submitted.") from error
 
     def prepare(self) -> None:
-        """Submit the job that makes the data of the runs."""
+        """Submit the job that makes the data of the runs, instead of earlier ones for which no run waits."""
         if self.unprepared:
-            names = [directory.name for directory in self.unprepared]
-            self.submit("prepare", self.first, [(prepare.main, str(self.sweep.path), names)], None)
+            needed = {submission.after for submission in latest_submissions(self.sweep).values()}
+            earlier = {
+                entry["job_id"] for entry in read_events(self.sweep.submissions) if entry.get("stage") == "prepare"
+            }
+            slurm_commands.cancel(earlier - needed)
+            self.submit("prepare", [self.first], None)
 
     def evaluate(self, group: Group, job_ids: list[str]) -> None:
         """Submit an array of evaluations; each task waits for the task of its run."""
         self.trained.append(job_ids[0].partition("_")[0])
         if self.first[0].stages.evaluate is not None:
-            self.evaluate_after(group, f"aftercorr:{self.trained[-1]}")
-
-    def evaluate_after(self, group: Group, after: str | None) -> None:
-        """Submit one array that evaluates these runs; all have the same code."""
-        calls = [(evaluate.main, str(directory.path)) for _, directory in group]
-        self.submit("evaluate", group[0], calls, after, [directory for _, directory in group])
+            self.submit("evaluate", group, f"aftercorr:{self.trained[-1]}")
 
     def finish(self) -> None:
         """Submit the evaluations of runs that were started earlier, and the report."""
@@ -135,60 +132,32 @@ class Chain:
             if each.job_id is None:
                 by_code.setdefault(each.directory.code.resolve(), []).append((each.run, each.directory))
             else:
-                self.evaluate_after([(each.run, each.directory)], f"afterok:{each.job_id}")
+                self.submit("evaluate", [(each.run, each.directory)], f"afterok:{each.job_id}")
                 self.trained.append(each.job_id)
         for finished in by_code.values():
             for start in range(0, len(finished), self.most):
-                self.evaluate_after(finished[start : start + self.most], None)
+                self.submit("evaluate", finished[start : start + self.most], None)
         if self.first[0].stages.report is not None:
             evaluated = dict.fromkeys(job_id.partition("_")[0] for job_id in self.jobs.get("evaluate", []))
             after = f"afterany:{':'.join([*self.trained, *evaluated])}"
-            self.submit("report", self.first, [(report.main, str(self.sweep.path))], after)
+            self.submit("report", [self.first], after)
 
-    def submit(
-        self,
-        name: str,
-        by: tuple[Run, RunDir],
-        calls: list[tuple[Callable[..., None], *tuple[Any, ...]]],
-        after: str | None,
-        directories: Sequence[RunDir | None] = (None,),
-    ) -> None:
-        """Run one sbatch for these calls of a stage, with the resources and code of one run, and record the jobs."""
-        run, directory = by
-        parameters = starting_after(stage_resources(run, name, directory.code.resolve()), after)
-        try:
-            job_ids = submit_calls(run, self.sweep, parameters, calls)
-        except slurm_commands.QueueFullError:
-            raise
-        except SubmitError as error:
-            raise SubmitError(f"sbatch refused stages.{name}: {error}.") from error
-        for job_id, its_run in zip(job_ids, directories, strict=True):
-            self.jobs.setdefault(name, []).append(job_id)
-            record(self.sweep, name, "slurm", job_id, its_run)
+    def submit(self, name: str, group: Group, after: str | None) -> None:
+        """Run one sbatch for a stage: `evaluate` of these runs, which have the same code, or one job of the sweep."""
+        directories = [directory for _, directory in group] if name == "evaluate" else [None]
+        tasks = [stage_task(self.sweep, name, directory) for directory in directories]
+        with slurm_commands.refusals_of(f"stages.{name}"):
+            self.jobs.setdefault(name, []).extend(
+                submit_marked(
+                    self.sweep, "slurm", f"{group[0][0].sweep}-{name}", tasks,
+                    lambda mark: self.script(name, group, after, mark), array=len(tasks) > 1,
+                )
+            )  # fmt: skip
 
 
-def record_local(sweep: SweepDir, queued: list[RunDir], job_id: str, process_started: float) -> None:
-    """Append to the ledger the stages of a local queue."""
-    stages = load_run(queued[0].config).stages
-    for directory in queued if stages.evaluate is not None else ():
-        record(sweep, "evaluate", "local", job_id, directory, process_started=process_started)
-    if stages.report is not None:
-        record(sweep, "report", "local", job_id, None, process_started=process_started)
-
-
-def record(sweep: SweepDir, stage: str, launcher: str, job_id: str, directory: RunDir | None, **more: float) -> None:
-    """Append to the ledger that a stage, of a run or of the whole sweep, was submitted under this id."""
-    events = sweep.stages if directory is None else directory.status
-    whose = {} if directory is None else {"run": directory.name}
-    entry = {
-        "time": now(),
-        "event": "stage_submitted",
-        "stage": stage,
-        **whose,
-        "launcher": launcher,
-        "job_id": job_id,
-        "host": socket.gethostname(),
-        "events_before": sum(1 for _ in read_events(events)),
-        **more,
-    }
-    append_record(sweep.submissions, entry)
+def local_tasks(sweep: SweepDir, queued: Group) -> list[dict[str, Any]]:
+    """Return the ledger's records of the stages of a local queue, without its process."""
+    stages = queued[0][0].stages
+    evaluated = [directory for _, directory in queued] if stages.evaluate is not None else []
+    tasks = [stage_task(sweep, "evaluate", directory) for directory in evaluated]
+    return [*tasks, stage_task(sweep, "report", None)] if stages.report is not None else tasks

@@ -5,9 +5,11 @@ No scheduler is asked here; jobs.submit.states combines both.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from jobs.failures import end_of, latest_attempt
@@ -16,6 +18,39 @@ from jobs.schema import LauncherKind
 
 # Stands for the job id of a run without one.
 NO_JOB = "-"
+
+
+@dataclass
+class Intent:
+    """A job that a shell is about to submit, with the records of its runs or stages but their job ids."""
+
+    mark: str
+    """The name of the job, by which Slurm finds it."""
+    time: str
+    launcher: str
+    host: str
+    tasks: list[dict[str, Any]]
+    array: bool
+    """True if each task is a task of a job array, in this order; else they share one job."""
+    job_id: str | None = None
+    """The job, of an array the array's id; None until it is on record."""
+    recorded: int = 0
+    """Number of tasks on record as submitted."""
+    cancelled: bool = False
+
+    @property
+    def runs(self) -> set[str]:
+        """The names of its runs."""
+        return {task["run"] for task in self.tasks if task["event"] == "submitted"}
+
+    def ids(self, job_id: str) -> list[str]:
+        """Return the job id of each task."""
+        return [f"{job_id}_{number}" if self.array else job_id for number in range(len(self.tasks))]
+
+    def records(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the ledger's records of its tasks with these job ids."""
+        common = {"time": self.time, "mark": self.mark, "launcher": self.launcher, "host": self.host}
+        return [common | task | {"job_id": job_id} for task, job_id in zip(self.tasks, job_ids, strict=True)]
 
 
 @dataclass
@@ -52,10 +87,15 @@ class Submission:
         return self.job_id != NO_JOB and is_in_slurm(self.launcher)
 
     @property
+    def is_unconfirmed(self) -> bool:
+        """True if its submission was interrupted, and Slurm has not shown its job."""
+        return self.job_id == NO_JOB and self.waits_for is None and is_in_slurm(self.launcher)
+
+    @property
     def has_own_job(self) -> bool:
         """True if its Slurm job runs nothing else."""
         kind = kind_of(self.launcher)
-        return kind is not None and kind.job_per_run
+        return self.job_id != NO_JOB and kind is not None and kind.job_per_run
 
     @property
     def waits_in_pilot(self) -> bool:
@@ -74,6 +114,75 @@ def is_in_slurm(launcher: str | None) -> bool:
     return kind is not None and kind.in_slurm
 
 
+def tasks_of(job_id: str) -> list[str]:
+    """Return the job ids in Slurm's notation: 12, 12_3, or 12_[0,2-5%4] for several tasks."""
+    match = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", job_id)
+    if match is None:
+        return [job_id]
+    tasks: list[str] = []
+    for part in match[2].split(","):
+        first, _, last = part.partition("-")
+        tasks += [f"{match[1]}_{task}" for task in range(int(first), int(last or first) + 1)]
+    return tasks
+
+
+def in_brackets(job_ids: Iterable[str]) -> list[str]:
+    """Return job ids in Slurm's short notation, one of each array: 12_[0-3,7], 13."""
+    tasks: dict[str, list[int]] = {}
+    for job_id in job_ids:
+        array, _, task = job_id.partition("_")
+        tasks.setdefault(array, []).extend([int(task)] if task else [])
+    return [f"{array}_{spans(sorted(numbers))}" if numbers else array for array, numbers in tasks.items()]
+
+
+def spans(numbers: list[int]) -> str:
+    """Return sorted task numbers in Slurm's notation: 3, [0-3,7]."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    parts = []
+    # Consecutive numbers have the same distance from their place.
+    for _, group in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
+        _, *consecutive = zip(*group, strict=True)
+        first, last = consecutive[0][0], consecutive[0][-1]
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    return f"[{','.join(parts)}]"
+
+
+def intents(sweep: SweepDir) -> list[Intent]:
+    """Return the intents of the ledger that are neither void nor completely on record."""
+    found: dict[str, Intent] = {}
+    for record in read_events(sweep.submissions):
+        intent = found.get(record.get("mark", ""))
+        match record["event"]:
+            case "intended":
+                found[record["mark"]] = intent_of(record)
+            case "void":
+                found.pop(record["mark"], None)
+            case "submitted" | "stage_submitted" if intent is not None:
+                intent.recorded += 1
+                intent.job_id = record["job_id"].partition("_")[0]
+            case "cancelled" if intent is not None:
+                intent.cancelled = True
+    return [intent for intent in found.values() if intent.recorded < len(intent.tasks)]
+
+
+def intent_of(record: Mapping[str, Any]) -> Intent:
+    """Return the intent of a record of the ledger."""
+    return Intent(record["mark"], record["time"], record["launcher"], record["host"], record["tasks"], record["array"])
+
+
+def entries(sweep: SweepDir) -> Iterator[dict[str, Any]]:
+    """Yield the events of the ledger, an intent that is not void as submissions without a job."""
+    events = list(read_events(sweep.submissions))
+    void = {event["mark"] for event in events if event["event"] == "void"}
+    for event in events:
+        if event["event"] == "intended" and event["mark"] not in void:
+            intent = intent_of(event)
+            yield from intent.records([NO_JOB] * len(intent.tasks))
+        else:
+            yield event
+
+
 def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
     """Return the latest submission of each run, by run name."""
     latest = submissions_on_record(sweep)
@@ -87,7 +196,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
     """Return the latest submission of each run in the ledger, by run name."""
     latest: dict[str, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
-    for record in read_events(sweep.submissions):
+    for record in entries(sweep):
         match record["event"]:
             case "submitted":
                 latest[record["run"]] = Submission(
@@ -120,8 +229,10 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
             case "ended":
                 latest[record["run"]].ended = True
             case "cancelled":
-                of_run = [each for each in latest.values() if each.run == record.get("run")]
-                for submission in of_job[str(record["job_id"])] if "job_id" in record else of_run:
+                runs = {record.get("run"), *record.get("runs", ())}
+                of_runs = [each for each in latest.values() if each.run in runs]
+                of_jobs = [each for job_id in tasks_of(str(record.get("job_id", ""))) for each in of_job[job_id]]
+                for submission in [*of_runs, *of_jobs]:
                     submission.cancelled = True
                     submission.waits_for = None
     return latest

@@ -303,8 +303,8 @@ def test_a_refusal_in_the_middle_takes_back_what_was_submitted_before(
     (tmp_path / "bin").mkdir()
     real = shutil.which("sbatch")
     (tmp_path / "bin/sbatch").write_text(
-        f'#!/bin/bash\nscript=$(cat)\nif [ "$1" != --test-only ] && grep -q nodes=2 <<< "$script"; then\n'
-        f'    echo "sbatch: error: site says no" >&2; exit 1\nfi\nexec {real} "$@" <<< "$script"\n'
+        f'#!/bin/bash\nif [ "$1" != --test-only ] && grep -q nodes=2 "${{@: -1}}"; then\n'
+        f'    echo "sbatch: error: site says no" >&2; exit 1\nfi\nexec {real} "$@"\n'
     )
     (tmp_path / "bin/sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
@@ -322,8 +322,7 @@ def test_what_slurm_does_not_take_back_stays_on_record(
     (tmp_path / "bin").mkdir()
     real = shutil.which("sbatch")
     (tmp_path / "bin/sbatch").write_text(
-        '#!/bin/bash\nscript=$(cat)\nif [ "$1" != --test-only ] && grep -q nodes=2 <<< "$script"; then exit 1; fi\n'
-        f'exec {real} "$@" <<< "$script"\n'
+        f'#!/bin/bash\nif [ "$1" != --test-only ] && grep -q nodes=2 "${{@: -1}}"; then exit 1; fi\nexec {real} "$@"\n'
     )
     (tmp_path / "bin/scancel").write_text('#!/bin/bash\necho "scancel: error: controller is down" >&2; exit 1\n')
     for name in ("sbatch", "scancel"):

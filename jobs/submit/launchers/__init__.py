@@ -1,7 +1,7 @@
 """One file a launcher: what it checks, previews, launches, asks the scheduler and cancels.
 
     launcher       the protocol that all of them implement
-    slurm          job arrays through submitit, between the stages around training
+    slurm          job arrays, between the stages around training
     pilot          one Slurm job in which the runs take turns
     local          processes on this machine
     script         job.sbatch in each run directory, for a person to submit

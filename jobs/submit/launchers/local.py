@@ -18,13 +18,15 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import stages_of
 from jobs.plan.table import duration
+from jobs.rundir import append_record, now
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
 from jobs.submit.batch_script import code_environment
 from jobs.submit.environment import clean_environment
+from jobs.submit.intents import run_task
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
-from jobs.submit.ledger import record_submission, uninterrupted
+from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
 
 # A rank may need this long to reach its next step boundary; then it is killed.
@@ -57,8 +59,8 @@ class Local(Launcher):
     def launch(self, what: Launch) -> list[str]:
         """Start the queue in a session of its own."""
         sweep = what.sweep
-        directories = [directory for _, directory in what.runs]
-        queued = [*directories, *(each.directory for each in what.unevaluated)]
+        queued = [*what.runs, *((each.run, each.directory) for each in what.unevaluated)]
+        tasks = [*(run_task(directory) for _, directory in what.runs), *stages.local_tasks(sweep, queued)]
         with uninterrupted(), (sweep.logs / "queue.log").open("a") as log:
             queue = subprocess.Popen(
                 [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
@@ -66,15 +68,15 @@ class Local(Launcher):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=clean_environment(code_environment(queued[0].code.resolve())),
+                env=clean_environment(code_environment(queued[0][1].code.resolve())),
                 text=True,
             )
-            started = psutil.Process(queue.pid).create_time()
-            for directory in directories:
-                record_submission(sweep, directory, "local", str(queue.pid), process_started=started)
-            stages.record_local(sweep, queued, str(queue.pid), started)
+            process = {"job_id": str(queue.pid), "process_started": psutil.Process(queue.pid).create_time()}
+            common = {"time": now(), "launcher": "local", "host": socket.gethostname(), **process}
+            append_record(sweep.submissions, *(common | task for task in tasks))
+            # Without this text, which a shell that dies does not send, the queue ends and starts nothing.
             assert queue.stdin is not None
-            queue.stdin.write(json.dumps([directory.name for directory in queued]))
+            queue.stdin.write(json.dumps([directory.name for _, directory in queued]))
             queue.stdin.close()
         return [f"started {counted(len(queued))} on this machine, one after the other (process {queue.pid})"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 
 from jobs.errors import SubmitError
 from jobs.plan.cost import checkpoint_bytes
@@ -23,10 +24,10 @@ from jobs.submit.batch_script import (
     resources,
     srun_arguments,
 )
+from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
-from jobs.submit.ledger import record_submission, uninterrupted
 from jobs.submit.submissions import Submission
 
 
@@ -57,7 +58,7 @@ class Pilot(Slurm):
         return [
             line
             for group in jobs_of(what.runs)
-            for line in (f"--- pilot of {counted(len(group))}", job_script(what.sweep, group))
+            for line in (f"--- pilot of {counted(len(group))}", job_script(what.sweep, group, what.sweep.path.name))
         ]
 
     def launch(self, what: Launch) -> list[str]:
@@ -67,18 +68,18 @@ class Pilot(Slurm):
         submitted: list[str] = []
         for group in jobs_of(what.runs):
             pilot = whole([run for run, _ in group])
-            script = job_script(sweep, group)
+            tasks = [run_task(directory, nodes=run.nodes) for run, directory in group]
             try:
-                with uninterrupted():
-                    submitted.append(slurm_commands.submit_script(script))
-                    for run, directory in group:
-                        record_submission(sweep, directory, "pilot", submitted[-1], nodes=run.nodes)
+                with slurm_commands.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
+                    job_ids = submit_marked(
+                        sweep, "pilot", str(pilot.sweep), tasks, partial(job_script, sweep, group), array=False
+                    )
+            except slurm_commands.NoAnswerError:
+                raise
             except (SubmitError, OSError) as error:
                 cancel_submitted(sweep, submitted, because=error)
-                described = f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"
-                raise SubmitError(
-                    f"sbatch refuses {described}: {error}. Nothing of this submission is left in the queue."
-                ) from error
+                raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
+            submitted.append(job_ids[0])
             lines.append(
                 f"submitted {counted(len(group))} as pilot {submitted[-1]}: "
                 f"{pilot.nodes} nodes for {duration(pilot.wall_time_min)} at most"
@@ -132,19 +133,20 @@ def whole(runs: list[Run]) -> Run:
     )
 
 
-def job_script(sweep: SweepDir, runs: Runs) -> str:
-    """Return the batch script of the job that these runs share."""
+def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
+    """Return the batch script of the job of this name that these runs share."""
     run, directory = runs[0]
     code = directory.code.resolve()
     asked = resources(whole([run for run, _ in runs]), code)
     # The pilot gets the warning before the time limit, and forwards it. A lost node ends only the steps on it.
     signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}
     asked |= {
+        "job_name": name,
         "setup": [*environment_lines(run, code), STARTED_LINE, permissions_line(run)],
         "use_srun": False,
         "additional_parameters": asked["additional_parameters"] | signal,
     }
-    pilot = [sys.executable, "-m", "jobs.submit.pilot", str(sweep.path), str(len(runs))]
+    pilot = [sys.executable, "-m", "jobs.submit.pilot", str(sweep.path)]
     # exec: a shell that waits for its child would not handle the warning.
     return batch_script(f"exec {shlex.join(pilot)}", sweep.logs, asked)
 

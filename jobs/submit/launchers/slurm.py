@@ -1,25 +1,27 @@
-"""launcher=slurm: job arrays through submitit, between the stages around training."""
+"""launcher=slurm: job arrays, between the stages around training."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 
-from jobs import run as entry
 from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
-from jobs.rundir import RunDir, SweepDir, append_record, now
+from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import slurm_commands, stages
-from jobs.submit.batch_script import resources, script_text, starting_after, submit_calls
+from jobs.submit.batch_script import rank_python, resources, script_text, starting_after, task_script
+from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
-from jobs.submit.ledger import record_submission, record_waiting, uninterrupted
-from jobs.submit.submissions import Submission
+from jobs.submit.ledger import record_cancelled, record_waiting
+from jobs.submit.submissions import Submission, in_brackets
+
+UNCONFIRMED = JobState(UNKNOWN, "its submission was interrupted, and Slurm has not shown its job yet")
 
 
 class Slurm(Launcher):
-    """Submits through submitit: one job array for all runs with equal resources, between the stages around them."""
+    """Submits one job array for all runs with equal resources, between the stages around them."""
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError if no Slurm answers here, or a partition can never run one of the runs or stages."""
@@ -58,19 +60,14 @@ class Slurm(Launcher):
         submitted: list[str] = []
         left: list[tuple[RunDir, str]] = []
         try:
-            with uninterrupted():
-                chain.prepare()
+            chain.prepare()
             for group in groups:
-                with uninterrupted():
-                    job_ids, limit = submit_what_fits(sweep, group, chain)
-                    submitted += job_ids
-                    for (_, directory), job_id in zip(group, job_ids, strict=False):
-                        record_submission(sweep, directory, "slurm", job_id, **chain.on_record)
-                    if job_ids:
-                        chain.evaluate(group[: len(job_ids)], job_ids)
+                job_ids, limit = submit_what_fits(sweep, group, chain)
+                submitted += job_ids
+                if job_ids:
+                    chain.evaluate(group[: len(job_ids)], job_ids)
                 left += [(directory, limit) for _, directory in group[len(job_ids) :]]
-            with uninterrupted():
-                chain.finish()
+            chain.finish()
             newly = record_waiting(sweep, left)
         except slurm_commands.QueueFullError as full:
             cancel_submitted(sweep, [*chain.submitted, *submitted], because=full)
@@ -79,13 +76,16 @@ class Slurm(Launcher):
                 "all: none of it is left in the queue. Submit fewer points, wait until jobs have ended, or set "
                 "stages=train."
             ) from full
+        except slurm_commands.NoAnswerError:
+            # Its job may exist, so nothing is taken back.
+            raise
         except (SubmitError, OSError) as error:
             cancel_submitted(sweep, [*chain.submitted, *submitted], because=error)
             raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
         if submitted:
             in_arrays = f" in {len(groups)} job arrays" if 1 < len(groups) < len(what.runs) else ""
-            lines.append(f"submitted {counted(len(submitted))}{in_arrays}: {compressed(submitted)}")
-        lines += [f"submitted stage {name}: {compressed(ids)}" for name, ids in chain.jobs.items()]
+            lines.append(f"submitted {counted(len(submitted))}{in_arrays}: {', '.join(in_brackets(submitted))}")
+        lines += [f"submitted stage {name}: {', '.join(in_brackets(ids))}" for name, ids in chain.jobs.items()]
         if newly:
             lines.append(
                 f"{counted(len(left))} wait in the backlog of the sweep: Slurm accepts no more of your jobs now "
@@ -95,14 +95,15 @@ class Slurm(Launcher):
         return lines
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
-        """Return the state of each submission whose job is in the queue: one squeue for all."""
+        """Return the state of each submission whose job is in the queue, or may be: one squeue for all."""
+        unconfirmed = {each.run: UNCONFIRMED for each in submissions if each.is_unconfirmed}
         asked = [each for each in submissions if each.in_slurm and not each.ended]
         try:
             queue = slurm_commands.queue() if asked else {}
         except SubmitError as error:
             unknown = JobState(UNKNOWN, f"Slurm does not answer here: {error}")
-            return dict.fromkeys((each.run for each in asked), unknown)
-        return {each.run: queue[each.job_id] for each in asked if each.job_id in queue}
+            return unconfirmed | dict.fromkeys((each.run for each in asked), unknown)
+        return unconfirmed | {each.run: queue[each.job_id] for each in asked if each.job_id in queue}
 
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return how each submission that is not in the queue ended, from accounting: one sacct for all."""
@@ -112,7 +113,7 @@ class Slurm(Launcher):
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """Run scancel."""
-        slurm_commands.cancel(sorted(job_ids))
+        slurm_commands.cancel(job_ids)
 
 
 def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
@@ -170,7 +171,7 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
     if chain.names and taken < len(group):
         raise slurm_commands.QueueFullError(limit)
     try:
-        return (submit_array(sweep, group[:taken], chain.prepared_by) if taken else []), limit
+        return (submit_array(sweep, group[:taken], chain) if taken else []), limit
     except slurm_commands.QueueFullError as full:
         if chain.names:
             raise
@@ -178,16 +179,19 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
         return [], str(full)
 
 
-def submit_array(sweep: SweepDir, group: Runs, after: str | None) -> list[str]:
-    """Run one sbatch for the group, with this dependency; return its job ids."""
+def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]:
+    """Run one sbatch for the group, after the stage that prepares its data; return its job ids."""
     run, directory = group[0]
-    parameters = starting_after(resources(run, directory.code.resolve()), after)
-    try:
-        return submit_calls(run, sweep, parameters, [(entry.submitted, str(directory.path)) for _, directory in group])
-    except slurm_commands.QueueFullError:
-        raise
-    except SubmitError as error:
-        raise SubmitError(f"sbatch refused {described(group)}: {error}.") from error
+    directories = [directory for _, directory in group]
+    parameters = starting_after(resources(run, directory.code.resolve()), chain.prepared_by)
+    command = f"{rank_python(run)} -u -m jobs.run"
+
+    def script(mark: str) -> str:
+        return task_script(command, directories, sweep.logs, parameters | {"job_name": mark})
+
+    tasks = [run_task(each, **chain.on_record) for each in directories]
+    with slurm_commands.refusals_of(described(group)):
+        return submit_marked(sweep, "slurm", parameters["job_name"], tasks, script, array=len(tasks) > 1)
 
 
 def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception) -> None:
@@ -197,18 +201,9 @@ def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception)
     except SubmitError as error:
         raise SubmitError(
             f"{because} The jobs submitted before could not be cancelled ({error}). They are on record: run "
-            f"`slurmscale cancel {sweep.quoted}`, or scancel {' '.join(job_ids)}."
+            f"`slurmscale cancel {sweep.quoted}`, or scancel {' '.join(in_brackets(job_ids))}."
         ) from error
-    for job_id in job_ids:
-        append_record(sweep.submissions, {"time": now(), "event": "cancelled", "job_id": job_id})
-
-
-def compressed(job_ids: list[str]) -> str:
-    """Return job ids in Slurm's short form: 12_[0-3], 13."""
-    counts: dict[str, int] = {}
-    for job_id in job_ids:
-        counts[job_id.split("_")[0]] = counts.get(job_id.split("_")[0], 0) + 1
-    return ", ".join(f"{main}_[0-{count - 1}]" if count > 1 else main for main, count in counts.items())
+    record_cancelled(sweep, job_ids)
 
 
 LAUNCHER = Slurm()

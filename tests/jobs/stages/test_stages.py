@@ -248,8 +248,8 @@ class TestOnSlurm:
         real = shutil.which("sbatch")
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin/sbatch").write_text(
-            f'#!/bin/bash\nscript=$(cat)\nif [ "$1" != --test-only ] && grep -q job-name=s-report <<< "$script"; then\n'
-            f'    echo "sbatch: error: site says no" >&2; exit 1\nfi\nexec {real} "$@" <<< "$script"\n'
+            f'#!/bin/bash\nif [ "$1" != --test-only ] && grep -q job-name=s-report "${{@: -1}}"; then\n'
+            f'    echo "sbatch: error: site says no" >&2; exit 1\nfi\nexec {real} "$@"\n'
         )
         (tmp_path / "bin/sbatch").chmod(0o755)
         with monkeypatch.context() as patch:

@@ -106,7 +106,7 @@ def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_pat
     assert main(["submit", *points]) == 0
     directory = SweepDir(tmp_path / "s").run("r")
     run = load_run(directory.config)
-    text = job_script(SweepDir(tmp_path / "s"), [(run, directory)])
+    text = job_script(SweepDir(tmp_path / "s"), [(run, directory)], "s")
     for option in ("nodes=4", "ntasks-per-node=8", "gpus-per-node=8", "cpus-per-task=4", "exclusive", "time=20",
                    "signal=B:USR2@90", "no-kill"):  # fmt: skip
         assert f"#SBATCH --{option}\n" in text

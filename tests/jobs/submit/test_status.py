@@ -15,8 +15,8 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.commands import SLURM_POLL_S
-from jobs.submit.slurm_commands import tasks_of
 from jobs.submit.states import END_GRACE_S, RunState, State, states
+from jobs.submit.submissions import tasks_of
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started
 from tests.support.paths import ROOT
 from tests.support.readme_text import README

@@ -1,0 +1,121 @@
+"""Submissions that no interruption loses: the ledger names a job before sbatch is called.
+
+    intended (mark, tasks)  --sbatch --job-name=MARK-->  submitted, a record per task
+
+If the shell dies in between, the next command on the sweep looks for the job by its name: it is adopted if Slurm has
+it, and void once it can no longer appear. Until then its runs are unconfirmed and are not submitted again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import SubmitError
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
+from jobs.submit import slurm_commands
+from jobs.submit.ledger import record_cancelled, uninterrupted
+from jobs.submit.submissions import Intent, intents
+
+# sbatch ends after COMMAND_TIMEOUT_S, also if its caller was killed; a busy slurmctld may show the job later.
+VOID_AFTER_S = 3 * slurm_commands.COMMAND_TIMEOUT_S
+
+
+def run_task(directory: RunDir, **more: float | str) -> dict[str, Any]:
+    """Return the ledger's record of a run, without job and launcher."""
+    return {"event": "submitted", "run": directory.name, "events_before": events_in(directory.status), **more}
+
+
+def stage_task(sweep: SweepDir, stage: str, directory: RunDir | None, **more: float) -> dict[str, Any]:
+    """Return the ledger's record of a stage, of a run or of the whole sweep, without job and launcher."""
+    whose = {} if directory is None else {"run": directory.name}
+    before = events_in(sweep.stages if directory is None else directory.status)
+    return {"event": "stage_submitted", "stage": stage, **whose, "events_before": before, **more}
+
+
+def events_in(path: Path) -> int:
+    """Return the number of events of a run or of the stages of a sweep."""
+    return sum(1 for _ in read_events(path))
+
+
+def submit_marked(
+    sweep: SweepDir, launcher: str, name: str, tasks: list[dict[str, Any]], script: Callable[[str], str], *, array: bool
+) -> list[str]:
+    """Submit the batch script of these tasks under a new job name; return their job ids, all of which are on record.
+
+    Signals that end this process take effect afterwards. Raises SubmitError if sbatch refuses the script,
+    NoAnswerError if its job may be in the queue: then it stays an intent, which `settle` looks up.
+    """
+    intent = Intent(f"{name}-{secrets.token_hex(4)}", now(), launcher, socket.gethostname(), tasks, array)
+    # A sweep may be named a/b.
+    file = sweep.logs / f"{intent.mark.rpartition('-')[2]}.sbatch"
+    file.write_text(script(intent.mark))
+    with uninterrupted():
+        append_record(sweep.submissions, {"event": "intended", **asdict(intent)})
+        try:
+            job_id = slurm_commands.submit_script(file)
+        except slurm_commands.NoAnswerError:
+            raise
+        except SubmitError:
+            append_record(sweep.submissions, event_record("void", mark=intent.mark))
+            raise
+        return record_submitted(sweep, intent, job_id)
+
+
+def record_submitted(sweep: SweepDir, intent: Intent, job_id: str) -> list[str]:
+    """Append the missing tasks of an intent to the ledger; return the job ids of all. Cancels the job if it cannot."""
+    try:
+        append_record(sweep.submissions, *intent.records(intent.ids(job_id))[intent.recorded :])
+    except OSError:
+        slurm_commands.cancel([job_id])
+        raise
+    return intent.ids(job_id)
+
+
+def settle(sweep: SweepDir) -> list[str]:
+    """Adopt or give up the jobs of interrupted submissions; the caller holds the lock. Return sentences for the user.
+
+    While Slurm does not answer, nothing is assumed.
+    """
+    unsettled = intents(sweep)
+    if not unsettled:
+        return []
+    times = {intent.mark: datetime.fromisoformat(intent.time) for intent in unsettled}
+    try:
+        jobs = slurm_commands.jobs_named(set(times), min(times.values()))
+    except SubmitError:
+        return []
+    lines = []
+    for intent in unsettled:
+        job_id = intent.job_id or jobs.get(intent.mark)
+        if job_id is not None:
+            lines.append(adopt(sweep, intent, job_id))
+        elif time.time() - times[intent.mark].timestamp() > VOID_AFTER_S:
+            append_record(sweep.submissions, event_record("void", mark=intent.mark))
+            lines.append(f"{intent.mark} never reached Slurm: its submission was interrupted")
+    return lines
+
+
+def adopt(sweep: SweepDir, intent: Intent, job_id: str) -> str:
+    """Record the job of an interrupted submission; end it if its runs were cancelled meanwhile."""
+    if intent.cancelled:
+        slurm_commands.cancel([job_id])
+    job_ids = record_submitted(sweep, intent, job_id)
+    append_record(sweep.submissions, event_record("adopted", mark=intent.mark, job_id=job_id))
+    if intent.cancelled:
+        record_cancelled(sweep, job_ids)
+    return f"adopted job {job_id}, whose submission was interrupted"
+
+
+def adopt_own(sweep: SweepDir, job_id: str) -> None:
+    """Adopt the job that runs this process, if its record is missing; the caller holds the lock."""
+    for intent in intents(sweep):
+        if intent.mark == os.environ.get("SLURM_JOB_NAME"):
+            adopt(sweep, intent, job_id.partition("_")[0])
