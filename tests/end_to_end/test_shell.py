@@ -42,8 +42,8 @@ def queue(field: str) -> list[str]:
     ).stdout.split()
 
 
-def said(*arguments: str, code: int = 0, **env: str) -> str:
-    done = run_cli(*arguments, **env)
+def output_of(*arguments: str, code: int = 0, env: dict[str, str] | None = None) -> str:
+    done = run_cli(*arguments, cwd=None, **(env or {}))
     printed = done.stdout + done.stderr
     assert done.returncode == code, printed
     return printed
@@ -52,11 +52,11 @@ def said(*arguments: str, code: int = 0, **env: str) -> str:
 @pytest.mark.slow
 def test_a_run_keeps_its_ranks_and_memory_whatever_shell_submits_it(tmp_path: Path) -> None:
     two = [ON_SLURM, *small(tmp_path), "nodes=2", "cluster.memory_gb_per_node=1", "name=r"]
-    printed = said("submit", "--wait", *two, **TORCHRUN, **JOB, **FORMATS, **OPTIONS)
+    printed = output_of("submit", "--wait", *two, env={**TORCHRUN, **JOB, **FORMATS, **OPTIONS})
     (started,) = events(SweepDir(tmp_path / "s").run("r"), "started")
     assert (started["ranks"], started["restart"]) == (2, 0)
     assert "not used: SBATCH_ARRAY_INX, SBATCH_EXPORT, SBATCH_JOB_NAME, SBATCH_NO_REQUEUE of this shell" in printed
-    assert "1 run: 1 finished" in said("status", str(tmp_path / "s"), **FORMATS, **JOB)
+    assert "1 run: 1 finished" in output_of("status", str(tmp_path / "s"), env={**FORMATS, **JOB})
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_a_run_keeps_its_ranks_and_memory_whatever_shell_submits_it(tmp_path: Pa
 )
 def test_a_script_submitted_by_hand_keeps_its_ranks_and_memory(by_hand: str, export: str, tmp_path: Path) -> None:
     two = [*small(tmp_path), "nodes=2", "name=r"]
-    said("submit", "launcher=script", ON_SLURM, *two, "cluster.memory_gb_per_node=1")
+    output_of("submit", "launcher=script", ON_SLURM, *two, "cluster.memory_gb_per_node=1")
     run = SweepDir(tmp_path / "s").run("r")
     script = [str(run.batch_script)]
     if by_hand == "train.sbatch":
@@ -87,17 +87,17 @@ def test_a_script_submitted_by_hand_keeps_its_ranks_and_memory(by_hand: str, exp
 
 @pytest.mark.slow
 def test_ranks_of_this_machine_do_not_take_those_of_a_torchrun_shell(tmp_path: Path) -> None:
-    said("submit", "--wait", *small(tmp_path), "ranks_per_node=2", "name=r", **TORCHRUN, **JOB)
+    output_of("submit", "--wait", *small(tmp_path), "ranks_per_node=2", "name=r", env={**TORCHRUN, **JOB})
     (started,) = events(SweepDir(tmp_path / "s").run("r"), "started")
     assert started["ranks"] == 2
 
 
 def test_a_waiting_run_is_queued_in_every_format_and_is_not_submitted_again(tmp_path: Path) -> None:
-    said("submit", ON_SLURM, *small(tmp_path), "cluster.sbatch={begin: now+1hour}", "nodes=2", **FORMATS)
-    assert "1 run: 1 queued" in said("status", str(tmp_path / "s"), **FORMATS)
-    assert "0 to resume" in said("resume", str(tmp_path / "s"), **FORMATS)
+    output_of("submit", ON_SLURM, *small(tmp_path), "cluster.sbatch={begin: now+1hour}", "nodes=2", env=FORMATS)
+    assert "1 run: 1 queued" in output_of("status", str(tmp_path / "s"), env=FORMATS)
+    assert "0 to resume" in output_of("resume", str(tmp_path / "s"), env=FORMATS)
     assert len(queue("%i")) == 1
-    said("cancel", str(tmp_path / "s"), **FORMATS)
+    output_of("cancel", str(tmp_path / "s"), env=FORMATS)
     wait_until(lambda: not queue("%i"))
 
 
@@ -107,7 +107,7 @@ def test_a_waiting_run_is_queued_in_every_format_and_is_not_submitted_again(tmp_
 def test_an_option_in_the_shell_sets_a_key_that_is_not_set(tmp_path: Path) -> None:
     shell = {"SBATCH_ACCOUNT": "research", "SBATCH_PARTITION": "spare", "SBATCH_GRES": "gpu:8"}
     later = "cluster.sbatch={begin: now+1hour}"
-    printed = said("submit", ON_SLURM, *small(tmp_path), later, "name=r", **shell)
+    printed = output_of("submit", ON_SLURM, *small(tmp_path), later, "name=r", env=shell)
     assert "SBATCH_ACCOUNT=research of this shell is used as cluster.account\n" in printed
     assert "not used: SBATCH_GRES of this shell" in printed
     cluster = load_run(SweepDir(tmp_path / "s").run("r").config).cluster
@@ -117,7 +117,7 @@ def test_an_option_in_the_shell_sets_a_key_that_is_not_set(tmp_path: Path) -> No
 
 def test_an_option_in_the_shell_that_contradicts_a_key_is_refused(tmp_path: Path) -> None:
     given = [ON_SLURM, *small(tmp_path), "cluster.partition=gpu"]
-    printed = said("submit", *given, code=2, SBATCH_PARTITION="spare", SBATCH_TIMELIMIT="60")
+    printed = output_of("submit", *given, code=2, env={"SBATCH_PARTITION": "spare", "SBATCH_TIMELIMIT": "60"})
     assert (
         "SBATCH_PARTITION=spare of this shell contradicts cluster.partition=gpu. Run `unset SBATCH_PARTITION`"
         in printed
@@ -134,10 +134,12 @@ def test_runs_wait_for_drained_nodes_and_those_that_can_never_run_are_refused(tm
     nodes = "nodename=node[01-04]"
     subprocess.run(["scontrol", "update", nodes, "state=drain", "reason=test"], check=True)
     try:
-        printed = said("submit", "-m", ON_SLURM, *small(tmp_path), "nodes=1,4")
+        printed = output_of("submit", "-m", ON_SLURM, *small(tmp_path), "nodes=1,4")
         assert "expected start not known while node[01-04] accept no jobs: tiny-ddp-n4x1" in printed
         assert len(queue("%i")) == 2
-        too_much = said("submit", ON_SLURM, *small(tmp_path), "cluster.memory_gb_per_node=999", "name=never", code=2)
+        too_much = output_of(
+            "submit", ON_SLURM, *small(tmp_path), "cluster.memory_gb_per_node=999", "name=never", code=2
+        )
         assert "Memory specification can not be satisfied" in too_much
         assert len(queue("%i")) == 2
         assert not (tmp_path / "s/never").exists()
@@ -148,10 +150,12 @@ def test_runs_wait_for_drained_nodes_and_those_that_can_never_run_are_refused(tm
 
 def test_a_list_of_partitions_is_refused_only_if_none_can_run_the_job(tmp_path: Path) -> None:
     later = "cluster.sbatch={begin: now+1hour}"
-    said("submit", ON_SLURM, *small(tmp_path), "nodes=2", "cluster.partition='debug,gpu'", later)
+    output_of("submit", ON_SLURM, *small(tmp_path), "nodes=2", "cluster.partition='debug,gpu'", later)
     (partitions,) = queue("%P")
     assert set(partitions.split(",")) == {"debug", "gpu"}
-    printed = said("submit", ON_SLURM, *small(tmp_path), "nodes=5", "cluster.partition='debug,gpu'", "name=n", code=2)
+    printed = output_of(
+        "submit", ON_SLURM, *small(tmp_path), "nodes=5", "cluster.partition='debug,gpu'", "name=n", code=2
+    )
     assert "nodes=5, but partition debug gives a job at most 1" in printed
 
 
@@ -163,7 +167,7 @@ def test_job_ids_are_found_among_the_lines_of_a_wrapper_of_sbatch(tmp_path: Path
     (tmp_path / "sbatch").chmod(0o755)
     later = "cluster.sbatch={begin: now+1hour}"
     path = f"{tmp_path}:{os.environ['PATH']}"
-    said("submit", "-m", ON_SLURM, *small(tmp_path), "nodes=1,2", "repeat=1,2", later, PATH=path)
+    output_of("submit", "-m", ON_SLURM, *small(tmp_path), "nodes=1,2", "repeat=1,2", later, env={"PATH": path})
     recorded = [each.job_id for each in latest_submissions(SweepDir(tmp_path / "s")).values()]
     assert sorted(recorded) == sorted(queue("%i"))
 
@@ -182,9 +186,9 @@ def test_a_site_without_arrays_gets_single_jobs(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     given = ["-m", ON_SLURM, *small(tmp_path), "repeat=1,2", "cluster.sbatch={begin: now+1hour}"]
-    refused = said("submit", *given, "launcher.max_running=1", code=2, PATH=path)
+    refused = output_of("submit", *given, "launcher.max_running=1", code=2, env={"PATH": path})
     assert "launcher.max_running needs job arrays, which this Slurm does not have" in refused
-    said("submit", *given, PATH=path)
+    output_of("submit", *given, env={"PATH": path})
     assert all(job_id.isdigit() for job_id in queue("%i"))
     assert len(queue("%i")) == 2
 
@@ -192,9 +196,9 @@ def test_a_site_without_arrays_gets_single_jobs(tmp_path: Path) -> None:
 def test_gpus_have_one_line_with_their_type(tmp_path: Path) -> None:
     gpus = ["cluster.gpus=true", "cluster.gpu_type=a100", "cluster.ranks_per_node=4", "ranks_per_node=4"]
     given = [ON_SLURM, *small(tmp_path), *gpus]
-    said("submit", "launcher=script", *given, "name=r")
+    output_of("submit", "launcher=script", *given, "name=r")
     script = SweepDir(tmp_path / "s").run("r").batch_script.read_text()
     assert script.count("#SBATCH --gpus") == 1
     assert "#SBATCH --gpus-per-node=a100:4\n" in script
     for option in ("gres: 'gpu:a100:4'", "gpus-per-task: 1"):
-        assert "cluster.gpu_type=NAME" in said("submit", *given, f"cluster.sbatch={{{option}}}", code=2)
+        assert "cluster.gpu_type=NAME" in output_of("submit", *given, f"cluster.sbatch={{{option}}}", code=2)
