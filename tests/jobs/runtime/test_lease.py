@@ -17,13 +17,13 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from jobs.cli import main
 from jobs.errors import CheckpointError
 from jobs.lease import Lease, successor
 from jobs.ranks import Rank, free_port
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.runtime.checkpoint_directory import complete, take_over, written_aside
-from tests.support.real_run import SMALL, events, make_run, printed, steps, train
+from tests.support.cli import run_cli, small
+from tests.support.real_run import events, make_run, printed, steps, train
 from tests.support.waiting import limit_s, wait_until
 
 FIRST = Rank(0, 1, 0, "127.0.0.1", 1)
@@ -130,8 +130,9 @@ def take(where: Path) -> None:
 
 @pytest.mark.slow
 def test_a_local_queue_leaves_a_run_to_the_person_who_started_it_by_hand(tmp_path: Path) -> None:
-    assert main(["submit", *SMALL, "job.steps=1000000", "job.checkpoint_every_steps=20", "ranks_per_node=1",
-                 f"runs_dir={tmp_path}", "sweep=s", "name=r", f"data.cache_dir={tmp_path}/cache"]) == 0  # fmt: skip
+    endless = ["job.steps=1000000", "job.checkpoint_every_steps=20", "ranks_per_node=1"]
+    submitted = run_cli("submit", *small(tmp_path), *endless, "name=r")
+    assert submitted.returncode == 0, submitted.stderr
     sweep = SweepDir(tmp_path / "s")
     run = sweep.run("r")
     wait_until(lambda: events(run, "checkpoint"))
