@@ -89,7 +89,8 @@ class Submission:
     @property
     def is_unconfirmed(self) -> bool:
         """True if its submission was interrupted, and Slurm has not shown its job."""
-        return self.job_id == NO_JOB and self.waits_for is None and is_in_slurm(self.launcher)
+        in_backlog = self.waits_for is not None or self.cancelled
+        return self.job_id == NO_JOB and not in_backlog and is_in_slurm(self.launcher)
 
     @property
     def has_own_job(self) -> bool:

@@ -24,6 +24,7 @@ from tests.support.paths import ROOT
 from tests.support.slurm.cluster import SlurmCluster
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+AROUND_SBATCH_S = 0.2
 RUNS = ["nodes=1,2", "repeat=1,2", "data=random", "job.steps=4", "job.micro_batch_size=1"]
 
 
@@ -48,12 +49,21 @@ def queued(name: str) -> Counter[str]:
 
 
 def kill_at_random(where: Path, kills: int, longest_s: float, chosen: random.Random) -> Counter[str]:
-    """Submit sweeps and kill each process, or its whole group, at a random moment; return the number by signal."""
+    """Submit sweeps and kill each process, or its whole group, at a random moment; return the number by signal.
+
+    Two of three are killed within `AROUND_SBATCH_S` after the first script of sbatch was written.
+    """
     done: Counter[str] = Counter()
     for number in range(kills):
         shell = submit(where, f"sweep{number}")
         number_of_signal = chosen.choice(SIGNALS)
-        time.sleep(chosen.uniform(0, longest_s))
+        logs = SweepDir(where / f"sweep{number}").logs
+        if chosen.random() < 2 / 3:
+            while shell.poll() is None and not any(logs.glob("*.sbatch")):
+                time.sleep(0.001)
+            time.sleep(chosen.uniform(0, AROUND_SBATCH_S))
+        else:
+            time.sleep(chosen.uniform(0, longest_s))
         (os.killpg if chosen.random() < 0.5 else os.kill)(shell.pid, number_of_signal)
         shell.wait()
         done[number_of_signal.name] += 1

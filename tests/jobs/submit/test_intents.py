@@ -151,6 +151,7 @@ def test_a_signal_between_sbatch_and_the_ledger_takes_effect_after_the_record(
 # --- cancel --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_cancel_that_slurm_did_not_get_is_not_on_record(
     slurm: SlurmCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

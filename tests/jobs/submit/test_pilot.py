@@ -92,7 +92,7 @@ def test_a_pilot_that_its_partition_can_never_run_is_refused_and_not_queued(
     assert main(["submit", *a_pilot(tmp_path, minutes=600)]) == 2
     assert "launcher.pilot_wall_time_min=600, but partition gpu allows 120" in printed(capsys)
     assert main(["submit", *a_pilot(tmp_path, "cluster.constraint=nosuch")]) == 2
-    assert "sbatch refuses a pilot of 4 nodes for 1 run: " in printed(capsys)
+    assert "sbatch refused a pilot of 4 nodes for 1 run: " in printed(capsys)
     assert queue() == []
     assert not (tmp_path / "s").exists()
 
