@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,8 @@ def queue(field: str) -> list[str]:
     ).stdout.split()
 
 
-def said(*arguments: str, code: int = 0, **env: str) -> str:
-    done = run_cli(*arguments, **env)
+def said(*arguments: str, code: int = 0, shell: Mapping[str, str] = os.environ) -> str:
+    done = run_cli(*arguments, cwd=None, **shell)
     printed = done.stdout + done.stderr
     assert done.returncode == code, printed
     return printed
@@ -52,11 +53,11 @@ def said(*arguments: str, code: int = 0, **env: str) -> str:
 @pytest.mark.slow
 def test_a_run_keeps_its_ranks_and_memory_whatever_shell_submits_it(tmp_path: Path) -> None:
     two = [ON_SLURM, *small(tmp_path), "nodes=2", "cluster.memory_gb_per_node=1", "name=r"]
-    printed = said("submit", "--wait", *two, **TORCHRUN, **JOB, **FORMATS, **OPTIONS)
+    printed = said("submit", "--wait", *two, shell=TORCHRUN | JOB | FORMATS | OPTIONS)
     (started,) = events(SweepDir(tmp_path / "s").run("r"), "started")
     assert (started["ranks"], started["restart"]) == (2, 0)
     assert "not used: SBATCH_ARRAY_INX, SBATCH_EXPORT, SBATCH_JOB_NAME, SBATCH_NO_REQUEUE of this shell" in printed
-    assert "1 run: 1 finished" in said("status", str(tmp_path / "s"), **FORMATS, **JOB)
+    assert "1 run: 1 finished" in said("status", str(tmp_path / "s"), shell=FORMATS | JOB)
 
 
 @pytest.mark.slow
@@ -87,17 +88,17 @@ def test_a_script_submitted_by_hand_keeps_its_ranks_and_memory(by_hand: str, exp
 
 @pytest.mark.slow
 def test_ranks_of_this_machine_do_not_take_those_of_a_torchrun_shell(tmp_path: Path) -> None:
-    said("submit", "--wait", *small(tmp_path), "ranks_per_node=2", "name=r", **TORCHRUN, **JOB)
+    said("submit", "--wait", *small(tmp_path), "ranks_per_node=2", "name=r", shell=TORCHRUN | JOB)
     (started,) = events(SweepDir(tmp_path / "s").run("r"), "started")
     assert started["ranks"] == 2
 
 
 def test_a_waiting_run_is_queued_in_every_format_and_is_not_submitted_again(tmp_path: Path) -> None:
-    said("submit", ON_SLURM, *small(tmp_path), "cluster.sbatch={begin: now+1hour}", "nodes=2", **FORMATS)
-    assert "1 run: 1 queued" in said("status", str(tmp_path / "s"), **FORMATS)
-    assert "0 to resume" in said("resume", str(tmp_path / "s"), **FORMATS)
+    said("submit", ON_SLURM, *small(tmp_path), "cluster.sbatch={begin: now+1hour}", "nodes=2", shell=FORMATS)
+    assert "1 run: 1 queued" in said("status", str(tmp_path / "s"), shell=FORMATS)
+    assert "0 to resume" in said("resume", str(tmp_path / "s"), shell=FORMATS)
     assert len(queue("%i")) == 1
-    said("cancel", str(tmp_path / "s"), **FORMATS)
+    said("cancel", str(tmp_path / "s"), shell=FORMATS)
     wait_until(lambda: not queue("%i"))
 
 
@@ -107,7 +108,7 @@ def test_a_waiting_run_is_queued_in_every_format_and_is_not_submitted_again(tmp_
 def test_an_option_in_the_shell_sets_a_key_that_is_not_set(tmp_path: Path) -> None:
     shell = {"SBATCH_ACCOUNT": "research", "SBATCH_PARTITION": "spare", "SBATCH_GRES": "gpu:8"}
     later = "cluster.sbatch={begin: now+1hour}"
-    printed = said("submit", ON_SLURM, *small(tmp_path), later, "name=r", **shell)
+    printed = said("submit", ON_SLURM, *small(tmp_path), later, "name=r", shell=shell)
     assert "SBATCH_ACCOUNT=research of this shell is used as cluster.account\n" in printed
     assert "not used: SBATCH_GRES of this shell" in printed
     cluster = load_run(SweepDir(tmp_path / "s").run("r").config).cluster
@@ -117,7 +118,7 @@ def test_an_option_in_the_shell_sets_a_key_that_is_not_set(tmp_path: Path) -> No
 
 def test_an_option_in_the_shell_that_contradicts_a_key_is_refused(tmp_path: Path) -> None:
     given = [ON_SLURM, *small(tmp_path), "cluster.partition=gpu"]
-    printed = said("submit", *given, code=2, SBATCH_PARTITION="spare", SBATCH_TIMELIMIT="60")
+    printed = said("submit", *given, code=2, shell={"SBATCH_PARTITION": "spare", "SBATCH_TIMELIMIT": "60"})
     assert (
         "SBATCH_PARTITION=spare of this shell contradicts cluster.partition=gpu. Run `unset SBATCH_PARTITION`"
         in printed
@@ -163,7 +164,7 @@ def test_job_ids_are_found_among_the_lines_of_a_wrapper_of_sbatch(tmp_path: Path
     (tmp_path / "sbatch").chmod(0o755)
     later = "cluster.sbatch={begin: now+1hour}"
     path = f"{tmp_path}:{os.environ['PATH']}"
-    said("submit", "-m", ON_SLURM, *small(tmp_path), "nodes=1,2", "repeat=1,2", later, PATH=path)
+    said("submit", "-m", ON_SLURM, *small(tmp_path), "nodes=1,2", "repeat=1,2", later, shell={"PATH": path})
     recorded = [each.job_id for each in latest_submissions(SweepDir(tmp_path / "s")).values()]
     assert sorted(recorded) == sorted(queue("%i"))
 
@@ -182,9 +183,9 @@ def test_a_site_without_arrays_gets_single_jobs(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     given = ["-m", ON_SLURM, *small(tmp_path), "repeat=1,2", "cluster.sbatch={begin: now+1hour}"]
-    refused = said("submit", *given, "launcher.max_running=1", code=2, PATH=path)
+    refused = said("submit", *given, "launcher.max_running=1", code=2, shell={"PATH": path})
     assert "launcher.max_running needs job arrays, which this Slurm does not have" in refused
-    said("submit", *given, PATH=path)
+    said("submit", *given, shell={"PATH": path})
     assert all(job_id.isdigit() for job_id in queue("%i"))
     assert len(queue("%i")) == 2
 
