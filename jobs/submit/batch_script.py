@@ -144,7 +144,13 @@ def setup_lines(run: Run, code: Path) -> list[str]:
 
 def permissions_line(run: Run) -> str:
     """Return the shell line that ends a batch script if other users could change what it executes."""
-    return f"{shlex.join([sys.executable, '-m', 'jobs.submit.permissions', sweep_path(run)])} || exit"
+    return f"{permissions_command(run)} || exit"
+
+
+def permissions_command(run: Run) -> str:
+    """Return the shell command that fails if other users could change what a sweep executes."""
+    trusted = [] if run.cluster.trusted_group is None else [run.cluster.trusted_group]
+    return shlex.join([sys.executable, "-m", "jobs.submit.permissions", sweep_path(run), *trusted])
 
 
 def environment_lines(run: Run, code: Path) -> list[str]:
