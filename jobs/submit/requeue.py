@@ -8,7 +8,6 @@ stay.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
@@ -24,9 +23,10 @@ from submitit.helpers import clean_env
 from jobs.errors import RunDirError, SubmitError
 from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
 from jobs.ranks import hosts, node_name, slurm_job_id
-from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
+from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
+from jobs.submit.job_log import DEATH, NODE_FAILURE, printed_since_start
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has recorded it.
@@ -36,12 +36,6 @@ PATIENCE_S = 60.0
 LONGEST_PAUSE_S = 1800
 # All runs of the sweep avoid a node from its second fault on.
 FAULTS_OF_A_BAD_NODE = 2
-TAIL_BYTES = 65536
-# Message of srun for failed tasks, the first one first: "srun: error: node02: task 1: Killed", "... tasks 0-3: Exited
-# with exit code 1".
-DEATH = re.compile(r"^srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
-# Message of srun for a node that stopped answering, if the job continues without it.
-NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -186,16 +180,6 @@ def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:
         if found or time.monotonic() > deadline:
             return found[0] if found else None
         time.sleep(1)
-
-
-def printed_since_start(file: Path) -> str:
-    """Return the output of the batch script since its latest start."""
-    try:
-        with file.open("rb") as output:
-            output.seek(max(0, file.stat().st_size - TAIL_BYTES))
-            return output.read().decode(errors="replace").rpartition(BATCH_STARTED)[2]
-    except FileNotFoundError:
-        return ""
 
 
 if __name__ == "__main__":

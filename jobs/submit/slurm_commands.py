@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 import re
 import shutil
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +22,7 @@ COMMAND_TIMEOUT_S = 60
 # Accounting only adds details, so it may fail soon.
 SACCT_TIMEOUT_S = 10
 ALIVE = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"}
+HELD = {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 # Not a state of Slurm: the job is not in the queue, and accounting does not know its end.
 GONE = "GONE"
 # Not a state of Slurm: the scheduler of the job does not answer.
@@ -36,6 +39,15 @@ class JobState:
     """Reason that a pending job waits, or that the state is unknown."""
     expected_start: str | None = None
     """Expected start of a pending job, if Slurm has computed it."""
+    nodes: str | None = None
+    """Nodes of an ended start, in Slurm's notation."""
+    last_end: JobState | None = None
+    """The end of an earlier start of a job that is not over, if accounting has it."""
+
+    @property
+    def is_held(self) -> bool:
+        """True if the job waits until somebody releases it."""
+        return self.state in HELD or (self.state == "PENDING" and "held" in (self.reason or "").lower())
 
 
 class QueueFullError(SubmitError):
@@ -227,31 +239,45 @@ def accounted(job_ids: list[str]) -> dict[str, JobState]:
         return {}
     # Whole arrays: for single tasks sacct omits those that were cancelled before they started.
     arrays = sorted({job_id.partition("_")[0] for job_id in job_ids})
-    command = ("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(arrays))
-    final: dict[str, str] = {}
+    command = ("sacct", "-X", "-D", "-n", "-P", "-o", "JobID,State,NodeList", "-j", ",".join(arrays))
+    # One row per start, the latest last.
+    starts: dict[str, list[JobState]] = defaultdict(list)
     unknown = "accounting has no record of it"
     try:
         for line in ask(*command, timeout_s=SACCT_TIMEOUT_S).splitlines():
-            name, _, state = line.partition("|")
-            final |= dict.fromkeys(tasks_of(name), state.partition(" ")[0])  # "CANCELLED by 0"
+            name, state, nodes = line.split("|")
+            word, _, by = state.partition(" by ")  # "CANCELLED by 0"
+            start = JobState(word, f"by user {user_name(by)} with scancel" if by else None, nodes=nodes)
+            for task in tasks_of(name):
+                starts[task].append(start)
     except SubmitError as error:
         unknown = f"accounting does not answer: {error}"
     found = {}
-    known_arrays = {name.partition("_")[0] for name in final}
+    known_arrays = {name.partition("_")[0] for name in starts}
     for job_id in job_ids:
         array = job_id.partition("_")[0]
         # An array that is cancelled before it starts has one row without tasks.
-        ended = final.get(job_id, final.get(array))
-        if ended is None and array in known_arrays:
+        own = starts.get(job_id) or starts.get(array)
+        if own is None and array in known_arrays:
             # Accounting omits only tasks that were cancelled while they waited.
             found[job_id] = JobState("CANCELLED")
-        elif ended is None:
+        elif own is None:
             found[job_id] = JobState(GONE, unknown)
-        elif ended in ALIVE:  # sacct lags by seconds
-            found[job_id] = JobState(GONE, f"accounting still reports {ended}")
+        elif own[-1].state in ALIVE:  # sacct lags by seconds
+            ends = [start for start in own if start.state == "REQUEUED" or start.state not in ALIVE]
+            late = f"accounting still reports {own[-1].state}"
+            found[job_id] = JobState(GONE, late, last_end=ends[-1] if ends else None)
         else:
-            found[job_id] = JobState(ended)
+            found[job_id] = own[-1]
     return found
+
+
+def user_name(uid: str) -> str:
+    """Return the name of a user id; the id itself if this machine does not know it."""
+    try:
+        return pwd.getpwuid(int(uid)).pw_name
+    except (KeyError, ValueError):
+        return uid
 
 
 def tasks_of(name: str) -> list[str]:
