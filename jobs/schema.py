@@ -574,7 +574,7 @@ class Cluster:
     container_mounts: list[str] = field(default_factory=list)
     """Mounts of the form HOST_PATH:PATH; apptainer also mounts runs_dir, data.cache_dir and job.init_from."""
     setup: list[str] = field(default_factory=list)
-    """Shell lines of the batch script before the ranks start."""
+    """Shell lines of the batch script before the ranks start, each a complete command; the run ends if one fails."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables of the ranks."""
     sbatch: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from submitit.core.utils import JobPaths
 
-from jobs.rundir import BATCH_STARTED, RunDir, SweepDir
+from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
 from jobs.submit.submissions import Submission
 
 TAIL_BYTES = 65536
@@ -17,6 +17,10 @@ TAIL_BYTES = 65536
 DEATH = re.compile(r"^srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
 # Message of srun for a node that stopped answering.
 NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)$", re.MULTILINE)
+# Message of slurmstepd for a program that a node does not have: "slurmstepd: error: execve(): python: No such file ..."
+EXECVE = re.compile(r"^slurmstepd\S*: error: execve\(\): (.+): (.+)$", re.MULTILINE)
+# Lines that a rank did not print.
+OF_SLURM = re.compile(r"(srun|slurmstepd\S*|slurmscale): ")
 STARTED = re.compile(rf"^{BATCH_STARTED}, restart (\d+)", re.MULTILINE)
 
 
@@ -48,3 +52,23 @@ def restarts(file: Path) -> int:
 def failed_node(file: Path) -> str | None:
     """Return the node that failed last, by the messages of srun; None if srun was on it, or reported none."""
     return next(iter(NODE_FAILURE.findall(tail(file))[-1:]), None)
+
+
+def not_started(printed: str) -> str | None:
+    """Return the reason for which a batch script started no ranks, with the last error that it printed, if any.
+
+    `printed` is its output since its start.
+    """
+    before, found, after = printed.partition(NOT_STARTED)
+    if not found:
+        return None
+    lines = own_lines(before)
+    words = [line for line in lines if "error" in line.lower()] or lines
+    return after.partition("\n")[0] + (f" ({words[-1]})" if words else "")
+
+
+def own_lines(printed: str) -> list[str]:
+    """Return the lines that the script and its rank 0 printed themselves since the start of the script."""
+    # The rest of the line of the start comes first.
+    lines = [line.strip() for line in printed.splitlines() if not line.startswith(", restart ")]
+    return [line for line in lines if line and not OF_SLURM.match(line)]

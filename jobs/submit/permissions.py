@@ -16,6 +16,7 @@ from pathlib import Path
 
 from jobs.errors import RunDirError
 from jobs.ranks import node_name
+from jobs.rundir import NOT_STARTED
 
 
 def make_private(sweep: Path) -> None:
@@ -99,6 +100,6 @@ def is_own_group(gid: int) -> bool:
 
 if __name__ == "__main__":
     try:
-        refuse_shared(Path(sys.argv[1]), *(sys.argv[2:] or [None]))
+        refuse_shared(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
     except (RunDirError, OSError) as error:
-        sys.exit(f"slurmscale: {error}")
+        sys.exit(f"{NOT_STARTED}{error}")

@@ -26,7 +26,7 @@ from jobs.ranks import hosts, node_name, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
-from jobs.submit.job_log import DEATH, NODE_FAILURE, printed_since_start
+from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has recorded it.
@@ -94,9 +94,13 @@ def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def record_silent_end(run: RunDir, submission: Submission, printed: str, restart: int | None = None) -> None:
-    """Record the end that the ranks could not write: the first lost rank or node in the messages of srun."""
+    """Record the end that the ranks could not write: a failed set-up or start, or the first lost rank or node."""
     end = own_end(run, submission)
     if end is not None and end.get("cause") != FailureCause.lost_peer.name:
+        return
+    unstarted = not_started(printed)
+    if unstarted is not None:
+        record_failure(run, FailureCause.launch_failure, rank=0, node=node_name(), error=unstarted, restart=restart)
         return
     lost = NODE_FAILURE.search(printed)
     if lost is not None:
@@ -112,6 +116,15 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
     node, rank, how = death.groups()
     cause = cause_of_task(how)
     error = f"rank {rank} ended without recording a cause; srun reports: {how}"
+    missing = EXECVE.search(printed)
+    if missing is not None:
+        cause = FailureCause.launch_failure
+        error = (
+            f"srun cannot start {missing[1]} ({missing[2]}). Set cluster.python to a Python that every node has, or "
+            "load it in cluster.modules or cluster.setup"
+        )
+    elif rank == "0" and cause is FailureCause.code and (lines := own_lines(printed)):
+        error += f"; the last line of its log: {lines[-1]}"
     record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
 
 

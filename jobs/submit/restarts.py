@@ -89,7 +89,12 @@ def begins_of(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
 def ranks_met(run: RunDir, submission: Submission) -> bool:
     """Return True if the ranks have met since the latest start of the batch script."""
     begins = begins_of(run, submission)
-    if not begins or begins[-1]["event"] != "started":
+    return bool(begins) and begins[-1]["event"] == "started" and not starts_again(run, submission)
+
+
+def starts_again(run: RunDir, submission: Submission) -> bool:
+    """Return True if Slurm has restarted the batch script since the ranks last met; only its log reports that."""
+    begins = begins_of(run, submission)
+    if not submission.has_own_job or not begins or begins[-1]["event"] != "started":
         return False
-    # Slurm restarts a job without a record in the run; its log has one.
-    return not submission.has_own_job or job_log.restarts(job_log.log_of(run, submission)) <= restart_of(begins[-1], 0)
+    return job_log.restarts(job_log.log_of(run, submission)) > restart_of(begins[-1], 0)

@@ -20,9 +20,17 @@ from typing import Any
 from jobs.errors import RunDirError
 from jobs.failures import recorded_cause
 from jobs.rundir import RunDir, SweepDir
-from jobs.submit.job_log import log_of
+from jobs.submit.job_log import log_of, not_started, printed_since_start
 from jobs.submit.launchers import by_launcher
-from jobs.submit.restarts import EXPLAINING, WAITING, ended_words, is_restarted_by_slurm, ranks_met, restart_words
+from jobs.submit.restarts import (
+    EXPLAINING,
+    WAITING,
+    ended_words,
+    is_restarted_by_slurm,
+    ranks_met,
+    restart_words,
+    starts_again,
+)
 from jobs.submit.slurm_commands import GONE, UNKNOWN, JobState
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 
@@ -185,6 +193,8 @@ def decide(
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, (job and job.reason) or ""
     if submission.waits_in_pilot:
+        if unstarted := not_started(printed_since_start(log_of(run, submission))):
+            return State.failed, unstarted
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
     if job is not None and job.state not in {"COMPLETED", "COMPLETING", GONE}:
@@ -253,7 +263,7 @@ def alive_state(
         return State.queued, "; ".join(filter(None, [*words, job.reason]))
     if job.state not in {"RUNNING", "STAGE_OUT", "COMPLETING"}:
         return None
-    if started and end is not None:
+    if end is not None and not starts_again(run, submission):
         return State.running, f"ending: {failure_words(end) if end['event'] == 'failed' else end['reason']}"
     details = "; ".join(filter(None, [*words, "" if started else "starting", job.reason]))
     return State.running if started else State.queued, details

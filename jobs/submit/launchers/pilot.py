@@ -137,7 +137,7 @@ def job_script(sweep: SweepDir, runs: Runs) -> str:
     # The pilot gets the warning before the time limit, and forwards it. A lost node ends only the steps on it.
     signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}
     asked |= {
-        "setup": [*environment_lines(run, code), STARTED_LINE, permissions_line(run)],
+        "setup": [STARTED_LINE, *environment_lines(run, code), permissions_line(run)],
         "use_srun": False,
         "additional_parameters": asked["additional_parameters"] | signal,
     }
