@@ -52,6 +52,8 @@ from jobs.secrets import redacted
 SCHEMA_VERSION = 1
 # Prefix of the first line of each start of a batch script in the log of its job.
 BATCH_STARTED = "slurmscale: started"
+# Prefix of the last line of a batch script that ends before its ranks start.
+NOT_STARTED = "slurmscale: not started: "
 # Files of `slurmscale report`, which it may write into a sweep directory or beside logs.
 WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
 FIGURES = "figures"

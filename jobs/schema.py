@@ -482,6 +482,8 @@ class Cluster:
     """Account (PBS: project) that pays; null: your default one."""
     qos: str | None = None
     """Quality of service of the jobs; null: the account's default."""
+    trusted_group: str | None = None
+    """Unix group whose members may write the directories above a sweep, such as a project's; null: none."""
     constraint: str | None = None
     """Features that nodes must have (sbatch --constraint)."""
     modules: list[str] = field(default_factory=list)
@@ -493,7 +495,7 @@ class Cluster:
     container_mounts: list[str] = field(default_factory=list)
     """Mounts of the form HOST_PATH:PATH; apptainer also mounts runs_dir, data.cache_dir and job.init_from."""
     setup: list[str] = field(default_factory=list)
-    """Shell lines of the batch script before the ranks start."""
+    """Shell lines of the batch script before the ranks start, each a complete command; the run ends if one fails."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables of the ranks."""
     sbatch: dict[str, str] = field(default_factory=dict)

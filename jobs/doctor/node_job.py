@@ -73,9 +73,9 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
     sweep = SweepDir(Path(run.runs_dir) / f"doctor-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     script = sweep.path / "job.sbatch"
     try:
+        refuse_shared(sweep.path, run.cluster.trusted_group)
         make_private(sweep.path)
         sweep.logs.mkdir(mode=0o700)
-        refuse_shared(sweep.path)
         job = replace(
             run, sweep=sweep.path.name, nodes=nodes, wall_time_min=minutes,
             launcher=replace(run.launcher, requeues=0, max_running=None),

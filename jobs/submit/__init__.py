@@ -1,6 +1,6 @@
 """From legal points to job ids, and the commands on a sweep: all points are prepared, then all or none are submitted.
 
-facts       submissions, ledger, slurm_commands, permissions, provenance, progress
+facts       submissions, ledger, slurm_commands, job_log, permissions, provenance, progress
 scripts     batch_script, container
 launchers   launchers/, one file each; stages, the chain around training
 states      states, stage_states

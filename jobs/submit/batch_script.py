@@ -18,7 +18,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stage_gpus, stages_of
 from jobs.plan.time_limit import stop_before_limit_s, within
-from jobs.rundir import BATCH_STARTED, RunDir, SweepDir
+from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container
 from jobs.submit.environment import unset_line
@@ -43,6 +43,25 @@ NOT_ALLOWED = {
     "signal": "A run needs it to save a checkpoint before its time limit: remove the option",
 }
 STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
+
+CHECK = f"""\
+check() {{
+    [ "$1" = 0 ] && return
+    echo "{NOT_STARTED}$2 failed with exit code $1" >&2
+    exit "$1"
+}}"""
+# Old Environment Modules report an error on stderr only, and exit with 0.
+LOAD_MODULE = """\
+load_module() {
+    local messages code
+    messages=$(mktemp) || return
+    module load "$1" 2> "$messages"
+    code=$?
+    cat "$messages" >&2
+    if grep -q ERROR: "$messages"; then code=1; fi
+    rm -f "$messages"
+    return "$code"
+}"""
 
 
 def resources(run: Run, code: Path) -> dict[str, Any]:
@@ -147,28 +166,52 @@ def srun_arguments(run: Run) -> list[str]:
 def setup_lines(run: Run, code: Path) -> list[str]:
     """Return the shell lines before srun."""
     return [
+        *requeue_lines(run, code),
         *environment_lines(run, code),
-        *requeue_lines(run),
         permissions_line(run),
     ]
 
 
 def permissions_line(run: Run) -> str:
     """Return the shell line that ends a batch script if other users could change what it executes."""
-    return f"{shlex.join([sys.executable, '-m', 'jobs.submit.permissions', sweep_path(run)])} || exit"
+    return f"{permissions_command(run)} || exit"
+
+
+def permissions_command(run: Run) -> str:
+    """Return the shell command that fails if other users could change what a sweep executes."""
+    trusted = [] if run.cluster.trusted_group is None else [run.cluster.trusted_group]
+    return shlex.join([sys.executable, "-m", "jobs.submit.permissions", sweep_path(run), *trusted])
 
 
 def environment_lines(run: Run, code: Path) -> list[str]:
     """Return the shell lines for the environment of a rank: of the site, and the submitted code first."""
     refuse_unscriptable(run)
     return [
-        *(f"module load {shlex.quote(module)}" for module in run.cluster.modules),
-        *run.cluster.setup,
+        *checked_lines(run),
         *(f"export {name}={shlex.quote(value)}" for name, value in run.cluster.env.items()),
-        f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        f"export {python_path(code)}",
         # Otherwise Python searches the working directory first, which may contain another jobs/.
         "export PYTHONSAFEPATH=1",
     ]
+
+
+def checked_lines(run: Run) -> list[str]:
+    """Return the modules and set-up lines of a cluster, each followed by a check that ends the script if it failed.
+
+    Neither `set -e` nor a trap: scripts of a site that a line sources may contain commands that fail.
+    """
+    cluster = run.cluster
+    return [
+        *([CHECK] if cluster.modules or cluster.setup else []),
+        *([LOAD_MODULE] if cluster.modules else []),
+        *(f"load_module {shlex.quote(module)}\n{check(f'module load {module}')}" for module in cluster.modules),
+        *(f"{line}\n{check(line)}" for line in cluster.setup),
+    ]
+
+
+def check(line: str) -> str:
+    """Return the shell line that ends the script if the line before it failed."""
+    return f"check $? {shlex.quote(' '.join(line.split()))}"
 
 
 def rank_python(run: Run) -> str:
@@ -181,15 +224,20 @@ def sweep_path(run: Run) -> str:
     return str(Path(run.runs_dir) / str(run.sweep))
 
 
-def requeue_lines(run: Run) -> list[str]:
-    """Return the shell lines that requeue a run when the script exits.
+def python_path(code: Path) -> str:
+    """Return the assignment of shell that puts submitted code first on PYTHONPATH."""
+    return f"PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
 
-    They use this Python, since cluster.python may be inside a container.
+
+def requeue_lines(run: Run, code: Path) -> list[str]:
+    """Return the shell lines that record the end of a run, or requeue it, when the script exits.
+
+    They use this Python, since cluster.python may be inside a container, and run also if a module or set-up line fails.
     """
-    command = [sys.executable, "-m", "jobs.submit.requeue", sweep_path(run)]
+    command = shlex.join([sys.executable, "-m", "jobs.submit.requeue", sweep_path(run)])
     return [
         STARTED_LINE,
-        f"requeue() {{ {shlex.join(command)}; }}",
+        f"requeue() {{ {python_path(code)} PYTHONSAFEPATH=1 {command}; }}",
         "trap requeue EXIT",
     ]
 

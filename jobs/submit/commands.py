@@ -35,7 +35,7 @@ POLL_S = 1.0
 SLURM_POLL_S = 10.0
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
-QUIET = {State.finished, State.queued, State.waiting, State.prepared}
+QUIET = {State.finished, State.queued, State.waiting, State.prepared, State.cancelled}
 
 
 def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:

@@ -10,6 +10,7 @@ ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FA
 # States of a job in the queue that has no nodes yet, or does not compute on them; in any other one it computes.
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT",
            "STOPPED", "SUSPENDED"}  # fmt: skip
+HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 # Not a state of a scheduler: the job is not in the queue, and accounting does not know its end.
 GONE = "GONE"
 # Not a state of a scheduler: the scheduler of the job does not answer.
@@ -26,6 +27,10 @@ class JobState:
     """Reason that a pending job waits, or that the state is unknown."""
     expected_start: str | None = None
     """Expected start of a pending job, if the scheduler has computed it."""
+    nodes: str | None = None
+    """Nodes of an ended start, in Slurm's notation."""
+    last_end: JobState | None = None
+    """The end of an earlier start of a job that is not over, if accounting has it."""
 
     @property
     def is_alive(self) -> bool:
@@ -36,3 +41,8 @@ class JobState:
     def waits(self) -> bool:
         """True if the job is in the queue and does not compute."""
         return self.state in WAITING
+
+    @property
+    def is_held(self) -> bool:
+        """True if the job waits until somebody releases it."""
+        return self.state in HELD or (self.state == "PENDING" and "held" in (self.reason or "").lower())

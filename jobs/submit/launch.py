@@ -26,7 +26,8 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequenc
             f"launcher={kind.name} does not support that. Use --launcher slurm or --launcher local."
         )
     try:
-        refuse_shared(sweep.path)
+        first = runs[0][0] if runs else unevaluated[0].run
+        refuse_shared(sweep.path, first.cluster.trusted_group)
         return launcher_of(kind).launch(Launch(sweep, runs, unevaluated))
     except OSError as error:
         raise SubmitError(

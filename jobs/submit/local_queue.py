@@ -84,8 +84,8 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
 
 def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> str:
     """Start a run as a submitit local job; return its id when all its ranks have ended."""
-    refuse_shared(sweep.path)
     run = load_run(directory.config)
+    refuse_shared(sweep.path, run.cluster.trusted_group)
     os.environ |= code_environment(directory.code.resolve())
     os.environ["MASTER_PORT"] = str(free_port())
     executor = LocalExecutor(sweep.logs, max_num_timeout=0)

@@ -28,7 +28,7 @@ from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
-from jobs.submit.permissions import make_private
+from jobs.submit.permissions import make_private, refuse_shared
 from jobs.submit.provenance import provenance, snapshot_code
 
 
@@ -53,12 +53,13 @@ class Prepared:
 def prepared(points: list[Point]) -> Iterator[Prepared]:
     """Prepare the run directories of all points; no other shell resumes or cancels them inside the block.
 
-    Raises DataError if the data of a run cannot be used, RunDirError if a directory exists or cannot be written; then
-    no run directory was made.
+    Raises DataError if the data of a run cannot be used, RunDirError if a directory exists, cannot be written, or is
+    writable by other users; then no run directory was made.
     """
     runs = [point.run for point in points]
     sweep = sweep_directory(runs)
     refuse_taken(sweep, runs)
+    refuse_shared(sweep.path, runs[0].cluster.trusted_group)
     samples = prepare_samples(runs)
     lock = FileLock(sweep.lock)
     made = Prepared(sweep, [], new_sweep=not sweep.path.exists())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from jobs import metrics as m
+from jobs.errors import SuiteError
 from jobs.rundir import RunDir, load_run, read_events, read_plan
 
 # About twenty steps of metrics.jsonl.
@@ -28,8 +30,6 @@ class Progress:
     """Wall time to the last step at that pace, checkpoints included."""
     attempt: int
     """Number of starts at which all ranks met."""
-    restarts: int
-    """Number of restarts of the current job."""
     last_error: str | None
 
 
@@ -50,7 +50,6 @@ def progress_of(run: RunDir) -> Progress:
         sum(row[m.TOKENS.name] for row in steady) / step_s if steady else None,
         (total - step) * (step_s + held_up_s) / len(steady) if total and step and steady else None,
         len(starts),
-        starts[-1].get("restart", 0) if starts else 0,
         errors[-1].partition("\n")[0] if errors else None,
     )
 
@@ -63,9 +62,12 @@ def steady_rows(run: RunDir, rows: list[dict[str, Any]], start: dict[str, Any]) 
 
 
 @cache
-def unmeasured_steps(run: RunDir) -> int:
-    """Return the number of steps at the start of an attempt that are not steady; the configuration never changes."""
-    return load_run(run.config).job.unmeasured_steps
+def unmeasured_steps(run: RunDir) -> float:
+    """Return the number of steps at the start of an attempt that are not steady; infinity if it is unknown."""
+    try:
+        return load_run(run.config).job.unmeasured_steps
+    except SuiteError:
+        return math.inf
 
 
 def last_step(run: RunDir) -> int | None:

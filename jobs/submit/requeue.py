@@ -8,7 +8,6 @@ stay.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
@@ -27,10 +26,11 @@ from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attem
 from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.ranks import hosts, node_name, restart_count, slurm_job_id
-from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_event, load_run, read_events
+from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
 from jobs.submit.intents import adopt_own
+from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
 from jobs.submit.ledger import held
 from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end
 
@@ -41,12 +41,6 @@ PATIENCE_S = 60.0
 LONGEST_PAUSE_S = 1800
 # All runs of the sweep avoid a node from its second fault on.
 FAULTS_OF_A_BAD_NODE = 2
-TAIL_BYTES = 65536
-# Message of srun for failed tasks, the first one first: "srun: error: node02: task 1: Killed", "... tasks 0-3: Exited
-# with exit code 1".
-DEATH = re.compile(r"^srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
-# Message of srun for a node that stopped answering, if the job continues without it.
-NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -105,9 +99,13 @@ def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def record_silent_end(run: RunDir, submission: Submission, printed: str, restart: int | None = None) -> None:
-    """Record the end that the ranks could not write: the first lost rank or node in the messages of srun."""
+    """Record the end that the ranks could not write: a failed set-up or start, or the first lost rank or node."""
     end = own_end(run, submission)
     if end is not None and end.get("cause") != FailureCause.lost_peer.name:
+        return
+    unstarted = not_started(printed)
+    if unstarted is not None:
+        record_failure(run, FailureCause.launch_failure, rank=0, node=node_name(), error=unstarted, restart=restart)
         return
     lost = NODE_FAILURE.search(printed)
     if lost is not None:
@@ -123,6 +121,15 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
     node, rank, how = death.groups()
     cause = cause_of_task(how)
     error = f"rank {rank} ended without recording a cause; srun reports: {how}"
+    missing = EXECVE.search(printed)
+    if missing is not None:
+        cause = FailureCause.launch_failure
+        error = (
+            f"srun cannot start {missing[1]} ({missing[2]}). Set cluster.python to a Python that every node has, or "
+            "load it in cluster.modules or cluster.setup"
+        )
+    elif rank == "0" and cause is FailureCause.code and (lines := own_lines(printed)):
+        error += f"; the last line of its log: {lines[-1]}"
     record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
 
 
@@ -196,16 +203,6 @@ def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:
             return found[0] if found else None
         with suppress(Timeout), held(sweep, patience_s=1):
             adopt_own(sweep, job_id)
-
-
-def printed_since_start(file: Path) -> str:
-    """Return the output of the batch script since its latest start."""
-    try:
-        with file.open("rb") as output:
-            output.seek(max(0, file.stat().st_size - TAIL_BYTES))
-            return output.read().decode(errors="replace").rpartition(BATCH_STARTED)[2]
-    except FileNotFoundError:
-        return ""
 
 
 if __name__ == "__main__":

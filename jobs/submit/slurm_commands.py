@@ -6,10 +6,12 @@ Works without accounting: the state of a job that only sacct knows is then GONE.
 from __future__ import annotations
 
 import math
+import pwd
 import re
 import shutil
 import signal
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -298,31 +300,45 @@ def accounted(job_ids: list[str]) -> dict[str, JobState]:
         return {}
     # Whole arrays: for single tasks sacct omits those that were cancelled before they started.
     arrays = sorted({job_id.partition("_")[0] for job_id in job_ids})
-    command = ("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", ",".join(arrays))
-    final: dict[str, str] = {}
+    command = ("sacct", "-X", "-D", "-n", "-P", "-o", "JobID,State,NodeList", "-j", ",".join(arrays))
+    # One row per start, the latest last.
+    starts: dict[str, list[JobState]] = defaultdict(list)
     unknown = "accounting has no record of it"
     try:
         for line in ask(*command, timeout_s=SACCT_TIMEOUT_S).splitlines():
-            name, _, state = line.partition("|")
-            final |= dict.fromkeys(tasks_of(name), state.partition(" ")[0])  # "CANCELLED by 0"
+            name, state, nodes = line.split("|")
+            word, _, by = state.partition(" by ")  # "CANCELLED by 0"
+            start = JobState(word, f"by user {user_name(by)} with scancel" if by else None, nodes=nodes)
+            for task in tasks_of(name):
+                starts[task].append(start)
     except SubmitError as error:
         unknown = f"accounting does not answer: {error}"
     found = {}
-    known_arrays = {name.partition("_")[0] for name in final}
+    known_arrays = {name.partition("_")[0] for name in starts}
     for job_id in job_ids:
         array = job_id.partition("_")[0]
         # An array that is cancelled before it starts has one row without tasks.
-        ended = final.get(job_id, final.get(array))
-        if ended is None and array in known_arrays:
+        own = starts.get(job_id) or starts.get(array)
+        if own is None and array in known_arrays:
             # Accounting omits only tasks that were cancelled while they waited.
             found[job_id] = JobState("CANCELLED")
-        elif ended is None:
+        elif own is None:
             found[job_id] = JobState(GONE, unknown)
-        elif ended not in ENDED:  # sacct lags by seconds
-            found[job_id] = JobState(GONE, f"accounting still reports {ended}")
+        elif own[-1].state not in ENDED:  # sacct lags by seconds
+            ends = [start for start in own if start.state in {"REQUEUED", *ENDED}]
+            late = f"accounting still reports {own[-1].state}"
+            found[job_id] = JobState(GONE, late, last_end=ends[-1] if ends else None)
         else:
-            found[job_id] = JobState(ended)
+            found[job_id] = own[-1]
     return found
+
+
+def user_name(uid: str) -> str:
+    """Return the name of a user id; the id itself if this machine does not know it."""
+    try:
+        return pwd.getpwuid(int(uid)).pw_name
+    except (KeyError, ValueError):
+        return uid
 
 
 def shown_job(job_id: str) -> dict[str, str]:

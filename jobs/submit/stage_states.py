@@ -15,6 +15,7 @@ from submitit.core.utils import JobPaths
 from jobs.errors import SuiteError
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
+from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
@@ -132,7 +133,8 @@ def decide(
     if job is not None and job.state == "CANCELLED":
         return State.cancelled, "" if last else "its dependency failed"
     if job is not None and job.state not in {"COMPLETED", GONE}:
-        return State.failed, f"Slurm reports {job.state}"
+        unstarted = not_started(printed_since_start(Path(JobPaths(sweep.logs, submission.job_id, 0).stdout)))
+        return State.failed, unstarted or f"Slurm reports {job.state}"
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
     if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue; its end is not known yet{reported}"

@@ -11,23 +11,33 @@ import contextlib
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import JobPaths
-
 from jobs.errors import RunDirError
-from jobs.failures import latest_attempt
+from jobs.failures import recorded_cause
 from jobs.rundir import RunDir, SweepDir
+from jobs.submit.job_log import log_of, not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers import by_launcher
-from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
+from jobs.submit.restarts import (
+    EXPLAINING,
+    ended_words,
+    is_restarted_by_slurm,
+    ranks_met,
+    restart_words,
+    starts_again,
+    waits_for_start,
+)
+from jobs.submit.submissions import Submission, latest_submissions, own_end
 
 # A shared file system and accounting may need this long to show the end of a job.
 END_GRACE_S = 60.0
+# Among the first and last keys of the configuration of every release.
+CONFIG_KEYS = {"sweep", "name", "launcher"}
 
 
 class State(Enum):
@@ -39,6 +49,8 @@ class State(Enum):
     """In the backlog of the sweep, until Slurm accepts more jobs."""
     queued = "queued"
     """Submitted; its ranks have not started together yet."""
+    held = "held"
+    """In the queue, until somebody releases it."""
     running = "running"
     finished = "finished"
     stopped = "stopped"
@@ -53,7 +65,7 @@ class State(Enum):
     @property
     def is_alive(self) -> bool:
         """True if the scheduler holds it."""
-        return self in {State.queued, State.running}
+        return self in {State.queued, State.held, State.running}
 
     @property
     def is_open(self) -> bool:
@@ -78,7 +90,7 @@ class RunState:
 def open_sweep(path: Path) -> SweepDir:
     """Return the sweep directory at a path; raises RunDirError if it has no run."""
     sweep = SweepDir(path.expanduser().absolute())
-    if not sweep.runs():
+    if not sweep.runs() and not latest_submissions(sweep):
         raise RunDirError(
             f"{path} is not a sweep directory: it contains no run with a config.yaml. Give the directory that "
             "`slurmscale submit` printed, for instance runs/demo."
@@ -94,15 +106,17 @@ def states(sweep: SweepDir) -> list[RunState]:
     known = held_by_schedulers(unfinished)
     # Read again: a job that left the queue meanwhile has written its end.
     ends |= {submission.run: own_end(sweep.run(submission.run), submission) for submission in unfinished}
-    known |= ended_by_schedulers([each for each in unfinished if each.run not in known and ends[each.run] is None])
+    known = with_accounting(sweep, unfinished, known, ends)
     found = []
-    for run in sweep.runs():
+    for run in runs_on_record(sweep, latest):
         submission = latest.get(run.name)
         if submission is None:
             found.append(RunState(run, State.prepared))
             continue
         job = known.get(run.name)
         state, detail = decide(run, submission, ends[run.name], job)
+        if state is not State.finished and not state.is_open:
+            detail = "; ".join(filter(None, [detail, config_damage(run)]))
         found.append(
             RunState(
                 run,
@@ -117,6 +131,50 @@ def states(sweep: SweepDir) -> list[RunState]:
     return found
 
 
+def runs_on_record(sweep: SweepDir, latest: Mapping[str, Submission]) -> list[RunDir]:
+    """Return the runs of a sweep, by name: also those that lost their config.yaml, but not those that were removed."""
+    submitted = [sweep.run(name) for name in latest]
+    return sorted({*sweep.runs(), *(run for run in submitted if run.path.is_dir())}, key=lambda run: run.path)
+
+
+def config_damage(run: RunDir) -> str:
+    """Return in words the damage of a configuration without which a run cannot be resumed; only its keys are read."""
+    try:
+        lines = run.config.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return f"its {run.config.name} is missing: restore it to resume the run"
+    keys = {line.partition(":")[0] for line in lines}
+    return "" if keys >= CONFIG_KEYS else f"its {run.config.name} is damaged: restore it to resume the run"
+
+
+def with_accounting(
+    sweep: SweepDir,
+    submissions: list[Submission],
+    known: Mapping[str, JobState],
+    ends: Mapping[str, Mapping[str, Any] | None],
+) -> dict[str, JobState]:
+    """Add from accounting the ends of jobs, and of earlier starts, that the records of the runs do not explain."""
+    asked = [
+        each
+        for each in submissions
+        if (
+            is_restarted_by_slurm(sweep.run(each.run), each, known[each.run])
+            if each.run in known
+            else not is_explained(ends[each.run])
+        )
+    ]
+    found = dict(known)
+    for run, job in ended_by_schedulers(asked).items():
+        found[run] = replace(known[run], last_end=job if job.state != GONE else job.last_end) if run in known else job
+    return found
+
+
+def is_explained(end: Mapping[str, Any] | None) -> bool:
+    """Return True if a recorded end names its cause; a signal, a lost peer and a killed rank have theirs elsewhere."""
+    cause = None if end is None else recorded_cause(end)
+    return cause is not None and not cause.is_symptom
+
+
 def decide(
     run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState | None
 ) -> tuple[State, str]:
@@ -127,28 +185,47 @@ def decide(
         return State.waiting, f"Slurm accepts no more jobs now ({submission.waits_for})"
     if job is not None and (alive := alive_state(run, submission, end, job)):
         return alive
-    if end is not None and end["event"] == "failed":
-        who = f"rank {end['rank']} on {end['node']}: " if {"rank", "node"} <= end.keys() else ""
-        return State.failed, who + end["error"].partition("\n")[0]
-    if end is not None:
-        return State.cancelled if submission.cancelled else State.stopped, end["reason"]
+    if end is not None and (job is None or job.state != "CANCELLED"):
+        return recorded_state(run, submission, end, job)
     unprepared = submission.after is not None and not run.data.exists()
     if unprepared and not submission.cancelled and job is not None and job.state == "CANCELLED":
         return State.failed, f"its data could not be prepared: job {submission.after} ended without recording a cause"
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
-        return State.cancelled, ""
+        return State.cancelled, (job and job.reason) or ""
     if submission.waits_in_pilot:
+        if unstarted := not_started(printed_since_start(log_of(run, submission))):
+            return State.failed, unstarted
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
     if job is not None and job.state not in {"COMPLETED", GONE}:
-        return State.failed, f"Slurm reports {job.state}"
+        return State.failed, ended_words(run, submission, job)
     return without_end(run, submission, job)
+
+
+def recorded_state(
+    run: RunDir, submission: Submission, end: Mapping[str, Any], job: JobState | None
+) -> tuple[State, str]:
+    """Return the state of a run that is not alive and recorded that it stopped or failed."""
+    if end["event"] == "failed":
+        words = [ended_words(run, submission, job)] if job is not None and job.state in EXPLAINING else []
+        return State.failed, "; ".join([*words, failure_words(end)])
+    if submission.cancelled:
+        return State.cancelled, end["reason"]
+    if job is not None and job.state == GONE and is_recent(run, submission):
+        return State.ended, f"{end['reason']}; {job.reason}"
+    return State.stopped, end["reason"]
+
+
+def failure_words(end: Mapping[str, Any]) -> str:
+    """Return the first line of a recorded failure, after its rank and node."""
+    who = f"rank {end['rank']} on {end['node']}: " if {"rank", "node"} <= end.keys() else ""
+    return str(who + end["error"].partition("\n")[0])
 
 
 def without_end(run: RunDir, submission: Submission, job: JobState | None) -> tuple[State, str]:
     """Return the state of a run that is not alive and has no recorded end: `ended` for END_GRACE_S, then `lost`."""
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
-    if submission.in_slurm and time.time() - last_sign(run, submission) < END_GRACE_S:
+    if is_recent(run, submission):
         return State.ended, f"its job left the queue; its end is not known yet{reported}"
     return (
         State.lost,
@@ -156,11 +233,15 @@ def without_end(run: RunDir, submission: Submission, job: JobState | None) -> tu
     )
 
 
+def is_recent(run: RunDir, submission: Submission) -> bool:
+    """Return True if a record of a job of Slurm may still be on its way."""
+    return submission.in_slurm and time.time() - last_sign(run, submission) < END_GRACE_S
+
+
 def last_sign(run: RunDir, submission: Submission) -> float:
     """Return the time of the last record of a submission, its ranks or its batch script, in seconds since the epoch."""
-    output = JobPaths(SweepDir(run.path.parent).logs, submission.log_id or submission.job_id, 0).stdout
     signs = [0.0 if submission.time is None else datetime.fromisoformat(submission.time).timestamp()]
-    for path in (run.status, run.metrics, run.heartbeats, Path(output)):
+    for path in (run.status, run.metrics, run.heartbeats, log_of(run, submission)):
         with contextlib.suppress(FileNotFoundError):
             signs.append(path.stat().st_mtime)
     return max(signs)
@@ -170,22 +251,28 @@ def alive_state(
     run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState
 ) -> tuple[State, str] | None:
     """Return the state of a run that its scheduler holds; None if it does not hold it."""
-    attempt = latest_attempt(events_since(run, submission))
-    started = any(event["event"] == "started" for event in attempt)
+    started = ranks_met(run, submission)
     if job.state == UNKNOWN:
         return None if end is not None else ((State.running if started else State.queued), job.reason or "")
     if not job.is_alive:
         return None
-    requeues = [event for event in attempt if event["event"] == "requeued"]
-    if job.waits or (requeues and job.state == "COMPLETING"):
-        words = [f"restarts after {requeues[-1]['cause']}"] if requeues else []
+    words = [restart_words(run, submission, job)]
+    if job.is_held:
+        return State.held, "; ".join(filter(None, [held_words(submission, job), *words]))
+    if waits_for_start(run, submission, job):
         if end is not None and "stage" in end:
             words.append(end["error"].partition("\n")[0])
-        return State.queued, "; ".join([*words, *filter(None, [job.reason])])
-    if end is not None:
-        return State.running, "ending"
-    words = [*([] if started else ["starting"]), *filter(None, [job.reason])]
-    return State.running if started else State.queued, " ".join(words)
+        return State.queued, "; ".join(filter(None, [*words, job.reason]))
+    if end is not None and not starts_again(run, submission):
+        return State.running, f"ending: {failure_words(end) if end['event'] == 'failed' else end['reason']}"
+    details = "; ".join(filter(None, [*words, "" if started else "starting", job.reason]))
+    return State.running if started else State.queued, details
+
+
+def held_words(submission: Submission, job: JobState) -> str:
+    """Return the reason of a held job, and the remedy."""
+    who = "an administrator must run" if job.reason == "JobHeldAdmin" else "run"
+    return f"held by Slurm: {job.reason or job.state}; {who} `scontrol release {submission.job_id}`"
 
 
 def held_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:

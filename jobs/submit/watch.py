@@ -23,7 +23,7 @@ from jobs.submit.progress import Progress, last_step, progress_of
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep
 
-TROUBLE = (State.failed, State.lost, State.ended, State.stopped)
+TROUBLE = (State.held, State.failed, State.lost, State.ended, State.stopped)
 # Header, the line with the numbers of hidden runs, the summary, and the line of the cursor.
 LINES_BESIDE_ROWS = 4
 BAR_WIDTH = 12
@@ -140,8 +140,7 @@ def when(item: RunState) -> tuple[bool, str]:
 
 
 def remark(item: RunState, now: Progress) -> str:
-    """Return the reason and expected start of a waiting run, the cause of an end, or restarts and earlier errors."""
+    """Return the details of a state, the expected start of a waiting run, and the last error before a restart."""
     start = f"expected to start {item.expected_start.replace('T', ' ')}" if item.expected_start else ""
-    again = f"restarted {now.restarts} times" if now.restarts > 1 else "restarted once" if now.restarts else ""
     earlier = f"earlier: {now.last_error}" if item.state.is_alive and now.last_error else ""
-    return "; ".join(filter(None, [item.detail, start, again, earlier]))
+    return "; ".join(filter(None, [item.detail, start, earlier]))

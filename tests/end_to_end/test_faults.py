@@ -313,7 +313,7 @@ def test_a_cancelled_run_is_not_brought_back(tmp_path: Path) -> None:
     run = under_way(tmp_path)
     shell("scancel", job_id(run))
     wait_until(lambda: not shell("squeue", "-h", "-r"))
-    assert state(run) in {State.stopped, State.cancelled}
+    wait_until(lambda: state(run) is State.cancelled)
     assert events(run, "requeued") == []
     # As in the README; accounting may lag by seconds.
     account = ("sacct", "--parsable2", "-o", "JobID,State,ExitCode", "-j", job_id(run))

@@ -19,7 +19,7 @@ from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.launchers.slurm import arrays
 from jobs.submit.slurm_commands import most_tasks
-from jobs.submit.states import states
+from jobs.submit.states import State, states
 from tests.support.cli import printed
 from tests.support.nemo.real_nemo import shimmed_python
 from tests.support.paths import ROOT
@@ -260,6 +260,43 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
     shown = printed(capsys)
     assert "1 run: 1 failed" in shown
     assert "has no lit_model.pth" in " ".join(shown.split())
+
+
+MODULE = """() {
+    if [ "$2" = old ]; then echo "Load.c(213):ERROR:105: Unable to locate old" >&2; return 0; fi
+    if [ "$2" = new ]; then echo "Lmod has detected the following error: new" >&2; return 1; fi
+}"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["cluster.modules=[old]"],
+         "module load old failed with exit code 1 (Load.c(213):ERROR:105: Unable to locate old)"),
+        (["cluster.modules=[new]"],
+         "module load new failed with exit code 1 (Lmod has detected the following error: new)"),
+        (["cluster.setup=['source {site}','source /nowhere.sh','echo reached > {site}']"],
+         "source /nowhere.sh failed with exit code 1 ("),
+        (["cluster.python=/nowhere/python"],
+         "srun cannot start /nowhere/python (No such file or directory). Set cluster.python to"),
+        (["cluster.python='python3 -c \"raise SystemExit(chr(120))\"'"],
+         "srun reports: Exited with exit code 1; the last line of its log: x"),
+    ],
+)  # fmt: skip
+def test_a_run_whose_environment_fails_ends_at_once_and_status_quotes_the_line(
+    overrides: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Jobs inherit the function of the shell. Old Environment Modules report an error and return 0; Lmod returns 1.
+    monkeypatch.setenv("BASH_FUNC_module%%", MODULE)
+    # A site's script may read variables that are not set, and contain commands that fail.
+    site = tmp_path / "site.sh"
+    site.write_text('false\n[ -n "$NOT_SET" ]\ntrue\n')
+    overrides = [override.replace("{site}", str(site)) for override in overrides]
+    assert main(["submit", *small(tmp_path), *overrides]) == 0
+    sweep = SweepDir(tmp_path / "s")
+    wait_until(lambda: states(sweep)[0].state is State.failed)
+    assert words in states(sweep)[0].detail
+    assert "reached" not in site.read_text()
 
 
 # --- refusals ------------------------------------------------------------------------------------------------

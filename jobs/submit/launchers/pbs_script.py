@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,7 +18,7 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit.batch_script import environment_lines, rank_python, sweep_path
+from jobs.submit.batch_script import environment_lines, permissions_command, rank_python, sweep_path
 from jobs.submit.container import refuse_pyxis
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 
@@ -70,7 +69,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
     return templates.get_template("job.pbs.j2").render(
         options=options(run),
         setup=environment_lines(run, directory.code.resolve()),
-        check=shlex.join([sys.executable, "-m", "jobs.submit.permissions", sweep_path(run)]),
+        check=permissions_command(run),
         script=shlex.quote(str(directory.pbs_script)),
         logs=shlex.quote(str(sweep.logs)),
         command=f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}",

@@ -142,7 +142,7 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
     signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}
     asked |= {
         "job_name": name,
-        "setup": [*environment_lines(run, code), STARTED_LINE, permissions_line(run)],
+        "setup": [STARTED_LINE, *environment_lines(run, code), permissions_line(run)],
         "use_srun": False,
         "additional_parameters": asked["additional_parameters"] | signal,
     }

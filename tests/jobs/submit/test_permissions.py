@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
 from tests.support.cli import printed, small
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
@@ -26,7 +30,7 @@ def test_a_sweep_is_private_whatever_the_umask(umask: int, tmp_path: Path) -> No
     assert modes == {"new/runs": 0o755, "new/runs/s": 0o700, "new/runs/s/logs": 0o700}
 
 
-@pytest.mark.parametrize(("shared", "mode"), [("runs", 0o775), ("runs/s", 0o770), ("runs/s/logs", 0o1777)])
+@pytest.mark.parametrize(("shared", "mode"), [("runs", 0o777), ("runs/s", 0o777), ("runs/s/logs", 0o1777)])
 def test_a_sweep_that_others_can_write_is_neither_launched_nor_started(
     shared: str, mode: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,3 +70,44 @@ def test_a_sweep_of_somebody_else_is_not_started(tmp_path: Path, capsys: pytest.
     printed(capsys)
     assert main(["resume", str(tmp_path / "runs/s")]) == 2
     assert f"{tmp_path}/runs/s/logs belongs to user 4242" in printed(capsys)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory to another group needs root")
+def test_a_project_space_of_a_group_is_used_only_if_the_group_is_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    group = grp.getgrnam("users")
+    os.chown(project, 4242, group.gr_gid)
+    project.chmod(0o2770)
+    overrides = ["launcher=script", *small(project / "mine/runs"), "name=r"]
+    words = (
+        f"{project} is writable by group users (mode 2770), who could inject code into your jobs. Run `chmod g-w "
+        f"{project}`, or set cluster.trusted_group=users if you trust all its members, or runs_dir=PATH."
+    )
+    for refused, remedy in [
+        ([], words),
+        (["cluster.trusted_group=daemon"], words),
+        (["cluster.trusted_group=nosuch"], "cluster.trusted_group=nosuch: "),
+    ]:
+        assert main(["submit", *overrides, *refused]) == 2
+        assert remedy in printed(capsys)
+        assert not list(project.iterdir()), "nothing is prepared"
+    assert main(["submit", *overrides, "cluster.trusted_group=users"]) == 0
+    script = (project / "mine/runs/s/r/job.sbatch").read_text()
+    assert f"-m jobs.submit.permissions {project}/mine/runs/s users || exit" in script
+    check = [sys.executable, "-m", "jobs.submit.permissions", str(project / "mine/runs/s")]
+    assert subprocess.run([*check, "users"], cwd=ROOT, check=False).returncode == 0
+    assert subprocess.run(check, cwd=ROOT, check=False, capture_output=True).returncode == 1
+    (project / "mine/runs/s").chmod(0o707)
+    assert subprocess.run([*check, "users"], cwd=ROOT, check=False, capture_output=True).returncode == 1
+
+
+def test_the_private_group_of_a_user_is_the_user(tmp_path: Path) -> None:
+    user = pwd.getpwuid(os.getuid())
+    if grp.getgrgid(user.pw_gid).gr_name != user.pw_name:
+        pytest.skip("this user has no private group")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs").chmod(0o775)
+    assert main(["submit", "launcher=dry", f"runs_dir={tmp_path}/runs", "sweep=s"]) == 0

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from submitit.core.utils import JobPaths
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
+from jobs.submit.batch_script import STARTED_LINE
 from jobs.submit.commands import SLURM_POLL_S
-from jobs.submit.states import END_GRACE_S, RunState, State, states
-from jobs.submit.submissions import tasks_of
-from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started
+from jobs.submit.job_state import JobState
+from jobs.submit.slurm_commands import postpone, requeue
+from jobs.submit.states import END_GRACE_S, RunState, State, decide, states
+from jobs.submit.submissions import latest_submissions, tasks_of
+from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 from tests.support.paths import ROOT
 from tests.support.readme_text import README
 from tests.support.slurm.cluster import SlurmCluster
@@ -129,6 +135,15 @@ def test_a_long_sweep_shows_what_needs_a_person_and_counts_the_rest(
     assert "fine-48" in capsys.readouterr().out
 
 
+def test_a_long_cancelled_sweep_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(51):
+        event(a_submitted(tmp_path, f"r-{number}", "7"), "stopped", step=3, reason="asked to end (SIGTERM)")
+    append_record(SweepDir(tmp_path).submissions, {"time": now(), "event": "cancelled", "job_id": "7"})
+    assert main(["status", str(tmp_path)]) == 0
+    command = f"`slurmscale status --all {tmp_path}` shows every run"
+    assert capsys.readouterr().out == f"not shown: 51 cancelled; {command}\n51 runs: 51 cancelled\n"
+
+
 @pytest.mark.parametrize(
     ("row", "tasks"),
     [
@@ -214,7 +229,7 @@ def sacct_that_fails(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def sacct_that_is_late(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    command(where / "bin", "sacct", 'echo "${@: -1}|RUNNING"')
+    command(where / "bin", "sacct", 'echo "${@: -1}|RUNNING|node01"')
     monkeypatch.setenv("PATH", f"{where}/bin:{os.environ['PATH']}")
     return "accounting still reports RUNNING"
 
@@ -344,3 +359,158 @@ def test_a_watcher_keeps_to_the_number_of_calls_a_minute_that_the_readme_states(
                        capture_output=True, check=False)  # fmt: skip
     looks = 1 + seconds // 10
     assert 2 * (looks - 1) <= len(calls()) <= 2 * looks
+
+
+# --- faults, on a real Slurm -----------------------------------------------------------------------------------
+
+
+def a_running_job(sweep: Path, *options: str) -> tuple[RunDir, str]:
+    """A job of two nodes with the log of a run, whose ranks have met."""
+    SweepDir(sweep).logs.mkdir(parents=True)
+    script = f"{STARTED_LINE}; srun bash -c 'echo rank; sleep 600'"
+    output = str(JobPaths(SweepDir(sweep).logs, "%j", 0).stdout)
+    job_id = sbatch("--nodes=2", "--requeue", "--open-mode=append", "-o", output, *options, "--wrap", script)
+    run = a_submitted(sweep, "r", job_id)
+    log = Path(output.replace("%j", job_id))
+    wait_until(lambda: log.exists() and log.read_text().count("rank\n") == 2)
+    assert shown(sweep) == (State.queued, "starting")
+    started(run, a_run("r"))
+    wait_until(lambda: only(sweep).state is State.running)
+    return run, job_id
+
+
+@contextmanager
+def node_down(node: str) -> Iterator[None]:
+    """Declare a node down, as Slurm does after SlurmdTimeout, and keep it from returning."""
+    update = ["scontrol", "update", f"nodename={node}"]
+    subprocess.run([*update, "state=down", "reason=test"], check=True)
+    subprocess.run([*update, "state=drain", "reason=test"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*update, "state=resume"], check=True)
+
+
+def shown(sweep: Path) -> tuple[State, str]:
+    item = only(sweep)
+    return item.state, item.detail
+
+
+@in_slurm
+@pytest.mark.slurm
+@pytest.mark.parametrize("failed_node", ["node01", "node02"])
+def test_a_node_failure_is_named_before_and_after_the_restart_whatever_a_survivor_recorded(
+    failed_node: str, tmp_path: Path
+) -> None:
+    run, _ = a_running_job(tmp_path / "s", "--nodelist=node01,node02")
+    with node_down(failed_node):
+        event(run, "failed", rank=0, node="node01", error="Connection closed by peer", cause="lost_peer", restart=0)
+        words = f"restarts after a node failure on {failed_node}"
+        wait_until(lambda: words in only(tmp_path / "s").detail)
+        assert only(tmp_path / "s").state is State.queued
+    wait_until(lambda: only(tmp_path / "s").detail.endswith("starting"))
+    started(run, a_run("r"), attempt=2, restart=1)
+    assert shown(tmp_path / "s") == (State.running, f"restart 1, after a node failure on {failed_node}")
+
+
+@in_slurm
+@pytest.mark.slurm
+def test_a_node_failure_that_ends_a_run_is_named_and_not_the_survivor(tmp_path: Path) -> None:
+    run, _ = a_running_job(tmp_path / "s", "--nodelist=node01,node02", "--no-requeue")
+    event(run, "failed", rank=0, node="node01", error="Connection closed by peer", cause="lost_peer", restart=0)
+    assert shown(tmp_path / "s") == (State.running, "ending: rank 0 on node01: Connection closed by peer")
+    with node_down("node02"):
+        words = "a node failure on node02; rank 0 on node01: Connection closed by peer"
+        wait_until(lambda: shown(tmp_path / "s") == (State.failed, words))
+
+
+@in_slurm
+@pytest.mark.slurm
+def test_a_requeue_by_hand_is_queued_and_named_before_and_after_the_restart(tmp_path: Path) -> None:
+    run, job_id = a_running_job(tmp_path / "s")
+    event(run, "stopped", step=3, reason="asked to end (SIGTERM)")
+    requeue(job_id)
+    postpone(job_id, pause_s=3600, avoid=[])
+    assert only(tmp_path / "s").state.is_alive
+    wait_until(lambda: "restarts after a requeue by scontrol or an administrator" in only(tmp_path / "s").detail)
+    assert only(tmp_path / "s").state is State.queued
+    subprocess.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"], check=True)
+    wait_until(lambda: only(tmp_path / "s").detail.endswith("starting"))
+    started(run, a_run("r"), attempt=2, restart=1)
+    assert shown(tmp_path / "s") == (State.running, "restart 1, after a requeue by scontrol or an administrator")
+
+
+@in_slurm
+@pytest.mark.slurm
+def test_scancel_by_hand_is_a_cancellation_with_its_user(tmp_path: Path) -> None:
+    run, job_id = a_running_job(tmp_path / "s")
+    event(run, "stopped", step=3, reason="asked to end (SIGTERM)")
+    subprocess.run(["scancel", job_id], check=True)
+    seen: list[State] = []
+
+    def is_cancelled() -> bool:
+        seen.append(only(tmp_path / "s").state)
+        return seen[-1] is State.cancelled
+
+    wait_until(is_cancelled)
+    assert set(seen) <= {State.running, State.ended, State.cancelled}, "a watcher must not see another end first"
+    assert only(tmp_path / "s").detail == f"by user {getpass.getuser()} with scancel"
+
+
+@in_slurm
+@pytest.mark.slurm
+@pytest.mark.parametrize(("hold", "reason"), [("hold", "JobHeld"), ("requeuehold", "job requeued in held state")])
+def test_a_held_job_is_named_with_the_command_that_releases_it(
+    hold: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = sbatch("--wrap", "sleep 600", *(["--begin=now+1hour"] if hold == "hold" else []))
+    a_submitted(tmp_path / "s", "r", job_id)
+    wait_until(lambda: hold == "hold" or only(tmp_path / "s").detail == "starting")
+    subprocess.run(["scontrol", hold, job_id], check=True)
+    wait_until(lambda: only(tmp_path / "s").state is State.held)
+    assert only(tmp_path / "s").detail.startswith(f"held by Slurm: {reason}")
+    assert main(["status", str(tmp_path / "s")]) == 0
+    output = capsys.readouterr().out
+    assert f"run `scontrol release {job_id}`" in output
+    assert "1 run: 1 held" in output
+
+
+# --- faults, from the records ----------------------------------------------------------------------------------
+
+
+def test_the_cause_of_a_restart_stays_while_the_run_goes_on(tmp_path: Path) -> None:
+    run = a_submitted(tmp_path, "r", "7")
+    for restart, cause in enumerate(["hung", "killed"]):
+        started(run, a_run("r"), attempt=restart + 1, restart=restart)
+        event(run, "failed", rank=1, node="node02", error="no progress", cause=cause, restart=restart)
+        event(run, "requeued", cause=cause)
+    submission = latest_submissions(SweepDir(tmp_path))["r"]
+    waits = decide(run, submission, None, JobState("PENDING", "BeginTime"))
+    assert waits == (State.queued, "restarts after killed (rank 1 on node02); BeginTime")
+    assert decide(run, submission, None, JobState("RUNNING")) == (
+        State.queued, "restart 2, after killed (rank 1 on node02); starting"
+    )  # fmt: skip
+    started(run, a_run("r"), attempt=3, restart=2)
+    runs = decide(run, submission, None, JobState("RUNNING"))
+    assert runs == (State.running, "restart 2, after killed (rank 1 on node02)")
+
+
+@pytest.mark.parametrize("command", ["status", "watch"])
+def test_a_broken_configuration_is_named_and_does_not_hide_the_other_runs(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("broken", "good", "missing"):
+        run = submitted(prepared(tmp_path, a_run(name)), "99000000", at=LONG_AGO)
+        started(run, a_run(name))
+        step(run, 5)
+        event(run, "failed", rank=0, node="n", error="ValueError: no", cause="code")
+    (tmp_path / "broken/config.yaml").write_text('name: "a')
+    (tmp_path / "missing/config.yaml").unlink()
+    main([command, str(tmp_path)])
+    output = " ".join(capsys.readouterr().out.split())
+    assert "3 runs: 3 failed" in output
+    assert "rank 0 on n: ValueError: no; its config.yaml is missing" in output
+    assert "rank 0 on n: ValueError: no; its config.yaml is damaged" in output
+    shutil.rmtree(tmp_path / "missing")
+    main([command, str(tmp_path)])
+    assert "2 runs: 2 failed" in capsys.readouterr().out, "a run that the user removed is gone"
