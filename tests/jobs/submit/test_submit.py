@@ -203,7 +203,7 @@ def test_the_cluster_decides_header_setup_and_container(tmp_path: Path) -> None:
         "#SBATCH --mem=100G",
         "#SBATCH --exclusive",
         "#SBATCH --reservation=night",
-        "module load cuda/12.4",
+        "load_module cuda/12.4",
         "source /opt/site.sh",
         "export NCCL_DEBUG=INFO",
     ):
