@@ -130,7 +130,7 @@ def take(where: Path) -> None:
 
 @pytest.mark.slow
 def test_a_local_queue_leaves_a_run_to_the_person_who_started_it_by_hand(tmp_path: Path) -> None:
-    endless = ["job.steps=1000000", "job.checkpoint_every_steps=20", "ranks_per_node=1"]
+    endless = ["job.steps=1000000", "job.checkpoint_every_steps=20", "ranks_per_node=1", "wall_time_min=15"]
     # A queue of its own: the queues of a user take turns on a machine.
     submitted = run_cli("submit", *small(tmp_path), *endless, "name=r", TMPDIR=str(tmp_path))
     assert submitted.returncode == 0, submitted.stderr
