@@ -9,6 +9,7 @@ from jobs.doctor.cluster import Node, Site, tres
 from jobs.doctor.report import Finding, Verdict
 from jobs.errors import SubmitError
 from jobs.plan.legality import problems
+from jobs.plan.time_limit import limit_min
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 
@@ -68,7 +69,7 @@ def nodes_and_time(settings: dict[str, str], run: Run, beyond: list[str]) -> Ite
         yield Finding("nodes and time", wanted)
     for key, value, most in (
         ("max_nodes", run.cluster.max_nodes, settings.get("TotalNodes", "")),
-        ("max_wall_time_min", run.cluster.max_wall_time_min, slurm_commands.minutes(settings.get("MaxTime", ""))),
+        ("max_wall_time_min", run.cluster.max_wall_time_min, limit_min(settings.get("MaxTime", ""))),
     ):
         if value is not None and str(most).isdigit() and value > int(str(most)):
             found = f"cluster.{key}={value}, but partition {settings['PartitionName']} allows {most}"
@@ -169,7 +170,7 @@ def account_and_qos(site: Site, run: Run) -> Iterator[Finding]:
 
 def within_limits(whose: str, row: dict[str, str], run: Run) -> Iterator[Finding]:
     """Check the limits on one job of an account or a QOS."""
-    most = slurm_commands.minutes(row.get("MaxWall", ""))
+    most = limit_min(row.get("MaxWall", ""))
     if most is not None and run.wall_time_min > most:
         found = f"wall_time_min={run.wall_time_min}, but MaxWall={row['MaxWall']}"
         yield Finding(f"limits of {whose}", found, Verdict.wrong, f"Set wall_time_min={most} or less.")

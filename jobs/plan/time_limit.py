@@ -1,6 +1,8 @@
-"""The time before its time limit at which a run is asked to stop, so that it can still write a checkpoint."""
+"""The time limit of a run, and the time before it at which the run is asked to stop to write a checkpoint."""
 
 from __future__ import annotations
+
+import re
 
 from jobs.plan.cost import checkpoint_bytes
 from jobs.schema import Run
@@ -30,3 +32,16 @@ def needed_s(run: Run) -> int:
     Two checkpoints: the previous one may still be written in the background.
     """
     return STOP_S + round(2 * checkpoint_bytes(run) / WRITE_BYTES_PER_S)
+
+
+def limit_min(text: str) -> int | None:
+    """Convert a time limit of Slurm to whole minutes; None for UNLIMITED and other texts.
+
+    Formats: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if match is None:
+        return None
+    days, first, second, third = (None if part is None else int(part) for part in match.groups())
+    hours, minutes = (0, first) if days is None and third is None else (first, second)
+    return ((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)

@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from jobs.errors import SubmitError
+from jobs.plan.time_limit import limit_min
 from jobs.submit.environment import clean_environment
 from jobs.submit.job_state import ENDED, GONE, JobState
 from jobs.submit.submissions import in_brackets, tasks_of
@@ -182,21 +183,12 @@ def beyond_one(
             f"{prefix}nodes={nodes}, but {where} gives a job at most {min(most)}. "
             f"Set {prefix}nodes={min(most)} or less."
         )
-    limit = minutes(settings.get("MaxTime", ""))
+    limit = limit_min(settings.get("MaxTime", ""))
     if limit is not None and wall_time_min > limit:
         yield (
             f"{prefix}wall_time_min={wall_time_min}, but {where} allows {limit} (MaxTime={settings['MaxTime']}). "
             f"Set {prefix}wall_time_min={limit} or less."
         )
-
-
-def minutes(text: str) -> int | None:
-    """Convert [days-]hours:minutes:seconds to minutes; None for UNLIMITED and other texts."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text)
-    if match is None:
-        return None
-    days, hours, mins, _ = (int(part or 0) for part in match.groups())
-    return (days * 24 + hours) * 60 + mins
 
 
 def test_script(script: str, jobs: int, partition: str | None) -> str | None:

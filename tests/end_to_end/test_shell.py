@@ -117,7 +117,7 @@ def test_an_option_in_the_shell_sets_a_key_that_is_not_set(tmp_path: Path) -> No
 
 def test_an_option_in_the_shell_that_contradicts_a_key_is_refused(tmp_path: Path) -> None:
     given = [ON_SLURM, *small(tmp_path), "cluster.partition=gpu"]
-    printed = output_of("submit", *given, code=2, env={"SBATCH_PARTITION": "spare", "SBATCH_TIMELIMIT": "60"})
+    printed = output_of("submit", *given, code=2, env={"SBATCH_PARTITION": "spare", "SBATCH_TIMELIMIT": "1:00:00"})
     assert (
         "SBATCH_PARTITION=spare of this shell contradicts cluster.partition=gpu. Run `unset SBATCH_PARTITION`"
         in printed

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from omegaconf import DictConfig, OmegaConf
 
+from jobs.plan.time_limit import limit_min
 from jobs.schema import LauncherKind, Run
 
 KEYS = {
@@ -39,7 +40,8 @@ def fill(config: DictConfig) -> None:
 def agree_with_keys(run: Run) -> str | None:
     """Require that the variables of this shell contradict no key."""
     for name, value in given().items() if run.starter.needs_slurm else ():
-        if value != str(setting(run, KEYS[name])):
+        own = limit_min(value) if name == "SBATCH_TIMELIMIT" else value
+        if own != setting(run, KEYS[name]):
             return (
                 f"{name}={value} of this shell contradicts {KEYS[name]}={setting(run, KEYS[name])}. "
                 f"Run `unset {name}`, or set {KEYS[name]} to the same value."

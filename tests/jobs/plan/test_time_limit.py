@@ -6,7 +6,7 @@ import pytest
 
 from jobs.plan.compose import compose
 from jobs.plan.table import plan_notes
-from jobs.plan.time_limit import stop_before_limit_s
+from jobs.plan.time_limit import limit_min, stop_before_limit_s
 from jobs.schema import Run
 from tests.support.training import refusal
 
@@ -47,3 +47,12 @@ def test_the_plan_contains_the_time_to_save_and_warns_if_it_is_short() -> None:
 
 def test_a_time_to_save_longer_than_the_limit_is_refused() -> None:
     assert "Set launcher.stop_before_limit_s=3599 or less, or null." in refusal("launcher.stop_before_limit_s=3600")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90", 90), ("5:30", 5), ("1:30:00", 90), ("2-3", 3060), ("1-0:30", 1470), ("1-01:00:00", 1500)]
+    + [(text, None) for text in ("UNLIMITED", "", "1:2:3:4", "soon")],
+)
+def test_limits_of_slurm_are_minutes_in_every_format(text: str, expected: int | None) -> None:
+    assert limit_min(text) == expected
