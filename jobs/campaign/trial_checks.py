@@ -14,7 +14,7 @@ from jobs.campaign.code_snapshot import Snapshot
 from jobs.errors import ConfigError, RunDirError
 from jobs.rundir import is_reserved
 from jobs.schema import Run
-from jobs.submit.batch_script import resources
+from jobs.submit.batch_script import shared_resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
 # Keys that the campaign sets for its runs.
@@ -81,7 +81,7 @@ def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | Non
     if not tried.launcher.kind.job_per_run:
         return
     here = Path("code")
-    own, beside = resources(tried, here), resources(baseline, code.path if code else here)
+    own, beside = shared_resources(tried, here), shared_resources(baseline, code.path if code else here)
     if differing := sorted(key for key in own.keys() | beside.keys() if own.get(key) != beside.get(key)):
         raise ConfigError(
             f"{name} cannot take turns with its baseline in a job array, whose jobs have equal resources: they differ "

@@ -64,8 +64,13 @@ load_module() {
 }"""
 
 
+def shared_resources(run: Run, code: Path) -> dict[str, Any]:
+    """Return the parameters that a job array shares; it takes the longest time to stop of its runs."""
+    return {key: value for key, value in resources(run, code).items() if key != "signal_delay_s"}
+
+
 def resources(run: Run, code: Path) -> dict[str, Any]:
-    """Return the executor parameters of a run; runs with equal parameters share a job array."""
+    """Return the executor parameters of a run."""
     cluster = run.cluster
     further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
     if cluster.memory_gb_per_node is not None:

@@ -7,10 +7,18 @@ from collections.abc import Iterable
 
 from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
+from jobs.plan.time_limit import stop_before_limit_s
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import slurm_commands, stages
-from jobs.submit.batch_script import rank_python, resources, script_text, starting_after, task_script
+from jobs.submit.batch_script import (
+    rank_python,
+    resources,
+    script_text,
+    shared_resources,
+    starting_after,
+    task_script,
+)
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
@@ -156,7 +164,7 @@ def arrays(runs: Runs, most: int) -> list[Runs]:
     """Group the runs by equal resources and code; no group has more than `most` runs, the site's limit of an array."""
     groups: dict[str, Runs] = {}
     for run, directory in runs:
-        key = json.dumps(resources(run, directory.code.resolve()), sort_keys=True)
+        key = json.dumps(shared_resources(run, directory.code.resolve()), sort_keys=True)
         groups.setdefault(key, []).append((run, directory))
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
 
@@ -184,6 +192,7 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]
     run, directory = group[0]
     directories = [directory for _, directory in group]
     parameters = starting_after(resources(run, directory.code.resolve()), chain.prepared_by)
+    parameters["signal_delay_s"] = max(stop_before_limit_s(each) for each, _ in group)
     command = f"{rank_python(run)} -u -m jobs.run"
 
     def script(mark: str) -> str:

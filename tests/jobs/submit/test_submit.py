@@ -244,6 +244,14 @@ def test_equal_resources_share_one_array_and_others_do_not(tmp_path: Path, capsy
     assert printed(capsys).count("batch script of 3 runs") == 2
 
 
+def test_runs_with_checkpoints_of_unequal_size_share_one_array(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["submit", "-m", "launcher=dry", "cluster=generic_slurm", "launcher.stop_before_limit_s=90,200",
+          f"runs_dir={tmp_path}"])  # fmt: skip
+    assert printed(capsys).count("batch script of 2 runs") == 1
+
+
 # --- this machine --------------------------------------------------------------------------------------------
 
 
