@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.states import State, states
+from tests.support.interrupted import dying_shell
 from tests.support.paths import ROOT
-from tests.support.processes import job_id
+from tests.support.processes import job_id, process_of
 from tests.support.real_run import SMALL, events
 from tests.support.slurm.cluster import SlurmCluster
 from tests.support.waiting import limit_s, wait_until
@@ -95,3 +111,67 @@ def test_of_two_jobs_that_a_person_started_on_one_run_the_earlier_one_stops(tmp_
         range(int(str(began["from_step"])) + 1, int(str(end["step"])) + 1)
     )
     assert not list(run.checkpoints.glob(".*"))
+
+
+class Shells(RuleBasedStateMachine):
+    """A user, an administrator and faults, in any order, on the sweep of one run."""
+
+    @initialize()
+    def submit(self) -> None:
+        self.where = Path(tempfile.mkdtemp())
+        self.run = submitted(self.where, "launcher.requeue_pause_s=1")
+        self.sweep = str(self.run.path.parent)
+
+    @rule()
+    def status(self) -> None:
+        assert main(["status", self.sweep]) == 0
+
+    @rule()
+    def resume(self) -> None:
+        main(["resume", self.sweep])
+
+    @rule(moment=st.sampled_from(["instead", "after"]), signal_name=st.sampled_from(["KILL", "TERM", "HUP"]))
+    def resume_dies(self, moment: str, signal_name: str) -> None:
+        dying_shell(self.where, moment, signal_name, "resume", self.sweep).communicate(timeout=limit_s(180))
+
+    @precondition(lambda self: bool(slurm_states()))
+    @rule()
+    def cancel(self) -> None:
+        assert main(["cancel", self.sweep]) == 0
+
+    @precondition(lambda self: bool(slurm_states()))
+    @rule(command=st.sampled_from(["scontrol requeue", "scontrol hold", "scontrol release", "scancel"]))
+    def by_hand(self, command: str) -> None:
+        jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split()
+        subprocess.run([*command.split(), *jobs], check=False)
+
+    @precondition(lambda self: slurm_states() == ["RUNNING"])
+    @rule(rank=st.sampled_from([0, 1]))
+    def kill_a_rank(self, rank: int) -> None:
+        with suppress(AssertionError, psutil.NoSuchProcess):
+            process_of(self.run, rank).send_signal(signal.SIGKILL)
+
+    @precondition(lambda self: slurm_states() == ["RUNNING"])
+    @rule()
+    def train(self) -> None:
+        wait_until(lambda: state(self.run) is State.running or slurm_states() != ["RUNNING"])
+
+    @invariant()
+    def has_at_most_one_live_job(self) -> None:
+        assert len(slurm_states()) <= 1
+
+    def teardown(self) -> None:
+        subprocess.run(["scancel", "--me"], check=True)
+        wait_until(lambda: not slurm_states())
+        shutil.rmtree(self.where)
+
+
+@pytest.mark.long
+def test_no_sequence_of_commands_and_faults_gives_a_run_two_live_jobs(slurm: SlurmCluster) -> None:
+    run_state_machine_as_test(
+        Shells,
+        settings=settings(
+            max_examples=6, stateful_step_count=16, deadline=None, phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )  # fmt: skip
