@@ -21,7 +21,7 @@ from jobs.rundir import NOT_STARTED
 
 def make_private(sweep: Path) -> None:
     """Make a sweep directory that only its owner can enter; new directories above it are not writable by others."""
-    for parent in reversed(sweep.parents):
+    for parent in reversed([each for each in sweep.parents if not each.exists()]):
         # parents=True would apply the umask alone to all but the last one.
         parent.mkdir(exist_ok=True, mode=0o755)
     sweep.mkdir(exist_ok=True, mode=0o700)

@@ -265,8 +265,8 @@ def alive_state(
         return State.queued, "; ".join(filter(None, [*words, job.reason]))
     if end is not None and not starts_again(run, submission):
         return State.running, f"ending: {failure_words(end) if end['event'] == 'failed' else end['reason']}"
-    details = "; ".join(filter(None, [*words, "" if started else "starting", job.reason]))
-    return State.running if started else State.queued, details
+    now = " ".join(filter(None, ["" if started else "starting", job.reason]))
+    return State.running if started else State.queued, "; ".join(filter(None, [*words, now]))
 
 
 def held_words(submission: Submission, job: JobState) -> str:

@@ -33,7 +33,8 @@ def dying_shell(where: Path, moment: str, signal_name: str, *arguments: str) -> 
     sbatch.write_text(SBATCH.format(real=shutil.which("sbatch"), go=where / "go", moment=moment, signal=signal_name))
     sbatch.chmod(0o755)
     return subprocess.Popen(
-        [sys.executable, "-m", "jobs.cli", *arguments],
+        # A test session under nohup ignores SIGHUP, and its children inherit that.
+        ["env", "--default-signal", sys.executable, "-m", "jobs.cli", *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{programs}:{os.environ['PATH']}"},
         start_new_session=True,
         stdout=subprocess.PIPE,
