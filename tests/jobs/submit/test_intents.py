@@ -157,7 +157,7 @@ def test_a_cancel_that_slurm_did_not_get_is_not_on_record(
 ) -> None:
     sweep = SweepDir(tmp_path / "s")
     assert main(sweep_of(tmp_path, "repeat=1,2", LATER)) == 0
-    slurm.kill("slurmctld")
+    slurm.shut_down("slurmctld")
     try:
         assert main(["cancel", str(sweep.path)]) == 2
     finally:

@@ -194,7 +194,10 @@ def test_a_killed_point_goes_on_elsewhere_a_requeued_pilot_goes_on_and_what_a_pi
     wait_until(lambda: len(events(first, "started")) == 2)
     assert [event["cause"] for event in events(first, "requeued")] == ["killed"]
     assert details(sweep) == {
-        first.name: (State.running, f"on node03 of pilot {job_id}"),
+        first.name: (
+            State.running,
+            f"restart 1, after killed (rank 0 on node01); on node03 of pilot {job_id}",
+        ),
         second.name: (State.running, f"on node02 of pilot {job_id}"),
     }
     assert [event["restart"] for event in events(first, "started")] == [0, 1]

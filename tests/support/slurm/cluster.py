@@ -102,8 +102,13 @@ class SlurmCluster:
         self._daemons[name].kill()
         self._daemons[name].wait()
 
+    def shut_down(self, name: str) -> None:
+        """End a daemon in order: slurmctld saves its jobs, of which a killed one may lose the latest."""
+        self._daemons[name].terminate()
+        self._daemons[name].wait()
+
     def start_again(self, name: str) -> None:
-        """Start a daemon that was killed, as it was started before."""
+        """Start a daemon that has ended, as it was started before."""
         self._daemon(name, *self._commands[name])
 
     def crash(self, node: str) -> None:
