@@ -1,9 +1,10 @@
 """From legal points to job ids, and the commands on a sweep: all points are prepared, then all or none are submitted.
 
-facts       submissions, ledger, slurm_commands, job_log, permissions, provenance, progress
+facts       submissions, ledger, intents, job_state, job_log, permissions, provenance, progress
+Slurm       environment, slurm_commands
 scripts     batch_script, container
 launchers   launchers/, one file each; stages, the chain around training
-states      states, stage_states
+states      history, states, stage_states
 commands    commands, watch, backlog
 in a job    pilot, pilot_packing, local_queue, requeue
 """

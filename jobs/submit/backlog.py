@@ -9,11 +9,11 @@ from __future__ import annotations
 from filelock import Timeout
 
 from jobs.rundir import RunDir, SweepDir, load_run
-from jobs.schema import LauncherKind, Run
+from jobs.schema import LauncherKind
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.ledger import held
-from jobs.submit.submissions import intents, latest_submissions
+from jobs.submit.submissions import intents, submissions_on_record
 
 
 def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
@@ -34,12 +34,10 @@ def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
 def submit_waiting(sweep: SweepDir) -> list[str]:
     """Settle interrupted submissions and submit waiting runs; the caller holds the lock of the sweep."""
     settled = settle(sweep)
-    runs = waiting(sweep)
+    runs = [(load_run(directory.config), directory) for directory in waiting(sweep)]
     return [*settled, *(launch(sweep, runs, LauncherKind.slurm) if runs else [])]
 
 
-def waiting(sweep: SweepDir) -> list[tuple[Run, RunDir]]:
+def waiting(sweep: SweepDir) -> list[RunDir]:
     """Return the runs in the backlog, in the order in which they were added."""
-    waits = [each for each in latest_submissions(sweep).values() if each.waits_for is not None]
-    directories = [sweep.run(each.run) for each in waits]
-    return [(load_run(directory.config), directory) for directory in directories]
+    return [sweep.run(each.run) for each in submissions_on_record(sweep).values() if each.waits_for is not None]

@@ -1,7 +1,8 @@
 """Permissions of a sweep directory: other users must not be able to change what its jobs execute.
 
-A job unpickles files in the logs directory of its sweep. The check runs before runs are prepared, when they are
-launched, and again in the batch script before the ranks start (`python -m jobs.submit.permissions SWEEP [GROUP]`).
+A job executes the code in its sweep; one of launcher=local also unpickles files in its logs. The check runs before runs
+are prepared, when they are launched, and again in the batch script before the ranks start
+(`python -m jobs.submit.permissions SWEEP [GROUP]`).
 """
 
 from __future__ import annotations

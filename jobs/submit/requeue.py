@@ -146,11 +146,12 @@ def main(sweep_path: str) -> None:
     if job_id is None:
         raise RunDirError("jobs.submit.requeue runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
-    for run in sweep.runs():
+    submission = its_submission(sweep, job_id)
+    # The ledger no longer names the job of a run that was submitted or started again.
+    for run in sweep.runs() if submission is None else [sweep.run(submission.run)]:
         if owner := successor(run, job_id, restart_count()):
             print(f"slurmscale: {owner.name} has taken over {run.name}; this job neither records nor restarts it")
             return
-    submission = its_submission(sweep, job_id)
     if submission is None:
         raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot be requeued.")
     run = sweep.run(submission.run)

@@ -20,19 +20,11 @@ from typing import Any
 from jobs.errors import RunDirError
 from jobs.failures import recorded_cause
 from jobs.rundir import RunDir, SweepDir
-from jobs.submit.job_log import log_of, not_started, printed_since_start
+from jobs.submit.history import EXPLAINING, History
+from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers import by_launcher
-from jobs.submit.restarts import (
-    EXPLAINING,
-    ended_words,
-    is_restarted_by_slurm,
-    ranks_met,
-    restart_words,
-    starts_again,
-    waits_for_start,
-)
-from jobs.submit.submissions import Submission, latest_submissions, own_end
+from jobs.submit.submissions import Submission, latest_submissions
 
 # A shared file system and accounting may need this long to show the end of a job.
 END_GRACE_S = 60.0
@@ -101,12 +93,12 @@ def open_sweep(path: Path) -> SweepDir:
 def states(sweep: SweepDir) -> list[RunState]:
     """Return the state of every run of the sweep, sorted by name."""
     latest = latest_submissions(sweep)
-    ends = {name: own_end(sweep.run(name), submission) for name, submission in latest.items()}
-    unfinished = [latest[name] for name, end in ends.items() if end is None or end["event"] != "finished"]
-    known = held_by_schedulers(unfinished)
+    histories = {name: History(sweep.run(name), submission) for name, submission in latest.items()}
+    unfinished = {name: each for name, each in histories.items() if not is_finished(each.end)}
+    known = held_by_schedulers([each.submission for each in unfinished.values()])
     # Read again: a job that left the queue meanwhile has written its end.
-    ends |= {submission.run: own_end(sweep.run(submission.run), submission) for submission in unfinished}
-    known = with_accounting(sweep, unfinished, known, ends)
+    histories |= {name: History(each.run, each.submission) for name, each in unfinished.items()}
+    known = with_accounting([histories[name] for name in unfinished], known)
     found = []
     for run in runs_on_record(sweep, latest):
         submission = latest.get(run.name)
@@ -114,7 +106,7 @@ def states(sweep: SweepDir) -> list[RunState]:
             found.append(RunState(run, State.prepared))
             continue
         job = known.get(run.name)
-        state, detail = decide(run, submission, ends[run.name], job)
+        state, detail = decide(histories[run.name], job)
         if state is not State.finished and not state.is_open:
             detail = "; ".join(filter(None, [detail, config_damage(run)]))
         found.append(
@@ -147,26 +139,22 @@ def config_damage(run: RunDir) -> str:
     return "" if keys >= CONFIG_KEYS else f"its {run.config.name} is damaged: restore it to resume the run"
 
 
-def with_accounting(
-    sweep: SweepDir,
-    submissions: list[Submission],
-    known: Mapping[str, JobState],
-    ends: Mapping[str, Mapping[str, Any] | None],
-) -> dict[str, JobState]:
+def with_accounting(histories: list[History], known: Mapping[str, JobState]) -> dict[str, JobState]:
     """Add from accounting the ends of jobs, and of earlier starts, that the records of the runs do not explain."""
     asked = [
-        each
-        for each in submissions
-        if (
-            is_restarted_by_slurm(sweep.run(each.run), each, known[each.run])
-            if each.run in known
-            else not is_explained(ends[each.run])
-        )
+        each.submission
+        for each in histories
+        if (each.is_restarted_by_slurm(known[each.run.name]) if each.run.name in known else not is_explained(each.end))
     ]
     found = dict(known)
     for run, job in ended_by_schedulers(asked).items():
         found[run] = replace(known[run], last_end=job if job.state != GONE else job.last_end) if run in known else job
     return found
+
+
+def is_finished(end: Mapping[str, Any] | None) -> bool:
+    """Return True for the end of a run that has done all its steps."""
+    return end is not None and end["event"] == "finished"
 
 
 def is_explained(end: Mapping[str, Any] | None) -> bool:
@@ -175,43 +163,40 @@ def is_explained(end: Mapping[str, Any] | None) -> bool:
     return cause is not None and not cause.is_symptom
 
 
-def decide(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState | None
-) -> tuple[State, str]:
+def decide(history: History, job: JobState | None) -> tuple[State, str]:
     """Return the state of a submitted run and its reason: finished is final, then the state in the scheduler counts."""
-    if end is not None and end["event"] == "finished":
+    run, submission, end = history.run, history.submission, history.end
+    if is_finished(end):
         return State.finished, ""
     if submission.waits_for is not None:
         return State.waiting, f"Slurm accepts no more jobs now ({submission.waits_for})"
-    if job is not None and (alive := alive_state(run, submission, end, job)):
+    if job is not None and (alive := alive_state(history, job)):
         return alive
     if end is not None and (job is None or job.state != "CANCELLED"):
-        return recorded_state(run, submission, end, job)
+        return recorded_state(history, end, job)
     unprepared = submission.after is not None and not run.data.exists()
     if unprepared and not submission.cancelled and job is not None and job.state == "CANCELLED":
         return State.failed, f"its data could not be prepared: job {submission.after} ended without recording a cause"
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
         return State.cancelled, (job and job.reason) or ""
     if submission.waits_in_pilot:
-        if unstarted := not_started(printed_since_start(log_of(run, submission))):
+        if unstarted := not_started(printed_since_start(history.log)):
             return State.failed, unstarted
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
     if job is not None and job.state not in {"COMPLETED", GONE}:
-        return State.failed, ended_words(run, submission, job)
-    return without_end(run, submission, job)
+        return State.failed, history.ended_words(job)
+    return without_end(history, job)
 
 
-def recorded_state(
-    run: RunDir, submission: Submission, end: Mapping[str, Any], job: JobState | None
-) -> tuple[State, str]:
+def recorded_state(history: History, end: Mapping[str, Any], job: JobState | None) -> tuple[State, str]:
     """Return the state of a run that is not alive and recorded that it stopped or failed."""
     if end["event"] == "failed":
-        words = [ended_words(run, submission, job)] if job is not None and job.state in EXPLAINING else []
+        words = [history.ended_words(job)] if job is not None and job.state in EXPLAINING else []
         return State.failed, "; ".join([*words, failure_words(end)])
-    if submission.cancelled:
+    if history.submission.cancelled:
         return State.cancelled, end["reason"]
-    if job is not None and job.state == GONE and is_recent(run, submission):
+    if job is not None and job.state == GONE and is_recent(history):
         return State.ended, f"{end['reason']}; {job.reason}"
     return State.stopped, end["reason"]
 
@@ -222,48 +207,47 @@ def failure_words(end: Mapping[str, Any]) -> str:
     return str(who + end["error"].partition("\n")[0])
 
 
-def without_end(run: RunDir, submission: Submission, job: JobState | None) -> tuple[State, str]:
+def without_end(history: History, job: JobState | None) -> tuple[State, str]:
     """Return the state of a run that is not alive and has no recorded end: `ended` for END_GRACE_S, then `lost`."""
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
-    if is_recent(run, submission):
+    if is_recent(history):
         return State.ended, f"its job left the queue; its end is not known yet{reported}"
     return (
         State.lost,
-        f"its job is gone and recorded no end{reported}; see `slurmscale logs {shlex.quote(str(run.path))}`",
+        f"its job is gone and recorded no end{reported}; see `slurmscale logs {shlex.quote(str(history.run.path))}`",
     )
 
 
-def is_recent(run: RunDir, submission: Submission) -> bool:
+def is_recent(history: History) -> bool:
     """Return True if a record of a job of Slurm may still be on its way."""
-    return submission.in_slurm and time.time() - last_sign(run, submission) < END_GRACE_S
+    return history.submission.in_slurm and time.time() - last_sign(history) < END_GRACE_S
 
 
-def last_sign(run: RunDir, submission: Submission) -> float:
+def last_sign(history: History) -> float:
     """Return the time of the last record of a submission, its ranks or its batch script, in seconds since the epoch."""
-    signs = [0.0 if submission.time is None else datetime.fromisoformat(submission.time).timestamp()]
-    for path in (run.status, run.metrics, run.heartbeats, log_of(run, submission)):
+    run, submitted = history.run, history.submission.time
+    signs = [0.0 if submitted is None else datetime.fromisoformat(submitted).timestamp()]
+    for path in (run.status, run.metrics, run.heartbeats, history.log):
         with contextlib.suppress(FileNotFoundError):
             signs.append(path.stat().st_mtime)
     return max(signs)
 
 
-def alive_state(
-    run: RunDir, submission: Submission, end: Mapping[str, Any] | None, job: JobState
-) -> tuple[State, str] | None:
+def alive_state(history: History, job: JobState) -> tuple[State, str] | None:
     """Return the state of a run that its scheduler holds; None if it does not hold it."""
-    started = ranks_met(run, submission)
+    end, started = history.end, history.ranks_met
     if job.state == UNKNOWN:
         return None if end is not None else ((State.running if started else State.queued), job.reason or "")
     if not job.is_alive:
         return None
-    words = [restart_words(run, submission, job)]
+    words = [history.restart_words(job)]
     if job.is_held:
-        return State.held, "; ".join(filter(None, [held_words(submission, job), *words]))
-    if waits_for_start(run, submission, job):
+        return State.held, "; ".join(filter(None, [held_words(history.submission, job), *words]))
+    if history.waits_for_start(job):
         if end is not None and "stage" in end:
             words.append(end["error"].partition("\n")[0])
         return State.queued, "; ".join(filter(None, [*words, job.reason]))
-    if end is not None and not starts_again(run, submission):
+    if end is not None and not history.starts_again:
         return State.running, f"ending: {failure_words(end) if end['event'] == 'failed' else end['reason']}"
     now = " ".join(filter(None, ["" if started else "starting", job.reason]))
     return State.running if started else State.queued, "; ".join(filter(None, [*words, now]))

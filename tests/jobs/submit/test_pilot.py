@@ -15,6 +15,7 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
+from jobs.submit.history import History
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.pilot import job_script, step_command
 from jobs.submit.pilot import Turn
@@ -136,12 +137,12 @@ def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path
     over = JobState("COMPLETED")
     words = "pilot 12 ended before its turn; `slurmscale resume` submits another"
     never = Submission(run.name, "pilot", "12", 1, nodes=1)
-    assert decide(run, never, None, over) == (State.prepared, words)
+    assert decide(History(run, never), over) == (State.prepared, words)
     waits_again = replace(never, launches=1, log_id="12-1")
-    assert decide(run, waits_again, None, over) == (State.stopped, words)
+    assert decide(History(run, waits_again), over) == (State.stopped, words)
     cut_off = replace(waits_again, place="node01")
-    assert decide(run, cut_off, None, JobState("TIMEOUT")) == (State.failed, "Slurm reports TIMEOUT")
-    assert decide(run, replace(never, cancelled=True), None, over) == (State.cancelled, "")
+    assert decide(History(run, cut_off), JobState("TIMEOUT")) == (State.failed, "Slurm reports TIMEOUT")
+    assert decide(History(run, replace(never, cancelled=True)), over) == (State.cancelled, "")
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.batch_script import STARTED_LINE
 from jobs.submit.commands import SLURM_POLL_S
+from jobs.submit.history import History
 from jobs.submit.job_state import JobState
 from jobs.submit.slurm_commands import postpone, requeue
 from jobs.submit.states import END_GRACE_S, RunState, State, decide, states
@@ -481,13 +482,13 @@ def test_the_cause_of_a_restart_stays_while_the_run_goes_on(tmp_path: Path) -> N
         event(run, "failed", rank=1, node="node02", error="no progress", cause=cause, restart=restart)
         event(run, "requeued", cause=cause)
     submission = latest_submissions(SweepDir(tmp_path))["r"]
-    waits = decide(run, submission, None, JobState("PENDING", "BeginTime"))
+    waits = decide(History(run, submission), JobState("PENDING", "BeginTime"))
     assert waits == (State.queued, "restarts after killed (rank 1 on node02); BeginTime")
-    assert decide(run, submission, None, JobState("RUNNING")) == (
+    assert decide(History(run, submission), JobState("RUNNING")) == (
         State.queued, "restart 2, after killed (rank 1 on node02); starting"
     )  # fmt: skip
     started(run, a_run("r"), attempt=3, restart=2)
-    runs = decide(run, submission, None, JobState("RUNNING"))
+    runs = decide(History(run, submission), JobState("RUNNING"))
     assert runs == (State.running, "restart 2, after killed (rank 1 on node02)")
 
 

@@ -1,0 +1,112 @@
+"""The history of a submission: its starts and restarts, by slurmscale, which records their causes, or by Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jobs.failures import end_of, latest_attempt, restart_of
+from jobs.rundir import RunDir
+from jobs.submit import job_log
+from jobs.submit.job_state import JobState
+from jobs.submit.submissions import Submission, events_since
+
+# Ends after which Slurm itself starts a job again.
+REQUEUES = {
+    "NODE_FAIL": "a node failure",
+    "PREEMPTED": "a preemption",
+    "REQUEUED": "a requeue by scontrol or an administrator",
+}
+# Ends of a job by Slurm that explain the ends of its ranks.
+EXPLAINING = {*REQUEUES, "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "TIMEOUT"}
+
+
+@dataclass
+class History:
+    """The events of a run since a submission; they and the log of its job are read once, when first asked for."""
+
+    run: RunDir
+    submission: Submission
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """The events of the run that belong to the submission."""
+        return events_since(self.run, self.submission)
+
+    @cached_property
+    def end(self) -> Mapping[str, Any] | None:
+        """The end that the latest attempt recorded; None without one."""
+        return end_of(latest_attempt(self.events))
+
+    @property
+    def log(self) -> Path:
+        """The log of the batch script."""
+        return job_log.log_of(self.run, self.submission)
+
+    @cached_property
+    def begins(self) -> list[dict[str, Any]]:
+        """The starts of the ranks and the recorded requeues, in order."""
+        return [event for event in self.events if event["event"] in {"started", "requeued"}]
+
+    @cached_property
+    def starts_again(self) -> bool:
+        """True if Slurm has restarted the batch script since the ranks last met; only its log reports that."""
+        if not self.submission.has_own_job or not self.begins or self.begins[-1]["event"] != "started":
+            return False
+        return job_log.restarts(self.log) > restart_of(self.begins[-1], 0)
+
+    @property
+    def ranks_met(self) -> bool:
+        """True if the ranks have met since the latest start of the batch script."""
+        return bool(self.begins) and self.begins[-1]["event"] == "started" and not self.starts_again
+
+    def waits_for_start(self, job: JobState) -> bool:
+        """Return True if the next start of this job has not begun; COMPLETING comes before a restart."""
+        requeued = bool(self.begins) and self.begins[-1]["event"] == "requeued"
+        return job.waits or (job.state == "COMPLETING" and requeued)
+
+    def event_before(self, job: JobState) -> Mapping[str, Any] | None:
+        """Return the event before the present start or wait: a recorded requeue, or a start that Slurm ended."""
+        began = not self.waits_for_start(job) and self.ranks_met
+        return next(iter(self.begins[: -1 if began else None][-1:]), None)
+
+    def is_restarted_by_slurm(self, job: JobState) -> bool:
+        """Return True if Slurm ended the previous start of a job that it holds; the run has no record of the cause."""
+        event = self.event_before(job) if self.submission.has_own_job else None
+        return event is not None and event["event"] == "started"
+
+    def restart_words(self, job: JobState) -> str:
+        """Return the cause of the latest restart of a run that its scheduler holds; empty if it has not restarted."""
+        event = self.event_before(job)
+        if event is None:
+            return ""
+        cause = self.recorded_words(event) if event["event"] == "requeued" else self.slurm_words(job)
+        if self.waits_for_start(job):
+            return f"restarts after {cause}"
+        starts = [each for each in self.begins if each["event"] == "started"]
+        restarts = restart_of(starts[-1], 0) if starts else 0
+        return f"restart {restarts + (not self.ranks_met)}, after {cause}"
+
+    def recorded_words(self, requeue: Mapping[str, Any]) -> str:
+        """Return the cause of a requeue, and the rank to which it happened."""
+        failures = [event for event in self.events if event["event"] == "failed"]
+        blamed = [
+            each for each in failures if each.get("cause") == requeue["cause"] and {"rank", "node"} <= each.keys()
+        ]
+        who = f" (rank {blamed[-1]['rank']} on {blamed[-1]['node']})" if blamed else ""
+        return f"{requeue['cause']}{who}"
+
+    def slurm_words(self, job: JobState) -> str:
+        """Return the cause of a restart by Slurm, as far as accounting knows it."""
+        return "a requeue by Slurm" if job.last_end is None else self.ended_words(job.last_end)
+
+    def ended_words(self, end: JobState) -> str:
+        """Return in words how Slurm ended the job or one of its starts, with the node that failed."""
+        words = REQUEUES.get(end.state, f"Slurm reports {end.state}")
+        if end.state != "NODE_FAIL":
+            return words
+        # Accounting has only the nodes of the job; srun names the failed one, unless it was on that node.
+        return f"{words} on {job_log.failed_node(self.log) or f'one of {end.nodes}'}"
