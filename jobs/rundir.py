@@ -319,6 +319,8 @@ def load_run(path: Path) -> Run:
     Raise RunDirError if the file is missing, damaged or truncated, and ConfigError if it is not a run of this
     version.
     """
+    if not path.is_file() and RunDir(path.parent).status.exists():
+        raise damaged(path, "it is missing")
     if not path.is_file():
         raise RunDirError(
             f"{path.parent} is not a run directory: it has no {path.name}. Pass the directory of one run; "
@@ -341,9 +343,9 @@ def load_run(path: Path) -> Run:
 
 
 def damaged(path: Path, how: str) -> RunDirError:
-    """Return the error for a config.yaml that was changed after it was written."""
+    """Return the error for a config.yaml that was changed or removed after it was written."""
     return RunDirError(
-        f"{path} is damaged or truncated: {how}. Restore it from a copy, or move {path.parent} away and run "
+        f"{path} is damaged: {how}. Restore it from a copy, or move {path.parent} away and run "
         "slurmscale submit with the overrides in its provenance.json."
     )
 

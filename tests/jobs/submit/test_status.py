@@ -92,7 +92,7 @@ def test_a_configuration_that_is_damaged_is_told_so_and_does_not_matter_to_a_fin
     assert main(["resume", str(tmp_path)]) == 0
     assert "1 run: 1 finished; 0 to resume" in capsys.readouterr().out
     assert main(["logs", str(run.path)]) == 2
-    assert f"{run.config} is damaged or truncated: " in capsys.readouterr().err
+    assert f"{run.config} is damaged: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["run/metrics.jsonl", "run/status.jsonl", "run", "submissions.jsonl"])
