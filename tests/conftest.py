@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,8 @@ settings.load_profile("any machine")
 def pytest_configure(config: pytest.Config) -> None:
     """Calibrate the limits of this session once; xdist's workers inherit the factor."""
     calibrate()
+    # A shell starts background jobs with SIGINT ignored, and the commands under test would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

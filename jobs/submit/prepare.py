@@ -39,7 +39,7 @@ class Prepared:
     sweep: SweepDir
     runs: list[tuple[Run, RunDir]]
     new_sweep: bool
-    """True if this submission made the sweep directory."""
+    """True if the sweep directory contained nothing before this submission."""
 
     def take_back(self) -> None:
         """Remove the directories that were prepared and will not be launched."""
@@ -62,11 +62,14 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     refuse_shared(sweep.path, runs[0].cluster.trusted_group)
     samples = prepare_samples(runs)
     lock = FileLock(sweep.lock)
-    made = Prepared(sweep, [], new_sweep=not sweep.path.exists())
     try:
         with disk_errors_explained(sweep):
             make_private(sweep.path)
             lock.acquire()
+            # While this shell waited for the lock, another may have made them, or removed the whole sweep.
+            refuse_taken(sweep, runs)
+            make_private(sweep.path)
+            made = Prepared(sweep, [], new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
             write_runs(made, points, samples)
         yield made
     finally:
@@ -89,9 +92,6 @@ def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None
     """Make all run directories, or none."""
     sweep = made.sweep
     try:
-        # While this shell waited for the lock, another may have made them, or removed the whole sweep.
-        refuse_taken(sweep, [point.run for point in points])
-        make_private(sweep.path)
         sweep.logs.mkdir(exist_ok=True, mode=0o700)
         code = snapshot_code(sweep)
         facts = provenance(code.name)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.rundir import RunDir, SweepDir, append_event, append_record, now, read_records
+from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now, read_records
+from jobs.submit import prepare
+from jobs.submit.permissions import make_private
 from jobs.submit.states import State, states
 from tests.support.cli import files, printed, run_cli, script_of, small
 from tests.support.paths import ROOT
@@ -72,6 +74,23 @@ def test_a_run_directory_that_exists_is_never_overwritten(tmp_path: Path, capsys
     assert "exists, and a run is never overwritten. Run `slurmscale resume" in printed(capsys)
     assert main(["submit", "-m", *arguments[1:], "nodes=1,2"]) == 2
     assert files(tmp_path) == before
+
+
+def test_when_two_shells_prepare_one_sweep_at_once_the_refused_one_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit = ["submit", *small(tmp_path), "launcher=dry"]
+
+    def after_another_shell(sweep: Path) -> None:
+        """Make the sweep directory after another shell has submitted the same sweep."""
+        monkeypatch.setattr(prepare, "make_private", make_private)
+        assert main(submit) == 0
+        make_private(sweep)
+
+    monkeypatch.setattr(prepare, "make_private", after_another_shell)
+    assert main(submit) == 2
+    assert "exists, and a run is never overwritten" in printed(capsys)
+    assert load_run(SweepDir(tmp_path / "s").runs()[0].config).name == "tiny-ddp-n1x2"
 
 
 def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
