@@ -35,7 +35,7 @@ NOT_ALLOWED = {
     "array": "Set launcher.max_running=NUMBER to limit the runs at a time",
     "output": "`slurmscale logs` reads that file: remove the option",
     "error": "`slurmscale logs` shows stdout and stderr in one file: remove the option",
-    "clusters": "Run `export SLURM_CLUSTERS=NAME` in your shell: all commands of slurmscale then ask that cluster",
+    "clusters": "Run `export SLURM_CLUSTERS=NAME` in your shell: all commands of slurmscale then use that cluster",
     **dict.fromkeys(
         ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"),
         "Set cluster.gpus=true ranks_per_node=NUMBER, and cluster.gpu_type=NAME for GPUs of one type",

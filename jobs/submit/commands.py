@@ -215,7 +215,10 @@ def is_on_its_host(item: RunState | StageState) -> bool:
 
 
 def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
-    """Launch again every run that has not finished and is not alive; each continues from its last checkpoint."""
+    """Launch again every run that has not finished and is not alive; each continues from its last checkpoint.
+
+    A run whose configuration is damaged is named, and the exit code is that of a refusal.
+    """
     sweep = open_sweep(path)
     # The lock: of two shells that resume at once, the second sees the launches of the first.
     with held(sweep):
@@ -225,7 +228,13 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
         for line in moved:
             print(line)
         print(f"{summary(found)}; {len(todo)} to resume")
-        runs = [(load_run(directory.config), directory) for directory in todo]
+        runs, damaged = [], False
+        for directory in todo:
+            try:
+                runs.append((load_run(directory.config), directory))
+            except SuiteError as error:
+                damaged = True
+                print(f"{directory.name} is not resumed: {error}", file=sys.stderr)
         missing = unevaluated(sweep, found)
 
         def chain_of(run: Run) -> tuple[LauncherKind, str]:
@@ -236,7 +245,8 @@ def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
             its_runs = [(run, directory) for run, directory in runs if chain_of(run) == chain]
             for line in launch(sweep, its_runs, chain[0], [each for each in missing if chain_of(each.run) == chain]):
                 print(line)
-    return wait_for(sweep) if wait else 0
+    code = wait_for(sweep) if wait else 0
+    return 2 if damaged else code
 
 
 def pause_s(found: Sequence[RunState | StageState]) -> float:

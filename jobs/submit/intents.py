@@ -22,7 +22,7 @@ from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.ledger import record_cancelled, uninterrupted
-from jobs.submit.submissions import Intent, intents
+from jobs.submit.submissions import Intent, intents, is_own_job, shell_clusters, unreported
 
 # sbatch ends after COMMAND_TIMEOUT_S, also if its caller was killed; a busy slurmctld may show the job later.
 VOID_AFTER_S = 3 * slurm_commands.COMMAND_TIMEOUT_S
@@ -53,7 +53,8 @@ def submit_marked(
     Signals that end this process take effect afterwards. Raises SubmitError if sbatch refuses the script,
     NoAnswerError if its job may be in the queue: then it stays an intent, which `settle` looks up.
     """
-    intent = Intent(f"{name}-{secrets.token_hex(4)}", now(), launcher, socket.gethostname(), tasks, array)
+    intent = Intent(f"{name}-{secrets.token_hex(4)}", now(), launcher, socket.gethostname(), tasks, array,
+                    clusters=shell_clusters(sweep))  # fmt: skip
     # A sweep may be named a/b.
     file = sweep.logs / f"{intent.mark.rpartition('-')[2]}.sbatch"
     file.write_text(script(intent.mark))
@@ -84,15 +85,18 @@ def settle(sweep: SweepDir) -> list[str]:
 
     While Slurm does not answer, nothing is assumed.
     """
+    adopted = {} if is_own_job(sweep) else unreported(sweep)
+    if adopted:
+        append_record(sweep.submissions, *(event_record("reported", mark=mark) for mark in adopted))
+    lines = [adopted_line(job_id) for job_id in adopted.values()]
     unsettled = intents(sweep)
     if not unsettled:
-        return []
+        return lines
     times = {intent.mark: datetime.fromisoformat(intent.time) for intent in unsettled}
     try:
         jobs = slurm_commands.jobs_named(set(times), min(times.values()))
     except SubmitError:
-        return []
-    lines = []
+        return lines
     for intent in unsettled:
         job_id = intent.job_id or jobs.get(intent.mark)
         if job_id is not None:
@@ -104,13 +108,23 @@ def settle(sweep: SweepDir) -> list[str]:
 
 
 def adopt(sweep: SweepDir, intent: Intent, job_id: str) -> str:
-    """Record the job of an interrupted submission; end it if its runs were cancelled meanwhile."""
+    """Record the job of an interrupted submission; end it if its runs were cancelled meanwhile.
+
+    Return a sentence for the user; where a job looks, the next `settle` of a shell returns it.
+    """
     if intent.cancelled:
         slurm_commands.cancel([job_id])
     job_ids = record_submitted(sweep, intent, job_id)
-    append_record(sweep.submissions, event_record("adopted", mark=intent.mark, job_id=job_id))
+    append_record(
+        sweep.submissions, event_record("adopted", mark=intent.mark, job_id=job_id, reported=not is_own_job(sweep))
+    )
     if intent.cancelled:
         record_cancelled(sweep, job_ids)
+    return adopted_line(job_id)
+
+
+def adopted_line(job_id: str) -> str:
+    """Return the sentence for the user about an adopted job."""
     return f"adopted job {job_id}, whose submission was interrupted"
 
 

@@ -30,6 +30,7 @@ from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
 from jobs.submit.permissions import make_private, refuse_shared
 from jobs.submit.provenance import provenance, snapshot_code
+from jobs.submit.submissions import shell_clusters
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
             lock.acquire()
             # While this shell waited for the lock, another may have made them, or removed the whole sweep.
             refuse_taken(sweep, runs)
+            shell_clusters(sweep)
             make_private(sweep.path)
             made = Prepared(sweep, [], new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
             write_runs(made, points, samples)

@@ -24,7 +24,7 @@ from jobs.submit.history import EXPLAINING, History
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers import by_launcher
-from jobs.submit.submissions import Submission, latest_submissions
+from jobs.submit.submissions import Submission, latest_submissions, shell_clusters
 
 # A shared file system and accounting may need this long to show the end of a job.
 END_GRACE_S = 60.0
@@ -80,13 +80,17 @@ class RunState:
 
 
 def open_sweep(path: Path) -> SweepDir:
-    """Return the sweep directory at a path; raises RunDirError if it has no run."""
+    """Return the sweep directory at a path.
+
+    Raises RunDirError if it has no run, SubmitError if its jobs are in another cluster than this shell asks.
+    """
     sweep = SweepDir(path.expanduser().absolute())
     if not sweep.runs() and not latest_submissions(sweep):
         raise RunDirError(
             f"{path} is not a sweep directory: it contains no run with a config.yaml. Give the directory that "
             "`slurmscale submit` printed, for instance runs/demo."
         )
+    shell_clusters(sweep)
     return sweep
 
 

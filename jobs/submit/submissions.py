@@ -5,13 +5,16 @@ No scheduler is asked here; jobs.submit.states combines both.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from jobs.errors import SubmitError
 from jobs.failures import end_of, latest_attempt
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import LauncherKind
@@ -37,6 +40,8 @@ class Intent:
     recorded: int = 0
     """Number of tasks on record as submitted."""
     cancelled: bool = False
+    clusters: str | None = None
+    """SLURM_CLUSTERS of the shell that submitted; None for the default cluster."""
 
     @property
     def runs(self) -> set[str]:
@@ -169,7 +174,44 @@ def intents(sweep: SweepDir) -> list[Intent]:
 
 def intent_of(record: Mapping[str, Any]) -> Intent:
     """Return the intent of a record of the ledger."""
-    return Intent(record["mark"], record["time"], record["launcher"], record["host"], record["tasks"], record["array"])
+    return Intent(
+        record["mark"], record["time"], record["launcher"], record["host"], record["tasks"], record["array"],
+        clusters=record.get("clusters"),
+    )  # fmt: skip
+
+
+def unreported(sweep: SweepDir) -> dict[str, str]:
+    """Return the jobs that adopted themselves and that no command has reported, by their mark."""
+    found: dict[str, str] = {}
+    for record in read_events(sweep.submissions):
+        if record["event"] == "adopted" and record.get("reported") is False:
+            found[record["mark"]] = record["job_id"]
+        elif record["event"] == "reported":
+            found.pop(record["mark"], None)
+    return found
+
+
+def is_own_job(sweep: SweepDir) -> bool:
+    """Return True in the batch script of a job of the sweep."""
+    marks = {event["mark"] for event in read_events(sweep.submissions) if event["event"] == "intended"}
+    return os.environ.get("SLURM_JOB_NAME") in marks
+
+
+def shell_clusters(sweep: SweepDir) -> str | None:
+    """Return the clusters that this shell's Slurm commands ask: SLURM_CLUSTERS; None for the default one.
+
+    Raises SubmitError if the sweep's latest jobs were submitted elsewhere: here they would seem to be lost. A job of
+    the sweep runs where its Slurm commands ask by default, and returns what its sweep has.
+    """
+    here = os.environ.get("SLURM_CLUSTERS")
+    submitted = [event.get("clusters") for event in read_events(sweep.submissions) if event["event"] == "intended"]
+    if not submitted or submitted[-1] == here or is_own_job(sweep):
+        return submitted[-1] if submitted else here
+    remedy = f"export SLURM_CLUSTERS={shlex.quote(submitted[-1])}" if submitted[-1] else "unset SLURM_CLUSTERS"
+    raise SubmitError(
+        f"The jobs of {sweep.path} were submitted with SLURM_CLUSTERS={submitted[-1] or ''}, and this shell has "
+        f"SLURM_CLUSTERS={here or ''}: it would ask another cluster. Run `{remedy}`."
+    )
 
 
 def entries(sweep: SweepDir) -> Iterator[dict[str, Any]]:

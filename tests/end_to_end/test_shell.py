@@ -130,6 +130,19 @@ def test_an_option_in_the_shell_that_contradicts_a_key_is_refused(tmp_path: Path
 # --- sites ---------------------------------------------------------------------------------------------------
 
 
+def test_a_shell_that_would_ask_another_cluster_is_refused(tmp_path: Path) -> None:
+    sweep = str(tmp_path / "s")
+    there = {"SLURM_CLUSTERS": "slurmscale"}
+    output_of("submit", *small(tmp_path), ON_SLURM, "cluster.sbatch={begin: now+1hour}", env=there)
+    message = output_of("resume", sweep, code=2)
+    assert "were submitted with SLURM_CLUSTERS=slurmscale, and this shell has SLURM_CLUSTERS=" in message
+    assert "Run `export SLURM_CLUSTERS=slurmscale`." in message
+    more = ["submit", *small(tmp_path), ON_SLURM, "name=more"]
+    assert "this shell has SLURM_CLUSTERS=" in output_of(*more, code=2)
+    assert "1 run: 1 queued" in output_of("status", sweep, env=there)
+    assert len(queue("%i")) == 1
+
+
 def test_runs_wait_for_drained_nodes_and_those_that_can_never_run_are_refused(tmp_path: Path) -> None:
     nodes = "nodename=node[01-04]"
     subprocess.run(["scontrol", "update", nodes, "state=drain", "reason=test"], check=True)

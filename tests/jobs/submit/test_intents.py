@@ -129,12 +129,17 @@ def test_a_cancelled_run_whose_job_appears_later_is_cancelled_then(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_job_that_runs_while_nobody_looks_adopts_itself(tmp_path: Path) -> None:
+def test_a_job_that_runs_while_nobody_looks_adopts_itself_and_the_next_look_reports_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sweep = SweepDir(tmp_path / "s")
     die(tmp_path, "after", "KILL", *sweep_of(tmp_path, "repeat=1,2"))
     wait_until(lambda: not queue())
     assert submissions(sweep) == {"tiny-ddp-n1x1-r1": 1, "tiny-ddp-n1x1-r2": 1}
     assert [item.state for item in states(sweep)] == [State.finished] * 2
+    for reported in (1, 0):
+        assert main(["status", str(sweep.path)]) == 0
+        assert printed(capsys).count("whose submission was interrupted") == reported
 
 
 @pytest.mark.parametrize(("name", "code"), [("INT", 130), ("TERM", 143), ("HUP", 129)])

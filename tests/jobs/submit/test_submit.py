@@ -99,6 +99,17 @@ def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: p
     assert files(tmp_path) == set()
 
 
+def test_resume_names_a_damaged_run_and_launches_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "-m", *small(tmp_path), "launcher=script", "repeat=1,2"]) == 0
+    first, second = SweepDir(tmp_path / "s").runs()
+    first.config.write_text("sweep: s\n")
+    printed(capsys)
+    assert main(["resume", str(tmp_path / "s")]) == 2
+    output = printed(capsys)
+    assert f"{first.name} is not resumed: {first.config} is damaged" in output
+    assert f"sbatch {second.path}" in output
+
+
 def test_one_submission_has_one_launcher_and_one_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "-m", "launcher=local,dry", "name=${launcher.kind}", f"runs_dir={tmp_path}"]) == 2
     assert "launcher cannot be swept over" in printed(capsys)
