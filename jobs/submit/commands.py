@@ -196,7 +196,7 @@ def cancel_all(sweep: SweepDir) -> int:
         for launcher, items in by_launcher(alive):
             job_ids = list(dict.fromkeys(str(item.job_id) for item in items if item.job_id != NO_JOB))
             # What the scheduler did not get is not on record.
-            launcher.cancel(job_ids)
+            launcher.cancel(sweep, job_ids)
             record_cancelled(sweep, job_ids)
         record_given_up(sweep, waiting)
     ended = len(runs) + len(waiting)

@@ -51,8 +51,11 @@ class Launcher:
         """Return how submissions that neither wait nor run ended, by run name, if the scheduler keeps accounts."""
         return {}
 
-    def cancel(self, job_ids: Iterable[str]) -> None:
-        """End these jobs; one that is over is no error. Raises SubmitError if the scheduler refuses."""
+    def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
+        """End these jobs; one that is over is no error.
+
+        Raises SubmitError if the scheduler refuses, or knows that one of them is not a job of the sweep.
+        """
 
 
 def script_lines(groups: Iterable[Runs], what: str, script: Callable[[Run, RunDir], str]) -> list[str]:

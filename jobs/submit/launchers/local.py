@@ -18,7 +18,7 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import stages_of
 from jobs.plan.table import duration
-from jobs.rundir import append_record, now
+from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
 from jobs.submit.batch_script import code_environment
@@ -29,6 +29,8 @@ from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
 
+# The module of the queue's process.
+QUEUE = "jobs.submit.local_queue"
 # A rank may need this long to reach its next step boundary; then it is killed.
 GRACE_S = 20.0
 
@@ -63,7 +65,7 @@ class Local(Launcher):
         tasks = [*(run_task(directory) for _, directory in what.runs), *stages.local_tasks(sweep, queued)]
         with uninterrupted(), (sweep.logs / "queue.log").open("a") as log:
             queue = subprocess.Popen(
-                [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
+                [sys.executable, "-m", QUEUE, str(sweep.path)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -93,18 +95,18 @@ class Local(Launcher):
                 found[submission.run] = JobState("RUNNING") if running else JobState("PENDING", "its turn")
         return found
 
-    def cancel(self, job_ids: Iterable[str]) -> None:
+    def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:  # noqa: ARG002 (`states` knows ours)
         """End all processes of the sessions that these queues lead."""
         for job_id in job_ids:
             end_session(int(job_id))
 
 
 def queue_is_alive(submission: Submission) -> bool:
-    """Return True if the queue of a submission still runs; its process id alone may have been reused."""
+    """Return True if the queue of a submission still runs; its process id may have been reused, or never been ours."""
     try:
         process = psutil.Process(int(submission.job_id))
         same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+        return same and QUEUE in process.cmdline() and bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

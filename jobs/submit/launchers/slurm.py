@@ -119,8 +119,9 @@ class Slurm(Launcher):
         known = slurm_commands.accounted(sorted({each.job_id for each in asked}))
         return {each.run: known[each.job_id] for each in asked}
 
-    def cancel(self, job_ids: Iterable[str]) -> None:
-        """Run scancel."""
+    def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
+        """Run scancel, if the scripts of all jobs lie in the sweep."""
+        slurm_commands.refuse_foreign(sweep.path, job_ids)
         slurm_commands.cancel(job_ids)
 
 

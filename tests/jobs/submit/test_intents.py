@@ -156,6 +156,24 @@ def test_a_signal_between_sbatch_and_the_ledger_takes_effect_after_the_record(
 # --- cancel --------------------------------------------------------------------------------------------------
 
 
+def test_cancel_of_a_received_folder_ends_no_job_that_is_not_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, received = SweepDir(tmp_path / "own/s"), SweepDir(tmp_path / "received/s")
+    assert main(sweep_of(own.path.parent, "repeat=1", LATER)) == 0
+    assert main([*sweep_of(received.path.parent, "repeat=1"), "launcher=script"]) == 0
+    (job_id,) = queue()
+    received.submissions.write_text(own.submissions.read_text())
+    printed(capsys)
+    assert main(["cancel", str(received.path)]) == 2
+    message = " ".join(printed(capsys).split())
+    assert f"{received.path} names job {job_id}, but Slurm has {own.path}/logs/" in message
+    assert f"Nothing was cancelled. If you want to end it, run `scancel {job_id}`." in message
+    assert queue() == [job_id]
+    assert main(["cancel", str(own.path)]) == 0
+    wait_until(lambda: not queue())
+
+
 @pytest.mark.long
 def test_a_cancel_that_slurm_did_not_get_is_not_on_record(
     slurm: SlurmCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
