@@ -29,8 +29,6 @@ from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
 
-# The module of the queue's process.
-QUEUE = "jobs.submit.local_queue"
 # A rank may need this long to reach its next step boundary; then it is killed.
 GRACE_S = 20.0
 
@@ -65,7 +63,7 @@ class Local(Launcher):
         tasks = [*(run_task(directory) for _, directory in what.runs), *stages.local_tasks(sweep, queued)]
         with uninterrupted(), (sweep.logs / "queue.log").open("a") as log:
             queue = subprocess.Popen(
-                [sys.executable, "-m", QUEUE, str(sweep.path)],
+                [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -102,11 +100,11 @@ class Local(Launcher):
 
 
 def queue_is_alive(submission: Submission) -> bool:
-    """Return True if the queue of a submission still runs; its process id may have been reused, or never been ours."""
+    """Return True if the queue of a submission still runs; its process id alone may have been reused."""
     try:
         process = psutil.Process(int(submission.job_id))
         same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
-        return same and QUEUE in process.cmdline() and bool(process.status() != psutil.STATUS_ZOMBIE)
+        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

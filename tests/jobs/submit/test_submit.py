@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jobs.cli import main
@@ -408,20 +406,6 @@ def test_a_run_of_another_machine_is_neither_called_lost_nor_cancelled_from_here
     assert "on that machine" in printed(capsys)
     assert main(["resume", str(sweep.path)]) == 0
     assert "0 to resume" in printed(capsys)
-
-
-def test_cancel_ends_no_process_that_is_not_a_queue_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["submit", "launcher=script", *small(tmp_path), "name=r"])
-    sweep = SweepDir(tmp_path / "s")
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as theirs:
-        record = {"event": "submitted", "run": "r", "launcher": "local", "job_id": str(theirs.pid), "events_before": 1}
-        began = {"host": socket.gethostname(), "process_started": psutil.Process(theirs.pid).create_time()}
-        append_record(sweep.submissions, record | began | {"time": now()})
-        printed(capsys)
-        assert main(["cancel", str(sweep.path)]) == 0
-        assert "no run waits or runs" in printed(capsys)
-        assert theirs.poll() is None
-        theirs.kill()
 
 
 def test_status_shows_what_the_folder_knows_where_slurm_cannot_be_asked(
