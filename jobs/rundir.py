@@ -73,7 +73,7 @@ EVENT_FIELDS: dict[str, dict[str, type]] = {
     "intended": {"mark": str, "launcher": str, "host": str, "time": str, "tasks": list, "array": bool},
     "void": {"mark": str},
     "adopted": {"mark": str, "job_id": str},
-    "reported": {"mark": str},
+    "announced": {"mark": str},
     "waiting": {"run": str, "limit": str, "events_before": int, "time": str},
     "launched": {"run": str, "log_id": str},
     "nodes_returned": {"run": str},

@@ -13,7 +13,7 @@ from jobs.schema import LauncherKind
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.ledger import held
-from jobs.submit.submissions import intents, submissions_on_record, unreported
+from jobs.submit.submissions import intents, submissions_on_record, unannounced
 
 
 def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
@@ -22,7 +22,7 @@ def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
     Returns nothing if another shell or job holds the sweep for `patience_s`. Raises SubmitError as `launch` does; then
     the runs still wait.
     """
-    if not (waiting(sweep) or intents(sweep) or unreported(sweep)):
+    if not (waiting(sweep) or intents(sweep) or unannounced(sweep)):
         return []
     try:
         with held(sweep, patience_s=patience_s):

@@ -22,7 +22,7 @@ from jobs.errors import SubmitError
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.ledger import record_cancelled, uninterrupted
-from jobs.submit.submissions import Intent, intents, is_own_job, shell_clusters, unreported
+from jobs.submit.submissions import Intent, intents, is_own_job, shell_clusters, unannounced
 
 # sbatch ends after COMMAND_TIMEOUT_S, also if its caller was killed; a busy slurmctld may show the job later.
 VOID_AFTER_S = 3 * slurm_commands.COMMAND_TIMEOUT_S
@@ -85,9 +85,9 @@ def settle(sweep: SweepDir) -> list[str]:
 
     While Slurm does not answer, nothing is assumed.
     """
-    adopted = {} if is_own_job(sweep) else unreported(sweep)
+    adopted = {} if is_own_job(sweep) else unannounced(sweep)
     if adopted:
-        append_record(sweep.submissions, *(event_record("reported", mark=mark) for mark in adopted))
+        append_record(sweep.submissions, *(event_record("announced", mark=mark) for mark in adopted))
     lines = [adopted_line(job_id) for job_id in adopted.values()]
     unsettled = intents(sweep)
     if not unsettled:
@@ -116,7 +116,7 @@ def adopt(sweep: SweepDir, intent: Intent, job_id: str) -> str:
         slurm_commands.cancel([job_id])
     job_ids = record_submitted(sweep, intent, job_id)
     append_record(
-        sweep.submissions, event_record("adopted", mark=intent.mark, job_id=job_id, reported=not is_own_job(sweep))
+        sweep.submissions, event_record("adopted", mark=intent.mark, job_id=job_id, announced=not is_own_job(sweep))
     )
     if intent.cancelled:
         record_cancelled(sweep, job_ids)

@@ -180,13 +180,13 @@ def intent_of(record: Mapping[str, Any]) -> Intent:
     )  # fmt: skip
 
 
-def unreported(sweep: SweepDir) -> dict[str, str]:
-    """Return the jobs that adopted themselves and that no command has reported, by their mark."""
+def unannounced(sweep: SweepDir) -> dict[str, str]:
+    """Return the jobs that adopted themselves and that no command has announced, by their mark."""
     found: dict[str, str] = {}
     for record in read_events(sweep.submissions):
-        if record["event"] == "adopted" and record.get("reported") is False:
+        if record["event"] == "adopted" and record.get("announced") is False:
             found[record["mark"]] = record["job_id"]
-        elif record["event"] == "reported":
+        elif record["event"] == "announced":
             found.pop(record["mark"], None)
     return found
 
