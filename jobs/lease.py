@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 
 from jobs.errors import SupersededError
+from jobs.output import own_directory
 from jobs.ranks import node_name, restart_count, slurm_job_id
 from jobs.rundir import RunDir, now
 
@@ -43,7 +44,7 @@ class Lease:
         job_id = owning_job_id()
         name = f"process {os.getpid()} on {node_name()}" if job_id is None else f"job {job_id}"
         record = {"name": name, "job_id": job_id, "restart": restart_count(), "host": node_name(), "time": now()}
-        self.run.owners.mkdir(exist_ok=True)
+        own_directory(self.run.owners)
         while True:
             self.number = max(self.number, highest_number(self.run)) + 1
             try:

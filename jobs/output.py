@@ -1,14 +1,67 @@
-"""Standard output and error of a process that must outlive a full disk."""
+"""What a process writes: files, and the standard streams of one that must outlive a full disk.
+
+A directory may come from somebody else, who may have put links at the names that we write. No link there is followed:
+`write_file` replaces it, `open_to_append` and `own_directory` refuse it.
+"""
 
 from __future__ import annotations
 
 import errno
 import io
+import os
+import secrets
+import stat
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from jobs.errors import RunDirError
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def write_file(path: Path, data: str | bytes) -> None:
+    """Write a file atomically: a reader sees the old content or the new; a link at its name is replaced.
+
+    Raise OSError with the path of the file if the directory cannot be written or is full; then the old file stays.
+    """
+    # Nobody can guess the name and put a link there; O_EXCL refuses one all the same.
+    writing = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(writing, flags, 0o666), "wb") as file:
+            file.write(data.encode("utf-8") if isinstance(data, str) else data)
+        writing.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            writing.unlink()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+def open_to_append(path: Path) -> io.FileIO:
+    """Open a file to read it and to append to it; raise RunDirError if it is a link or no regular file."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise RunDirError(f"{path} is a link, and records are never written through one. Remove it.") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RunDirError(f"{path} is not a regular file, so no record can be appended to it. Remove it.")
+    return io.FileIO(descriptor, "ab+")
+
+
+def own_directory(path: Path) -> Path:
+    """Make a directory inside one of ours, unless it exists, and return it; raise RunDirError if it is a link."""
+    path.mkdir(exist_ok=True)
+    if path.is_symlink():
+        raise RunDirError(f"{path} is a link, and files are never written through one. Remove it.")
+    return path
 
 
 class Descriptor(io.FileIO):

@@ -46,6 +46,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError, RunDirError
+from jobs.output import open_to_append, write_file
 from jobs.schema import Run
 from jobs.secrets import redacted
 
@@ -242,10 +243,10 @@ def append_record(path: Path, *records: dict[str, Any]) -> None:
     """Append one JSON line per record, all in a single write, so that ranks and shells may write the same file.
 
     An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError where a
-    full disk takes only a part of the line.
+    full disk takes only a part of the line, and RunDirError where the file is a link.
     """
     lines = "".join(f"{json.dumps(redacted(each), allow_nan=False, separators=(',', ':'))}\n" for each in records)
-    with path.open("ab+", buffering=0) as file:
+    with open_to_append(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
@@ -299,9 +300,7 @@ def read_plan(run: RunDir) -> dict[str, Any]:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write JSON atomically: a concurrent reader sees the old text or the new."""
-    writing = path.with_name(f".{path.name}.writing")
-    writing.write_text(json.dumps(redacted(value), indent=1) + "\n")
-    writing.rename(path)
+    write_file(path, json.dumps(redacted(value), indent=1, allow_nan=False) + "\n")
 
 
 def event_record(event: str, **fields: Any) -> dict[str, Any]:

@@ -58,6 +58,7 @@ from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Metric
+from jobs.output import own_directory, write_file
 
 MOST_LISTED = 12
 # Rows that a table shows; runs.csv has every run.
@@ -126,9 +127,11 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     files |= exported(formats, content.rows, content.groups, content.figures)
     earlier = [name for name in exports_in(folder) if name not in files]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+            if (folder / name).parent != folder:
+                own_directory((folder / name).parent)
+            write_file(folder / name, data)
     except OSError as error:
         raise ReportError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}. "

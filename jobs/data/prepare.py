@@ -29,6 +29,7 @@ from jobs.data.records import Record, read_records
 from jobs.data.sources import pieces, reading, source_files
 from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
 from jobs.errors import DataError
+from jobs.output import write_file
 from jobs.schema import INSTRUCTIONS, Data, Source, TooLong
 
 FORMAT = 1
@@ -157,7 +158,7 @@ def make(recipe: Recipe, target: Path) -> None:
     try:
         staging.mkdir()
         meta = random_meta(recipe) if recipe.data.source is Source.random else write_samples(recipe, staging)
-        (staging / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+        write_file(staging / META, json.dumps(meta, indent=1) + "\n")
         if recipe.digest() != target.name:
             raise DataError(f"{recipe.data.path or 'The text'} changed while it was being read. Run the command again.")
         try:
@@ -218,7 +219,7 @@ def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tupl
         for name, path in recipe.tokenizer_files.items():
             with reading(path):
                 content = path.read_bytes()
-            (directory / name).write_bytes(content)
+            write_file(directory / name, content)
         return tokenizer, list(recipe.tokenizer_files)
     files = train_bpe(texts, recipe.data.bpe_vocab_size, directory)
     return load_tokenizer(files), list(files)

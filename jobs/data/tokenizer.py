@@ -19,6 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from jobs.data.sources import reading
 from jobs.errors import DataError
+from jobs.output import write_file
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model")
 """In LitGPT's order of precedence."""
@@ -207,6 +208,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int, directory: Path) -> dict[st
     tokenizer.train_from_iterator(texts, trainer)
     files = {name: directory / name for name in ("tokenizer.json", CONFIG)}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "eos_token": EOS_TOKEN}
-    files["tokenizer.json"].write_text(tokenizer.to_str(), encoding="utf-8")
-    files[CONFIG].write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    write_file(files["tokenizer.json"], tokenizer.to_str())
+    write_file(files[CONFIG], json.dumps(config, indent=1) + "\n")
     return files

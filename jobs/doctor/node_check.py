@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jobs.output import write_file
 from jobs.ranks import RENDEZVOUS_PORTS, hosts, node_name, this_rank
 from jobs.secrets import redact
 
@@ -54,7 +55,7 @@ def main(directory: Path) -> None:
         others = [rank for rank in range(len(names)) if rank != place.rank]
         met = pool.map(lambda rank: meet(names[rank], ports[rank], names[place.rank], started + MEET_WITHIN_S), others)
         peers = dict(zip((names[rank] for rank in others), met, strict=True))
-    put(mark(directory, names[place.rank]), repr(time.time()))
+    write_file(mark(directory, names[place.rank]), repr(time.time()))
     desk.close_after(set(peers), started + SEE_WITHIN_S)
     watching.join()
     packages = versions()
@@ -70,12 +71,12 @@ def main(directory: Path) -> None:
         "versions": packages,
         "gpus": gpus(),
     }
-    put(directory / f"node-{place.rank}.json", json.dumps(report))
+    write_file(directory / f"node-{place.rank}.json", json.dumps(report))
     if len(names) > 1 and "torch" in packages:
         everyone = all("error" not in seen for seen in peers.values())
         port = RENDEZVOUS_PORTS[(first + len(names)) % len(RENDEZVOUS_PORTS)]
         pairs = measured(names, place.rank, port, directory) if everyone else {"error": "not every node was reached"}
-        put(directory / f"pairs-{place.rank}.json", json.dumps(pairs))
+        write_file(directory / f"pairs-{place.rank}.json", json.dumps(pairs))
 
 
 def measured(names: list[str], rank: int, port: int, directory: Path) -> dict[str, Any]:
@@ -87,13 +88,6 @@ def measured(names: list[str], rank: int, port: int, directory: Path) -> dict[st
         return measure(names, rank, port, directory)
     except Exception as error:  # noqa: BLE001 - whatever torch raises is the finding
         return {"error": redact(f"{type(error).__name__}: {error}".splitlines()[0])}
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.{socket.gethostname()}")
-    hidden.write_text(text)
-    hidden.rename(path)
 
 
 # --- names, ports and clocks ---------------------------------------------------------------------------------

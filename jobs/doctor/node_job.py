@@ -15,6 +15,7 @@ from rich.console import Console
 from submitit.slurm.slurm import SlurmParseException
 
 from jobs.errors import ConfigError, RunDirError, SubmitError
+from jobs.output import write_file
 from jobs.ranks import hosts
 from jobs.rundir import SweepDir
 from jobs.schema import Run
@@ -80,7 +81,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
             run, sweep=sweep.path.name, nodes=nodes, wall_time_min=minutes,
             launcher=replace(run.launcher, requeues=0, max_running=None),
         )  # fmt: skip
-        script.write_text(script_of(job, sweep, snapshot_code(sweep), node_list))
+        write_file(script, script_of(job, sweep, snapshot_code(sweep), node_list))
     except OSError as error:
         raise RunDirError(
             f"{error.filename or sweep.path}: {error.strerror or error}, so no job was submitted. Set another place "

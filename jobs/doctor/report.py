@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -12,8 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from jobs.rundir import now
-from jobs.secrets import redacted
+from jobs.rundir import now, write_json
 
 
 class Verdict(Enum):
@@ -70,4 +68,4 @@ def exit_code(findings: list[Finding]) -> int:
 def write(path: Path, findings: list[Finding], **data: Any) -> None:
     """Write the findings, and the measurements behind them, as JSON."""
     rows = [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings]
-    path.write_text(json.dumps(redacted({"time": now(), "findings": rows, **data}), indent=1, allow_nan=False) + "\n")
+    write_json(path, {"time": now(), "findings": rows, **data})

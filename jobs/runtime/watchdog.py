@@ -23,8 +23,10 @@ from types import FrameType
 import torch
 from torch._C import _distributed_c10d
 
+from jobs.errors import RunDirError
 from jobs.failures import FailureCause, record_failure
 from jobs.lease import Lease
+from jobs.output import open_to_append, own_directory, write_file
 from jobs.ranks import Rank, node_name, restart_count
 from jobs.rundir import RunDir
 
@@ -93,12 +95,12 @@ class Watchdog:
         record = {"rank": self.rank.rank, "node": node_name(), "doing": self.doing, "order": self.order,
                   "place": place(sys._current_frames().get(self.main or 0))}  # fmt: skip
         try:
-            file.parent.mkdir(exist_ok=True)
-            aside = file.with_suffix(".new")
-            aside.write_text(json.dumps(record))
-            aside.rename(file)
+            own_directory(file.parent)
+            write_file(file, json.dumps(record))
         except OSError as error:
             print(f"watchdog: {file}: {error.strerror}", file=sys.stderr)
+        except RunDirError as error:
+            print(f"watchdog: {error}", file=sys.stderr)
 
     def end(self) -> None:
         """Write the traces, let one rank record which rank lagged, and end this process."""
@@ -112,11 +114,11 @@ class Watchdog:
 
     def write_traces(self, hang: Path) -> None:
         """Write the stacks of this process, and its last collectives."""
-        hang.mkdir(parents=True, exist_ok=True)
+        own_directory(hang.parent)
         name = f"rank-{self.rank.rank:05d}"
-        with (hang / f"{name}.txt").open("w") as stacks:
-            faulthandler.dump_traceback(stacks, all_threads=True)
-        (hang / f"{name}.collectives.json").write_bytes(recorded_collectives())
+        with open_to_append(own_directory(hang) / f"{name}.txt") as stacks:
+            faulthandler.dump_traceback(stacks.fileno(), all_threads=True)
+        write_file(hang / f"{name}.collectives.json", recorded_collectives())
 
     def record_lagging(self, hang: Path) -> None:
         """Record the lagging rank if this is the first rank awake; else wait while that rank does."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import SubmitError
+from jobs.output import write_file
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.ledger import record_cancelled, uninterrupted
@@ -57,7 +58,7 @@ def submit_marked(
                     clusters=shell_clusters(sweep))  # fmt: skip
     # A sweep may be named a/b.
     file = sweep.logs / f"{intent.mark.rpartition('-')[2]}.sbatch"
-    file.write_text(script(intent.mark))
+    write_file(file, script(intent.mark))
     with uninterrupted():
         append_record(sweep.submissions, {"event": "intended", **asdict(intent)})
         try:

@@ -21,6 +21,7 @@ from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.layout import accumulation, layout_of
+from jobs.output import write_file
 from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
@@ -169,7 +170,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
     """Write the files of a run that has not started."""
     run = point.run
     directory.path.mkdir()
-    directory.config.write_text(dump_run(run))
+    write_file(directory.config, dump_run(run))
     write_json(directory.plan, plan_of(run, samples.steps if samples else run.job.steps))
     write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))
     directory.code.symlink_to(Path("..") / code.name)

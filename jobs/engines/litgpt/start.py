@@ -13,6 +13,7 @@ from jobs.data import Dataset
 from jobs.data.prepare import lock
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import TYPES, values_of
+from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import save_archive
 from jobs.schema import Run
@@ -30,7 +31,7 @@ def make_start(run: Run, dataset: Dataset, start: Path, device: torch.device) ->
         staging = start.with_name(f".{start.name}.{uuid.uuid4().hex}")
         staging.mkdir()
         try:
-            (staging / "model_config.yaml").write_text(yaml.safe_dump(litgpt_fields(run.model)))
+            write_file(staging / "model_config.yaml", yaml.safe_dump(litgpt_fields(run.model)))
             for file in dataset.tokenizer_files:
                 shutil.copy(file, staging)
             write_weights(run, staging / "lit_model.pth", device)

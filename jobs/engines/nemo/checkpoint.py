@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
 from jobs.errors import CheckpointError
 from jobs.lease import Lease
+from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
 from jobs.schema import Run
@@ -111,7 +112,7 @@ def export(run: Run, lease: Lease, strategy: MegatronStrategy, tokenizer_files: 
             save_archive(whole, writing / "lit_model.pth")
             for stage in stages:
                 stage.unlink()
-            (writing / "model_config.yaml").write_text(yaml.safe_dump(litgpt_fields(run.model)))
+            write_file(writing / "model_config.yaml", yaml.safe_dump(litgpt_fields(run.model)))
             for file in tokenizer_files:
                 shutil.copy(file, writing)
 

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 import psutil
 
 from jobs.errors import SubmitError
+from jobs.output import open_to_append
 from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import stages_of
 from jobs.plan.table import duration
@@ -61,7 +62,7 @@ class Local(Launcher):
         sweep = what.sweep
         queued = [*what.runs, *((each.run, each.directory) for each in what.unevaluated)]
         tasks = [*(run_task(directory) for _, directory in what.runs), *stages.local_tasks(sweep, queued)]
-        with uninterrupted(), (sweep.logs / "queue.log").open("a") as log:
+        with uninterrupted(), open_to_append(sweep.logs / "queue.log") as log:
             queue = subprocess.Popen(
                 [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
                 stdin=subprocess.PIPE,

@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from jobs.errors import SubmitError
+from jobs.output import write_file
 from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import RENDEZVOUS_PORTS
@@ -50,7 +51,7 @@ class PbsScript(Launcher):
     def launch(self, what: Launch) -> list[str]:
         """Write job.pbs into every run directory."""
         for run, directory in what.runs:
-            directory.pbs_script.write_text(script_text(run, directory, what.sweep))
+            write_file(directory.pbs_script, script_text(run, directory, what.sweep))
         return [
             f"wrote the PBS job script of {counted(len(what.runs))}; submit with",
             *(f"    qsub {shlex.quote(str(directory.pbs_script))}" for _, directory in what.runs),

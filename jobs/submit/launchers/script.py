@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from jobs.output import write_file
 from jobs.plan.rules.rule import counted
 from jobs.submit.batch_script import script_text
 from jobs.submit.launchers.launcher import Launch, Launcher, script_lines
@@ -24,7 +25,7 @@ class Script(Launcher):
     def launch(self, what: Launch) -> list[str]:
         """Write job.sbatch into every run directory."""
         for run, directory in what.runs:
-            directory.batch_script.write_text(script_text(run, directory, what.sweep, by_hand=True))
+            write_file(directory.batch_script, script_text(run, directory, what.sweep, by_hand=True))
         return [
             f"wrote the batch script of {counted(len(what.runs))}; submit with",
             *(f"    sbatch {shlex.quote(str(directory.batch_script))}" for _, directory in what.runs),
