@@ -148,7 +148,9 @@ def compare_groups(a: Sequence[Group], b: Sequence[Group]) -> Comparison:
 
     pairs, unpaired = [], []
     for found_a, found_b in matched(of_a, of_b, kept_settings).values():
-        if len(found_a) == len(found_b) == 1:
+        if unlike := unlike_scaling(found_a, found_b):
+            unpaired += [(side, unlike) for side in (*found_a, *found_b)]
+        elif len(found_a) == len(found_b) == 1:
             side_a, side_b = found_a[0], found_b[0]
             pairs.append(Pair(side_a, side_b, Ratio.of_sides(side_a.throughputs, side_b.throughputs)))
         elif found_a and found_b:
@@ -180,6 +182,15 @@ def changed_settings(a: Sequence[Side], b: Sequence[Side]) -> set[str]:
     settings = [[side.settings for side in sides] for sides in (a, b)]
     keys = {key for each in itertools.chain(*settings) for key in each if not is_task(key)}
     return {key for key in keys if not set.intersection(*({as_text(s.get(key)) for s in side} for side in settings))}
+
+
+def unlike_scaling(a: Sequence[Side], b: Sequence[Side]) -> str | None:
+    """Return why members of A and B that are otherwise equal are not compared; None if their scaling modes agree."""
+    modes = [{mode for side in sides if (mode := side.group.known_mode)} for sides in (a, b)]
+    if not modes[0] or not modes[1] or modes[0] == modes[1]:
+        return None
+    in_a, in_b = (" and ".join(sorted(each)) for each in modes)
+    return f"A has {in_a} scaling, B {in_b}: their work grows differently with the ranks, so speeds are not compared"
 
 
 def without_partner(side: Side, others: Sequence[Side], changed: set[str]) -> str:

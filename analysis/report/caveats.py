@@ -6,17 +6,17 @@ never silently dropped.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from analysis.compare.core import relative_change
 from analysis.compare.loss import loss_gaps
 from analysis.failures.runs import Failure
-from analysis.formatting import listed, per_second, plural, shown
+from analysis.formatting import listed, plural
 from analysis.logs.facts import SWITCHES
+from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
+from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared_nodes
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift
 from analysis.report.sections.stragglers import ranks_straggle
 from analysis.run import FACTS_FILE, RunResult
@@ -27,16 +27,13 @@ from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
 
-MOST_SENTENCES = 5
 MOST_HOSTS = 8
-# A repeat is an outlier if its distance from the median of its point is larger than this share of the median, and
-# larger than this many times the median distance of all repeats.
-REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_FOR_OUTLIERS = 0.05, 5, 4
 
 
 def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
     """Return the warnings of a report."""
     used = [run for run in runs if run.used]
+    groups, beside = list(groups), side_by_side(runs)
     own = [run for run in used if run.log is None]
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
@@ -44,7 +41,9 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts)
     return (
         work_differs(groups)
+        + beyond_ideal(groups, beside)
         + repeats_apart(groups)
+        + shared_nodes(used, beside)
         + scores_lag(runs)
         + disbelieved(own, doubts)
         + loss_disagreement(believed)
@@ -74,12 +73,6 @@ def loss_disagreement(runs: list[RunResult]) -> list[str]:
         for gap in loss_gaps(runs)
     ]
     return first_of(sentences, "Further sets of runs whose losses differ by less")
-
-
-def first_of(sentences: list[str], rest: str) -> list[str]:
-    """Return the first sentences and the number of the others."""
-    more = len(sentences) - MOST_SENTENCES
-    return sentences[:MOST_SENTENCES] + ([f"{rest}: {more:,}."] if more > 0 else [])
 
 
 def above_the_peak(runs: list[RunResult]) -> list[str]:
@@ -224,25 +217,6 @@ def work_differs(groups: Iterable[Group]) -> list[str]:
         if (why := group.unequal_work)
     ]
     return first_of(sentences, "Further lines of unequal work")
-
-
-def repeats_apart(groups: Iterable[Group]) -> list[str]:
-    """Report repeats that are much faster or slower than the others of their point."""
-    sentences = []
-    for group in groups:
-        for point in group.points:
-            middle = point.throughput.median
-            apart = statistics.median(abs(run.values[point.rate] - middle) for run in point.runs)
-            limit = max(REPEAT_TOLERANCE * middle, REPEAT_DEVIATIONS * apart)
-            if len(point.runs) >= FEWEST_FOR_OUTLIERS:
-                sentences += [
-                    f"{run.name} has {shown(point.rate, run.values[point.rate])} {per_second(point.rate)}, "
-                    f"{abs(relative_change(run.values[point.rate], middle)) * 100:.0f} % from the median of its "
-                    f"{len(point.runs)} repeats, {group.label} on {point.place}. It counts: check its node and log."
-                    for run in point.runs
-                    if abs(run.values[point.rate] - middle) > limit
-                ]
-    return first_of(sentences, "Further repeats that are far from the others of their point")
 
 
 def ranks_unknown(runs: list[RunResult]) -> list[str]:

@@ -7,10 +7,13 @@ analysis.report.caveats) are never named.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from analysis.formatting import per_second, plural, shown
 from analysis.intervals import Spread
+from analysis.metrics.shared_nodes import side_by_side
+from analysis.report.doubts import short_doubt
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, Point, by_task
 from jobs import metrics as m
@@ -20,8 +23,8 @@ def headlines(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]
     """Return one sentence for each task of the report, or one with the reason that there is none."""
     if not groups:
         return [no_headline(runs)]
-    tasks = by_task(groups).values()
-    return [headline(members, prefix(members, name_task=len(tasks) > 1)) for members in tasks]
+    tasks, beside = by_task(groups).values(), side_by_side(runs)
+    return [headline(members, prefix(members, name_task=len(tasks) > 1), beside) for members in tasks]
 
 
 def no_headline(runs: Collection[RunResult]) -> str:
@@ -57,8 +60,8 @@ def headline_line(groups: Sequence[Group]) -> Group | None:
     return max((line for line in groups if farthest(line)), key=lambda line: line.points[-1].ranks, default=None)
 
 
-def headline(groups: Sequence[Group], start: str) -> str:
-    """Return the sentence of one task."""
+def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResult]) -> str:
+    """Return the sentence of one task; `beside` are runs that shared their machine with another run."""
     best = fastest(groups)
     if best is None:
         return f"{start}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
@@ -78,8 +81,8 @@ def headline(groups: Sequence[Group], start: str) -> str:
             f"{plural(len(points), 'point')}; {why}, so there is no speedup and no efficiency."
         )
     return (
-        f"{start}{reach(line)}; fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, {rate} "
-        f"({spread})."
+        f"{start}{reach(line, beside)}; fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, "
+        f"{rate} ({spread})."
     )
 
 
@@ -91,14 +94,15 @@ def farthest(group: Group) -> Point | None:
     return believed[-1] if believed else None
 
 
-def reach(group: Group) -> str:
-    """Return how far a line scales, with reference, mode, repeats and spread."""
+def reach(group: Group, beside: Mapping[Path, RunResult]) -> str:
+    """Return how far a line scales, with its doubts, reference, mode, repeats and spread."""
     reference, point = group.reference, farthest(group)
     assert reference is not None
     assert point is not None
     efficiency, speedup = group.efficiency(point), group.speedup(point)
     assert efficiency is not None
     percent = f"{shown(m.EFFICIENCY, efficiency.median)} % efficiency"
+    doubt = short_doubt(group, point, beside)
     gain = f"speeds up {shown(m.SPEEDUP, speedup.median)} times ({percent}; " if speedup else f"keeps {percent} ("
     counts = (reference.throughput.n, efficiency.n)
     n = f"n = {counts[1]} each" if len(set(counts)) == 1 else f"n = {counts[0]} and {counts[1]}"
@@ -110,7 +114,7 @@ def reach(group: Group) -> str:
         spread += f", the reference's own {shown(m.EFFICIENCY, own.low)} to {shown(m.EFFICIENCY, own.high)} %"
     work = "throughput only, not the same work at each point" if group.unequal_work else f"{group.mode} scaling"
     return (
-        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{work}, "
+        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{doubt}{work}, "
         f"reference {reference.place}, {n}, {spread})"
     )
 

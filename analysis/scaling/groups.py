@@ -145,6 +145,12 @@ class Group:
         return f"the global batch changes: {sizes}"
 
     @property
+    def known_mode(self) -> str | None:
+        """The scaling mode, if it was declared or follows from several points."""
+        declared = self.runs[0].setting("scaling.mode") is not None
+        return self.mode if self.mode in {STRONG, WEAK} and (declared or self.reference) else None
+
+    @property
     def reference(self) -> Point | None:
         """The measured point with the fewest ranks; None when all points have the same number."""
         return self.points[0] if self.points[0].ranks != self.points[-1].ranks else None
@@ -249,10 +255,10 @@ def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in differing if key not in implied]
 
 
-def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
-    """Return the groups of each task, by model, data and sequence length, in that order."""
-    tasks: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
+def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str, bool], list[Group]]:
+    """Return the groups of each task, by model, data, sequence length, and whether the work grows with the ranks."""
+    tasks: dict[tuple[str, str, str, bool], list[Group]] = defaultdict(list)
     for group in groups:
-        first = group.runs[0]
-        tasks[group.model, str(first.setting("data.name")), str(first.setting("job.sequence_length"))].append(group)
+        data, length = (str(group.runs[0].setting(key)) for key in ("data.name", "job.sequence_length"))
+        tasks[group.model, data, length, group.mode == WEAK].append(group)
     return dict(sorted(tasks.items()))

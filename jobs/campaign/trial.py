@@ -1,7 +1,8 @@
 """Submit trials of a campaign: one configuration against its baseline, repeated in turns with it.
 
 `slurmscale attempt NAME` submits one, `slurmscale campaign FILE` all that a file lists. The repeats of a trial
-alternate with their own repeats of the baseline, so that a drift of the machine affects both of a pair.
+alternate with their own repeats of the baseline, so that a drift of the machine affects both of a pair. Every second
+pair begins with the trial: on a machine that becomes faster, the second of a pair always looks better.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def baseline_points(overrides: list[str], folder: Path | None, repeats: int, whe
 
 
 def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: int) -> list[Point]:
-    """Return the repeats of baseline and trial in the order in which they run: baseline, trial, baseline, trial, ..."""
+    """Return the repeats of baseline and trial in the order in which they run: baseline, trial; trial, baseline; ..."""
     changes = [each for each in overrides if not is_shared(each)]
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(name, changes, campaign)
@@ -143,10 +144,11 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     if campaign.code is not None:
         baseline = replace(baseline, code=campaign.code.path, facts=campaign.code.facts)
     done = repeats_on_disk(campaign.sweep, name)
+    pair = ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
     return [
         placed(point, campaign.sweep, run_name, repeat, name=name, role=role, repeat=repeat, changes=changes)
         for repeat in range(done + 1, done + repeats + 1)
-        for point, run_name, role in ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
+        for point, run_name, role in (pair if repeat % 2 else reversed(pair))
     ]
 
 

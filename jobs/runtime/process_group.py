@@ -86,7 +86,7 @@ def memory_peak_bytes(device: torch.device) -> float:
 
 
 def nodes_of_run(planned: int) -> dict[str, Any]:
-    """Return the node names in rank order, and whether nodes are emulated: fewer machines than planned nodes."""
+    """Return the node names in rank order, their machines, and whether nodes are emulated: on fewer machines."""
     here = (node_name(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     places = [here]
     if dist.is_initialized():  # LitGPT creates no process group for one process
@@ -95,6 +95,7 @@ def nodes_of_run(planned: int) -> dict[str, Any]:
     machines = {boot for _, boot in places}
     return {
         "nodes": list(dict.fromkeys(name for name, _ in places)),
+        "machines": sorted(machines),
         "emulated_nodes": len(machines) < planned,
     }
 

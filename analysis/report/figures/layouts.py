@@ -63,8 +63,9 @@ def side_by_side(groups: Sequence[Group]) -> list[Figure]:
             if len({layout.choice for layout in layouts}) > 1
         }
         if blocks:
-            model, data, length = task
-            named = f": {model}, {data}, sequence length {length}" if len(tasks) > 1 else ""
+            model, data, length, grows = task
+            weak = ", weak scaling" if grows else ""
+            named = f": {model}, {data}, sequence length {length}{weak}" if len(tasks) > 1 else ""
             found.append(one_task(f"layouts-{number}", f"Layouts side by side{named}", members, blocks))
     return found
 

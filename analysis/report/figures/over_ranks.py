@@ -5,6 +5,7 @@ One function draws all of them, so that throughput, speedup, efficiency, step ti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,10 @@ GREY = "#6b7280"
 EXTRAPOLATED = "extrapolated by a fitted law"
 # Beyond this ratio of rank counts a linear axis squeezes the small ones together.
 LARGEST_LINEAR_RATIO = 16
+# Diameters in pixels: a marker, the ring of one that others cover, and the largest ring.
+MARKER, RING, MOST_RING = 9, 6, 24
+# Markers in one cell of this share of the axis cover each other.
+SAME_PLACE = 0.015
 # More names do not fit below an axis.
 MOST_NAMED_PLACES = 12
 
@@ -63,9 +68,10 @@ def over_ranks(
     both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and (metric is m.SPEEDUP or metric in RATES)
     # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.
     side_by_side = len(ranks) == 1
-    for i, (group, spreads) in enumerate(drawn):
-        x = [i if side_by_side else point.ranks for point, _ in spreads]
-        plot.add_trace(line(group, spreads, x, metric, styles[group.label]))
+    places = [[i if side_by_side else point.ranks for point, _ in spreads] for i, (_, spreads) in enumerate(drawn)]
+    heights = [[spread.median / largest for _, spread in spreads] for _, spreads in drawn]
+    for (group, spreads), x, sizes in zip(drawn, places, marker_sizes(places, heights), strict=True):
+        plot.add_trace(line(group, spreads, x, sizes, metric, styles[group.label]))
     add_ideal(plot, metric, [group for group, _ in drawn], ranks)
     add_extrapolated(plot, metric, fits, styles)
     plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else ranks_axis(ranks)))
@@ -80,8 +86,28 @@ def over_ranks(
     return Figure(metric.name, heading, caption, plot)
 
 
+def marker_sizes(x: Sequence[Sequence[int]], y: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the sizes of the markers of each line, so that each of several in one place shows around the next.
+
+    Lines are drawn in this order, so the first of them is the largest; `y` are shares of the axis.
+    """
+    places = [[(i, round(j / SAME_PLACE)) for i, j in zip(*each, strict=True)] for each in zip(x, y, strict=True)]
+    above: Counter[tuple[int, int]] = Counter()
+    counts: list[list[int]] = []
+    for line_places in reversed(places):
+        counts.insert(0, [above[place] for place in line_places])
+        above.update(set(line_places))
+    ring = min(RING, MOST_RING / max(above.values()))
+    return [[MARKER + ring * count for count in each] for each in counts]
+
+
 def line(
-    group: Group, spreads: Sequence[tuple[Point, Spread]], x: Sequence[int], metric: Metric, style: Style
+    group: Group,
+    spreads: Sequence[tuple[Point, Spread]],
+    x: Sequence[int],
+    sizes: Sequence[float],
+    metric: Metric,
+    style: Style,
 ) -> go.Scatter:
     """Return one group's line: medians, with bars from the smallest to the largest repeat."""
     size = unit_size(metric)
@@ -102,7 +128,7 @@ def line(
         line={"color": style.colour, "dash": style.dash, "width": 2},
         marker={
             "symbol": [f"{style.symbol}-open" if point.doubtful else style.symbol for point, _ in spreads],
-            "size": 9,
+            "size": list(sizes),
         },
         hoverinfo="text",
         hovertext=[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import plotly.graph_objects as go
 
@@ -19,7 +20,7 @@ from analysis.report.figures.over_ranks import of, over_ranks
 from analysis.report.figures.startup import startup_bars
 from analysis.report.figures.style import Figure, Style, empty_plot, legend, styles_of, word
 from analysis.run import RunResult
-from analysis.scaling.groups import RATES, Group, Point
+from analysis.scaling.groups import RATES, WEAK, Group, Point
 from analysis.scaling.laws import best_fits
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -48,7 +49,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
             if (counted := [group for group in groups if group.rate is rate])
         ),
         over_ranks("Speedup", m.SPEEDUP, groups, styles, Group.speedup),
-        over_ranks("Efficiency", m.EFFICIENCY, groups, styles, Group.efficiency),
+        *efficiencies(groups, styles),
         *where_known(BEFORE_STEP_TIME, groups, styles),
         over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, styles, of(m.STEP_TIME_MEDIAN)),
         *where_known(AFTER_STEP_TIME, groups, styles),
@@ -59,6 +60,21 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         loss_curves(groups, styles),
         over_ranks("Memory per rank", m.MEMORY_PEAK, groups, styles, of(m.MEMORY_PEAK)),
     ]
+
+
+def efficiencies(groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[Figure]:
+    """Yield the figure of efficiency; one for weak scaling and one for the rest if the report has both."""
+    weak = [group for group in groups if group.mode == WEAK and group.reference]
+    others = [group for group in groups if group not in weak]
+    if not weak or not any(group.reference for group in others):
+        yield over_ranks("Efficiency", m.EFFICIENCY, groups, styles, Group.efficiency)
+        return
+    modes = " and ".join(sorted({group.mode for group in others if group.reference}))
+    yield over_ranks(f"Efficiency, {modes} scaling", m.EFFICIENCY, others, styles, Group.efficiency)
+    yield replace(
+        over_ranks("Efficiency, weak scaling", m.EFFICIENCY, weak, styles, Group.efficiency),
+        name=f"{m.EFFICIENCY.name}-weak",
+    )
 
 
 def where_known(metrics: Mapping[Metric, str], groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[Figure]:

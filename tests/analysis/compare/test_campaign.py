@@ -397,8 +397,8 @@ def test_a_trial_takes_turns_with_the_baseline_one_run_at_a_time_on_slurm_too(la
     cluster = ["cluster=generic_slurm"] if launcher == "slurm" else []
     size = ["launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=200"] if launcher == "pilot" else []
     points = trial_points("ddp", ["parallelism=ddp", f"launcher={launcher}", *size, *cluster], opened(campaign), 2)
-    assert [point.run.name for point in points] == ["ddp-baseline-r1", "ddp-r1", "ddp-baseline-r2", "ddp-r2"]
-    assert [point.run.parallelism.name for point in points] == ["fsdp_full", "ddp"] * 2
+    assert [point.run.name for point in points] == ["ddp-baseline-r1", "ddp-r1", "ddp-r2", "ddp-baseline-r2"]
+    assert [point.run.parallelism.name for point in points] == ["fsdp_full", "ddp", "ddp", "fsdp_full"]
     assert {(point.run.launcher.kind, point.run.launcher.max_running) for point in points} == {
         (LauncherKind[launcher], 1)
     }
@@ -412,7 +412,7 @@ def test_the_trials_of_a_file_take_turns_with_the_baseline_and_with_each_other(t
     assert [point.run.name for point in points] == [
         "baseline-r1", "baseline-r2",
         "ddp-baseline-r1", "ddp-r1", "again-baseline-r1", "again-r1",
-        "ddp-baseline-r2", "ddp-r2", "again-baseline-r2", "again-r2",
+        "ddp-r2", "ddp-baseline-r2", "again-r2", "again-baseline-r2",
     ]  # fmt: skip
     assert {point.run.launcher.kind for point in points} == {LauncherKind.dry}
     again = ["campaign", str(file), "launcher=dry", "--campaign", str(path), "--repeats", "1"]

@@ -1,0 +1,177 @@
+"""Doubts: no speed that noise, other work or unlike work may explain stands without its doubt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.compare.ab import compare_groups
+from analysis.compare.loss import loss_doubts
+from analysis.load.discover import read_runs
+from analysis.report.caveats import warnings
+from analysis.report.figures.page import figures
+from analysis.report.headline import headlines
+from analysis.scaling.groups import scaling_groups
+from tests.support.fake_events import clock
+from tests.support.fake_runs import a_run, counted, ended, finished_run, prepared, started, step
+
+
+def said(path: Path) -> tuple[list[str], list[str]]:
+    """Return the headlines and the warnings of a sweep."""
+    runs = read_runs([path])
+    doubts = loss_doubts(runs)
+    groups = scaling_groups(runs, doubts)
+    return headlines(groups, runs), warnings(runs, doubts, groups)
+
+
+def a_point(path: Path, ranks: int, step_times_s: Sequence[float], held: float | None = None, **run: Any) -> None:
+    """Write a repeat for each step time."""
+    for repeat, step_time_s in enumerate(step_times_s, start=1):
+        directory = finished_run(
+            path, a_run(f"n{ranks}-r{repeat}", nodes=ranks, repeat=repeat, **run), step_time_s=step_time_s
+        )
+        counted(directory, held)
+
+
+# --- more than ideal -------------------------------------------------------------------------------------------
+
+
+def test_a_speedup_above_ideal_is_doubted_in_the_headline_and_explained_in_a_warning(tmp_path: Path) -> None:
+    a_point(tmp_path, 1, [1.0], held=1000)
+    a_point(tmp_path, 2, [0.415], held=500)
+    (headline,), found = said(tmp_path)
+    assert "speeds up 2.41 times (120 % efficiency; DOUBTFUL, above the ideal 100 %: perhaps noise or cache" in headline
+    (message,) = [text for text in found if "more than ideal" in text]
+    assert "Speaks for noise: n = 1 and 1 give no interval" in message
+    assert "cache: the weights of a rank went from 1,000 to 500.0" in message
+    assert "Speaks against memory: the peak memory of a rank went from 1.000 to 1.000 GiB" in message
+    assert "another batch: a step has 1 times the tokens in strong scaling" in message
+
+
+def test_repeats_that_exclude_noise_speak_against_it(tmp_path: Path) -> None:
+    a_point(tmp_path, 1, [1.0, 1.01, 0.99])
+    a_point(tmp_path, 2, [0.4, 0.401, 0.399])
+    (headline,), found = said(tmp_path)
+    assert "DOUBTFUL, above the ideal 100 %, unexplained" in headline
+    assert any("Speaks against noise: the 95 % interval is 1" in text for text in found)
+
+
+def test_an_efficiency_that_prints_as_100_per_cent_is_no_doubt(tmp_path: Path) -> None:
+    a_point(tmp_path, 1, [1.0])
+    a_point(tmp_path, 2, [0.499])
+    (headline,), found = said(tmp_path)
+    assert "DOUBTFUL" not in headline
+    assert found == []
+
+
+# --- repeats ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_times_s", [[10.78, 0.604], [10.78, 0.604, 0.61]])
+def test_two_or_three_repeats_far_apart_are_reported(step_times_s: list[float], tmp_path: Path) -> None:
+    a_point(tmp_path, 1, step_times_s)
+    _, (message,) = said(tmp_path)
+    assert message.startswith(
+        f"The {len(step_times_s)} repeats of ddp on 1 rank on 1 node differ by a factor of 17.8, while steps vary by "
+        "0 % within a run: 94.99 tokens/s in n1-r1, 1,695 in n1-r2."
+    )
+
+
+def test_repeats_that_differ_less_than_the_steps_within_a_run_are_not_reported(tmp_path: Path) -> None:
+    for repeat, scale in ((1, 1.0), (2, 1.2)):
+        run = a_run(f"r{repeat}", repeat=repeat, steps=12)
+        directory = prepared(tmp_path, run)
+        started(directory, run)
+        for number in range(1, 13):
+            step(directory, number, step_time_s=scale * (1.0 if number % 2 else 1.3))
+        ended(directory, step=12)
+    assert said(tmp_path)[1] == []
+
+
+def test_a_line_whose_repeats_lie_apart_is_doubted_in_the_headline(tmp_path: Path) -> None:
+    a_point(tmp_path, 1, [1.0, 1.0])
+    a_point(tmp_path, 2, [2.0, 0.6])
+    assert "DOUBTFUL, repeats lie far apart, see the warnings" in said(tmp_path)[0][0]
+
+
+# --- side by side ----------------------------------------------------------------------------------------------
+
+
+def trained(path: Path, name: str, begin: float, end: float, **run: Any) -> None:
+    """Write a run that trained from one second to another; every node is a name of the machine `boot`."""
+    made = a_run(name, **run)
+    directory = prepared(path, made)
+    started(directory, made, time=clock(begin), machines=["boot"], nodes=[f"{name}-node"])
+    for number in range(1, 7):
+        step(directory, number)
+    ended(directory, step=6, time=clock(end))
+
+
+def test_points_that_ran_side_by_side_on_one_machine_are_named_in_warning_and_headline(tmp_path: Path) -> None:
+    trained(tmp_path, "one", 0, 60)
+    trained(tmp_path, "two", 30, 90, nodes=2)
+    trained(tmp_path, "later", 90.5, 120, nodes=4)
+    (headline,), found = said(tmp_path)
+    assert headline.count("DOUBTFUL") == 1
+    assert "runs shared their machine" in headline
+    (message,) = [text for text in found if "same machine" in text]
+    assert message.startswith(
+        "2 of 3 runs trained while another run of this report trained on the same machine (one beside two, two beside "
+        "one; on one-node, two-node). They shared its processors"
+    )
+    assert "launcher.max_running=1" in message
+
+
+def test_runs_one_after_the_other_share_nothing(tmp_path: Path) -> None:
+    trained(tmp_path, "one", 0, 60)
+    trained(tmp_path, "two", 60.5, 90, nodes=2)
+    assert not any("same machine" in text for text in said(tmp_path)[1])
+
+
+# --- unlike scaling --------------------------------------------------------------------------------------------
+
+
+def a_line(path: Path, *, weak: bool, sweep: str = "demo") -> None:
+    for ranks in (1, 2):
+        run = a_run(f"{'weak' if weak else 'strong'}-{ranks}", nodes=ranks, weak=weak, sweep=sweep)
+        finished_run(path, run, step_time_s=1.0 if weak else 1.0 / ranks, tokens=1024 * (ranks if weak else 1))
+
+
+def test_strong_and_weak_scaling_have_figures_and_headlines_of_their_own(tmp_path: Path) -> None:
+    a_line(tmp_path, weak=False)
+    a_line(tmp_path, weak=True)
+    runs = read_runs([tmp_path])
+    groups = scaling_groups(runs)
+    found = {figure.name: figure for figure in figures(groups)}
+    assert len(found) == len(figures(groups))
+    lines = {name: [each.name for each in found[name].plot.data] for name in ("efficiency", "efficiency-weak")}
+    assert [sum("ideal" not in each for each in names) for names in lines.values()] == [1, 1]
+    assert found["efficiency"].heading == "Efficiency, strong scaling"
+    assert [("strong scaling" in text, "weak scaling" in text) for text in headlines(groups, runs)] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_speeds_of_unlike_scaling_modes_are_not_compared(tmp_path: Path) -> None:
+    a_line(tmp_path / "a", weak=False)
+    a_line(tmp_path / "b", weak=True)
+    result = compare_groups(*(scaling_groups(read_runs([tmp_path / side])) for side in "ab"))
+    assert not result.pairs
+    assert {reason for _, reason in result.unpaired} == {
+        "A has strong scaling, B weak: their work grows differently with the ranks, so speeds are not compared"
+    }
+
+
+def test_markers_of_equal_value_stay_visible(tmp_path: Path) -> None:
+    for parallelism in ("ddp", "fsdp_full", "tp"):
+        finished_run(tmp_path, a_run(parallelism, parallelism=parallelism))
+        finished_run(tmp_path, a_run(f"{parallelism}-2", parallelism=parallelism, nodes=2), step_time_s=0.3)
+    (throughput, *_) = figures(scaling_groups(read_runs([tmp_path])))
+    drawn = json.loads(throughput.plot.to_json())["data"]
+    sizes = [each["marker"]["size"][0] for each in drawn if each["mode"] == "lines+markers"][:3]
+    assert sizes == sorted(set(sizes), reverse=True), "the one drawn first lies below and is the largest"
