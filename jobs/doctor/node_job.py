@@ -20,6 +20,7 @@ from jobs.rundir import SweepDir
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, environment_lines, rank_python, resources
+from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.permissions import make_private, refuse_shared
 from jobs.submit.provenance import snapshot_code
 
@@ -136,7 +137,7 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
                 shown = why
             time.sleep(POLL_S)
     except BaseException:
-        slurm_commands.cancel([job_id])
+        cancel_jobs(SweepDir(directory), [job_id])
         raise
 
 

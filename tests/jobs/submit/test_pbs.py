@@ -16,7 +16,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.launchers.local import session_of
+from jobs.submit.cancellation import session_of
 from tests.support.cli import files, printed, small
 from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, train
