@@ -28,6 +28,7 @@ from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
+from jobs.submit.own_sweeps import own_or_refuse
 from jobs.submit.permissions import make_private, refuse_shared
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
@@ -72,6 +73,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
             shell_clusters(sweep)
             make_private(sweep.path)
             made = Prepared(sweep, [], new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
+            own_or_refuse(sweep, runs[0].launcher.kind, new=made.new_sweep)
             write_runs(made, points, samples)
         yield made
     finally:
