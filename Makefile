@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 # The command; on a machine with an environment of its own: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
 SLURMSCALE ?= $(BIN)/slurmscale
 
-.PHONY: help demo test test-all test-fast corpus check benchmark gpu-benchmark batching-benchmark figure fault-table gpu-table slurm browser clean
+.PHONY: help demo test test-all test-fast red-team corpus check benchmark gpu-benchmark batching-benchmark figure fault-table gpu-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -17,6 +17,7 @@ help:
 	echo "make test       run the tests of CI, with a real Slurm if it can be installed: under half an hour"
 	echo "make test-all   run all tests: every legal product of parallelisms, every fault on a real Slurm, real time limits"
 	echo "make test-fast  run the tests that need neither Slurm nor many ranks"
+	echo "make red-team   run the attacks by other users and received files; as root also those that make a user"
 	echo "make corpus     read a corpus of real logs and compare the values with the known ones: CORPUS=DIRECTORY"
 	echo "make check      run ruff, mypy --strict and shellcheck"
 	echo "make benchmark  measure the numbers in tests/README.md"
@@ -67,11 +68,14 @@ CORPUS ?= ../shared/corpus
 corpus: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.corpus '$(CORPUS)'
 
+red-team: $(VENV)/dev.done slurm
+	$(BIN)/python -m tests.run -n 2 -m red_team
+
 check: $(VENV)/dev.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck sbatch/*.sbatch tests/install.sh .ci/run
+	$(BIN)/shellcheck sbatch/*.sbatch jobs/submit/integrity.sh tests/install.sh .ci/run
 
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks.submitting

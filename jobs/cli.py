@@ -179,6 +179,7 @@ def parser() -> Parser:
         help="another launcher than the one that the runs were prepared for",
     )
     sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
+    sub.add_argument("--trust", action="store_true", help="run what a sweep contains that you did not submit yourself")
     sub = command("report", "write report.html, report.md and runs.csv from runs and logs")
     sub.add_argument(
         "paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs"
@@ -333,7 +334,8 @@ def run_on_sweep(options: argparse.Namespace) -> int:
         case "cancel":
             return commands.cancel(options.sweep)
         case "resume":
-            return commands.resume(options.sweep, launcher=options.launcher, wait=options.wait)
+            how = {key: getattr(options, key) for key in ("launcher", "wait", "trust")}
+            return commands.resume(options.sweep, **how)
         case _:
             raise AssertionError(f"the command {options.command} has a parser and no function")
 

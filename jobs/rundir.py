@@ -73,6 +73,7 @@ EVENT_FIELDS: dict[str, dict[str, type]] = {
     "stage_submitted": {"stage": str, "launcher": str, "job_id": str, "events_before": int, "host": str},
     "intended": {"mark": str, "launcher": str, "host": str, "time": str, "tasks": list, "array": bool},
     "void": {"mark": str},
+    "owned": {"id": str},
     "adopted": {"mark": str, "job_id": str},
     "announced": {"mark": str},
     "waiting": {"run": str, "limit": str, "events_before": int, "time": str},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,9 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slurm") is not None)
 
 
+@pytest.fixture(scope="session")
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of the sweeps that tests submit; local queues of one session take turns."""
+    return tmp_path_factory.mktemp("state")
+
+
 @pytest.fixture(autouse=True)
-def _no_surrounding_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests see neither a user's site files nor a launcher that happens to run them."""
+def _no_surrounding_configuration(monkeypatch: pytest.MonkeyPatch, state_home: Path) -> None:
+    """Tests see neither a user's site files and record nor a launcher that happens to run them."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(state_home))
     for name in list(os.environ):
         if name.startswith(("SLURMSCALE_SITE", "SUBMITIT_")) or name in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}:
             monkeypatch.delenv(name)

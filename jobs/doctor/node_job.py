@@ -20,8 +20,9 @@ from jobs.ranks import hosts
 from jobs.rundir import SweepDir
 from jobs.schema import Run
 from jobs.submit import slurm_commands
-from jobs.submit.batch_script import batch_script, environment_lines, rank_python, resources
-from jobs.submit.permissions import make_private, refuse_shared
+from jobs.submit.batch_script import batch_script, environment_lines, integrity_lines, rank_python, resources
+from jobs.submit.cancellation import cancel_jobs
+from jobs.submit.integrity import make_private, refuse_changed
 from jobs.submit.provenance import snapshot_code
 
 MOST_MINUTES = 10
@@ -74,7 +75,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
     sweep = SweepDir(Path(run.runs_dir) / f"doctor-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     script = sweep.path / "job.sbatch"
     try:
-        refuse_shared(sweep.path, run.cluster.trusted_group)
+        refuse_changed(sweep.path, run.cluster.trusted_group)
         make_private(sweep.path)
         sweep.logs.mkdir(mode=0o700)
         job = replace(
@@ -108,6 +109,7 @@ def script_of(run: Run, sweep: SweepDir, code: Path, node_list: str | None) -> s
         # A node that fails must not end the others; srun uses the last of repeated options.
         "srun_args": [*parameters["srun_args"], "--kill-on-bad-exit=0"],
         "setup": [
+            *integrity_lines(run, code),
             *environment_lines(run, code),
             f'echo "$SLURM_JOB_NODELIST" > {shlex.quote(str(sweep.path / "nodes"))}',
             f"trap {shlex.quote(ended)} EXIT",
@@ -137,7 +139,7 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
                 shown = why
             time.sleep(POLL_S)
     except BaseException:
-        slurm_commands.cancel([job_id])
+        cancel_jobs(SweepDir(directory), [job_id])
         raise
 
 

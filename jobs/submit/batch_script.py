@@ -22,6 +22,7 @@ from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container
 from jobs.submit.environment import unset_line
+from jobs.submit.integrity import check_lines
 
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
@@ -120,7 +121,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         "cpus_per_task": stage.cpus,
         "additional_parameters": {**further, **(cluster.sbatch if same else {})},
         "srun_args": ["--export=ALL", f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
-        "setup": [*environment_lines(run, code), permissions_line(run)],
+        "setup": [STARTED_LINE, *integrity_lines(run, code), *environment_lines(run, code)],
         "stderr_to_stdout": True,
     }
     return carried(run, wanted)
@@ -170,22 +171,12 @@ def srun_arguments(run: Run) -> list[str]:
 
 def setup_lines(run: Run, code: Path) -> list[str]:
     """Return the shell lines before srun."""
-    return [
-        *requeue_lines(run, code),
-        *environment_lines(run, code),
-        permissions_line(run),
-    ]
+    return [STARTED_LINE, *integrity_lines(run, code), *requeue_lines(run, code), *environment_lines(run, code)]
 
 
-def permissions_line(run: Run) -> str:
-    """Return the shell line that ends a batch script if other users could change what it executes."""
-    return f"{permissions_command(run)} || exit"
-
-
-def permissions_command(run: Run) -> str:
-    """Return the shell command that fails if other users could change what a sweep executes."""
-    trusted = [] if run.cluster.trusted_group is None else [run.cluster.trusted_group]
-    return shlex.join([sys.executable, "-m", "jobs.submit.permissions", sweep_path(run), *trusted])
+def integrity_lines(run: Run, *codes: Path) -> list[str]:
+    """Return the shell lines that end a script, before any code of the sweep runs, if it is not as it was submitted."""
+    return check_lines(sweep_path(run), run.cluster.trusted_group, codes)
 
 
 def environment_lines(run: Run, code: Path) -> list[str]:
@@ -241,7 +232,6 @@ def requeue_lines(run: Run, code: Path) -> list[str]:
     """
     command = shlex.join([sys.executable, "-m", "jobs.submit.requeue", sweep_path(run)])
     return [
-        STARTED_LINE,
         f"requeue() {{ {python_path(code)} PYTHONSAFEPATH=1 {command}; }}",
         "trap requeue EXIT",
     ]

@@ -24,8 +24,10 @@ from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
+from jobs.submit.own_sweeps import is_own
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step
+from jobs.submit.received import trust_or_refuse
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
 from jobs.submit.states import RunState, State, open_sweep, states
 from jobs.submit.submissions import NO_JOB, is_in_slurm, kind_of, latest_submissions
@@ -102,13 +104,17 @@ def status(path: Path, *, everything: bool = False) -> int:
     if len(shown) < len(found):
         print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.quoted}` shows every run")
     out.print(summary(found), markup=False)
+    if any(item.state is State.waiting for item in found) and not is_own(sweep):
+        print(f"not submitted by you, so only shown; `slurmscale resume {sweep.quoted}` shows what it would run")
     for line in stage_lines(stage_states(sweep)):
         out.print(line, markup=False, soft_wrap=True)
     return 0
 
 
 def look(sweep: SweepDir) -> list[RunState]:
-    """Return the states of a sweep, after submitting as much of its backlog as Slurm accepts."""
+    """Return the states of a sweep, after submitting as much of its backlog as Slurm accepts, if it is the user's."""
+    if not is_own(sweep):
+        return states(sweep)
     try:
         for line in submit_backlog(sweep):
             print(line)
@@ -214,14 +220,16 @@ def is_on_its_host(item: RunState | StageState) -> bool:
     return kind is not None and kind.on_this_machine
 
 
-def resume(path: Path, *, launcher: str | None, wait: bool) -> int:
+def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False) -> int:
     """Launch again every run that has not finished and is not alive; each continues from its last checkpoint.
 
-    A run whose configuration is damaged is named, and the exit code is that of a refusal.
+    A run whose configuration is damaged is named, and the exit code is that of a refusal. Raises SubmitError for a
+    sweep that this user did not submit, unless `trust` puts it into the user's record.
     """
     sweep = open_sweep(path)
     # The lock: of two shells that resume at once, the second sees the launches of the first.
     with held(sweep):
+        trust_or_refuse(sweep, trust=trust)
         moved = submit_waiting(sweep)
         found = states(sweep)
         todo = [item.run for item in found if item.state is not State.finished and not item.state.is_open]

@@ -22,6 +22,7 @@ from jobs.errors import SubmitError
 from jobs.output import write_file
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
 from jobs.submit import slurm_commands
+from jobs.submit.cancellation import cancel_jobs, script_name
 from jobs.submit.ledger import record_cancelled, uninterrupted
 from jobs.submit.submissions import Intent, intents, is_own_job, shell_clusters, unannounced
 
@@ -56,8 +57,7 @@ def submit_marked(
     """
     intent = Intent(f"{name}-{secrets.token_hex(4)}", now(), launcher, socket.gethostname(), tasks, array,
                     clusters=shell_clusters(sweep))  # fmt: skip
-    # A sweep may be named a/b.
-    file = sweep.logs / f"{intent.mark.rpartition('-')[2]}.sbatch"
+    file = sweep.logs / script_name(intent.mark)
     write_file(file, script(intent.mark))
     with uninterrupted():
         append_record(sweep.submissions, {"event": "intended", **asdict(intent)})
@@ -76,7 +76,7 @@ def record_submitted(sweep: SweepDir, intent: Intent, job_id: str) -> list[str]:
     try:
         append_record(sweep.submissions, *intent.records(intent.ids(job_id))[intent.recorded :])
     except OSError:
-        slurm_commands.cancel([job_id])
+        cancel_jobs(sweep, [job_id])
         raise
     return intent.ids(job_id)
 
@@ -114,7 +114,7 @@ def adopt(sweep: SweepDir, intent: Intent, job_id: str) -> str:
     Return a sentence for the user; where a job looks, the next `settle` of a shell returns it.
     """
     if intent.cancelled:
-        slurm_commands.cancel([job_id])
+        cancel_jobs(sweep, [job_id])
     job_ids = record_submitted(sweep, intent, job_id)
     append_record(
         sweep.submissions, event_record("adopted", mark=intent.mark, job_id=job_id, announced=not is_own_job(sweep))

@@ -8,16 +8,16 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind
+from jobs.submit.integrity import refuse_changed
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
-from jobs.submit.permissions import refuse_shared
 from jobs.submit.stages import Unevaluated
 
 
 def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequence[Unevaluated] = ()) -> list[str]:
     """Start the runs, and the stages around them, with this launcher; return sentences for the user.
 
-    Raises SubmitError if the launcher refuses any of them, RunDirError if other users could change what they execute;
+    Raises SubmitError if the launcher refuses any of them, RunDirError if their code was changed or others could;
     then none of them is left queued.
     """
     if not kind.chains_stages and any(stages_of(run) for run, _ in runs):
@@ -27,7 +27,9 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequenc
         )
     try:
         first = runs[0][0] if runs else unevaluated[0].run
-        refuse_shared(sweep.path, first.cluster.trusted_group)
+        directories = [*(directory for _, directory in runs), *(each.directory for each in unevaluated)]
+        codes = {directory.code.resolve() for directory in directories}
+        refuse_changed(sweep.path, first.cluster.trusted_group, codes)
         return launcher_of(kind).launch(Launch(sweep, runs, unevaluated))
     except OSError as error:
         raise SubmitError(

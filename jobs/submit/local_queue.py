@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from filelock import FileLock
 from submitit import LocalExecutor
 
 from jobs import run as entry
+from jobs.errors import RunDirError
 from jobs.failures import FailureCause, record_failure
 from jobs.lease import successor
 from jobs.output import outlive_full_disk
@@ -27,8 +27,9 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment
+from jobs.submit.integrity import refuse_changed
 from jobs.submit.ledger import HELD_BACK
-from jobs.submit.permissions import refuse_shared
+from jobs.submit.own_sweeps import state_directory
 from jobs.submit.requeue import planned_restart
 from jobs.submit.submissions import latest_submissions, own_end
 
@@ -36,7 +37,7 @@ from jobs.submit.submissions import latest_submissions, own_end
 def main(sweep_path: str, names: list[str]) -> None:
     """Run the named runs of a sweep, in order; a failed run does not stop the next one."""
     sweep = SweepDir(Path(sweep_path))
-    turn = FileLock(Path(tempfile.gettempdir()) / f"slurmscale-local-{os.getuid()}.lock")
+    turn = FileLock(state_directory() / f"local-{node_name()}.lock")
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     stages = load_run(sweep.run(names[0]).config).stages
     for name in names:
@@ -44,9 +45,9 @@ def main(sweep_path: str, names: list[str]) -> None:
             if not finished(sweep.run(name)):
                 run_to_its_end(sweep, sweep.run(name), visible_gpus)
             if stages.evaluate is not None:
-                do_stage("evaluate", sweep.run(name).path, sweep.run(name))
+                do_stage("evaluate", sweep, sweep.run(name).path, sweep.run(name))
     if stages.report is not None:
-        do_stage("report", sweep.path, sweep.run(names[-1]))
+        do_stage("report", sweep, sweep.path, sweep.run(names[-1]))
 
 
 def finished(directory: RunDir) -> bool:
@@ -54,17 +55,28 @@ def finished(directory: RunDir) -> bool:
     return any(event["event"] == "finished" for event in read_events(directory.status))
 
 
-def do_stage(name: str, path: Path, directory: RunDir) -> None:
+def do_stage(name: str, sweep: SweepDir, path: Path, directory: RunDir) -> None:
     """Run a stage in a process of its own, with the code of this run; the stage records its end."""
     command = [sys.executable, "-m", f"jobs.stages.{name}", str(path)]
-    subprocess.run(command, env=code_environment(directory.code.resolve()), stdin=subprocess.DEVNULL, check=False)
+    subprocess.run(command, env=checked_environment(sweep, directory), stdin=subprocess.DEVNULL, check=False)
+
+
+def checked_environment(sweep: SweepDir, directory: RunDir) -> dict[str, str]:
+    """Return the environment with the code of a run; raises RunDirError if that is not as it was submitted."""
+    code = directory.code.resolve()
+    refuse_changed(sweep.path, load_run(directory.config).cluster.trusted_group, [code])
+    return code_environment(code)
 
 
 def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
     """Start a run, and restart it as long as a restart may help."""
     os.environ[LOCAL_RESTART_COUNT] = "0"
     while True:
-        job_id = start_and_wait(sweep, directory, visible_gpus)
+        try:
+            job_id = start_and_wait(sweep, directory, visible_gpus)
+        except RunDirError as refusal:
+            record_failure(directory, FailureCause.launch_failure, rank=0, node=node_name(), error=str(refusal))
+            break
         if owner := successor(directory, job_id, restart_count()):
             print(f"{directory.name}: {owner.name} has taken it over", flush=True)
             break
@@ -85,8 +97,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
 def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> str:
     """Start a run as a submitit local job; return its id when all its ranks have ended."""
     run = load_run(directory.config)
-    refuse_shared(sweep.path, run.cluster.trusted_group)
-    os.environ |= code_environment(directory.code.resolve())
+    os.environ |= checked_environment(sweep, directory)
     os.environ["MASTER_PORT"] = str(free_port())
     executor = LocalExecutor(sweep.logs, max_num_timeout=0)
     executor.update_parameters(
@@ -118,4 +129,7 @@ if __name__ == "__main__":
     outlive_full_disk()
     # The submitting shell blocked signals while it wrote its record; a child inherits the mask.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
-    main(sys.argv[1], json.load(sys.stdin))
+    try:
+        main(sys.argv[1], json.load(sys.stdin))
+    except RunDirError as error:
+        sys.exit(f"slurmscale: {error}")

@@ -29,7 +29,8 @@ from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
-from jobs.submit.permissions import make_private, refuse_shared
+from jobs.submit.integrity import make_private, refuse_changed
+from jobs.submit.own_sweeps import own_or_refuse
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
 
@@ -61,7 +62,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     runs = [point.run for point in points]
     sweep = sweep_directory(runs)
     refuse_taken(sweep, runs)
-    refuse_shared(sweep.path, runs[0].cluster.trusted_group)
+    refuse_changed(sweep.path, runs[0].cluster.trusted_group)
     samples = prepare_samples(runs)
     lock = FileLock(sweep.lock)
     try:
@@ -73,6 +74,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
             shell_clusters(sweep)
             make_private(sweep.path)
             made = Prepared(sweep, [], new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
+            own_or_refuse(sweep, runs[0].launcher.kind, new=made.new_sweep)
             write_runs(made, points, samples)
         yield made
     finally:
@@ -169,7 +171,7 @@ def makes_samples_later(run: Run) -> bool:
 def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:
     """Write the files of a run that has not started."""
     run = point.run
-    directory.path.mkdir()
+    directory.path.mkdir(mode=0o700)
     write_file(directory.config, dump_run(run))
     write_json(directory.plan, plan_of(run, samples.steps if samples else run.job.steps))
     write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import os
 import socket
 import subprocess
 import sys
@@ -21,7 +22,10 @@ RECORDED_VERSIONS = ("slurmscale", "torch", "litgpt", "lightning", "hydra-core",
 
 
 def snapshot_code(sweep: SweepDir) -> Path:
-    """Copy the running code into the sweep, named by its digest; equal code is stored once."""
+    """Copy the running code into the sweep, named by its digest; equal code is stored once.
+
+    Only its owner can read and change it, whatever the umask.
+    """
     contents = packaged_code()
     target = sweep.code(code_digest(contents))
     if not target.exists():
@@ -30,6 +34,8 @@ def snapshot_code(sweep: SweepDir) -> Path:
                 copy = Path(staging) / "code" / path
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(content)
+            for copy in (Path(staging) / "code", *(Path(staging) / "code").rglob("*")):
+                copy.chmod(0o700 if copy.is_dir() else 0o600)
             try:
                 (Path(staging) / "code").rename(target)
             except OSError:
@@ -51,11 +57,10 @@ def packaged_code() -> dict[Path, bytes]:
 
 
 def code_digest(contents: Mapping[Path, bytes]) -> str:
-    """Return the digest of these files: 12 hexadecimal digits of SHA-256."""
-    digest = hashlib.sha256()
-    for path, content in contents.items():
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()[:12]
+    """Return the digest of these files: 32 hexadecimal digits of SHA-256, as integrity.sh computes them."""
+    sums = {os.fsencode(path): hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+    lines = b"".join(digest.encode() + b"  ./" + path + b"\n" for path, digest in sorted(sums.items()))
+    return hashlib.sha256(lines).hexdigest()[:32]
 
 
 def provenance(code: str) -> dict[str, Any]:

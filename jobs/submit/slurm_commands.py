@@ -1,4 +1,4 @@
-"""The commands of Slurm, each called once for many jobs: limits, tests, states, cancel.
+"""The commands of Slurm, each called once for many jobs: limits, tests, states.
 
 Works without accounting: the state of a job that only sacct knows is then GONE.
 """
@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import chain
@@ -22,7 +22,7 @@ from jobs.errors import SubmitError
 from jobs.plan.time_limit import limit_min
 from jobs.submit.environment import clean_environment
 from jobs.submit.job_state import ENDED, GONE, JobState
-from jobs.submit.submissions import in_brackets, tasks_of
+from jobs.submit.submissions import tasks_of
 
 COMMAND_TIMEOUT_S = 60
 # Accounting only adds details, so it may fail soon.
@@ -364,27 +364,3 @@ def postpone(job_id: str, *, pause_s: int, avoid: list[str]) -> None:
         wanted.append(f"ExcNodeList={','.join(avoid)}")
     if wanted:
         ask("scontrol", "update", f"JobId={job_id}", *wanted)
-
-
-def refuse_foreign(folder: Path, job_ids: Iterable[str]) -> None:
-    """Raise SubmitError if the batch script of a job in the queue does not lie in this folder.
-
-    A ledger that somebody else wrote may name any job of this user; Slurm knows the script of each.
-    """
-    asked = {job_id.partition("_")[0] for job_id in job_ids}
-    if odd := [job_id for job_id in asked if not job_id.isdecimal()]:
-        raise SubmitError(f"{folder} names job {odd[0]}, which is no job id of Slurm. Nothing was cancelled.")
-    rows = (line.partition("|") for line in ask("squeue", "--me", "-h", "-o", "%F|%o").splitlines())
-    scripts = {job_id: Path(script) for job_id, _, script in rows if job_id in asked}
-    foreign = [job_id for job_id, path in scripts.items() if not path.resolve().is_relative_to(folder.resolve())]
-    if foreign:
-        raise SubmitError(
-            f"{folder} names job {foreign[0]}, but Slurm has {scripts[foreign[0]]} as its script, which is not in this "
-            f"folder. Nothing was cancelled. If you want to end it, run `scancel {' '.join(foreign)}`."
-        )
-
-
-def cancel(job_ids: Iterable[str]) -> None:
-    """Run scancel once; a job that is over is no error."""
-    if short := in_brackets(job_ids):
-        ask("scancel", "--quiet", *short)

@@ -22,6 +22,7 @@ from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, rank_python, stage_resources, starting_after, task_script
+from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.intents import stage_task, submit_marked
 from jobs.submit.submissions import latest_submissions
 
@@ -116,7 +117,7 @@ class Chain:
             earlier = {
                 entry["job_id"] for entry in read_events(self.sweep.submissions) if entry.get("stage") == "prepare"
             }
-            slurm_commands.cancel(earlier - needed)
+            cancel_jobs(self.sweep, earlier - needed)
             self.submit("prepare", [self.first], None)
 
     def evaluate(self, group: Group, job_ids: list[str]) -> None:

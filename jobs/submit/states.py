@@ -188,6 +188,8 @@ def decide(history: History, job: JobState | None) -> tuple[State, str]:
             return State.failed, unstarted
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
+    if not history.begins and (unstarted := not_started(printed_since_start(history.log))):
+        return State.failed, unstarted
     if job is not None and job.state not in {"COMPLETED", GONE}:
         return State.failed, history.ended_words(job)
     return without_end(history, job)

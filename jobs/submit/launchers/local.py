@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 
@@ -23,15 +19,13 @@ from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
 from jobs.submit.batch_script import code_environment
+from jobs.submit.cancellation import end_queues, queue_command, queue_process
 from jobs.submit.environment import clean_environment
 from jobs.submit.intents import run_task
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
-
-# A rank may need this long to reach its next step boundary; then it is killed.
-GRACE_S = 20.0
 
 
 class Local(Launcher):
@@ -64,7 +58,7 @@ class Local(Launcher):
         tasks = [*(run_task(directory) for _, directory in what.runs), *stages.local_tasks(sweep, queued)]
         with uninterrupted(), open_to_append(sweep.logs / "queue.log") as log:
             queue = subprocess.Popen(
-                [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
+                queue_command(sweep),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -94,41 +88,15 @@ class Local(Launcher):
                 found[submission.run] = JobState("RUNNING") if running else JobState("PENDING", "its turn")
         return found
 
-    def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:  # noqa: ARG002 (`states` knows ours)
+    def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
         """End all processes of the sessions that these queues lead."""
-        for job_id in job_ids:
-            end_session(int(job_id))
+        end_queues(sweep, job_ids)
 
 
 def queue_is_alive(submission: Submission) -> bool:
     """Return True if the queue of a submission still runs; its process id alone may have been reused."""
-    try:
-        process = psutil.Process(int(submission.job_id))
-        same = abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def end_session(leader: int) -> None:
-    """Ask all processes of a session to end; kill those that are left after GRACE_S."""
-    members = [process for process in psutil.process_iter() if session_of(process.pid) == leader]
-    # The queue first, or it would start the next run.
-    for process in sorted(members, key=lambda process: process.pid != leader):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill() if process.pid == leader else process.send_signal(signal.SIGTERM)
-    _, left = psutil.wait_procs(members, timeout=GRACE_S)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def session_of(pid: int) -> int | None:
-    """Return the session of a process; None if the process is gone."""
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
+    process = queue_process(submission.job_id)
+    return process is not None and abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
 
 
 LAUNCHER = Local()

@@ -19,7 +19,7 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit.batch_script import environment_lines, permissions_command, rank_python, sweep_path
+from jobs.submit.batch_script import environment_lines, integrity_lines, rank_python, sweep_path
 from jobs.submit.container import refuse_pyxis
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 
@@ -67,10 +67,10 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
+    code = directory.code.resolve()
     return templates.get_template("job.pbs.j2").render(
         options=options(run),
-        setup=environment_lines(run, directory.code.resolve()),
-        check=permissions_command(run),
+        setup=[*integrity_lines(run, code), *environment_lines(run, code)],
         script=shlex.quote(str(directory.pbs_script)),
         logs=shlex.quote(str(sweep.logs)),
         command=f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}",

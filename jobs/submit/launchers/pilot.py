@@ -19,7 +19,7 @@ from jobs.submit.batch_script import (
     batch_script,
     environment_lines,
     gpus_per_node,
-    permissions_line,
+    integrity_lines,
     rank_python,
     resources,
     srun_arguments,
@@ -142,7 +142,7 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
     signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}
     asked |= {
         "job_name": name,
-        "setup": [STARTED_LINE, *environment_lines(run, code), permissions_line(run)],
+        "setup": [STARTED_LINE, *integrity_lines(run, code), *environment_lines(run, code)],
         "use_srun": False,
         "additional_parameters": asked["additional_parameters"] | signal,
     }
@@ -152,7 +152,7 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
 
 
 def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> str:
-    """Return the shell line that starts the ranks of a run on these nodes of the job."""
+    """Return the shell lines that start the ranks of a run on these nodes of the job."""
     arguments = [
         "--unbuffered",
         "--open-mode=append",
@@ -168,7 +168,8 @@ def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> 
         *srun_arguments(run),
     ]
     ranks = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
-    return f"exec {shlex.join(['srun', *arguments])} {ranks}"
+    start = f"exec {shlex.join(['srun', *arguments])} {ranks}"
+    return "\n".join([*integrity_lines(run, directory.code.resolve()), start])
 
 
 LAUNCHER = Pilot()

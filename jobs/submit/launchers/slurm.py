@@ -19,6 +19,7 @@ from jobs.submit.batch_script import (
     starting_after,
     task_script,
 )
+from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
@@ -120,9 +121,8 @@ class Slurm(Launcher):
         return {each.run: known[each.job_id] for each in asked}
 
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
-        """Run scancel, if the scripts of all jobs lie in the sweep."""
-        slurm_commands.refuse_foreign(sweep.path, job_ids)
-        slurm_commands.cancel(job_ids)
+        """Run scancel, if all jobs are the sweep's."""
+        cancel_jobs(sweep, job_ids)
 
 
 def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
@@ -207,7 +207,7 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]
 def cancel_submitted(sweep: SweepDir, job_ids: list[str], *, because: Exception) -> None:
     """Cancel the jobs of an unfinished submission; raises SubmitError if scancel fails."""
     try:
-        slurm_commands.cancel(job_ids)
+        cancel_jobs(sweep, job_ids)
     except SubmitError as error:
         raise SubmitError(
             f"{because} The jobs submitted before could not be cancelled ({error}). They are on record: run "

@@ -62,7 +62,7 @@ def test_a_dry_run_shows_a_script_of_each_stage_with_resources_of_its_own(
     assert list(scripts) == ["prepare", "evaluate", "report"]
     for script in scripts.values():
         assert "#SBATCH --nodes=1\n" in script
-        assert f"jobs.submit.permissions {tmp_path}/s" in script
+        assert f"\nrefuse_changed '' {tmp_path}/s {tmp_path}/s/code-" in script
         assert f"export PYTHONPATH={tmp_path}/s/code-" in script
         assert "trap requeue" not in script
     assert f"-u -m jobs.stages.prepare {tmp_path}/s tiny-ddp-n2x8" in scripts["prepare"]

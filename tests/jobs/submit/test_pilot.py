@@ -111,7 +111,7 @@ def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_pat
     for option in ("nodes=4", "ntasks-per-node=8", "gpus-per-node=8", "cpus-per-task=4", "exclusive", "time=20",
                    "signal=B:USR2@90", "no-kill"):  # fmt: skip
         assert f"#SBATCH --{option}\n" in text
-    assert "-m jobs.submit.permissions" in text
+    assert "\nrefuse_changed ''" in text
     assert "trap requeue" not in text
     step = step_command(run, directory, ["n3", "n5"], "/logs/1_%t")
     for option in ("nodes=2", "nodelist=n3,n5", "ntasks=4", "ntasks-per-node=2", "gpus-per-node=2", "cpus-per-task=4",

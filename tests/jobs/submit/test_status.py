@@ -21,6 +21,7 @@ from jobs.submit.batch_script import STARTED_LINE
 from jobs.submit.commands import SLURM_POLL_S
 from jobs.submit.history import History
 from jobs.submit.job_state import JobState
+from jobs.submit.own_sweeps import own
 from jobs.submit.slurm_commands import postpone, requeue
 from jobs.submit.states import END_GRACE_S, RunState, State, decide, states
 from jobs.submit.submissions import latest_submissions, tasks_of
@@ -68,6 +69,7 @@ def test_records_that_are_no_events_of_ours_are_passed_over(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = submitted(prepared(tmp_path, a_run()), "7")
+    own(SweepDir(tmp_path))
     started(run, a_run())
     event(run, "finished", step=4)
     for odd in ({"time": "x"}, {"event": 7}, {"event": "failed"}, {"event": "stopped", "reason": None}):
@@ -89,7 +91,7 @@ def test_a_configuration_that_is_damaged_is_told_so_and_does_not_matter_to_a_fin
     run = submitted(prepared(tmp_path, a_run()), "7")
     event(run, "finished", step=4)
     run.config.write_text(cut)
-    assert main(["resume", str(tmp_path)]) == 0
+    assert main(["resume", "--trust", str(tmp_path)]) == 0
     assert "1 run: 1 finished; 0 to resume" in capsys.readouterr().out
     assert main(["logs", str(run.path)]) == 2
     assert f"{run.config} is damaged: " in capsys.readouterr().err
@@ -297,7 +299,7 @@ def test_an_open_end_is_waited_for_and_not_submitted_again(
     run = a_submitted(sweep, "r", job_id)
     wait_until(lambda: not queued(job_id))
     without_sacct(tmp_path, monkeypatch)
-    assert main(["resume", str(sweep)]) == 0
+    assert main(["resume", "--trust", str(sweep)]) == 0
     assert "1 run: 1 ended; 0 to resume" in capsys.readouterr().out
     waiting = subprocess.Popen([sys.executable, "-m", "jobs.cli", "watch", str(sweep)], cwd=ROOT,
                                stdout=subprocess.PIPE, text=True)  # fmt: skip

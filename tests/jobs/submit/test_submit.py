@@ -14,7 +14,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now, read_records
 from jobs.submit import prepare
-from jobs.submit.permissions import make_private
+from jobs.submit.integrity import make_private
 from jobs.submit.states import State, states
 from tests.support.cli import files, printed, run_cli, script_of, small
 from tests.support.paths import ROOT

@@ -144,19 +144,20 @@ def submitted(run: RunDir, pid: int) -> None:
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """Stands for the process of a local queue."""
-    process = subprocess.Popen(["sleep", "300"])
+def queue(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A local queue that waits for the names of its runs."""
+    command = [sys.executable, "-m", "jobs.submit.local_queue", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
     yield process
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 def test_without_a_terminal_every_change_is_a_line_and_the_exit_code_tells_the_end(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+    tmp_path: Path, queue: subprocess.Popen[bytes]
 ) -> None:
     run = running(tmp_path, "r")
-    submitted(run, sleeper.pid)
+    submitted(run, queue.pid)
     seen = watching(tmp_path, stdout=subprocess.PIPE)
     assert seen.stdout is not None
     assert seen.stdout.readline().split(maxsplit=1)[1] == "r: running at step 6\n"
@@ -175,10 +176,10 @@ def test_a_sweep_with_a_run_that_failed_ends_with_1(tmp_path: Path, capsys: pyte
 
 
 def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+    tmp_path: Path, queue: subprocess.Popen[bytes]
 ) -> None:
     run = running(tmp_path, "r")
-    submitted(run, sleeper.pid)
+    submitted(run, queue.pid)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 200, 0, 0))
     env = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}} | {"TERM": "xterm"}
@@ -197,7 +198,7 @@ def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
     assert "6/20" in text
     assert "2,048" in text
     assert "No longer watching; the runs continue." in text
-    assert sleeper.poll() is None
+    assert queue.poll() is None
 
 
 @pytest.mark.slurm

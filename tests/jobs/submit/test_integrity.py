@@ -7,14 +7,14 @@ import os
 import pwd
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
+from jobs.errors import RunDirError
+from jobs.submit.integrity import refuse_changed
 from tests.support.cli import printed, small
-from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
@@ -95,13 +95,14 @@ def test_a_project_space_of_a_group_is_used_only_if_the_group_is_trusted(
         assert remedy in printed(capsys)
         assert not list(project.iterdir()), "nothing is prepared"
     assert main(["submit", *overrides, "cluster.trusted_group=users"]) == 0
-    script = (project / "mine/runs/s/r/job.sbatch").read_text()
-    assert f"-m jobs.submit.permissions {project}/mine/runs/s users || exit" in script
-    check = [sys.executable, "-m", "jobs.submit.permissions", str(project / "mine/runs/s")]
-    assert subprocess.run([*check, "users"], cwd=ROOT, check=False).returncode == 0
-    assert subprocess.run(check, cwd=ROOT, check=False, capture_output=True).returncode == 1
-    (project / "mine/runs/s").chmod(0o707)
-    assert subprocess.run([*check, "users"], cwd=ROOT, check=False, capture_output=True).returncode == 1
+    sweep = project / "mine/runs/s"
+    assert f"\nrefuse_changed users {sweep} {sweep}/code-" in (sweep / "r/job.sbatch").read_text()
+    refuse_changed(sweep, "users", [(sweep / "r/code").resolve()])
+    with pytest.raises(RunDirError, match="is writable by group users"):
+        refuse_changed(sweep, None)
+    sweep.chmod(0o707)
+    with pytest.raises(RunDirError, match="is writable by other users"):
+        refuse_changed(sweep, "users")
 
 
 def test_the_private_group_of_a_user_is_the_user(tmp_path: Path) -> None:

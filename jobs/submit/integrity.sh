@@ -1,0 +1,84 @@
+# shellcheck shell=bash
+# A job executes the code of its sweep; one of launcher=local also unpickles files in its logs. This text is part of
+# every script, since code that somebody has changed would not find that itself.
+
+not_started() {
+    printf 'slurmscale: not started: %s\n' "$1" >&2
+    exit 1
+}
+
+# Print the id of the private group that many systems give each user: it has the name of the user, and no other member.
+private_group() {
+    local user
+    user=$(id -un)
+    case $(getent group "$(id -g)") in "$user":*:*: | "$user":*:*:"$user") id -g ;; esac
+}
+
+refuse_writable() {
+    [ -n "$1" ] || return 0
+    local mode group remedy
+    mode=$(stat -L -c %a -- "$1") group=$(stat -L -c %G -- "$1")
+    if [ -n "$(find -H "$1" -maxdepth 0 -perm -002)" ]; then
+        remedy="is writable by other users (mode $mode), who could inject code into your jobs. Run \`chmod go-w $(printf %q "$1")\`, or set runs_dir=PATH."
+    else
+        remedy="is writable by group $group (mode $mode), who could inject code into your jobs. Run \`chmod g-w $(printf %q "$1")\`, or set cluster.trusted_group=$group if you trust all its members, or runs_dir=PATH."
+    fi
+    not_started "$1 $remedy"
+}
+
+refuse_owner() {
+    [ -n "$1" ] || return 0
+    not_started "$1 belongs to user $(stat -L -c %u -- "$1"), who could inject code into your jobs. Set runs_dir=PATH to a directory of your own, or cluster.trusted_group=GROUP if you trust all members of its group."
+}
+
+# refuse_changed TRUSTED_GROUP SWEEP CODE...: end this script if another user could change the code snapshots, the sweep
+# or a directory above it, or if a snapshot is not the one that its name is the digest of.
+refuse_changed() {
+    local trusted=$1 sweep=$2 physical path private digest
+    shift 2
+    local -a above=() own=() open=(-perm -020) foreign=(! -user "$(id -u)" ! -user 0)
+    private=$(private_group)
+    [ -z "$private" ] || open+=(! -group "$private")
+    if [ -n "$trusted" ]; then
+        getent group "$trusted" > /dev/null ||
+            not_started "cluster.trusted_group=$trusted: $(uname -n) has no group of this name. Set one that \`id -Gn\` prints."
+        open+=(! -group "$trusted") foreign+=(! -group "$trusted")
+    fi
+    physical=$(readlink -m -- "$sweep")
+    for path in "$sweep" "$physical"; do
+        while [ "$path" != / ]; do
+            path=${path%/*}
+            path=${path:-/}
+            [ ! -e "$path" ] || above+=("$path")
+        done
+    done
+    for path in "$sweep/logs" "$sweep"; do
+        [ ! -e "$path" ] || own+=("$path")
+    done
+    for path in "$@"; do
+        [ -d "$path" ] || not_started "$path, the code of the run, is gone. Submit the run again."
+        [ "${path%/*}" = "$physical" ] || not_started "$path, the code of the run, is not in $sweep. Submit the run again."
+    done
+    if [ ${#own[@]} -gt 0 ]; then
+        refuse_writable "$(find -H "${own[@]}" -maxdepth 0 \( -perm -002 -o "${open[@]}" \) -print -quit)"
+    fi
+    # In a sticky directory, such as /tmp, others cannot rename our directories, but they can add files.
+    refuse_writable "$(find -H "${above[@]}" -maxdepth 0 ! -perm -1000 \( -perm -002 -o "${open[@]}" \) -print -quit)"
+    refuse_owner "$(find -H "${own[@]}" "${above[@]}" -maxdepth 0 "${foreign[@]}" -print -quit)"
+    [ $# -gt 0 ] || return 0
+    path=$(find "$@" ! -type f ! -type d -print -quit) || not_started "$* cannot be read."
+    [ -z "$path" ] || not_started "$path is neither a file nor a directory. Submit the run again."
+    refuse_writable "$(find "$@" \( -perm -002 -o "${open[@]}" \) -print -quit)"
+    refuse_owner "$(find "$@" "${foreign[@]}" -print -quit)"
+    for path in "$@"; do
+        # Python makes its bytecode again. The digest does not cover it, and it would run instead of the files.
+        find "$path" -name __pycache__ -prune -exec rm -rf -- {} +
+        digest=$(
+            set -o pipefail
+            cd -- "$path" &&
+                find . -name __pycache__ -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+        ) || not_started "$path cannot be read."
+        [ "code-${digest:0:32}" = "${path##*/}" ] ||
+            not_started "$path is not the code that was submitted: its name is the digest of its files, which is now ${digest:0:32}. Remove it and submit the run again."
+    done
+}

@@ -1,0 +1,101 @@
+"""A sweep that this user did not submit: what its runs would execute, and whether the user trusts that."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobs.errors import SubmitError, SuiteError
+from jobs.plan.rules.rule import counted
+from jobs.rundir import RunDir, SweepDir, load_run
+from jobs.schema import Run
+from jobs.submit.batch_script import rank_python
+from jobs.submit.own_sweeps import is_own, own
+from jobs.submit.provenance import packaged_code
+
+# Most names in a line.
+MOST_NAMES = 5
+
+
+def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:
+    """Put a received sweep into the user's record; show what it would run, and raise SubmitError without `trust`."""
+    if is_own(sweep):
+        return
+    for line in executed(sweep):
+        print(line if line.isprintable() else ascii(line))
+    if not trust:
+        raise SubmitError(
+            f"{sweep.path} was not submitted by you, or before slurmscale kept a record of that. Its runs would "
+            f"execute the above as you. If you trust it, run `slurmscale resume --trust {sweep.quoted}`."
+        )
+    own(sweep)
+
+
+def executed(sweep: SweepDir) -> list[str]:
+    """Return the lines that show what the runs of a sweep execute; equal runs share theirs."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    lines = []
+    for directory in sweep.runs():
+        try:
+            found = tuple(executed_by(load_run(directory.config), directory))
+        except (SuiteError, OSError) as error:
+            lines.append(f"{directory.name}: {error}")
+            continue
+        groups.setdefault(found, []).append(directory.name)
+    for found, names in groups.items():
+        lines += [f"{counted(len(names))} ({some(names)}):", *(f"    {line}" for line in found)]
+    return lines
+
+
+def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
+    """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
+    cluster = run.cluster
+    yield f"command: {rank_python(run)} -u -m jobs.run"
+    yield f"code: {code_beside_installed(directory.code.resolve())}"
+    yield f"launcher: {run.launcher.kind.name}"
+    parts = {
+        "set-up line": cluster.setup,
+        "module": cluster.modules,
+        "environment": [f"{name}={shlex.quote(value)}" for name, value in cluster.env.items()],
+        "container": [cluster.container] if cluster.container else [],
+        "mount": cluster.container_mounts,
+        "sbatch option": [f"--{name}={value}" for name, value in cluster.sbatch.items()],
+        "reads": [path for path in (run.data.path, run.data.tokenizer, run.job.init_from) if path],
+    }
+    for what, values in parts.items():
+        yield from (f"{what}: {value}" for value in values)
+
+
+def code_beside_installed(code: Path) -> str:
+    """Return in words how a code snapshot differs from the installed code."""
+    installed = packaged_code()
+    there = {
+        path.relative_to(code) for path in code.rglob("*") if "__pycache__" not in path.parts and not is_folder(path)
+    }
+    different = sorted(
+        str(path)
+        for path in there | installed.keys()
+        if path not in there or not equals(code / path, installed.get(path))
+    )
+    if not different:
+        return f"{code}, equal to the installed code"
+    return f"{code}, not the installed code: {len(different)} files differ ({some(different)})"
+
+
+def is_folder(path: Path) -> bool:
+    """Return True for a directory that is no link."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def equals(path: Path, content: bytes | None) -> bool:
+    """Return True if a regular file has this content; a file of another size is not read."""
+    if content is None or path.is_symlink() or not path.is_file():
+        return False
+    return path.stat().st_size == len(content) and path.read_bytes() == content
+
+
+def some(names: list[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"

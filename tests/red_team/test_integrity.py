@@ -1,0 +1,151 @@
+"""Attacks on queued code: a job whose code somebody changed, or could change, ends before any of it runs."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.cli import main
+from tests.red_team.conftest import Stranger
+from tests.support.cli import small
+
+pytestmark = pytest.mark.red_team
+
+
+def prepared_script(runs: Path, *overrides: str) -> Path:
+    """Return the batch script of a run, as `sbatch` gets it."""
+    given = [*small(runs), "cluster=generic_slurm", f"data.cache_dir={runs.parent}/cache", "name=r", *overrides]
+    assert main(["submit", "launcher=script", *given]) == 0
+    return runs / "s/r/job.sbatch"
+
+
+def started(script: Path, where: Path) -> subprocess.CompletedProcess[str]:
+    """Run a batch script as Slurm does, with an srun that only says that it started the ranks."""
+    srun = where / "programs/srun"
+    srun.parent.mkdir(exist_ok=True)
+    srun.write_text("#!/bin/bash\necho started\n")
+    srun.chmod(0o755)
+    env = os.environ | {"PATH": f"{srun.parent}:{os.environ['PATH']}"}
+    return subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=False)
+
+
+def snapshot(script: Path) -> Path:
+    return (script.parent / "code").resolve()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_nobody_else_can_change_or_read_a_snapshot_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+    previous = os.umask(umask)
+    try:
+        code = snapshot(prepared_script(tmp_path / "runs"))
+    finally:
+        os.umask(previous)
+    modes = {(path.is_dir(), stat.S_IMODE(path.lstat().st_mode)) for path in (code, *code.rglob("*"))}
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+def replaced(code: Path) -> None:
+    shutil.copytree(code, code.with_name("copy"))
+    shutil.rmtree(code)
+    code.with_name("copy").rename(code)
+    with (code / "jobs/submit/requeue.py").open("a") as file:
+        file.write("\n")
+
+
+def sent_elsewhere(code: Path) -> None:
+    shutil.copytree(code, code.parent / "elsewhere")
+    shutil.rmtree(code)
+    code.symlink_to("elsewhere")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "a file was changed": lambda code: (code / "sbatch/__init__.py").write_text("# changed"),
+    "a file was added": lambda code: (code / "sitecustomize.py").write_text(""),
+    "a file was removed": lambda code: (code / "jobs/errors.py").unlink(),
+    "a file became a link": lambda code: ((code / "jobs/errors.py").unlink(),
+                                          (code / "jobs/errors.py").symlink_to("/dev/null")),
+    "a file belongs to somebody else": lambda code: os.chown(code / "jobs/errors.py", 4242, 4242),
+    "a folder belongs to somebody else": lambda code: os.chown(code / "jobs", 4242, 4242),
+    "others may write a file": lambda code: (code / "jobs/run.py").chmod(0o666),
+    "a group may write a folder": lambda code: (os.chown(code / "jobs", -1, 4242), (code / "jobs").chmod(0o770)),
+    "it was replaced": replaced,
+    "it became a link": sent_elsewhere,
+    "it is gone": shutil.rmtree,
+}  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs root")
+def test_a_job_whose_snapshot_is_not_the_submitted_one_ends_before_any_of_its_code_runs(tmp_path: Path) -> None:
+    script = prepared_script(tmp_path / "runs")
+    code, sound = snapshot(script), tmp_path / "sound"
+    shutil.copytree(code, sound)
+    witness = tmp_path / "witness"
+    assert "started\n" in started(script, tmp_path).stdout
+    for name, change in CHANGES.items():
+        # Whatever else was changed, code that runs leaves a trace.
+        with (code / "jobs/__init__.py").open("a") as file:
+            file.write(f"\nopen({str(witness)!r}, 'w')\n")
+        change(code)
+        refused = started(script, tmp_path)
+        assert (refused.returncode, witness.exists()) == (1, False), name
+        assert "started\n" not in refused.stdout, name
+        assert refused.stderr.startswith(f"slurmscale: not started: {code}"), (name, refused.stderr)
+        code.unlink() if code.is_symlink() else shutil.rmtree(code, ignore_errors=True)
+        shutil.copytree(sound, code)
+    assert "started\n" in started(script, tmp_path).stdout
+
+
+def test_planted_bytecode_is_not_run(tmp_path: Path) -> None:
+    script = prepared_script(tmp_path / "runs")
+    module = snapshot(script) / "jobs/__init__.py"
+    sound, times = module.read_text(), (module.stat().st_atime, module.stat().st_mtime)
+    witness = tmp_path / "witness"
+    # Bytecode is read instead of a file of the same size and time.
+    planted = f"open({str(witness)!r}, 'w')"
+    module.write_text(planted + " " * (len(sound.encode()) - len(planted)) if len(planted) < len(sound) else planted)
+    module.write_bytes(module.read_bytes().ljust(len(sound.encode())))
+    os.utime(module, times)
+    py_compile.compile(str(module), doraise=True)
+    module.write_text(sound)
+    os.utime(module, times)
+    assert "started\n" in started(script, tmp_path).stdout
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize("how", ["by its group", "by all"])
+def test_a_stranger_who_can_replace_the_sweep_gets_no_job_to_start_it(
+    how: str, stranger: Stranger, project: Path
+) -> None:
+    runs = project / "team/runs"
+    script = prepared_script(runs)
+    code, kept = snapshot(script), project / "job.sbatch"
+    shutil.copy(script, kept)
+    if how == "by its group":
+        os.chown(project / "team", 0, int(stranger.run("id", "-g").stdout))
+    (project / "team").chmod(0o775 if how == "by its group" else 0o757)
+    moved = stranger.run("mv", runs, project / "team/theirs")
+    assert moved.returncode == 0, moved.stderr
+    planted = f'mkdir -p {code}/jobs; echo \'open("{project}/team/witness", "w")\' > {code}/jobs/__init__.py'
+    assert stranger.run("sh", "-c", planted).returncode == 0
+    refused = started(kept, project)
+    assert refused.returncode == 1
+    assert "who could inject code into your jobs." in refused.stderr
+    assert not (project / "team/witness").exists()
+
+
+def test_a_sweep_below_the_directory_of_a_stranger_is_refused(
+    stranger: Stranger, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.chmod(0o1777)
+    assert stranger.run("mkdir", "-m", "777", project / "free").returncode == 0
+    (project / "free/mine").mkdir()
+    assert stranger.run("chmod", "755", project / "free").returncode == 0
+    assert main(["submit", "launcher=script", *small(project / "free/mine/runs"), "name=r"]) == 2
+    assert f"{project}/free belongs to user " in " ".join("".join(capsys.readouterr()).split())
