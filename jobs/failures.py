@@ -66,7 +66,7 @@ class FailureCause(Enum):
     lost_peer = (
         "network",
         Retry.anywhere,
-        "Check that the nodes reach each other at the rendezvous port, and that no node died first.",
+        "Check that the nodes reach each other (slurmscale doctor), and that no node died first.",
     )
     launch_failure = (
         "launch_failure",
@@ -156,8 +156,8 @@ STOPS = {
     signal.SIGUSR2: Stop("time limit near, or preempted (SIGUSR2)", FailureCause.time_limit),
 }
 
-# By name, because torch may not be importable: exceptions of c10d.
-LOST_PEER_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError"}
+# By name, because torch may not be importable: exceptions of c10d, and of the meeting before.
+LOST_PEER_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError", "RendezvousError"}
 # gloo raises a plain RuntimeError that contains its own file names.
 LOST_PEER_TEXT = re.compile(r"gloo/|Connection (closed|reset) by peer")
 # torch.OutOfMemoryError is raised for a device; torch raises a plain RuntimeError for host memory.

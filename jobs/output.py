@@ -21,16 +21,17 @@ from jobs.errors import RunDirError
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-def write_file(path: Path, data: str | bytes) -> None:
+def write_file(path: Path, data: str | bytes, mode: int = 0o666) -> None:
     """Write a file atomically: a reader sees the old content or the new; a link at its name is replaced.
 
+    The umask takes its bits from the mode.
     Raise OSError with the path of the file if the directory cannot be written or is full; then the old file stays.
     """
     # Nobody can guess the name and put a link there; O_EXCL refuses one all the same.
     writing = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(writing, flags, 0o666), "wb") as file:
+        with os.fdopen(os.open(writing, flags, mode), "wb") as file:
             file.write(data.encode("utf-8") if isinstance(data, str) else data)
         writing.replace(path)
     except BaseException as error:

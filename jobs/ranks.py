@@ -7,18 +7,18 @@ several nodes: `ranks_per_node` of the Run defines a node.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jobs.errors import SubmitError
 
-# Below Linux' ephemeral ports (32768), so that no outgoing connection occupies the port first.
-RENDEZVOUS_PORTS = range(10000, 30000)
-# Distance of the ports of a job's steps, at which 20,000 steps have different ports; step 0 uses the job's own port.
-PORTS_BETWEEN_STEPS = 1009
+# The id that the local queue and PBS scripts give to each start of a run; Slurm and torchrun have their own.
+START = "SLURMSCALE_START"
 # The counterpart of SLURM_RESTART_COUNT where the local queue or a pilot starts a run again.
 LOCAL_RESTART_COUNT = "SLURMSCALE_RESTART_COUNT"
+TORCHRUN_ID = "TORCHELASTIC_RUN_ID"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class Rank:
     world_size: int
     local_rank: int
     master_addr: str
-    master_port: int
+    """The name or address by which the other ranks reach rank 0."""
+    start: str
+    """The id of this start of the run, equal on its ranks and different from every other start; part of a file name."""
 
     @property
     def is_first(self) -> bool:
@@ -42,24 +44,28 @@ def this_rank(ranks_per_node: int, environment: Mapping[str, str] = os.environ) 
     # In this order: a local run or torchrun inside a Slurm job inherits its variables.
     if "SUBMITIT_LOCAL_GLOBALID" in environment:
         rank, world_size = int(environment["SUBMITIT_LOCAL_GLOBALID"]), int(environment["SUBMITIT_LOCAL_NTASKS"])
-        local_rank, address, port = rank % ranks_per_node, "127.0.0.1", int(environment["MASTER_PORT"])
-    elif {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+        local_rank, address, start = rank % ranks_per_node, "127.0.0.1", environment[START]
+    elif {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environment.keys() and {START, TORCHRUN_ID} & environment.keys():
         rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         local_rank = int(environment.get("LOCAL_RANK", rank % ranks_per_node))
-        address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+        address = environment["MASTER_ADDR"]
+        # Without --rdzv-id, torchrun calls every start "none"; a port of its own differs then.
+        torchrun = (environment.get(name, "0") for name in (TORCHRUN_ID, "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
+        start = environment.get(START, "-".join(torchrun))
     elif "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
         rank, world_size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
         local_rank = int(environment["SLURM_LOCALID"])
-        # Array tasks have their own job ids, so jobs on the same node use different ports.
-        number = int(environment["SLURM_JOB_ID"]) + PORTS_BETWEEN_STEPS * int(environment["SLURM_STEP_ID"])
-        port = RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
+        # Array tasks have their own job ids; a job that Slurm starts again counts its steps from 0 again.
+        again = environment.get("SLURM_RESTART_COUNT", "0")
+        start = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}-{again}"
         address = hosts(environment["SLURM_STEP_NODELIST"])[0]
     else:
         raise SubmitError(
             "This process was not started as a rank: srun, submitit and torchrun each set variables that are missing "
-            "here. Start ranks with `slurmscale submit`, `srun python -m jobs.run RUN_DIR` or torchrun."
+            "here. Start ranks with `slurmscale submit`, `srun python -m jobs.run RUN_DIR` or torchrun; elsewhere set "
+            f"RANK, WORLD_SIZE, MASTER_ADDR and {START}, a word that all ranks of one start share and no other has."
         )
-    return Rank(rank, world_size, local_rank, address, port)
+    return Rank(rank, world_size, local_rank, address, re.sub(r"[^\w.-]", "_", start))
 
 
 def torchrun_environment(rank: Rank, ranks_per_node: int) -> dict[str, str]:
@@ -70,7 +76,6 @@ def torchrun_environment(rank: Rank, ranks_per_node: int) -> dict[str, str]:
         "LOCAL_RANK": str(rank.local_rank),
         "GROUP_RANK": str(rank.rank // ranks_per_node),
         "MASTER_ADDR": rank.master_addr,
-        "MASTER_PORT": str(rank.master_port),
     }
 
 
@@ -97,10 +102,3 @@ def restart_count(environment: Mapping[str, str] = os.environ) -> int:
 def node_name(environment: Mapping[str, str] = os.environ) -> str:
     """Return the scheduler's name of this node; outside a scheduler the host name."""
     return environment.get("SLURMD_NODENAME") or socket.gethostname()
-
-
-def free_port() -> int:
-    """Return a port of this machine without a listener."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -19,6 +19,7 @@
             nccl-RANK.log               NCCL's connections; after the first step the `transport` event is read from
                                         it, and the file is removed
             owners/000001.json          the starts that took the run over; only the latest one writes into it
+            rendezvous-START.json       address, port and token by which the ranks of one start meet (jobs.rendezvous)
             heartbeats/                 the current work of each rank
             hangs/                      stacks and collectives of ranks that hung
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -152,6 +153,10 @@ class RunDir:
     def nccl_log(self, rank: int) -> Path:
         """Return the path of NCCL's log of this rank, which exists until its first step is done."""
         return self.path / f"nccl-{rank}.log"
+
+    def rendezvous(self, start: str) -> Path:
+        """Return the file by which the ranks of a start find each other; it exists until they have met."""
+        return self.path / f"rendezvous-{start}.json"
 
     @property
     def owners(self) -> Path:

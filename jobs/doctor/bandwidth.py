@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 from jobs.doctor.outliers import rounds
+from jobs.ranks import Rank
+from jobs.runtime.store import met_at, refuse_strangers
 from jobs.runtime.transport import gloo_transports, nccl_environment, nccl_networks, nccl_transports
 
 # Large enough that latency is negligible, small enough for the memory of any node.
@@ -25,15 +27,18 @@ REPEATS = 5
 TIMEOUT = timedelta(seconds=60)
 
 
-def measure(names: list[str], rank: int, port: int, directory: Path) -> dict[str, Any]:
+def measure(names: list[str], place: Rank, directory: Path) -> dict[str, Any]:
     """Return the GB/s of this node with each other node, and the transports; every pair is measured once."""
+    rank = place.rank
     cuda = torch.cuda.is_available()
     log = directory / f"nccl-{rank}.log"
     if cuda:
         os.environ |= nccl_environment(log)
     # A gloo group synchronizes the rounds, whatever backend the pairs use.
-    meeting = f"tcp://{names[0]}:{port}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=len(names), timeout=TIMEOUT)
+    meeting = directory / "pairs-rendezvous.json"
+    store = met_at(meeting, place, TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=len(names), timeout=TIMEOUT)
+    refuse_strangers(meeting, place)
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     speeds: dict[str, float] = {}
     for pairs in rounds(len(names)):

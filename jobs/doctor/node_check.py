@@ -6,6 +6,7 @@ hides no other. Imports nothing that a node may lack.
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import platform
@@ -22,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.output import write_file
-from jobs.ranks import RENDEZVOUS_PORTS, hosts, node_name, this_rank
+from jobs.ranks import Rank, hosts, node_name, this_rank
+from jobs.rendezvous import Rendezvous, announce, await_file, listen
 from jobs.secrets import redact
 
 # Processes of one srun start within seconds of each other, even if Python comes from a cold file system.
@@ -30,6 +32,7 @@ MEET_WITHIN_S = 45.0
 # Files are awaited longer than connections: the last node writes its file after its last attempt to connect.
 SEE_WITHIN_S = MEET_WITHIN_S + 30.0
 CONNECT_WITHIN_S = 5.0
+LARGEST_LINE_BYTES = 512
 # Round trips per pair; the fastest gives the best estimate of the clock offset.
 CLOCK_ROUNDS = 20
 POLL_S = 0.1
@@ -44,16 +47,14 @@ def main(directory: Path) -> None:
     place = this_rank(ranks_per_node=1)
     names = hosts(os.environ["SLURM_JOB_NODELIST"])
     started = time.monotonic()
-    # One port per node, since emulated nodes share theirs.
-    first = RENDEZVOUS_PORTS.index(place.master_port)
-    ports = [RENDEZVOUS_PORTS[(first + rank) % len(RENDEZVOUS_PORTS)] for rank in range(len(names))]
     seen: dict[str, dict[str, float]] = {}
     watching = threading.Thread(target=watch_files, args=(directory, names, started + SEE_WITHIN_S, seen))
     watching.start()
-    desk = ClockDesk(ports[place.rank])
+    desks = [directory / f"desk-{rank}.json" for rank in range(len(names))]
+    desk = ClockDesk(names[place.rank], desks[place.rank])
     with ThreadPoolExecutor(32) as pool:
         others = [rank for rank in range(len(names)) if rank != place.rank]
-        met = pool.map(lambda rank: meet(names[rank], ports[rank], names[place.rank], started + MEET_WITHIN_S), others)
+        met = pool.map(lambda rank: meet(desks[rank], names[place.rank], names[rank], started + MEET_WITHIN_S), others)
         peers = dict(zip((names[rank] for rank in others), met, strict=True))
     write_file(mark(directory, names[place.rank]), repr(time.time()))
     desk.close_after(set(peers), started + SEE_WITHIN_S)
@@ -64,7 +65,6 @@ def main(directory: Path) -> None:
         "slurm_node": node_name(),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "listen_error": desk.error,
-        "port": ports[place.rank],
         "addresses": {name: address_of(name) for name in names},
         "peers": peers,
         "files": {name: seen.get(name) for name in peers},
@@ -74,18 +74,17 @@ def main(directory: Path) -> None:
     write_file(directory / f"node-{place.rank}.json", json.dumps(report))
     if len(names) > 1 and "torch" in packages:
         everyone = all("error" not in seen for seen in peers.values())
-        port = RENDEZVOUS_PORTS[(first + len(names)) % len(RENDEZVOUS_PORTS)]
-        pairs = measured(names, place.rank, port, directory) if everyone else {"error": "not every node was reached"}
+        pairs = measured(names, place, directory) if everyone else {"error": "not every node was reached"}
         write_file(directory / f"pairs-{place.rank}.json", json.dumps(pairs))
 
 
-def measured(names: list[str], rank: int, port: int, directory: Path) -> dict[str, Any]:
+def measured(names: list[str], place: Rank, directory: Path) -> dict[str, Any]:
     """Return the bandwidths with the other nodes, or the error."""
     try:
         # Here, since the report is written before a broken torch can fail.
         from jobs.doctor.bandwidth import measure  # noqa: PLC0415 - a node may have no torch
 
-        return measure(names, rank, port, directory)
+        return measure(names, place, directory)
     except Exception as error:  # noqa: BLE001 - whatever torch raises is the finding
         return {"error": redact(f"{type(error).__name__}: {error}".splitlines()[0])}
 
@@ -94,17 +93,15 @@ def measured(names: list[str], rank: int, port: int, directory: Path) -> dict[st
 
 
 class ClockDesk:
-    """Listens on a port, like a rendezvous, and answers each request with the time of this node."""
+    """Listens on a port, like a rendezvous, and answers each guest that knows its token with the time of this node."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, name: str, file: Path) -> None:
         self.error: str | None = None
-        """Reason that this process cannot listen on the port; None if it listens."""
+        """Reason that this process cannot listen, or announce its port in the file; None if it did."""
         self._served: set[str] = set()
         try:
-            if socket.has_dualstack_ipv6():
-                self._listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-            else:
-                self._listener = socket.create_server(("", port))
+            self._listener = listen(name)
+            self._token = announce(file, name, self._listener.getsockname()[1]).token
         except OSError as error:
             self.error = os.strerror(error.errno) if error.errno else str(error)
             return
@@ -121,20 +118,25 @@ class ClockDesk:
             threading.Thread(target=self._answer, args=(guest,), daemon=True).start()
 
     def _answer(self, guest: socket.socket) -> None:
-        with suppress(OSError), guest, guest.makefile("rw") as talk:
-            name = talk.readline().strip()
+        with suppress(OSError, ValueError), guest, guest.makefile("rw") as talk:
+            # Another user of the network may connect, and send anything or nothing.
+            guest.settimeout(CONNECT_WITHIN_S)
+            token, _, name = talk.readline(LARGEST_LINE_BYTES).strip().partition(" ")
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
+                return
             for _ in range(CLOCK_ROUNDS):
-                if not talk.readline():
+                if not talk.readline(LARGEST_LINE_BYTES):
                     return
                 print(repr(time.time()), file=talk, flush=True)
             self._served.add(name)
 
 
-def meet(name: str, port: int, me: str, deadline: float) -> dict[str, Any]:
+def meet(desk: Path, me: str, name: str, deadline: float) -> dict[str, Any]:
     """Return the clock offset of another node, or the error if it cannot be reached until the deadline."""
     while True:
         try:
-            return clock_of(name, port, me)
+            socket.getaddrinfo(name, None)  # a name that does not resolve is no matter of files
+            return clock_of(await_file(desk, deadline - time.monotonic()), me)
         except (OSError, ValueError) as error:
             # The other node may not listen yet.
             if isinstance(error, socket.gaierror) or time.monotonic() > deadline:
@@ -142,18 +144,18 @@ def meet(name: str, port: int, me: str, deadline: float) -> dict[str, Any]:
         time.sleep(POLL_S)
 
 
-def clock_of(name: str, port: int, me: str) -> dict[str, float]:
+def clock_of(place: Rendezvous, me: str) -> dict[str, float]:
     """Return the offset of the other clock in s: its time minus the middle of the fastest round trip."""
     best = {"round_trip_s": float("inf"), "ahead_s": 0.0}
     with (
-        socket.create_connection((name, port), timeout=CONNECT_WITHIN_S) as line,
+        socket.create_connection((place.address, place.port), timeout=CONNECT_WITHIN_S) as line,
         line.makefile("rw") as talk,
     ):
-        print(me, file=talk, flush=True)
+        print(place.token, me, file=talk, flush=True)
         for _ in range(CLOCK_ROUNDS):
             asked = time.time()
             print("?", file=talk, flush=True)
-            theirs = float(talk.readline())
+            theirs = float(talk.readline(LARGEST_LINE_BYTES))
             answered = time.time()
             if answered - asked < best["round_trip_s"]:
                 best = {"round_trip_s": answered - asked, "ahead_s": theirs - (asked + answered) / 2}

@@ -19,6 +19,8 @@ from jobs.errors import CheckpointError, SupersededError
 from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
+from jobs.runtime.exchange import broadcast
+from jobs.runtime.store import refuse_strangers
 
 # Directories of checkpoints and exports that were being written or removed when their start ended, below the run's.
 UNFINISHED = ("checkpoints/.*.writing", "checkpoints/.*.removed", ".export.*writing", ".export.*removed")
@@ -61,12 +63,13 @@ def take_over(lease: Lease, rank: Rank) -> None:
     """Take the lease of the run for all ranks, which have met, and remove what earlier owners were still writing.
 
     None of them can complete a checkpoint or export after that: its directory is gone, and a new one needs the lease.
-    Every rank calls it.
+    Every rank calls it. Raise RendezvousError if a stranger is among the ranks.
     """
-    number = [lease.take() if rank.is_first else 0]
-    if dist.is_initialized():  # LitGPT creates no process group for one process
-        dist.broadcast_object_list(number)
-    lease.number = number[0]
+    refuse_strangers(lease.run.rendezvous(rank.start), rank)
+    number = lease.take() if rank.is_first else 0
+    if dist.is_initialized():  # engine=litgpt has no process group for one process
+        number = broadcast(number)
+    lease.number = number
     for pattern in UNFINISHED if rank.is_first else ():
         for left_over in lease.run.path.glob(pattern):
             remove(left_over)
@@ -112,17 +115,17 @@ def written_aside(final: Path, lease: Lease, group: dist.ProcessGroup | None = N
 
 def first_alone(action: Callable[[], None], group: dist.ProcessGroup | None) -> None:
     """Run an action on rank 0 while the others wait; raise its error as a CheckpointError on every rank."""
-    failure: list[str | None] = [None]
+    failure = None
     if dist.get_rank() == 0:
         try:
             action()
         except OSError as error:
-            failure = [f"{error.filename}: {error.strerror}"]
+            failure = f"{error.filename}: {error.strerror}"
         except SupersededError as error:
-            failure = [str(error)]
-    dist.broadcast_object_list(failure, src=0, group=group)
-    if failure[0] is not None:
-        raise CheckpointError(failure[0])
+            failure = str(error)
+    failure = broadcast(failure, group)
+    if failure is not None:
+        raise CheckpointError(failure)
 
 
 def keep_newest(directory: Path, keep: int) -> None:
@@ -147,14 +150,13 @@ def newest_readable(run: RunDir, load: Callable[[Path], int]) -> int:
     is readable: the user decides whether to start over.
     """
     # Rank 0's list: on a network file system another node may see an older list.
-    names = [[path.name for path in complete(run.checkpoints)]]
-    dist.broadcast_object_list(names)
-    for name in reversed(names[0]):
+    names = broadcast([path.name for path in complete(run.checkpoints)])
+    for name in reversed(names):
         path = run.checkpoints / name
         try:
             return load(path)
         except CheckpointError as error:
-            if name == names[0][0]:
+            if name == names[0]:
                 raise CheckpointError(
                     f"{error} No older checkpoint is readable; remove {run.checkpoints} to start over."
                 ) from error

@@ -31,6 +31,7 @@ from jobs.data.batches import StepBatch
 from jobs.layout import Layout
 from jobs.parallelism import INNER_AXES, PP
 from jobs.ranks import node_name
+from jobs.runtime.exchange import gather
 
 EVERY_STEPS = 10
 # The most that a window lists: 1,000 ranks must not write 1,000 numbers every few steps.
@@ -49,9 +50,7 @@ class Pace:
         self.clock = LayerClock(layers if self.every else [], device)
         self.batch_time_s = 0.0
         self.own: list[tuple[float, float]] = []
-        self.nodes = [node_name()] * layout.world_size
-        if self.every:
-            dist.all_gather_object(self.nodes, node_name())
+        self.nodes = gather(node_name()) if self.every else []
 
     def batch(self, ready: Iterator[StepBatch]) -> StepBatch:
         """Return the rank's batch of the next step, and time it."""

@@ -19,6 +19,8 @@ from jobs.failures import STOPS
 from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
 from jobs.runtime.checkpoint_directory import take_over
+from jobs.runtime.exchange import gather
+from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl_transports
 from jobs.schema import Run
 
@@ -46,18 +48,32 @@ def join(run: Run, lease: Lease, rank: Rank) -> torch.device:
     else:
         torch.set_num_threads(run.engine.cpu_threads_per_rank)
         keep_freed_memory()
-    # Twice the watchdog's limit, because its error names the lagging rank and a collective's timeout does not.
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{rank.master_addr}:{rank.master_port}",
-        rank=rank.rank,
-        world_size=rank.world_size,
-        timeout=timedelta(seconds=2 * run.engine.hang_timeout_s),
-        device_id=device if device.type == "cuda" else None,
-    )
+    connect(run, lease, rank, device)
     # Before the checkpoints are listed: from now on no earlier start can complete one.
     take_over(lease, rank)
     return device
+
+
+def connect(run: Run, lease: Lease, rank: Rank, device: torch.device) -> None:
+    """Initialise the process group of all ranks: nccl on GPUs, gloo on CPUs."""
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store_of_run(run, lease, rank),
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout=collective_timeout(run),
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def store_of_run(run: Run, lease: Lease, rank: Rank) -> dist.Store:
+    """Return the store of this start, through which the ranks create their process groups; every rank calls it."""
+    return met_at(lease.run.rendezvous(rank.start), rank, collective_timeout(run))
+
+
+def collective_timeout(run: Run) -> timedelta:
+    """Return twice the watchdog's limit: its error names the lagging rank, and a collective's timeout does not."""
+    return timedelta(seconds=2 * run.engine.hang_timeout_s)
 
 
 def keep_freed_memory() -> None:
@@ -88,10 +104,8 @@ def memory_peak_bytes(device: torch.device) -> float:
 def nodes_of_run(planned: int) -> dict[str, Any]:
     """Return the node names in rank order, their machines, and whether nodes are emulated: on fewer machines."""
     here = (node_name(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    places = [here]
-    if dist.is_initialized():  # LitGPT creates no process group for one process
-        places *= dist.get_world_size()
-        dist.all_gather_object(places, here)
+    # engine=litgpt has no process group for one process.
+    places = gather(here) if dist.is_initialized() else [here]
     machines = {boot for _, boot in places}
     return {
         "nodes": list(dict.fromkeys(name for name, _ in places)),
@@ -108,9 +122,7 @@ def transports_of_run(nccl_log: Path) -> list[str]:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return []
     own = read_nccl_transports(nccl_log) if "nccl" in dist.get_backend() else gloo_transports()
-    ranks = [own] * dist.get_world_size()
-    dist.all_gather_object(ranks, own)
-    return sorted({transport for transports in ranks for transport in transports})
+    return sorted({transport for transports in gather(own) for transport in transports})
 
 
 def largest_of_ranks(own: Sequence[float], device: torch.device) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from jobs.failures import FailureCause, record_failure
 from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
-from jobs.ranks import LOCAL_RESTART_COUNT, free_port, node_name, restart_count
+from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment
 from jobs.submit.integrity import refuse_changed
@@ -98,7 +99,7 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     """Start a run as a submitit local job; return its id when all its ranks have ended."""
     run = load_run(directory.config)
     os.environ |= checked_environment(sweep, directory)
-    os.environ["MASTER_PORT"] = str(free_port())
+    os.environ[START] = secrets.token_hex(8)
     executor = LocalExecutor(sweep.logs, max_num_timeout=0)
     executor.update_parameters(
         tasks_per_node=run.ranks,

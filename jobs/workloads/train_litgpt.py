@@ -29,7 +29,7 @@ from jobs.layout import accumulation
 from jobs.lease import Lease
 from jobs.plan.litgpt_arguments import OUT, READ, START, Script, arguments_of, command, script_of
 from jobs.ranks import Rank, torchrun_environment
-from jobs.runtime.process_group import StopRequest, own_device, process_start
+from jobs.runtime.process_group import StopRequest, connect, own_device, process_start
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup
 from jobs.runtime.steps import batches_of, samples, steps_of
@@ -48,6 +48,10 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     os.environ |= torchrun_environment(rank, run.ranks_per_node)
     if not torch.cuda.is_available():
         torch.set_num_threads(run.engine.cpu_threads_per_rank)
+    if rank.world_size > 1:
+        # Fabric uses a process group that exists; one of its own would meet at a known port without a secret.
+        startup.begins(m.STARTUP_RENDEZVOUS_TIME)
+        connect(run, lease, rank, own_device(rank))
 
     # --- data -------------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_DATA_TIME)

@@ -16,7 +16,7 @@ from jobs.errors import ConfigError
 from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
 from jobs.runtime.checkpoint_directory import complete
-from jobs.runtime.process_group import StopRequest, process_start
+from jobs.runtime.process_group import StopRequest, process_start, store_of_run
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup
 from jobs.runtime.steps import batches_of, samples, steps_of
@@ -76,6 +76,8 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     )
     # Not in the recipe: NeMo's trainer deep-copies its arguments, and the record holds open files.
     task.keywords["trainer"].callbacks.append(record)
+    # NeMo creates the process group, with model parallelism, through a store that it is given.
+    task.keywords["trainer"].strategy.store = store_of_run(run, lease, rank)
     with recorder.progress():
         task(
             data=DataModule(run, micro_batches),
@@ -97,6 +99,8 @@ def refuse_without_gpu() -> None:
 def set_environment(run: Run, rank: Rank) -> None:
     """Set the environment variables of Lightning, NeMo and CUDA for this rank."""
     os.environ |= torchrun_environment(rank, run.ranks_per_node) | {
+        # Lightning asks for a port, which NeMo does not use: it is given a store.
+        "MASTER_PORT": "0",
         # NeMo reads its timeout of collectives from this variable.
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(2 * run.engine.hang_timeout_s),
         # One queue keeps kernels in the order of Megatron's calls, so that they overlap with TP's communication.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jobs.errors import SubmitError
-from jobs.ranks import RENDEZVOUS_PORTS, hosts, restart_count, slurm_job_id, this_rank
+from jobs.ranks import hosts, restart_count, slurm_job_id, this_rank
 
 SRUN = {
     "SLURM_PROCID": "5",
@@ -18,8 +16,9 @@ SRUN = {
     "SLURM_JOB_NODELIST": "gpu[001-004]",
     "SLURM_STEP_NODELIST": "gpu[003-004]",
 }
-TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "head", "MASTER_PORT": "29501"}
-LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "3", "SUBMITIT_LOCAL_NTASKS": "4", "MASTER_PORT": "12345"}
+TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "head", "MASTER_PORT": "29501",
+            "TORCHELASTIC_RUN_ID": "none"}  # fmt: skip
+LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "3", "SUBMITIT_LOCAL_NTASKS": "4", "SLURMSCALE_START": "12345"}
 
 
 def test_srun_tasks_meet_at_the_first_node_of_their_step() -> None:
@@ -29,7 +28,7 @@ def test_srun_tasks_meet_at_the_first_node_of_their_step() -> None:
 
 def test_torchrun_says_where_to_meet() -> None:
     rank = this_rank(2, TORCHRUN)
-    assert (rank.rank, rank.local_rank, rank.master_addr, rank.master_port) == (2, 0, "head", 29501)
+    assert (rank.rank, rank.local_rank, rank.master_addr) == (2, 0, "head")
 
 
 def test_local_ranks_are_numbered_within_their_emulated_node() -> None:
@@ -41,15 +40,14 @@ def test_a_launcher_inside_a_slurm_job_is_believed_before_slurm() -> None:
     assert this_rank(2, SRUN | LOCAL).world_size == 4
 
 
-@given(st.integers(1, 10**9))
-def test_the_rendezvous_port_is_free_of_privileged_and_ephemeral_ports(job_id: int) -> None:
-    assert 1024 < this_rank(4, SRUN | {"SLURM_JOB_ID": str(job_id)}).master_port < 32768
-
-
-def test_steps_of_one_job_meet_at_ports_of_their_own() -> None:
-    ports = {this_rank(4, SRUN | {"SLURM_STEP_ID": str(step)}).master_port for step in range(500)}
-    assert len(ports) == 500
-    assert ports <= set(RENDEZVOUS_PORTS)
+def test_every_start_has_an_id_of_its_own_which_is_equal_on_its_ranks() -> None:
+    assert {this_rank(4, SRUN | {"SLURM_PROCID": str(rank)}).start for rank in range(8)} == {"123.0-0"}
+    assert this_rank(4, SRUN | {"SLURM_STEP_ID": "1"}).start == "123.1-0"
+    assert this_rank(4, SRUN | {"SLURM_RESTART_COUNT": "2"}).start == "123.0-2"
+    assert this_rank(4, TORCHRUN).start == "none-29501-0"
+    assert this_rank(4, TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).start == "none-29501-1"
+    assert this_rank(4, LOCAL).start == "12345"
+    assert this_rank(4, TORCHRUN | {"SLURMSCALE_START": "../a b"}).start == ".._a_b", "a part of a file name"
 
 
 def test_a_queue_of_ours_counts_its_own_restarts_inside_a_job_that_slurm_restarted() -> None:

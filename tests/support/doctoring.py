@@ -29,7 +29,6 @@ def report(node: str, **more: Any) -> dict[str, Any]:
         "node": node,
         "boot_id": node,
         "listen_error": None,
-        "port": 10_000 + int(node[1:]),
         "addresses": {"n1": "10.0.0.1", "n2": "10.0.0.2"},
         "peers": {peer: {"round_trip_s": 1e-4, "ahead_s": 0.001}},
         "files": {peer: {"written": 100.0, "seen": 100.2}},

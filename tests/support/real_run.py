@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import secrets
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,7 +20,6 @@ import torch  # noqa: F401 (imported once here, for all forked ranks)
 
 import jobs.workloads.train  # noqa: F401
 from jobs.plan.compose import compose
-from jobs.ranks import free_port
 from jobs.run import main
 from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
 from jobs.stages import evaluate as evaluation
@@ -60,10 +60,15 @@ TIMEOUT_S = 400
 FORK = multiprocessing.get_context("fork")
 
 
-def rank(directory: Path, rank: int, world: int, port: int) -> None:
+def rank_environment(rank: int, world: int, start: str) -> dict[str, str]:
+    """Return the variables of a rank that no launcher started."""
+    return {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "SLURMSCALE_START": start}
+
+
+def rank(directory: Path, rank: int, world: int, start: str) -> None:
     """One rank, from its start to its end."""
     _print_to(directory / f"rank{rank}.log")
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(rank_environment(rank, world, start))
     main(str(directory))
 
 
@@ -71,11 +76,11 @@ def train(
     directory: RunDir,
     timeout_s: float = TIMEOUT_S,
     context: ForkContext | ForkServerContext = FORK,
-    of_rank: Callable[[Path, int, int, int], None] = rank,
+    of_rank: Callable[[Path, int, int, str], None] = rank,
 ) -> list[int | None]:
     """Run all ranks of a run to their end; returns their exit codes."""
-    world, port = load_run(directory.config).ranks, free_port()
-    ranks = [context.Process(target=of_rank, args=(directory.path, number, world, port)) for number in range(world)]
+    world, start = load_run(directory.config).ranks, secrets.token_hex(8)
+    ranks = [context.Process(target=of_rank, args=(directory.path, number, world, start)) for number in range(world)]
     for process in ranks:
         process.start()
     logs = [directory.path / f"rank{number}.log" for number in range(world)]

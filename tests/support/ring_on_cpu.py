@@ -84,7 +84,7 @@ def train(directory: RunDir) -> list[int | None]:
     return real_run.train(directory, context=server, of_rank=rank)
 
 
-def rank(directory: Path, rank: int, world: int, port: int) -> None:
+def rank(directory: Path, rank: int, world: int, start: str) -> None:
     """One rank, to which the CPU's kernels are known."""
     _attention.custom_ops.update(HANDLERS)
-    real_run.rank(directory, rank, world, port)
+    real_run.rank(directory, rank, world, start)

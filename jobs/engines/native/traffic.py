@@ -17,6 +17,7 @@ from jobs import metrics as m
 from jobs.engines.native.load_sharded import local_shard
 from jobs.layout import Layout
 from jobs.parallelism import AXIS_NAMES
+from jobs.runtime.exchange import gather
 
 # Part of an operator's name -> collective. Barriers and waits move no data; a receive is counted as its send.
 COLLECTIVES = {
@@ -84,9 +85,8 @@ class Traffic(TorchDispatchMode):
             if axis  # a group of one rank moves nothing
         ]
         total = sum(moved for (axis, _), moved in self.bytes.items() if axis)
-        ranks: list[tuple[int, list[dict[str, object]]]] = [(total, mine)] * self.layout.world_size
-        dist.all_gather_object(ranks, (total, mine))
-        return max(ranks, key=lambda rank: rank[0])[1]
+        busiest: list[dict[str, object]] = max(gather([total, mine]), key=lambda rank: rank[0])[1]
+        return busiest
 
 
 def group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:
@@ -115,7 +115,4 @@ def held_here(parameters: Iterable[Tensor]) -> int:
 
 def parameters_held(parameters: Iterable[Tensor]) -> int:
     """Return the number of parameters of the rank with the most; every rank calls it."""
-    count = held_here(parameters)
-    counts = [count] * dist.get_world_size()
-    dist.all_gather_object(counts, count)
-    return max(counts)
+    return max(gather(held_here(parameters)))

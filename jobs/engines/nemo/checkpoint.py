@@ -27,6 +27,7 @@ from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
+from jobs.runtime.exchange import broadcast
 from jobs.schema import Run
 
 # Errors of pickle and JSON in the files that every rank reads.
@@ -70,9 +71,8 @@ def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
 
 def reasons_of_first_rank(error: CheckpointException) -> str:
     """Return the errors of all ranks, which Megatron gives to the first one only; every rank calls it."""
-    reasons = [met_by_ranks(error)]
-    dist.broadcast_object_list(reasons)
-    return reasons[0]
+    reasons: str = broadcast(met_by_ranks(error))
+    return reasons
 
 
 def sharded_state(run: Run, strategy: MegatronStrategy, metadata: dict[str, Any], *, loading: bool) -> dict[str, Any]:

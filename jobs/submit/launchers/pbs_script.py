@@ -16,7 +16,6 @@ from jobs.errors import SubmitError
 from jobs.output import write_file
 from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import stop_before_limit_s
-from jobs.ranks import RENDEZVOUS_PORTS
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit.batch_script import environment_lines, integrity_lines, rank_python, sweep_path
@@ -76,7 +75,6 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
         command=f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}",
         nodes=run.nodes,
         ranks_per_node=run.ranks_per_node,
-        ports=RENDEZVOUS_PORTS,
         stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run),
     )
 

@@ -23,13 +23,12 @@ from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import compose
-from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
 from jobs.submit.commands import submit
 from tests.support.nemo.real_nemo import Nemo, shimmed_python
 from tests.support.paths import ROOT
-from tests.support.real_run import events, losses, make_run, printed, steps, train
+from tests.support.real_run import events, losses, make_run, printed, rank_environment, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 from tests.support.training import checkpoint_size_bytes, long, mean_loss, small_disk
 
@@ -394,7 +393,7 @@ def test_a_machine_without_a_gpu_is_refused_with_what_to_set(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_job_whose_python_has_the_shim_trains_and_any_other_call_is_python(tmp_path: Path) -> None:
     run = make_run(tmp_path, *NEMO, *ONE, *FIRST_STEP)
-    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place = rank_environment(0, 1, "x")
     python = shimmed_python(tmp_path)
     code = ROOT
     subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run, read_records
 from tests.support.paths import ROOT
-from tests.support.real_run import events, make_run
+from tests.support.real_run import events, make_run, rank_environment
 from tests.support.training import fill, long, small_disk
 from tests.support.waiting import limit_s, wait_until
 
@@ -32,13 +32,12 @@ STEPS_CPU_S = 3.0
 @contextmanager
 def ranks_of(run: RunDir, logs: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start the ranks of a run as real processes, each with a log of its own."""
-    world, port = load_run(run.config).ranks, str(free_port())
+    world, start = load_run(run.config).ranks, secrets.token_hex(8)
     processes = []
     for rank in range(world):
-        place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         with (logs / f"rank{rank}.log").open("ab") as log:
             command = [sys.executable, "-u", "-m", "jobs.run", str(run.path)]
-            environment = os.environ | place | {"PYTHONPATH": str(ROOT)}
+            environment = os.environ | rank_environment(rank, world, start) | {"PYTHONPATH": str(ROOT)}
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
     try:
         yield processes

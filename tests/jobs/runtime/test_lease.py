@@ -19,14 +19,14 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from jobs.errors import CheckpointError
 from jobs.lease import Lease, successor
-from jobs.ranks import Rank, free_port
+from jobs.ranks import Rank
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.runtime.checkpoint_directory import complete, take_over, written_aside
 from tests.support.cli import run_cli, small
-from tests.support.real_run import events, make_run, printed, steps, train
+from tests.support.real_run import events, make_run, printed, rank_environment, steps, train
 from tests.support.waiting import limit_s, wait_until
 
-FIRST = Rank(0, 1, 0, "127.0.0.1", 1)
+FIRST = Rank(0, 1, 0, "127.0.0.1", "x")
 
 
 @pytest.fixture
@@ -137,9 +137,10 @@ def test_a_local_queue_leaves_a_run_to_the_person_who_started_it_by_hand(tmp_pat
     sweep = SweepDir(tmp_path / "s")
     run = sweep.run("r")
     wait_until(lambda: events(run, "checkpoint"))
-    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     code = {"PYTHONPATH": str(run.code.resolve()), "PYTHONSAFEPATH": "1"}
-    by_hand = subprocess.Popen([sys.executable, "-m", "jobs.run", str(run.path)], env=os.environ | rank | code)
+    by_hand = subprocess.Popen(
+        [sys.executable, "-m", "jobs.run", str(run.path)], env=os.environ | rank_environment(0, 1, "x") | code
+    )
     wait_until(lambda: any(record["event"] == "ended" for record in read_records(sweep.submissions)))
     assert f"r: process {by_hand.pid} on " in (sweep.logs / "queue.log").read_text()
     assert by_hand.poll() is None

@@ -434,7 +434,7 @@ def test_a_rank_refuses_code_other_than_the_submitted(tmp_path: Path) -> None:
         "RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
+        "SLURMSCALE_START": "x",
     }
     done = subprocess.run([sys.executable, "-m", "jobs.run", run.path], cwd=ROOT, env=env, capture_output=True,
                           text=True, check=False)  # fmt: skip

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
 
-from jobs.ranks import free_port
 from jobs.rundir import RunDir, load_run
 from tests.support.nemo import cpu_shim
 from tests.support.paths import ROOT
@@ -83,8 +83,8 @@ def serve() -> None:
     context = multiprocessing.get_context("fork")
     for line in sys.stdin:
         directory = Path(json.loads(line))
-        world, port = load_run(RunDir(directory).config).ranks, free_port()
-        ranks = [context.Process(target=rank, args=(directory, number, world, port)) for number in range(world)]
+        world, start = load_run(RunDir(directory).config).ranks, secrets.token_hex(8)
+        ranks = [context.Process(target=rank, args=(directory, number, world, start)) for number in range(world)]
         for process in ranks:
             process.start()
         print(json.dumps([process.pid for process in ranks]), file=answers, flush=True)
