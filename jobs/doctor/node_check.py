@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jobs.files import read_text
 from jobs.ranks import RENDEZVOUS_PORTS, hosts, node_name, this_rank
 from jobs.secrets import redact
 
@@ -191,7 +192,7 @@ def watch_files(directory: Path, names: list[str], deadline: float, seen: dict[s
         for name in names:
             if name not in seen:
                 with suppress(OSError, ValueError):
-                    seen[name] = {"written": float(mark(directory, name).read_text()), "seen": time.time()}
+                    seen[name] = {"written": float(read_text(mark(directory, name))), "seen": time.time()}
         time.sleep(POLL_S)
 
 
