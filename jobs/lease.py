@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 
 from jobs.errors import SupersededError
+from jobs.files import read_object
 from jobs.output import own_directory
 from jobs.ranks import node_name, restart_count, slurm_job_id
 from jobs.rundir import RunDir, now
@@ -84,9 +85,11 @@ def owners(run: RunDir) -> list[Owner]:
     """Return the owners of a run, the latest last."""
     found = []
     for path in run.owners.glob("*.json"):
+        if not path.stem.isdecimal():
+            continue
         try:
-            record = json.loads(path.read_text())
-        except ValueError:
+            record = read_object(path)
+        except (OSError, ValueError):
             record = {}  # being written, or on a full disk
         name = str(record.get("name", "another start"))
         found.append(Owner(int(path.stem), record.get("job_id"), record.get("restart"), name))

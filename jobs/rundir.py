@@ -36,6 +36,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum
@@ -47,6 +48,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError, RunDirError
+from jobs.files import UnsuitableFileError, parse_json, read_lines, read_object, read_yaml, reason
 from jobs.output import open_to_append, write_file
 from jobs.schema import Run
 from jobs.secrets import redacted
@@ -81,6 +83,16 @@ EVENT_FIELDS: dict[str, dict[str, type]] = {
     "launched": {"run": str, "log_id": str},
     "nodes_returned": {"run": str},
     "ended": {"run": str},
+}
+
+
+# Types of fields that events may have besides.
+OPTIONAL_FIELDS: dict[str, type] = {
+    **dict.fromkeys(("attempt", "from_step", "restart", "rank", "events_before"), int),
+    **dict.fromkeys(("node", "host", "run", "stage", "mark", "job_id", "log_id", "place", "after", "clusters"), str),
+    **dict.fromkeys(("cause", "time"), str),
+    "runs": list,
+    "process_started": float,
 }
 
 
@@ -266,20 +278,16 @@ def append_record(path: Path, *records: dict[str, Any]) -> None:
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a record file in order; skip incomplete lines. A missing file has none."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        yield from records_in(file)
+    with suppress(FileNotFoundError):
+        yield from records_in(read_lines(path))
 
 
 def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects among the lines of a record file."""
     for line in lines:
         try:
-            record = json.loads(line.decode(errors="replace"))
-        except json.JSONDecodeError:
+            record = parse_json(line.decode(errors="replace"))
+        except ValueError:
             continue
         if isinstance(record, dict):
             yield record
@@ -292,16 +300,28 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
         if isinstance(name, str) and all(
             isinstance(record.get(key), kind) for key, kind in EVENT_FIELDS.get(name, {}).items()
         ):
-            yield record
+            yield {key: value for key, value in record.items() if fits(key, value)}
+
+
+def fits(key: str, value: Any) -> bool:
+    """Return True if a field of an event may have this value; one of another type is absent."""
+    return isinstance(value, OPTIONAL_FIELDS.get(key, object))
 
 
 def read_plan(run: RunDir) -> dict[str, Any]:
     """Return plan.json; empty if it is missing, incomplete or not JSON."""
     try:
-        plan = json.loads(run.plan.read_text())
-    except (FileNotFoundError, ValueError):
+        return read_object(run.plan)
+    except (FileNotFoundError, UnsuitableFileError, ValueError):
         return {}
-    return plan if isinstance(plan, dict) else {}
+
+
+def provenance_of(run: RunDir) -> dict[str, Any]:
+    """Return provenance.json; empty if it cannot be read or is not JSON."""
+    try:
+        return read_object(run.provenance)
+    except (OSError, ValueError):
+        return {}
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -325,19 +345,21 @@ def load_run(path: Path) -> Run:
     Raise RunDirError if the file is missing, damaged or truncated, and ConfigError if it is not a run of this
     version.
     """
-    if not path.is_file() and RunDir(path.parent).status.exists():
+    if not path.exists() and RunDir(path.parent).status.exists():
         raise damaged(path, "it is missing")
-    if not path.is_file():
+    if not path.exists():
         raise RunDirError(
             f"{path.parent} is not a run directory: it has no {path.name}. Pass the directory of one run; "
             f"slurmscale status SWEEP --all lists those of a sweep."
         )
     try:
-        written = OmegaConf.load(path)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        if isinstance(error, PermissionError):
-            raise
-        raise damaged(path, " ".join(str(error).split())) from error
+        written = read_yaml(path)
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        raise damaged(path, reason(error)) from error
+    if not isinstance(written, dict):
+        raise damaged(path, "it contains no settings")
     # Keys of a later version may be missing; if the remaining keys form no run, the file was truncated.
     missing = [field.name for field in fields(Run) if field.name not in written]
     try:

@@ -17,6 +17,7 @@ from analysis.scaling.groups import RATES
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.errors import ReportError
+from jobs.files import read_bytes, reason
 from jobs.metrics import Better
 from jobs.parallelism import AXIS_NAMES
 
@@ -63,9 +64,9 @@ class RunsTable:
 def read_reference(path: Path) -> RunsTable:
     """Read the table of a file; raise ReportError with line and column if it is no runs.csv or has no valid run."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except OSError as error:
-        raise ReportError(f"{path} cannot be read: {error.strerror or error}. {MAKE_ONE}") from error
+        raise ReportError(f"{path} cannot be read: {reason(error)}. {MAKE_ONE}") from error
     except UnicodeDecodeError as error:
         raise ReportError(f"{path} is not UTF-8 text (byte {error.start}). {MAKE_ONE}") from error
     table = parsed(text, str(path))

@@ -30,6 +30,7 @@ from analysis.progress import with_progress
 from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
+from jobs.files import DEEPEST, reason
 from jobs.rundir import FIGURES, WRITTEN, SweepDir, read_records
 
 
@@ -58,7 +59,9 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
         runs, others = files_below(path)
         root = path.resolve()
         directories |= runs
-        files |= {other.resolve(): root for other in others}
+        files |= {below(root, other): root for other in others}
+    # A link out of its folder, to a file of another folder of this report.
+    files = {path: root for path, root in files.items() if path.resolve() == path or path.resolve() not in files}
     ledger = functools.cache(submissions)
     tasks = [
         Task(path, ledger(path.parent).get(path.name, []))
@@ -69,7 +72,7 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
     facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FACTS_FILE}
     paths_of_logs = [path for path in sorted(files) if path.name != FACTS_FILE]
     read_files = {
-        path: read_log_file(path) for path in with_progress(paths_of_logs, len(paths_of_logs), "Reading logs")
+        path: read_or_refuse(path) for path in with_progress(paths_of_logs, len(paths_of_logs), "Reading logs")
     }
     logs = with_accounting(with_errors(read_files))
     recognized = [log for log in logs.values() if log.recognized]
@@ -84,8 +87,26 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
             f"{', '.join(FILES)}; the README lists the known formats. Pass sweeps, runs, logs or directories of them, "
             "for example: slurmscale report runs/demo"
         )
-    unknown = [name_below(files[path], path) for path, log in logs.items() if not log.recognized]
+    unknown = [
+        name_below(files[path], path) + (f" ({log.unread})" if log.unread else "")
+        for path, log in logs.items()
+        if not log.recognized
+    ]
     return Found(with_derived([*without_copies(own), *trainings]), recognized, unknown)
+
+
+def below(root: Path, path: Path) -> Path:
+    """Return the resolved path of a file at or below a root; of a link to a file elsewhere that of the link."""
+    resolved = path.resolve()
+    return resolved if resolved.is_relative_to(root) else path
+
+
+def read_or_refuse(path: Path) -> LogFile:
+    """Return the content of a log; of one that cannot be read the reason."""
+    try:
+        return read_log_file(path)
+    except OSError as error:
+        return LogFile(path, unread=f"not read: {reason(error)}")
 
 
 def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
@@ -142,13 +163,14 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
         runs.add(Path(error.filename))
 
     of_a_run = frozenset(FILES)
-    for directory, below, files in os.walk(path.resolve(), onerror=unreadable):
+    root = str(path.resolve())
+    for directory, folders, files in os.walk(root, onerror=unreadable):
         # One such file is not enough: conf/config.yaml of a checkout is not a run.
         if len(of_a_run.intersection(files)) > 1:
             runs.add(Path(directory))
-            below.clear()
+            folders.clear()
         elif SweepDir(Path(directory)).submissions.name in files:
-            below[:] = [name for name in below if name != SweepDir(Path()).logs.name]
+            folders[:] = [name for name in folders if name != SweepDir(Path()).logs.name]
         else:
             others += [Path(directory) / name for name in files if name not in WRITTEN and not name.startswith(".")]
         if genai_perf.MANIFEST in files:
@@ -156,9 +178,11 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
                 named = map(Path, genai_perf.parts(document(Path(directory) / genai_perf.MANIFEST)))
                 parts |= {Path(directory) / part for part in named if part.name in files and not part.is_absolute()}
         if "report.html" in files:
-            below[:] = [name for name in below if name != FIGURES]
-        below[:] = [name for name in below if not name.startswith((".", "code-"))]
-    return runs, [other for other in others if other not in parts and other.is_file()]
+            folders[:] = [name for name in folders if name != FIGURES]
+        folders[:] = [name for name in folders if not name.startswith((".", "code-"))]
+        if directory.count(os.sep) - root.count(os.sep) >= DEEPEST:
+            folders.clear()
+    return runs, [other for other in others if other not in parts and other.exists()]
 
 
 def without_copies(runs: list[RunResult]) -> list[RunResult]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
-import yaml
 
 from analysis.load.run_files import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
 from analysis.metrics.checkpoints import checkpoint_values
@@ -29,6 +28,7 @@ from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number
 from jobs import metrics as m
 from jobs.failures import end_of, latest_attempt
+from jobs.files import parse_yaml, reason
 from jobs.metrics import Metric
 from jobs.rundir import RunDir
 from jobs.schema import Run
@@ -118,11 +118,10 @@ def read_config(contents: Contents) -> Mapping[str, Any]:
     Raise UnusableError if it is missing, is not YAML, or is not a run of this version.
     """
     name = AT.config.name
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        config = yaml.load(bytes_of(contents, AT.config), loader)  # noqa: S506 (either loader is a safe one)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UnusableError("unreadable", f"{name} is not YAML: {' '.join(str(error).split())}") from error
+        config = parse_yaml(bytes_of(contents, AT.config))
+    except ValueError as error:
+        raise UnusableError("unreadable", f"{name} is not YAML: {reason(error)}") from error
     absent = [key for key in REQUIRED if lookup(config, key) is None]
     absent += [key for key in COUNTS if type(lookup(config, key)) is not int or lookup(config, key) < 1]
     if absent:

@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
 from jobs.errors import ReportError
+from jobs.files import read_yaml, reason
 from jobs.metrics import Metric
 
 NUMBERS = {
@@ -67,9 +66,9 @@ class Facts:
 def read_facts(path: Path) -> Facts:
     """Return the facts in a file. Raise ReportError if it contains anything else."""
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ReportError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        settings = read_yaml(path)
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(settings, dict):
         raise ReportError(f"{path} contains no settings. Write one per line, for example: ranks: 16")
     numbers: dict[Metric, float] = {}

@@ -40,6 +40,8 @@ class LogFile:
     """Numbers from a facts.yaml, which override `settings`."""
     note: str | None = None
     """A warning about its relation to other files: the attempts of its training, or why it was not merged."""
+    unread: str = ""
+    """Why it was not read; such a file has no content."""
 
     @property
     def recognized(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +43,7 @@ from analysis.parsers import (
 )
 from analysis.parsers.base import DocumentFormat, Format, LineFormat, Record
 from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
+from jobs.files import DOCUMENT_BYTES, parse_json
 
 FORMATS: tuple[Format, ...] = (
     # Before MLLOG, which reports the evaluation of all workers.
@@ -99,8 +99,6 @@ SEARCHES = {
 ANY_FORMAT = Search(tuple(dict.fromkeys(marker for each in LINE_FORMATS for marker in each.file_markers)))
 # Does not match logs whose lines begin with "[2026-01-02 03:04:05]" or "[rank0]:", or with a Python dictionary.
 BEGINS_DOCUMENT = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*(?:[\[{\"\]]|(?:-?[\d.eE+]+|true|false|null)\s*[,\]]))")
-# Parsed JSON takes ten times its size in memory.
-LARGEST_DOCUMENT_BYTES = 64 << 20
 
 
 def read_log(path: Path) -> Iterator[tuple[Format, Iterator[Record]]]:
@@ -136,7 +134,7 @@ def markers_in(path: Path) -> set[str]:
 def of_lines(path: Path, form: DocumentFormat) -> Iterator[Record]:
     """Return the records of those lines that are each a document of a format."""
     marker = (form.in_lines or "").encode()
-    for number, line in whole_lines(path, LARGEST_DOCUMENT_BYTES):
+    for number, line in whole_lines(path, DOCUMENT_BYTES):
         if marker in line and form.recognises(whole := loaded(line)):
             for record in form.parse(whole):
                 yield record._replace(line=number)
@@ -147,7 +145,7 @@ def document(path: Path) -> object:
     content: list[bytes] = []
     for block in blocks(path):
         content.append(block)
-        if len(content) * BLOCK_BYTES > LARGEST_DOCUMENT_BYTES:
+        if len(content) * BLOCK_BYTES > DOCUMENT_BYTES:
             return None
     return loaded(b"".join(content))
 
@@ -155,7 +153,7 @@ def document(path: Path) -> object:
 def loaded(text: bytes) -> object:
     """Return the JSON document in a text; None if it is not one."""
     try:
-        found: object = json.loads(text)
-    except (ValueError, RecursionError):
+        found: object = parse_json(text)
+    except ValueError:
         return None
     return found

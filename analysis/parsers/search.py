@@ -10,13 +10,15 @@ import bz2
 import codecs
 import gzip
 import lzma
+import math
+import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +27,7 @@ import zstandard
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from analysis.parsers.base import Line, LocalRank, RankLabel
+from jobs.files import opened, too_large
 
 BLOCK_BYTES = 1 << 22
 # Longer lines are cut: no format has them, binary files do.
@@ -40,6 +43,12 @@ DECOMPRESS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"\x28\xb5\x2f\xfd": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
 }
+# Limits: logs of any size are read, but not a small file that expands to a large one. Text is compressed to a tenth,
+# the same lines of many ranks to a hundredth; gzip reaches a thousandth, for zeros.
+MOST_EXPANSION = 500
+FREE_BYTES = 256 << 20
+# A crash leaves some blocks of zeros; a sparse file may have terabytes.
+MOST_ZEROS_BYTES = 64 << 20
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Errors of damaged compressed files; bz2 raises OSError, as the system does for unreadable files.
 TORN = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
@@ -83,16 +92,30 @@ def whole_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
 
 
 def read(path: Path) -> Iterator[bytes]:
-    """Return a file's bytes, decompressed."""
-    with path.open("rb") as raw:
+    """Return a file's bytes, decompressed. Raise OSError for one that is larger than its content is worth."""
+    with opened(path) as raw:
         first = raw.read(max(map(len, DECOMPRESS)))
+        size_bytes = raw.seek(0, os.SEEK_END)
         raw.seek(0)
         decompress = next((how for magic, how in DECOMPRESS.items() if first.startswith(magic)), None)
-        if decompress is not None:
-            yield from decompressed(decompress(raw))
-            return
-        while block := raw.read(BLOCK_BYTES):
-            yield block
+        if decompress is None:
+            yield from bounded(iter(partial(raw.read, BLOCK_BYTES), b""), path)
+        else:
+            most = max(FREE_BYTES, MOST_EXPANSION * size_bytes)
+            yield from bounded(decompressed(decompress(raw)), path, most)
+
+
+def bounded(given: Iterable[bytes], path: Path, most: float = math.inf) -> Iterator[bytes]:
+    """Return blocks; raise OSError when there are more than `most` bytes, or too many zeros in a row."""
+    size = zeros = 0
+    for block in given:
+        size += len(block)
+        zeros = 0 if block.strip(b"\0") else zeros + len(block)
+        if zeros > MOST_ZEROS_BYTES:
+            raise too_large(path, "a row of zeros in it", MOST_ZEROS_BYTES)
+        if size > most:
+            raise too_large(path, f"its content, {MOST_EXPANSION} times its size,", int(most))
+        yield block
 
 
 def decompressed(file: Any) -> Iterator[bytes]:

@@ -5,7 +5,6 @@ The first trial is called `baseline`, and later ones are composed from its overr
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from jobs.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
 from jobs.errors import RunDirError
-from jobs.rundir import RunDir, SweepDir
+from jobs.rundir import RunDir, SweepDir, provenance_of
 
 BASELINE = "baseline"
 # The directory that is searched if no campaign is named, as in conf/config.yaml.
@@ -74,10 +73,7 @@ def only_campaign(place: Path) -> Path:
 
 def recorded(directory: RunDir) -> dict[str, Any] | None:
     """Return the trial that a run's provenance records: name, role, repeat, changes; None if there is no such run."""
-    try:
-        known = json.loads(directory.provenance.read_text()).get("attempt")
-    except (OSError, ValueError, AttributeError):
-        return None
+    known = provenance_of(directory).get("attempt")
     return known if isinstance(known, dict) and isinstance(known.get("changes"), list) else None
 
 

@@ -12,23 +12,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf._utils import get_yaml_loader
 
 from jobs.errors import ConfigError
+from jobs.files import read_yaml, reason
 
 
 def read_trials(path: Path) -> dict[str, list[str]]:
     """Return the overrides of each trial of a file; raise ConfigError for a file of another form."""
     try:
         # Unlike PyYAML's, this loader refuses a duplicate name.
-        found = OmegaConf.load(path)
+        trials = read_yaml(path, get_yaml_loader())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    trials = OmegaConf.to_container(found) if isinstance(found, DictConfig) else None
+        raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not YAML: {reason(error)}") from error
     if not isinstance(trials, dict) or not trials:
         raise ConfigError(
             f"{path} contains no attempts. Write a name with its overrides a line: ddp: [parallelism=ddp]"

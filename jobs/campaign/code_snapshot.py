@@ -6,13 +6,13 @@ pair measures the change of the code. Otherwise both run the present code.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jobs.errors import ConfigError, RunDirError
-from jobs.rundir import RunDir
+from jobs.files import read_bytes
+from jobs.rundir import RunDir, provenance_of
 from jobs.submit.provenance import code_digest, packaged_code
 
 # The file that defines the configuration: if it differs, the old code may not know a new setting.
@@ -38,14 +38,14 @@ def snapshot_of(baseline: RunDir) -> Snapshot:
         raise RunDirError(
             f"{path}, the code of the baseline, is gone. Leave --changed-code out, or begin a new campaign."
         )
-    facts = json.loads(baseline.provenance.read_text())
+    facts = provenance_of(baseline)
     code = packaged_code()
-    if facts["code_digest"] == code_digest(code):
+    if facts.get("code_digest") == code_digest(code):
         raise ConfigError(
             f"--changed-code: the code equals that of the baseline, {facts['code_digest']}. Change the code of this "
             "checkout, or leave --changed-code out."
         )
-    if (path / SCHEMA).read_bytes() != code[SCHEMA]:
+    if read_bytes(path / SCHEMA) != code[SCHEMA]:
         raise ConfigError(
             f"--changed-code: {SCHEMA} has changed too, so the baseline's code may not read a configuration of the "
             "present code. Undo that change, or begin another campaign: slurmscale attempt baseline OVERRIDES "
@@ -69,10 +69,8 @@ def refuse_mixture(name: str, first: RunDir, beside: RunDir, *, changed_code: bo
 
 def digest_of(run: RunDir) -> str | None:
     """Return the digest of the code that a run was submitted with; None if there is no such run."""
-    try:
-        return str(json.loads(run.provenance.read_text())["code_digest"])
-    except (OSError, ValueError, KeyError):
-        return None
+    digest = provenance_of(run).get("code_digest")
+    return None if digest is None else str(digest)
 
 
 def changed_since(baseline: RunDir) -> tuple[str, str] | None:

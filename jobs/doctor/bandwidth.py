@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from jobs.doctor.outliers import rounds
+from jobs.files import read_text
 from jobs.ranks import Rank
 from jobs.runtime.store import met_at, refuse_strangers
 from jobs.runtime.transport import gloo_transports, nccl_environment, nccl_networks, nccl_transports
@@ -49,7 +50,7 @@ def measure(names: list[str], place: Rank, directory: Path) -> dict[str, Any]:
                 speeds[names[other]] = gb_per_s(pair, device)
     dist.barrier()
     dist.destroy_process_group()
-    printed = log.read_text(errors="replace") if log.exists() else ""
+    printed = read_text(log) if log.exists() else ""
     return {
         "backend": "nccl" if cuda else "gloo",
         "gb_per_s": speeds,

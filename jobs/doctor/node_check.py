@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jobs.files import read_text
 from jobs.output import write_file
 from jobs.ranks import Rank, hosts, node_name, this_rank
 from jobs.rendezvous import Rendezvous, announce, await_file, listen
@@ -187,7 +188,7 @@ def watch_files(directory: Path, names: list[str], deadline: float, seen: dict[s
         for name in names:
             if name not in seen:
                 with suppress(OSError, ValueError):
-                    seen[name] = {"written": float(mark(directory, name).read_text()), "seen": time.time()}
+                    seen[name] = {"written": float(read_text(mark(directory, name))), "seen": time.time()}
         time.sleep(POLL_S)
 
 

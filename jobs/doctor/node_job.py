@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +15,12 @@ from rich.console import Console
 from submitit.slurm.slurm import SlurmParseException
 
 from jobs.errors import ConfigError, RunDirError, SubmitError
+from jobs.files import read_object, read_tail, read_text
 from jobs.output import write_file
 from jobs.ranks import hosts
 from jobs.rundir import SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_commands
+from jobs.submit import job_log, slurm_commands
 from jobs.submit.batch_script import batch_script, environment_lines, integrity_lines, rank_python, resources
 from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.integrity import make_private, refuse_changed
@@ -148,19 +149,23 @@ def collected(sweep: SweepDir, job_id: str) -> NodeJob:
     deadline = time.monotonic() + FILES_WITHIN_S
     listed = sweep.path / "nodes"
     while True:
-        nodes = hosts(listed.read_text().strip()) if listed.exists() else []
+        nodes = hosts(read_text(listed).strip()) if listed.exists() else []
         reports = written(sweep.path, "node", nodes)
         pairs = written(sweep.path, "pairs", nodes)
         measuring = [name for name, report in reports.items() if len(nodes) > 1 and "torch" in report["versions"]]
         if (nodes and len(reports) == len(nodes) and len(pairs) == len(measuring)) or time.monotonic() > deadline:
             break
         time.sleep(POLL_S)
-    printed = [path.read_text(errors="replace").splitlines() for path in sorted(sweep.logs.glob("*.out"))]
+    printed = [read_tail(path, job_log.TAIL_BYTES).splitlines() for path in sorted(sweep.logs.glob("*.out"))]
     last = next((line.strip() for lines in reversed(printed) for line in reversed(lines) if line.strip()), "")
     return NodeJob(sweep.path, job_id, nodes, list(reports.values()), pairs, last)
 
 
 def written(directory: Path, what: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the contents of the existing files of one kind, by node."""
-    files = {name: directory / f"{what}-{rank}.json" for rank, name in enumerate(nodes)}
-    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    """Return the contents of the readable files of one kind, by node."""
+    found = {}
+    for rank, name in enumerate(nodes):
+        # Missing, or not completely visible here yet.
+        with suppress(OSError, ValueError):
+            found[name] = read_object(directory / f"{what}-{rank}.json")
+    return found

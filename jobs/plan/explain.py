@@ -10,6 +10,7 @@ from hydra import compose as hydra_compose
 from omegaconf import DictConfig, OmegaConf
 
 from jobs.errors import ConfigError
+from jobs.files import YAML_BYTES, read_text
 from jobs.plan.compose import composing
 from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, keys, meanings, nearest_keys
 from jobs.plan.refusals import choices, file_of
@@ -79,7 +80,7 @@ def members(key: Key | None) -> list[tuple[str, str]]:
 def first_comment(config: str) -> str:
     """Return the first comment line of a choice GROUP/NAME; an empty text where it has none."""
     file = file_of(config)
-    lines = file.read_text().splitlines() if file else []
+    lines = read_text(file, YAML_BYTES).splitlines() if file else []
     return next((line[2:] for line in lines if line.startswith("# ") and not line.startswith("# @package")), "")
 
 

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import conf
 from jobs.errors import ConfigError
+from jobs.files import YAML_BYTES, read_bytes, read_text, read_yaml, reason
 from jobs.plan.keys import GROUPS, did_you_mean, keys, nearest_keys
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
@@ -62,6 +63,23 @@ def refuse_missing_site() -> None:
             f"SLURMSCALE_SITE={site} is not a directory. Set it to the directory that holds your cluster/NAME.yaml, "
             "or unset it."
         )
+    for file in sorted(Path(site).glob("*/*.yaml")) if site else ():
+        if file.parent.name in GROUPS:
+            refuse_unbounded(file)
+
+
+def refuse_unbounded(file: Path) -> None:
+    """Raise ConfigError for a site's file that Hydra, which reads without limits, would not finish reading."""
+    try:
+        read_yaml(file)
+    except (OSError, ValueError) as error:
+        if isinstance(error.__cause__, yaml.YAMLError):
+            # No YAML: Hydra reports the line, where the file is chosen.
+            return
+        raise ConfigError(
+            f"{file} cannot be used as a configuration file: {reason(error)}. Correct it, or remove it from "
+            f"SLURMSCALE_SITE={os.environ['SLURMSCALE_SITE']}."
+        ) from error
 
 
 def refuse_key_or_choice(override: Override) -> None:
@@ -187,7 +205,7 @@ def site_file(config: str) -> Path | None:
 def left_to_user(config: str) -> list[str]:
     """Return the keys of the first level that the file of a choice GROUP/NAME leaves to the user by ???."""
     file = file_of(config)
-    values = yaml.safe_load(file.read_text()) if file else {}
+    values = read_yaml(file) if file else {}
     return [key for key, value in values.items() if value == "???"]
 
 
@@ -202,7 +220,11 @@ def place_of(config: str, key: str) -> str:
     file = site_file(config)
     if file is None:
         return ""
-    lines = {name: line for name, line in key_lines(yaml.compose(file.read_text())) if f".{key}".endswith(f".{name}")}
+    lines = {
+        name: line
+        for name, line in key_lines(yaml.compose(read_text(file, YAML_BYTES)))
+        if f".{key}".endswith(f".{name}")
+    }
     return f"{file}, line {lines[max(lines, key=len)]}: " if lines else f"{file}: "
 
 
@@ -220,7 +242,7 @@ def place_of_text(error: Exception, overrides: list[str]) -> str:
         return ""
     names = [line.replace("=", "/", 1) for line in overrides if line.partition("=")[0] in GROUPS]
     for file in filter(None, map(site_file, names)):
-        content = file.read_bytes()
+        content = read_bytes(file, YAML_BYTES)
         if not isinstance(error, UnicodeDecodeError):
             return place_of(str(file.relative_to(os.environ["SLURMSCALE_SITE"])), "defaults")
         if error.object in content:

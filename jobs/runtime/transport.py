@@ -11,6 +11,8 @@ import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from jobs.files import read_text
+
 # NCCL's name of its fallback if it finds no other network.
 SOCKETS = "NET/Socket"
 SOCKETS_ADVICE = (
@@ -42,7 +44,7 @@ def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ
 def read_nccl_transports(log: Path) -> list[str]:
     """Return the transports that NCCL has logged, and remove its log; empty if it logged nothing."""
     try:
-        text = log.read_text(errors="replace")
+        text = read_text(log)
         log.unlink()
     except OSError:
         # The file is missing or cannot be read, which must not end the training.

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from torch._C import _distributed_c10d
 
 from jobs.errors import RunDirError
 from jobs.failures import FailureCause, record_failure
+from jobs.files import read_object
 from jobs.lease import Lease
 from jobs.output import open_to_append, own_directory, write_file
 from jobs.ranks import Rank, node_name, restart_count
@@ -165,7 +167,11 @@ def beats(directory: RunDir) -> list[Beat]:
     """Return the last heartbeat of every rank."""
     written = {file: file.stat().st_mtime for file in directory.heartbeats.glob("rank-*.json")}
     newest = max(written.values(), default=0.0)
-    return [Beat(**json.loads(file.read_text()), silent_s=newest - at) for file, at in sorted(written.items())]
+    found = []
+    for file, at in sorted(written.items()):
+        with suppress(OSError, ValueError, TypeError):
+            found.append(Beat(**read_object(file), silent_s=newest - at))
+    return found
 
 
 def lagging_rank(found: list[Beat], awake: list[Beat]) -> tuple[Beat, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import sys
 import time
@@ -14,10 +15,11 @@ from rich.text import Text
 from submitit.core.utils import JobPaths
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
+from jobs.files import opened
 from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
 from jobs.plan.table import console, plan_notes, plan_table
-from jobs.rundir import RunDir, SweepDir, load_run, read_plan
+from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import submit_backlog, submit_waiting
 from jobs.submit.intents import settle
@@ -26,7 +28,7 @@ from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
 from jobs.submit.own_sweeps import is_own
 from jobs.submit.prepare import prepared
-from jobs.submit.progress import last_step
+from jobs.submit.progress import last_step, steps_planned
 from jobs.submit.received import trust_or_refuse
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
 from jobs.submit.states import RunState, State, open_sweep, states
@@ -95,7 +97,7 @@ def status(path: Path, *, everything: bool = False) -> int:
     table.add_column("job", no_wrap=True)
     table.add_column("", overflow="fold")
     for item in shown:
-        total = read_plan(item.run).get("steps")
+        total = steps_planned(item.run)
         step = step_of(last_step(item.run), total)
         table.add_row(Text(item.run.name), item.state.value, step, item.job_id or "-", Text(item.detail))
     out = console()
@@ -163,7 +165,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
             f"{file} does not exist: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
             f"Run `slurmscale status {sweep.quoted}` to see its state."
         )
-    with file.open(errors="replace") as text:
+    with io.TextIOWrapper(opened(file), errors="replace") as text:
         while True:
             # The state first, so that the last output of a run that ends meanwhile is read too.
             found = look(sweep) if follow else []

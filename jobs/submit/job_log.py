@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from submitit.core.utils import JobPaths
 
+from jobs.files import UnsuitableFileError, read_tail
 from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
 from jobs.submit.submissions import Submission
 
@@ -32,10 +32,8 @@ def log_of(run: RunDir, submission: Submission) -> Path:
 def tail(file: Path) -> str:
     """Return the last TAIL_BYTES of a log; empty if there is none."""
     try:
-        with file.open("rb") as output:
-            output.seek(max(0, output.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return output.read().decode(errors="replace")
-    except FileNotFoundError:
+        return read_tail(file, TAIL_BYTES)
+    except (FileNotFoundError, UnsuitableFileError):
         return ""
 
 

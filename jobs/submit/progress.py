@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from jobs import metrics as m
 from jobs.errors import SuiteError
+from jobs.files import UnsuitableFileError, parse_json, read_tail, reason
 from jobs.rundir import RunDir, load_run, read_events, read_plan
 
 # About twenty steps of metrics.jsonl.
 TAIL_BYTES = 4096
+USED = {m.STEP_TIME.name, m.TOKENS.name, m.CHECKPOINT_TIME.name}
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,21 @@ class Progress:
 
 
 def progress_of(run: RunDir) -> Progress:
-    """Return the progress of a run."""
+    """Return the progress of a run; of one whose records cannot be read the reason."""
+    try:
+        return recorded_progress(run)
+    except UnsuitableFileError as error:
+        return Progress(None, None, None, None, 0, f"{error.filename} cannot be read: {reason(error)}")
+
+
+def recorded_progress(run: RunDir) -> Progress:
+    """Return the progress of a run, as its records have it."""
     events = list(read_events(run.status))
     starts = [event for event in events if event["event"] == "started"]
     errors = [event["error"] for event in events if event["event"] == "failed"]
     rows = list(rows_backwards(run))
     step = int(rows[0][m.STEP.name]) if rows else None
-    total = read_plan(run).get("steps")
+    total = steps_planned(run)
     steady = steady_rows(run, rows, starts[-1]) if starts else []
     step_s = sum(row[m.STEP_TIME.name] for row in steady)
     held_up_s = sum(row.get(m.CHECKPOINT_TIME.name, 0.0) for row in steady)
@@ -54,11 +63,17 @@ def progress_of(run: RunDir) -> Progress:
     )
 
 
+def steps_planned(run: RunDir) -> int | None:
+    """Return the number of steps that the plan of a run has; None without a plan."""
+    steps = read_plan(run).get("steps")
+    return steps if isinstance(steps, int) else None
+
+
 def steady_rows(run: RunDir, rows: list[dict[str, Any]], start: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the attempt with this start, without its first, unmeasured steps."""
-    first = start.get("from_step", 0) + unmeasured_steps(run)
+    first = (start.get("from_step") or 0) + unmeasured_steps(run)
     own = [row for row in rows if row.get(m.ATTEMPT.name) == start.get("attempt") and row[m.STEP.name] > first]
-    return [row for row in own if {m.STEP_TIME.name, m.TOKENS.name} <= row.keys()]
+    return [row for row in own if {m.STEP_TIME.name, m.TOKENS.name} <= row.keys() and row[m.STEP_TIME.name] > 0]
 
 
 @cache
@@ -71,23 +86,28 @@ def unmeasured_steps(run: RunDir) -> float:
 
 
 def last_step(run: RunDir) -> int | None:
-    """Return the last recorded step; None before the first."""
-    row = next(rows_backwards(run), None)
-    return None if row is None else int(row[m.STEP.name])
+    """Return the last recorded step; None before the first, and where the records cannot be read."""
+    with suppress(UnsuitableFileError):
+        for row in rows_backwards(run):
+            return int(row[m.STEP.name])
+    return None
 
 
 def rows_backwards(run: RunDir) -> Iterator[dict[str, Any]]:
     """Yield the last recorded steps, latest first; reads only the end of the file and skips torn lines."""
     try:
-        with run.metrics.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            tail = file.read().decode(errors="replace")
+        tail = read_tail(run.metrics, TAIL_BYTES)
     except FileNotFoundError:
         return
     for line in reversed(tail.splitlines()):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and isinstance(row.get(m.STEP.name), int):
+        if isinstance(row, dict) and isinstance(row.get(m.STEP.name), int) and all(map(is_number, row, row.values())):
             yield row
+
+
+def is_number(name: str, value: Any) -> bool:
+    """Return True unless the value of one of the metrics that are used here is no number."""
+    return name not in USED or (isinstance(value, int | float) and math.isfinite(value))

@@ -19,6 +19,7 @@ from typing import Any
 
 from jobs.errors import RunDirError
 from jobs.failures import recorded_cause
+from jobs.files import YAML_BYTES, UnsuitableFileError, read_text, reason
 from jobs.rundir import RunDir, SweepDir
 from jobs.submit.history import EXPLAINING, History
 from jobs.submit.job_log import not_started, printed_since_start
@@ -136,9 +137,11 @@ def runs_on_record(sweep: SweepDir, latest: Mapping[str, Submission]) -> list[Ru
 def config_damage(run: RunDir) -> str:
     """Return in words the damage of a configuration without which a run cannot be resumed; only its keys are read."""
     try:
-        lines = run.config.read_text(errors="replace").splitlines()
+        lines = read_text(run.config, YAML_BYTES).splitlines()
     except FileNotFoundError:
         return f"its {run.config.name} is missing: restore it to resume the run"
+    except UnsuitableFileError as error:
+        return f"its {run.config.name} cannot be read: {reason(error)}"
     keys = {line.partition(":")[0] for line in lines}
     return "" if keys >= CONFIG_KEYS else f"its {run.config.name} is damaged: restore it to resume the run"
 
@@ -170,6 +173,8 @@ def is_explained(end: Mapping[str, Any] | None) -> bool:
 def decide(history: History, job: JobState | None) -> tuple[State, str]:
     """Return the state of a submitted run and its reason: finished is final, then the state in the scheduler counts."""
     run, submission, end = history.run, history.submission, history.end
+    if history.unreadable:
+        return State.lost, history.unreadable
     if is_finished(end):
         return State.finished, ""
     if submission.waits_for is not None:

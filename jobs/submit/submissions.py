@@ -16,6 +16,7 @@ from typing import Any
 
 from jobs.errors import SubmitError
 from jobs.failures import end_of, latest_attempt
+from jobs.files import UnsuitableFileError
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import LauncherKind
 
@@ -249,7 +250,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     record["events_before"],
                     record["host"],
                     record.get("process_started"),
-                    nodes=record.get("nodes"),
+                    nodes=record["nodes"] if isinstance(record.get("nodes"), int) else None,
                     time=record["time"],
                     after=record.get("after"),
                 )
@@ -283,8 +284,13 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
 
 def submission_by_hand(run: RunDir) -> Submission | None:
     """Return the submission of a run that a person started with a script: only the events of the run show it."""
-    started = [event for event in read_events(run.status) if event["event"] == "started"]
-    failed = any(event["event"] == "failed" for event in read_events(run.status))
+    try:
+        events = list(read_events(run.status))
+    except UnsuitableFileError:
+        # Not known to have started; its row reports the reason.
+        return Submission(run.name, "hand", NO_JOB, 0)
+    started = [event for event in events if event["event"] == "started"]
+    failed = any(event["event"] == "failed" for event in events)
     if not started and not failed:
         return None
     job_id = started[-1].get("job_id") if started else None

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import lightning
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.strategies.fsdp import FSDPStrategy
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -26,6 +28,7 @@ from typing_extensions import override
 
 from jobs.engines.litgpt.record import Record
 from jobs.plan.litgpt_arguments import Script
+from jobs.runtime.checkpoint_pickles import load_as_data, load_weights
 
 
 class Fabric(lightning.Fabric):
@@ -114,11 +117,11 @@ def sharded(model: nn.Module, mesh: DeviceMesh, *, recompute: bool) -> nn.Module
 def prepared(script: Script, module: ModuleType, record: Record, command: list[str]) -> Iterator[None]:
     """Replace names in the script's module and sys.argv (LitGPT saves its command line) inside this context."""
     names: dict[str, Any] = {"L": SimpleNamespace(Fabric=partial(Fabric, record))}
+    load_as_data()
     if not torch.cuda.is_available() and script is not Script.finetune_lora:
         names["FSDPStrategy"] = ShardedOnCpu
-        if script is Script.finetune_full:
-            names["load_checkpoint"] = partial(load_into_shards, module.load_checkpoint)
     if script is not Script.pretrain:
+        names["load_checkpoint"] = load_checkpoint
         names["create_finetuning_performance_report"] = partial(
             noted, record, module.create_finetuning_performance_report
         )
@@ -132,13 +135,17 @@ def prepared(script: Script, module: ModuleType, record: Record, command: list[s
         sys.argv = before[1]
 
 
-def load_into_shards(load: Callable[..., None], fabric: Fabric, model: Any, path: Any, strict: bool = True) -> None:
-    """Load weights as LitGPT does, or by PyTorch under ShardedOnCpu, which LitGPT mistakes for adapters."""
+def load_checkpoint(fabric: Fabric, model: Any, path: Path, strict: bool = True) -> None:
+    """Load weights where LitGPT's own function would unpickle anything, or take ShardedOnCpu for adapters."""
+    if isinstance(fabric.strategy, FSDPStrategy):
+        fabric.load_raw(path, model, strict=strict)
+        return
+    state = load_weights(path)
+    state = state.get("model", state)
     if isinstance(fabric.strategy, ShardedOnCpu):
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         set_model_state_dict(model.module, state, options=StateDictOptions(full_state_dict=True, strict=strict))
     else:
-        load(fabric, model, path, strict)
+        model.load_state_dict(state, strict=strict)
 
 
 def noted(record: Record, report: Callable[..., str], training_time: float, *arguments: Any) -> str:

@@ -16,6 +16,7 @@ from jobs.engines.native.weights import TYPES, values_of
 from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import save_archive
+from jobs.runtime.checkpoint_pickles import load_weights
 from jobs.schema import Run
 
 
@@ -55,7 +56,7 @@ def write_weights(run: Run, path: Path, device: torch.device) -> None:
         # Check names and shapes only: nothing is copied to the meta device.
         values(name, each.shape, dtype, torch.device("meta"))
     source = (Path(run.job.init_from) / "lit_model.pth").resolve()
-    state = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
+    state = load_weights(source)
     if "model" in state:  # the format of fine-tuning, which not all of LitGPT's scripts accept
         save_archive(state["model"], path)
     else:

@@ -41,6 +41,7 @@ from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
 from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
+from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data
 
 # Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -155,9 +156,10 @@ def load_weights(gpt: GPT, path: Path) -> int:
 
 def read_into(state: dict[str, Any], path: Path) -> None:
     """Load the entries of a state from a checkpoint, in place; every rank calls it. Raise CheckpointError."""
+    load_as_data()
     try:
         load_dcp(state, checkpoint_id=path)
-    except (CheckpointException, OSError, RuntimeError) as error:
+    except (CheckpointException, OSError, RuntimeError, *MALFORMED) as error:
         raise CheckpointError(f"Checkpoint {path} cannot be read: {met_by_ranks(error)}.") from error
 
 

@@ -8,7 +8,6 @@ All engines share this module; it does not need LitGPT.
 
 from __future__ import annotations
 
-import pickle
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor
 from jobs.errors import CheckpointError
 from jobs.layout import Layout, layout_of
 from jobs.parallelism import PP
+from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
 from jobs.schema import Precision, Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.
@@ -98,18 +98,19 @@ def open_checkpoint(directory: Path) -> Values:
     """
     path = directory / "lit_model.pth"
     try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        state = load_weights(path)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"job.init_from={directory} has no lit_model.pth. Set it to a LitGPT checkpoint directory "
             "(litgpt download, or the export/ of a run)."
         ) from error
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, *MALFORMED) as error:
         raise CheckpointError(f"{path} cannot be read as a LitGPT checkpoint: {error}") from error
-    state = state.get("model", state)
+    inner = state.get("model")
+    state = inner if isinstance(inner, dict) else state
 
     def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        if name not in state:
+        if not isinstance(state.get(name), Tensor):
             raise CheckpointError(f"{path} has no weight {name}: it belongs to another model. Set model= to match.")
         if tuple(state[name].shape) != tuple(shape):
             raise CheckpointError(

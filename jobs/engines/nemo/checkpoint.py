@@ -5,7 +5,6 @@ With LoRA a checkpoint contains the adapters only: the base weights come from jo
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +26,9 @@ from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
+from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data, load_weights
 from jobs.runtime.exchange import broadcast
 from jobs.schema import Run
-
-# Errors of pickle and JSON in the files that every rank reads.
-TORN = (pickle.UnpicklingError, EOFError, ValueError)
 
 
 def save(run: Run, final: Path, lease: Lease, strategy: MegatronStrategy) -> None:
@@ -55,11 +52,12 @@ def save(run: Run, final: Path, lease: Lease, strategy: MegatronStrategy) -> Non
 
 def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
     """Restore weights and optimizer in place; every rank calls it. Raise CheckpointError."""
+    load_as_data()
     try:
         metadata = strategy.unwrapped_checkpoint_io.load_content_metadata(path)
         state = sharded_state(run, strategy, metadata, loading=True)
         state = strategy.checkpoint_io.load_checkpoint(path, sharded_state_dict=state)
-    except (CheckpointingException, CheckpointException, OSError, RuntimeError, *TORN) as error:
+    except (CheckpointingException, CheckpointException, OSError, RuntimeError, *MALFORMED) as error:
         raise CheckpointError(
             f"Checkpoint {path} cannot be read: {met_by_ranks(error)}. "
             "Remove that directory to resume from the one before it."
@@ -106,7 +104,7 @@ def export(run: Run, lease: Lease, strategy: MegatronStrategy, tokenizer_files: 
             stages = sorted(writing.glob("stage*.pth"))
             whole: dict[str, torch.Tensor] = {}
             for stage in stages:
-                whole |= torch.load(stage, mmap=True, weights_only=True)
+                whole |= load_weights(stage)
             if run.model.tie_embeddings:
                 whole["transformer.wte.weight"] = whole["lm_head.weight"]
             save_archive(whole, writing / "lit_model.pth")

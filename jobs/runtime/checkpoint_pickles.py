@@ -1,0 +1,89 @@
+"""Load checkpoints as data: a checkpoint that another person wrote, or changed, runs no code of its own.
+
+torch, Lightning, Megatron and LitGPT read checkpoints by pickle, each in its own place. After `load_as_data` torch.load
+refuses everything but weights, wherever it is called, and the metadata of distributed checkpoints may name only its
+own classes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+from jobs.files import opened, read_bytes
+
+# The metadata of a checkpoint of 10,000 ranks has some 100 MB.
+METADATA_BYTES = 1 << 30
+DCP = "torch.distributed.checkpoint"
+ALLOWED = {
+    *((f"{DCP}.metadata", name) for name in (
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
+        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    )),
+    (f"{DCP}.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    # The path of the checkpoint; its module has another name in Python 3.13.
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+}  # fmt: skip
+# What unpicklers raise for content that is none, besides OSError and RuntimeError.
+MALFORMED = (
+    pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, AssertionError, MemoryError,
+    ImportError, OverflowError, RecursionError,
+)  # fmt: skip
+
+
+class MetadataUnpickler(pickle.Unpickler):
+    """Reader of the metadata of a distributed checkpoint."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class of the metadata; refuse any other name."""
+        if (module, name) in ALLOWED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f".metadata contains {module}.{name}, which no checkpoint has")
+
+
+def read_metadata(reader: FileSystemReader, *_arguments: Any, rank: int | None = None, **_keywords: Any) -> Metadata:
+    """Return the metadata of a checkpoint, whose files are all regular ones in its directory."""
+    path = Path(reader._get_metadata_path(rank))  # noqa: SLF001 (there is no public one)
+    with os.scandir(path.parent) as entries:
+        odd = [entry.name for entry in entries if not entry.is_file() and not entry.is_dir()]
+    if odd:
+        raise pickle.UnpicklingError(f"{odd[0]} is not a regular file")
+    metadata = MetadataUnpickler(io.BytesIO(read_bytes(path, METADATA_BYTES))).load()
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+        raise pickle.UnpicklingError(".metadata is not that of a checkpoint")
+    names = {getattr(each, "relative_path", None) for each in metadata.storage_data.values()}
+    if outside := [name for name in names if not isinstance(name, str) or name in {"", ".", ".."} or os.sep in name]:
+        raise pickle.UnpicklingError(f".metadata names {outside[0]!r}, which is not a file of the checkpoint")
+    if not isinstance(metadata.storage_meta, StorageMeta):
+        metadata.storage_meta = StorageMeta()
+    metadata.storage_meta.load_id = reader.load_id
+    return metadata
+
+
+def load_as_data() -> None:
+    """Let every reader of checkpoints in this process load data only, from now on."""
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    # Set by some programs for old checkpoints; torch accepts only one of the two.
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
+    # Megatron's and Lightning's readers derive from this one, or use it.
+    FileSystemReader.read_metadata = read_metadata  # type: ignore[method-assign]
+
+
+def load_weights(path: Path) -> dict[str, Any]:
+    """Return the state in a file of torch.save, memory-mapped on the CPU. Raise OSError, RuntimeError or MALFORMED."""
+    opened(path).close()
+    state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    if not isinstance(state, dict):
+        raise TypeError(f"it contains a {type(state).__name__}, not weights by name")
+    return state

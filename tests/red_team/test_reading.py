@@ -1,0 +1,393 @@
+"""Files of another person that are read: none of them hangs, fills the memory, runs code or costs the others.
+
+Every command is a process of its own with a limit on time and memory.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+import os
+import pickle
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+import torch.distributed as dist
+import zstandard
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
+
+from jobs.engines.litgpt.fabric import load_checkpoint
+from jobs.engines.native.checkpoint import read_into, save_sharded
+from jobs.engines.native.weights import open_checkpoint
+from jobs.errors import CheckpointError
+from jobs.runtime.checkpoint_pickles import load_as_data
+from tests.analysis.parsers.reading import SAMPLES
+from tests.support.fake_runs import a_run, finished_run
+from tests.support.nemo.real_nemo import Nemo
+from tests.support.paths import ROOT
+from tests.support.real_run import events, make_run, printed, train
+from tests.support.waiting import limit_s
+
+pytestmark = pytest.mark.red_team
+
+MEMORY_BYTES = 4 << 30
+TERABYTE = 1 << 40
+
+
+def run_bounded(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of slurmscale with limits on time and memory."""
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit_s(60),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
+    )
+
+
+# --- files that no reader may open, parse or expand without a limit --------------------------------------------
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def listening(path: Path) -> None:
+    # A path of a socket has 107 bytes at most.
+    here = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"/proc/self/fd/{here}/{path.name}")
+    os.close(here)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(TERABYTE)
+
+
+def laughs(path: Path) -> None:
+    """Ten names, each repeated ten times by the next."""
+    lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 20)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def laughing_merges(path: Path) -> None:
+    lines = ["a0: &a0 {x: 1, y: 2}"]
+    lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}" for i in range(1, 20)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def loop(path: Path) -> None:
+    path.write_text("a: &a [*a]\n")
+
+
+def odd_tag(path: Path) -> None:
+    path.write_text("name: !!timestamp never\n")
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+def rather_nested(path: Path) -> None:
+    """Deep enough for functions that walk it, not for the parser."""
+    path.write_text('{"a":' * 500 + "1" + "}" * 500)
+
+
+def long_integer(path: Path) -> None:
+    path.write_text(f'{{"ranks": {"9" * 5000}}}')
+
+
+BAD = {
+    "config.yaml": (fifo, endless, listening, sparse, laughs, laughing_merges, loop, odd_tag, nested),
+    "plan.json": (fifo, endless, sparse, nested, rather_nested, long_integer),
+    "provenance.json": (fifo, endless, sparse, nested, rather_nested, long_integer),
+    "status.jsonl": (fifo, endless, listening, sparse),
+    "metrics.jsonl": (fifo, endless, listening, sparse),
+    "power-n1.csv": (sparse,),
+}
+ATTACKS = [(name, attack) for name, attacks in BAD.items() for attack in attacks]
+
+
+def a_hostile_sweep(sweep: Path) -> None:
+    """A run that is as it should be, and one for each attack."""
+    finished_run(sweep, a_run("good"))
+    for name, attack in ATTACKS:
+        run = finished_run(sweep, a_run(run_name(name, attack)), process_started="2026-01-02T03:04:00+00:00")
+        file = run.path / name
+        file.unlink(missing_ok=True)
+        attack(file)
+
+
+def run_name(name: str, attack: Callable[[Path], None]) -> str:
+    return f"{name.partition('.')[0]}-{attack.__name__}"
+
+
+def test_a_bad_file_of_a_run_costs_its_own_row_of_a_report(tmp_path: Path) -> None:
+    a_hostile_sweep(tmp_path / "demo")
+    done = run_bounded("report", str(tmp_path / "demo"), "--output", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out/runs.csv").open() as table:
+        rows = {row["name"] or Path(row["path"]).name: row["not_used_because"] for row in csv.DictReader(table)}
+    assert len(rows) == 1 + len(ATTACKS)
+    assert not rows["good"]
+    for name, attack in ATTACKS:
+        assert name in rows[run_name(name, attack)]
+
+
+def test_a_bad_file_of_a_run_costs_its_own_row_of_status(tmp_path: Path) -> None:
+    a_hostile_sweep(tmp_path / "demo")
+    done = run_bounded("status", "--all", str(tmp_path / "demo"))
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert f"{1 + len(ATTACKS)} runs" in shown
+    assert shown.count("status.jsonl cannot be read") == len(BAD["status.jsonl"])
+    assert run_bounded("watch", str(tmp_path / "demo")).returncode == 1
+
+
+@pytest.mark.parametrize("attack", [fifo, sparse, laughs, nested])
+def test_a_bad_configuration_is_refused_by_every_command_that_reads_it(
+    attack: Callable[[Path], None], tmp_path: Path
+) -> None:
+    run = finished_run(tmp_path / "demo", a_run("run"))
+    run.config.unlink()
+    run.status.write_text("")
+    attack(run.config)
+    resumed = run_bounded("resume", str(tmp_path / "demo"))
+    assert resumed.returncode == 2
+    assert f"{run.config} is damaged: " in resumed.stderr
+    printed_logs = run_bounded("logs", str(run.path))
+    assert printed_logs.returncode == 2
+    assert f"{run.config} is damaged: " in printed_logs.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "attack"),
+    [
+        *(("site", attack) for attack in (fifo, endless, sparse, laughs, laughing_merges, loop, odd_tag, nested)),
+        *((kind, attack) for kind in ("campaign", "facts") for attack in (fifo, laughs, nested)),
+    ],
+)
+def test_a_bad_file_of_settings_is_refused(kind: str, attack: Callable[[Path], None], tmp_path: Path) -> None:
+    file = tmp_path / "cluster/ours.yaml" if kind == "site" else tmp_path / "facts.yaml"
+    file.parent.mkdir(exist_ok=True)
+    attack(file)
+    command = {
+        "campaign": ("campaign", str(file)),
+        "site": ("plan", "cluster=ours"),
+        "facts": ("report", str(tmp_path)),
+    }[kind]
+    done = run_bounded(*command, **({"SLURMSCALE_SITE": str(tmp_path)} if kind == "site" else {}))
+    assert done.returncode == 2
+    assert str(file) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- logs ------------------------------------------------------------------------------------------------------
+
+
+def zeros(path: Path) -> None:
+    """A gigabyte of zeros in a megabyte."""
+    with gzip.open(path, "wb") as file:
+        for _ in range(64):
+            file.write(bytes(16 << 20))
+
+
+def expanding(compressor: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """A gigabyte of text in a few kilobytes: concatenated streams of the same lines."""
+
+    def attack(path: Path) -> None:
+        path.write_bytes(compressor(b"iteration 1 | loss 1.0\n" * (1 << 20)) * 45)
+
+    attack.__name__ = f"expanding_{compressor.__name__}"
+    return attack
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(19).compress(data)
+
+
+def xz(data: bytes) -> bytes:
+    return lzma.compress(data)
+
+
+def bz(data: bytes) -> bytes:
+    return bz2.compress(data)
+
+
+@pytest.mark.parametrize(
+    "attack", [fifo, endless, listening, sparse, zeros, expanding(zstd), expanding(xz), expanding(bz), nested]
+)
+def test_a_bad_log_costs_its_own_row(attack: Callable[[Path], None], tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    shutil.copy(SAMPLES / "litgpt.txt", logs / "good.log")
+    attack(logs / "bad.log")
+    done = run_bounded("report", str(logs), "--output", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out/report.md").read_text()
+    assert "good.log" in (tmp_path / "out/runs.csv").read_text()
+    assert "bad.log" in text
+    if attack is not nested:
+        assert "bad.log (not read: it" in text or "bad.log (not read: a row" in text
+
+
+def test_links_out_of_a_folder_and_folders_without_end_are_read_around(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    shutil.copy(SAMPLES / "litgpt.txt", tmp_path / "elsewhere.log")
+    (logs / "link.log").symlink_to(tmp_path / "elsewhere.log")
+    (logs / "itself.log").symlink_to("itself.log")
+    (logs / "above").symlink_to(tmp_path)
+    deep = f"{logs}/d"
+    # Deeper than Python's own walk of directories can follow.
+    for _ in range(1200):
+        Path(deep).mkdir()
+        deep += "/d"
+    done = run_bounded("report", str(logs), "--output", str(tmp_path / "out"))
+    # pytest cannot remove it either.
+    subprocess.run(["rm", "-r", f"{logs}/d"], check=True)
+    assert done.returncode == 0, done.stderr
+    assert "link.log" in (tmp_path / "out/runs.csv").read_text()
+
+
+# --- pickles ---------------------------------------------------------------------------------------------------
+
+
+class Malicious:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, ...]]:
+        return (os.system, (f"touch '{self.made}'",))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_the_metadata_of_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "job.checkpoint_every_steps=3", "ranks_per_node=1")
+    assert train(run) == [0]
+    newest = run.checkpoints / "step-00000006"
+    made = tmp_path / "made"
+    (newest / ".metadata").write_bytes(pickle.dumps(Malicious(made)))
+    assert train(run) == [0], printed(run)
+    (refused,) = events(run, "checkpoint_unreadable")
+    assert "posix.system, which no checkpoint has" in str(refused["error"])
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../../../other", ""])
+def test_the_metadata_of_a_checkpoint_names_only_its_own_files(name: str, tmp_path: Path) -> None:
+    with alone():
+        save_sharded({"a": torch.zeros(2)}, tmp_path / "c")
+        metadata = pickle.loads((tmp_path / "c/.metadata").read_bytes())
+        for index, info in metadata.storage_data.items():
+            metadata.storage_data[index] = type(info)(name, info.offset, info.length)
+        (tmp_path / "c/.metadata").write_bytes(pickle.dumps(metadata))
+        with pytest.raises(CheckpointError, match="which is not a file of the checkpoint"):
+            read_into({"a": torch.zeros(2)}, tmp_path / "c")
+
+
+def test_a_checkpoint_with_a_fifo_among_its_files_is_refused(tmp_path: Path) -> None:
+    with alone():
+        save_sharded({"a": torch.zeros(2)}, tmp_path / "c")
+        (part,) = (tmp_path / "c").glob("*.distcp")
+        part.unlink()
+        fifo(part)
+        with pytest.raises(CheckpointError, match="is not a regular file"):
+            read_into({"a": torch.zeros(2)}, tmp_path / "c")
+
+
+def test_an_object_in_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    with alone():
+        save_sharded({"a": Malicious(made)}, tmp_path / "c")
+        with pytest.raises(CheckpointError, match="system"):
+            read_into({"a": 0}, tmp_path / "c")
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("attack", [fifo, endless, "pickle"])
+def test_weights_to_start_from_run_no_code(attack: Callable[[Path], None] | str, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    if isinstance(attack, str):
+        torch.save({"model": Malicious(made)}, tmp_path / "lit_model.pth")
+    else:
+        attack(tmp_path / "lit_model.pth")
+    with pytest.raises(CheckpointError, match="cannot be read as a LitGPT checkpoint"):
+        open_checkpoint(tmp_path)
+    assert not made.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_litgpt_runs_no_code_of_the_weights_that_it_reads_a_second_time(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "engine=litgpt", "engine.compile=true", "ranks_per_node=1", "job.steps=2",
+                   "data.held_out_samples=4")  # fmt: skip
+    assert train(run) == [0], printed(run)
+    made = tmp_path / "made"
+    # Made by the first start, and not made again.
+    torch.save({"transformer.wte.weight": Malicious(made)}, run.path / "litgpt/start/lit_model.pth")
+    assert train(run) == [1]
+    assert "Weights only load failed" in str(events(run, "failed")[-1]["error"])
+    assert not made.exists()
+
+
+@pytest.mark.filterwarnings("ignore:The .srun. command")
+def test_litgpts_fine_tuning_runs_no_code_of_its_weights(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    torch.save({"weight": Malicious(made)}, tmp_path / "lit_model.pth")
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    load_as_data()
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        load_checkpoint(fabric, model, tmp_path / "lit_model.pth")
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        fabric.load_raw(tmp_path / "lit_model.pth", model)
+    assert not made.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_nemos_checkpoints_run_no_code(tmp_path: Path) -> None:
+    nemo = Nemo(tmp_path / "log")
+    try:
+        run = make_run(tmp_path, "engine=nemo", "engine.distributed_optimizer=false", "parallelism=single",
+                       "ranks_per_node=1", "job.checkpoint_every_steps=3")  # fmt: skip
+        assert nemo.train(run) == [0], printed(run)
+        made, weights = tmp_path / "made", run.checkpoints / "step-00000006/weights"
+        torch.save(Malicious(made), weights / "common.pt")
+        assert nemo.train(run) == [1]
+        (weights / ".metadata").write_bytes(pickle.dumps(Malicious(made)))
+        assert nemo.train(run) == [1]
+    finally:
+        nemo.close()
+    assert all("posix.system" in str(event["error"]) for event in events(run, "failed"))
+    assert not made.exists()
