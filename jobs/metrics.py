@@ -316,6 +316,53 @@ OTHERS_OWN_TIME = Metric(
     "others_own_time_s", "s", "Median own_time_s of the other ranks with the same layers.", Better.low, 3
 )
 
+# --- the load of a node by others (status.jsonl, `node_load` event, and `started` for its beginning) ----------------
+OTHER_LOAD = Metric(
+    "other_load",
+    "1",
+    "Processor time of a node outside the run's own ranks, divided by the time of all its processors; mean over the "
+    "steady steps, the node of rank 0.",
+    Better.low,
+    3,
+    PERCENT,
+)
+CPU_STEAL = Metric(
+    "cpu_steal",
+    "1",
+    "Processor time that the host of a virtual machine gave to others, divided by the time of all processors; mean "
+    "over the steady steps, the node of rank 0.",
+    Better.low,
+    3,
+    PERCENT,
+)
+CPU_CLOCK = Metric(
+    "cpu_clock_hz", "Hz", "Clock of the processors, mean over processors and samples, the node of rank 0.", digits=4
+)
+CPU_THROTTLED = Metric(
+    "cpu_throttled",
+    "1",
+    "Times that heat throttled a core during the steady steps, the node of rank 0.",
+    Better.low,
+    digits=9,
+)
+MEMORY_AVAILABLE = Metric(
+    "memory_available_bytes",
+    "B",
+    "Memory that a node could still give to programs, at the fewest; the node of rank 0.",
+    Better.high,
+    4,
+    GIBIBYTE,
+)
+LOAD_AVERAGE = Metric(
+    "load_average", "1", "Processes that ran or waited for a processor of rank 0's node in the minute before the start."
+)
+OTHER_USERS_PROCESSES = Metric(
+    "other_users_processes",
+    "1",
+    "Processes of other users on rank 0's node at the start, without the system's.",
+    digits=9,
+)
+
 # --- one value per evaluation (status.jsonl, `evaluated` event) ---------------------------------------------------
 EVALUATION_LOSS = Metric(
     "evaluation_loss",

@@ -3,7 +3,8 @@
 A trial is one configuration, submitted by `slurmscale attempt`. Its speed is the geometric mean of the ratios of its
 pairs, each the time of a repeat of the baseline over that of the repeat of the trial that ran beside it. A trial is
 faster or slower only if the interval of that mean lies on one side of 1, and a tie otherwise; with fewer pairs than an
-interval takes there is no verdict.
+interval takes there is no verdict. The intervals of all trials hold together (Bonferroni), so that the number of trials
+does not raise the share of campaigns with a false verdict: tests.benchmarks.false_crowns measures it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from jobs.plan.rules.contest import departures
 from jobs.submit.submissions import kind_of
 
 BASELINE = "baseline"
+# A verdict with a star holds at this confidence, for all trials together.
+SURE = 0.99
 # Settings that distinguish repeats or say how they were started: no difference between trials.
 NO_CHANGE = ("name", "repeat", "sweep", "runs_dir", "launcher.")
 
@@ -83,12 +86,14 @@ class Entry:
     rank: int | None = None
     """Shared by trials that do not differ significantly; None without a verdict."""
     holds: bool = False
-    """True if `faster` or `slower` holds when the interval is widened for the number of trials (Bonferroni)."""
+    """True if `faster` or `slower` holds at SURE, too."""
+    confidence: float = CONFIDENCE
+    """Of its own interval; larger with more trials, so that all intervals together have CONFIDENCE."""
 
     @functools.cached_property
     def ratio(self) -> Ratio | None:
         """The ratio over its pairs; None without a pair."""
-        return Ratio.of_pairs(self.ratios) if self.ratios else None
+        return Ratio.of_pairs(self.ratios, self.confidence) if self.ratios else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -180,16 +185,34 @@ def judged(path: Path, runs: Sequence[RunResult]) -> Leaderboard:
     finished = [run for run in baseline_runs if run.used]
     baseline = Baseline(finished, rules) if finished else None
     trials = trials_of(runs)
-    entries = ranked([judge(trial, baseline) for trial in trials])
+    entries = ranked(decided([judge(trial, baseline) for trial in trials]))
     return Leaderboard(path, baseline_runs, trials, entries, rules, baseline)
 
 
 def judge(trial: Trial, baseline: Baseline | None) -> Entry:
-    """Return the verdict on one trial, by itself."""
+    """Return the ratios of a trial and the reasons why it does not count; `decided` gives the verdict."""
     if baseline is None:
         return Entry(trial, Verdict.invalid, reasons=["no repeat of the baseline has finished"])
-    entry = Entry(trial, Verdict.invalid, trial.ratios(baseline.rules), reasons_of(trial, baseline))
-    return entry if entry.reasons else replace(entry, verdict=verdict_of(entry.ratio))
+    return Entry(trial, Verdict.invalid, trial.ratios(baseline.rules), reasons_of(trial, baseline))
+
+
+def decided(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with verdicts, by intervals that hold for all trials together."""
+    compared = sum(map(is_compared, entries))
+    return [entry if entry.reasons else decide(entry, compared) for entry in entries]
+
+
+def decide(entry: Entry, compared: int) -> Entry:
+    """Return an entry that counts with its verdict, as one of so many that are compared."""
+    entry, sure = (replace(entry, confidence=confidence_of_each(together, compared)) for together in (CONFIDENCE, SURE))
+    verdict = verdict_of(entry.ratio)
+    holds = verdict in {Verdict.faster, Verdict.slower} and verdict_of(sure.ratio) is verdict
+    return replace(entry, verdict=verdict, holds=holds)
+
+
+def confidence_of_each(together: float, compared: int) -> float:
+    """Return the confidence of each of several intervals that hold together with a given one (Bonferroni)."""
+    return 1 - (1 - together) / max(1, compared)
 
 
 def reasons_of(trial: Trial, baseline: Baseline) -> list[str]:
@@ -214,10 +237,9 @@ def verdict_of(ratio: Ratio | None) -> Verdict:
 
 def ranked(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries in order, with ranks; neighbours that do not differ significantly share one."""
-    compared = sum(map(is_compared, entries))
     by_verdict: dict[Verdict, list[Entry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: -(entry.ratio.middle if entry.ratio else 0)):
-        by_verdict[entry.verdict].append(replace(entry, holds=holds(entry, compared)))
+        by_verdict[entry.verdict].append(entry)
     faster = numbered(by_verdict[Verdict.faster], 1)
     # The baseline has the rank of those that tie with it.
     ties = [replace(entry, rank=len(faster) + 1) for entry in by_verdict[Verdict.tie]]
@@ -227,7 +249,7 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
 
 def is_compared(entry: Entry) -> bool:
     """Return whether the interval of an entry decides its verdict."""
-    return entry.interval is not None and entry.verdict is not Verdict.invalid
+    return entry.interval is not None and not entry.reasons
 
 
 def numbered(entries: Sequence[Entry], first: int) -> list[Entry]:
@@ -238,14 +260,6 @@ def numbered(entries: Sequence[Entry], first: int) -> list[Entry]:
         shared = leader is not None and Ratio.of_sides(leader.ratios, entry.ratios).direction == 0
         found.append(replace(entry, rank=found[-1].rank if shared else place))
     return found
-
-
-def holds(entry: Entry, compared: int) -> bool:
-    """Return whether a difference holds at the confidence left to each of all comparisons together (Bonferroni)."""
-    if entry.verdict not in {Verdict.faster, Verdict.slower}:
-        return False
-    widened = Ratio.of_pairs(entry.ratios, 1 - (1 - CONFIDENCE) / max(1, compared))
-    return verdict_of(widened) is entry.verdict
 
 
 # --- what was changed ------------------------------------------------------------------------------------------

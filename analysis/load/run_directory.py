@@ -22,6 +22,7 @@ from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
 from analysis.metrics.goodput import account, starts_of
+from analysis.metrics.node_load import node_load
 from analysis.metrics.step_variation import step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
@@ -100,6 +101,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
             **sums(collectives),
             **evaluated(events),
             **checkpoint_values(events, records),
+            **node_load(events, last_event(events, "started")),
             **(spent.values if spent else {}),
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},

@@ -29,6 +29,13 @@ SAME = 0.05
 # A repeat is an outlier if its distance from the median of its point is larger than this share of the median, and
 # larger than this many times the median distance of all repeats.
 REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_FOR_OUTLIERS = 0.05, 5, 4
+# What a machine suffers from others, in words; shares count if they are larger by MORE_LOAD.
+DISTURBANCES = {
+    m.OTHER_LOAD: "other work took",
+    m.CPU_STEAL: "the host took",
+    m.CPU_THROTTLED: "throttled by heat:",
+}
+MORE_LOAD = 0.05
 # Two repeats are apart if they differ by more than this share, and by more than the steps within a run do.
 APART = 0.1
 
@@ -103,11 +110,28 @@ def within_run(point: Point) -> float | None:
 
 
 def shared(reference: Point, point: Point, beside: Mapping[Path, RunResult]) -> Iterator[Evidence]:
-    """Yield that runs of either point shared their machine with another run."""
+    """Yield that runs of either point shared their machine: with another run, or with other work."""
+    if words := load_words(reference.runs, point.runs):
+        yield Evidence("other work on the machine", Says.for_it, words)
+        return
     sharing = [run.name for run in (*reference.runs, *point.runs) if run.path in beside]
     if sharing:
         names = listed(sharing, MOST_NAMED)
         yield Evidence("other work on the machine", Says.for_it, f"{names} ran beside other runs of this report")
+
+
+def load_words(slow: Collection[RunResult], fast: Collection[RunResult]) -> str:
+    """Return what the machine of the slow runs suffered more than that of the fast ones; empty if nothing."""
+    found = []
+    for metric, words in DISTURBANCES.items():
+        sides = [[run.values[metric] for run in runs if metric in run.values] for runs in (slow, fast)]
+        if sides[0] and sides[1]:
+            before, now = (statistics.median(side) for side in sides)
+            if before - now > (MORE_LOAD if metric.unit == "1" and metric.shown_in else 0):
+                found.append(
+                    f"{words} {shown(metric, before)} {unit(metric)}".rstrip() + f" against {shown(metric, now)}"
+                )
+    return ", ".join(found)
 
 
 def held(reference: Point, point: Point, cause: str, metric: Metric, words: str) -> Evidence:
@@ -215,9 +239,15 @@ def far_apart(group: Group, point: Point) -> list[str]:
     return [
         f"The {len(point.runs)} repeats of {group.label} on {point.place} differ by a factor of "
         f"{spread.high / spread.low:.3g}{steps}: {shown(point.rate, spread.low)} {per_second(point.rate)} in "
-        f"{slow.name}, {shown(point.rate, spread.high)} in {fast.name}. They count: check nodes, other load and logs, "
-        "and repeat the point."
+        f"{slow.name}, {shown(point.rate, spread.high)} in {fast.name}. {why(slow, fast)}They count: check nodes and "
+        "logs, and repeat the point."
     ]
+
+
+def why(slow: RunResult, fast: RunResult) -> str:
+    """Return the sentence on the load of the slow run's node, if it explains the difference; else an empty one."""
+    words = load_words([slow], [fast])
+    return f"The node of the slow one was busier: {words}. " if words else ""
 
 
 # --- side by side ----------------------------------------------------------------------------------------------

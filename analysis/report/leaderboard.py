@@ -17,7 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.compare.campaign import Entry, Leaderboard, Verdict, changes, leaderboards, rehearsal
+from analysis.compare.campaign import (
+    SURE,
+    Entry,
+    Leaderboard,
+    Verdict,
+    changes,
+    confidence_of_each,
+    leaderboards,
+    rehearsal,
+)
 from analysis.compare.published import figures_for
 from analysis.formatting import ABSENT, csv_cell, plural, shown, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
@@ -127,11 +136,15 @@ def answer(board: Leaderboard) -> str:
 def notes(board: Leaderboard) -> list[str]:
     """Return how to read it: the test, the loss band, multiple comparisons, transports, published baselines."""
     rules = board.rules
+    each, sure = (percent(confidence_of_each(together, board.compared)) for together in (CONFIDENCE, SURE))
+    of_each = f", at {each} for each of {board.compared} attempts (Bonferroni)" if board.compared > 1 else ""
     text = [
         "Ratio: the geometric mean of time of the baseline / time of the attempt, over n pairs of repeats that ran in "
-        f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms. A tie is an interval that "
-        f"contains 1. At least {FEWEST_FOR_MEAN} pairs are required for a verdict. Attempts with the same rank do not "
-        "differ significantly (Welch)."
+        f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms{of_each}: if all attempts were "
+        f"as fast as the baseline, at most {percent(1 - CONFIDENCE)} of such leaderboards would report a difference. A "
+        f"tie is an interval that contains 1. A star marks a difference that also holds at {sure}, at most "
+        f"{percent(1 - SURE)} of such leaderboards. At least {FEWEST_FOR_MEAN} pairs are required for a verdict. "
+        "Attempts with the same rank do not differ significantly (Welch)."
     ]
     if board.baseline is not None:
         low, high = (significant(value, RATIO_DIGITS) for value in board.baseline.band)
@@ -139,14 +152,6 @@ def notes(board: Leaderboard) -> list[str]:
             f"A loss counts from {low} to {high}: the mean over the last {rules.loss_steps} steps, and of the "
             f"baseline's {plural(len(board.baseline.runs), 'repeat')}, +- the larger of "
             f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
-        )
-    if board.compared > 1:
-        chance = 1 - CONFIDENCE**board.compared
-        each = 1 - (1 - CONFIDENCE) / board.compared
-        text.append(
-            f"{board.compared} attempts were compared: if all were as fast as the baseline, up to {percent(chance)} of "
-            "such leaderboards would still report a difference. A star marks a difference that also holds at "
-            f"{percent(each)} (Bonferroni)."
         )
     return text + transports(board) + (published_words(board.baseline.run) if board.baseline else [])
 
@@ -181,7 +186,7 @@ def reasons(entry: Entry) -> str:
 
 
 def verdict_words(entry: Entry) -> str:
-    """Return the verdict, with a star if it holds after Bonferroni correction, or why the trial does not count."""
+    """Return the verdict, with a star if it holds at SURE, or why the trial does not count."""
     if entry.verdict is Verdict.invalid:
         return reasons(entry)
     return f"{entry.verdict.value}{' *' if entry.holds else ''}"

@@ -27,6 +27,7 @@ from jobs.metrics import Metric
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime.checkpoint_directory import Saved
+from jobs.runtime.node_load import NodeLoad, at_start
 from jobs.runtime.process_group import (
     device_name,
     largest_of_ranks,
@@ -63,6 +64,7 @@ class Recorder:
         self.unwritten: deque[tuple[Path, dict[str, Any]]] = deque()
         self.last_line = 0.0
         self.bar: Progress | None = None
+        self.load = NodeLoad(run.ranks_per_node) if self.writes else None
 
     def started(self, device: torch.device, data: str, **more: str) -> None:
         """Record the start, after all ranks have met and before the first step. All ranks call it."""
@@ -79,6 +81,7 @@ class Recorder:
         # Also here, because a killed attempt records no end.
         parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
         startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
+        startup |= {metric.name: value for metric, value in at_start().items()}
         ranks, named = self.rank.world_size, device_name(device)
         where = {"ranks": ranks, "job_id": slurm_job_id(), **nodes, "device": device.type, "device_name": named}
         self.event("started", **place, **startup, **where, torch=torch.__version__, **more, data=data)
@@ -125,6 +128,15 @@ class Recorder:
             self.show(step, loss, step_time_s, batch)
         if len(self.step_times_s) == 1:
             self.transport(step)
+        if self.load is not None and len(self.step_times_s) == self.run.job.unmeasured_steps:
+            self.load.begin()
+        elif self.load is not None and self.load.due():
+            self.node_load(step)
+
+    def node_load(self, step: int) -> None:
+        """Record what else this node did since the last record; nothing after too short a time."""
+        if self.load is not None and (values := self.load.sample()) is not None:
+            self.event("node_load", attempt=self.attempt, step=step, **{k.name: value for k, value in values.items()})
 
     def superseded(self) -> bool:
         """Return True on rank 0 if another start has taken the run over; all ranks act on the maximum over all."""
@@ -183,6 +195,7 @@ class Recorder:
         """Record the end of the attempt with its time by part."""
         if not self.writes:
             return
+        self.node_load(self.last_step)
         split = {metric.name: value for metric, value in self.time_split().items()}
         self.event(event, attempt=self.attempt, step=self.last_step, **fields, **split)
         self.write_last()

@@ -71,7 +71,7 @@ def over_ranks(
     places = [[i if side_by_side else point.ranks for point, _ in spreads] for i, (_, spreads) in enumerate(drawn)]
     heights = [[spread.median / largest for _, spread in spreads] for _, spreads in drawn]
     for (group, spreads), x, sizes in zip(drawn, places, marker_sizes(places, heights), strict=True):
-        plot.add_trace(line(group, spreads, x, sizes, metric, styles[group.label]))
+        plot.add_trace(line(group, spreads, x, metric, styles[group.label], sizes=sizes))
     add_ideal(plot, metric, [group for group, _ in drawn], ranks)
     add_extrapolated(plot, metric, fits, styles)
     plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else ranks_axis(ranks)))
@@ -105,9 +105,10 @@ def line(
     group: Group,
     spreads: Sequence[tuple[Point, Spread]],
     x: Sequence[int],
-    sizes: Sequence[float],
     metric: Metric,
     style: Style,
+    *,
+    sizes: Sequence[float],
 ) -> go.Scatter:
     """Return one group's line: medians, with bars from the smallest to the largest repeat."""
     size = unit_size(metric)

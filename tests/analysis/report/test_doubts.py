@@ -14,10 +14,12 @@ from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
 from analysis.report.figures.page import figures
+from analysis.report.figures.style import Figure
 from analysis.report.headline import headlines
 from analysis.scaling.groups import scaling_groups
+from jobs import metrics as m
 from tests.support.fake_events import clock
-from tests.support.fake_runs import a_run, counted, ended, finished_run, prepared, started, step
+from tests.support.fake_runs import a_run, counted, ended, event, finished_run, prepared, started, step
 
 
 def said(path: Path) -> tuple[list[str], list[str]]:
@@ -98,6 +100,16 @@ def test_a_line_whose_repeats_lie_apart_is_doubted_in_the_headline(tmp_path: Pat
     assert "DOUBTFUL, repeats lie far apart, see the warnings" in said(tmp_path)[0][0]
 
 
+def test_a_difference_of_repeats_is_explained_by_the_load_of_the_node(tmp_path: Path) -> None:
+    for repeat, (step_time_s, others) in enumerate(((0.5, 0.02), (1.0, 0.61)), start=1):
+        directory = finished_run(tmp_path, a_run(f"r{repeat}", repeat=repeat), step_time_s=step_time_s)
+        event(directory, "node_load", attempt=1, step=6, other_load=others, cpu_steal=0.0, cpu_throttled=0)
+    _, (message,) = said(tmp_path)
+    assert "The node of the slow one was busier: other work took 61.0 % against 2.00." in message
+    (run, _) = read_runs([tmp_path])
+    assert run.values[m.OTHER_LOAD] == 0.02
+
+
 # --- side by side ----------------------------------------------------------------------------------------------
 
 
@@ -135,6 +147,12 @@ def test_runs_one_after_the_other_share_nothing(tmp_path: Path) -> None:
 # --- unlike scaling --------------------------------------------------------------------------------------------
 
 
+def drawn(figure: Figure) -> list[dict[str, Any]]:
+    """Return the lines of a figure."""
+    assert figure.plot is not None
+    return list(json.loads(figure.plot.to_json())["data"])
+
+
 def a_line(path: Path, *, weak: bool, sweep: str = "demo") -> None:
     for ranks in (1, 2):
         run = a_run(f"{'weak' if weak else 'strong'}-{ranks}", nodes=ranks, weak=weak, sweep=sweep)
@@ -148,7 +166,7 @@ def test_strong_and_weak_scaling_have_figures_and_headlines_of_their_own(tmp_pat
     groups = scaling_groups(runs)
     found = {figure.name: figure for figure in figures(groups)}
     assert len(found) == len(figures(groups))
-    lines = {name: [each.name for each in found[name].plot.data] for name in ("efficiency", "efficiency-weak")}
+    lines = {name: [each["name"] for each in drawn(found[name])] for name in ("efficiency", "efficiency-weak")}
     assert [sum("ideal" not in each for each in names) for names in lines.values()] == [1, 1]
     assert found["efficiency"].heading == "Efficiency, strong scaling"
     assert [("strong scaling" in text, "weak scaling" in text) for text in headlines(groups, runs)] == [
@@ -172,6 +190,5 @@ def test_markers_of_equal_value_stay_visible(tmp_path: Path) -> None:
         finished_run(tmp_path, a_run(parallelism, parallelism=parallelism))
         finished_run(tmp_path, a_run(f"{parallelism}-2", parallelism=parallelism, nodes=2), step_time_s=0.3)
     (throughput, *_) = figures(scaling_groups(read_runs([tmp_path])))
-    drawn = json.loads(throughput.plot.to_json())["data"]
-    sizes = [each["marker"]["size"][0] for each in drawn if each["mode"] == "lines+markers"][:3]
+    sizes = [each["marker"]["size"][0] for each in drawn(throughput) if each["mode"] == "lines+markers"][:3]
     assert sizes == sorted(set(sizes), reverse=True), "the one drawn first lies below and is the largest"

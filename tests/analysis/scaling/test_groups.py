@@ -273,7 +273,8 @@ def test_the_answer_names_line_reference_mode_repeats_and_spread(tmp_path: Path)
     assert answer_in(tmp_path) == (
         "CPU: from 1 to 2 ranks, tiny with ddp speeds up 1.39 times (69.4 % efficiency; DOUBTFUL, repeats lie "
         "far apart, see the warnings; strong scaling, reference 1 rank on 1 node, n = 2 each, spread 66.1 to 72.7 %, "
-        "the reference's own 90.9 to 109 %); fastest of 3 points: ddp on 2 ranks on 1 node, 1,564 tokens/s (n = 2, 1,489 to 1,638)."
+        "the reference's own 90.9 to 109 %); fastest of 3 points: ddp on 2 ranks on 1 node, "
+        "1,564 tokens/s (n = 2, 1,489 to 1,638)."
     )
 
 
