@@ -25,16 +25,23 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 below a reference."""
     if "_ARGCOMPLETE" in os.environ:
         complete()
-    arguments = sys.argv[1:] if arguments is None else arguments
+    from jobs.output import guarded_streams
+    from jobs.secrets import redact
+    from jobs.visible import visible
+
+    with guarded_streams(lambda text: visible(redact(text))):
+        return run_command(sys.argv[1:] if arguments is None else arguments)
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
     if answer_about_itself(arguments):
         return 0
     options = parsed(arguments)
     try:
         return dispatch(options)
     except SuiteError as error:
-        from jobs.secrets import redact
-
-        print(redact(f"slurmscale {options.command}: {error}"), file=sys.stderr)
+        print(f"slurmscale {options.command}: {error}", file=sys.stderr)
         return 2
     except PermissionError as error:
         if error.filename is None:

@@ -12,11 +12,14 @@ import os
 import secrets
 import stat
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from jobs.errors import RunDirError
+from jobs.secrets import redact, redacted_traceback
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -78,10 +81,78 @@ class Descriptor(io.FileIO):
             return memoryview(data).nbytes
 
 
+class Guarded:
+    """A text stream that passes on whole lines, after `clean` has replaced what must not be in them."""
+
+    def __init__(self, stream: TextIO, clean: Callable[[str], str]) -> None:
+        self.unguarded = stream
+        self._clean = clean
+        self._pending = ""
+
+    def write(self, text: str) -> int:
+        """Pass on the lines that are complete."""
+        lines, end, self._pending = (self._pending + text).rpartition("\n")
+        if end:
+            self.unguarded.write(self._clean(lines + end))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        self.write("".join(lines))
+
+    def pass_on(self) -> None:
+        """Pass on a line that is not complete."""
+        rest, self._pending = self._pending, ""
+        if rest:
+            self.unguarded.write(self._clean(rest))
+
+    def flush(self) -> None:
+        """Pass on everything."""
+        self.pass_on()
+        self.unguarded.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unguarded, name)
+
+
+def unguarded(stream: TextIO) -> TextIO:
+    """Return the stream behind a guarded one, for text that is clean."""
+    return stream.unguarded if isinstance(stream, Guarded) else stream
+
+
+@contextmanager
+def guarded_streams(clean: Callable[[str], str]) -> Iterator[None]:
+    """Pass the standard streams, and the traceback of an error that nothing catches, through `clean`."""
+    print_errors_redacted()
+    out, err = Guarded(sys.stdout, clean), Guarded(sys.stderr, clean)
+    with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, err)):
+        try:
+            yield
+        finally:
+            out.pass_on()
+            err.pass_on()
+
+
+def print_errors_redacted() -> None:
+    """Print the traceback of an error that nothing catches, in any thread, as one text without secrets."""
+
+    def show(error: BaseException | None) -> None:
+        if error is not None:
+            print(redacted_traceback(error), end="", file=sys.stderr, flush=True)
+
+    sys.excepthook = lambda _type, error, _traceback: show(error)
+    threading.excepthook = lambda thread: show(thread.exc_value)
+
+
 def outlive_full_disk() -> None:
-    """Make sys.stdout and sys.stderr drop what a full disk refuses: print, flush and exit would raise OSError."""
+    """Make sys.stdout and sys.stderr drop what a full disk refuses, and replace secrets in what they write.
+
+    Without this, print, flush and exit would raise OSError.
+    """
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         with suppress(OSError):
             getattr(sys, name).flush()
         file = io.BufferedWriter(Descriptor(descriptor, "wb", closefd=False))
-        setattr(sys, name, io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", line_buffering=True))
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        setattr(sys, name, Guarded(text, redact))
+    print_errors_redacted()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.transport import listen_to_nccl
 from jobs.schema import EngineKind, Run
-from jobs.secrets import redact_exception
+from jobs.secrets import redacted_traceback
 
 STDERR = 2
 
@@ -47,12 +48,15 @@ def main(run_directory: str) -> None:
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:
-        redact_exception(error)
         cause = before_torch_archive(error)
         text = "".join(traceback.format_exception_only(cause)).strip()
         if not lease.is_lost():
             record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
-        raise
+        if not isinstance(error, Exception):
+            raise
+        # Printed here, since submitit would write the traceback of an exception to its result file as it is.
+        print(redacted_traceback(error), end="", file=sys.stderr, flush=True)
+        sys.exit(1)
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:

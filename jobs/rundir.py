@@ -34,6 +34,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -51,9 +52,10 @@ from jobs.errors import ConfigError, RunDirError
 from jobs.files import UnsuitableFileError, parse_json, read_lines, read_object, read_yaml, reason
 from jobs.output import open_to_append, write_file
 from jobs.schema import Run
-from jobs.secrets import redacted
+from jobs.secrets import redacted, strings
 
 SCHEMA_VERSION = 1
+INTERPOLATION = re.compile(r"(\\*)\$\{")
 # Prefix of the first line of each start of a batch script in the log of its job.
 BATCH_STARTED = "slurmscale: started"
 # Prefix of the last line of a batch script that ends before its ranks start.
@@ -360,6 +362,11 @@ def load_run(path: Path) -> Run:
         raise damaged(path, reason(error)) from error
     if not isinstance(written, dict):
         raise damaged(path, "it contains no settings")
+    if (expanded := interpolation_in(written)) is not None:
+        raise ConfigError(
+            f"{path}: {expanded} is an interpolation, and a frozen configuration has none: it could read variables of "
+            "your environment. Remove it, or write \\${ for the text ${."
+        )
     # Keys of a later version may be missing; if the remaining keys form no run, the file was truncated.
     missing = [field.name for field in fields(Run) if field.name not in written]
     try:
@@ -378,12 +385,30 @@ def damaged(path: Path, how: str) -> RunDirError:
     )
 
 
-def dump_run(run: Run) -> str:
-    """Return the frozen Run as YAML, enums by name."""
+def interpolation_in(values: Any) -> str | None:
+    """Return the key of the first value that OmegaConf would replace, with the value; None without one."""
+    for key, text in strings(values):
+        # An even number of backslashes escapes itself, an odd one the interpolation.
+        if any(len(backslashes) % 2 == 0 for backslashes in INTERPOLATION.findall(text)):
+            return f"{key}={text}"
+    return None
 
-    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value.name if isinstance(value, Enum) else value for key, value in items}
+
+def dump_run(run: Run) -> str:
+    """Return the frozen Run as YAML, enums by name; ${ in a text is escaped, so that it stays text."""
+
+    def literal(value: Any) -> Any:
+        match value:
+            case Enum():
+                return value.name
+            case str():
+                return INTERPOLATION.sub(r"\1\1\\${", value)
+            case list():
+                return [literal(each) for each in value]
+            case dict():
+                return {key: literal(each) for key, each in value.items()}
+        return value
 
     # libyaml, if PyYAML was built with it, is ten times as fast: a sweep has hundreds of runs.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return yaml.dump(asdict(run, dict_factory=plain), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return yaml.dump(literal(asdict(run)), Dumper=dumper, sort_keys=False, allow_unicode=True)

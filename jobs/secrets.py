@@ -1,70 +1,104 @@
 """Detect passwords, tokens and keys, and keep them out of every file and message.
 
 A configuration that contains one is refused, because config.yaml and the batch script would contain it too. In text
-from other sources (command lines, error messages) REDACTED replaces it.
+from other sources (command lines, error messages, tracebacks) REDACTED replaces it.
+
+secret_shapes.csv lists what tokens look like: a prefix, the characters after it, and the least number of these. The
+prefixes and character sets are those of gitleaks' default rules (github.com/gitleaks/gitleaks, config/gitleaks.toml,
+MIT) and, where it has none, of the issuers' documentation; the least numbers are lower, so that the beginning of a
+token is found too. tests/README.md compares with the package detect-secrets.
 """
 
 from __future__ import annotations
 
+import csv
+import functools
+import json
 import os
 import re
+import traceback
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jobs.schema import Run
 
 REDACTED = "[redacted]"
-# HF_TOKEN and hf.token, but not tokenizer; API_KEY, but not sort_key; HF_TOKEN_PATH is a path and not a secret.
+# HF_TOKEN and hf.token, but not tokenizer; API_KEY, but not sort_key; DB_PASS, but not forward_pass; HF_TOKEN_PATH is a
+# path and not a secret.
 NAME = (
-    r"[\w.-]*(?i:token|secret|passwo?r?d|passphrase|credentials?"
-    r"|(?:api|access|auth|private|secret|account|signing|encryption)[_-]?key|(?-i:_KEY))"
+    r"[\w.-]*(?:(?i:token|secret|passwo?r?d|passphrase|credentials?"
+    r"|(?:api|access|auth|private|secret|account|signing|encryption)[_-]?key)"
+    r"|_KEY|[A-Z0-9]_?PASS|[A-Z0-9]_PWD?|(?i:db|user|admin|root|mail|smtp|proxy|ssh|sql|redis)_pass)"
     r"(?![A-Za-z]|[\w-]*(?i:path|file|dir)\b)[\w-]*"
 )
 SECRET_NAME = re.compile(NAME)
-# Shell expansions ($TOKEN, $(cat file)) and paths to credentials are kept.
+QUOTE = r"""\\*["']"""
+# NAME=value, "name": "value", --name value, and a printed list that has one after the other. Shell expansions ($TOKEN,
+# $(cat file)) and paths to credentials are kept.
 ASSIGNED = re.compile(
-    rf"""(?<![\w.-])(?P<before>--{NAME}[ ]+|{NAME}\\?["']?\s*[=:]\s*)"""
-    r"""(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\]|\[redacted)[^\s"',;}\]\\]+)"""
+    rf"""(?<![\w.-])(?P<before>--?pass[ =]|(?P<dashes>--)?(?:{NAME}|PASS)"""
+    rf"""(?:(?:{QUOTE})?\s*[=:]\s*b?|{QUOTE},\s*b?(?={QUOTE})|(?(dashes)[ ]+|(?!))))"""
+    r"""(?P<value>\\*"[^"$`][^"]*"|\\*'[^']+'|(?![$`"'\\]|\[redacted)[^\s"',;}\]\)\\]+)"""
 )
-SHAPES = re.compile(
-    r"""hf_[A-Za-z0-9]{16,}                                # Hugging Face
-    | \bsk-[A-Za-z0-9_-]{16,}                              # OpenAI, Anthropic
-    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b                        # AWS
-    | \bgh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{16,}    # GitHub
-    | \bglpat-[\w-]{16,}                                   # GitLab
-    | \bxox[abeprs]-[\w-]{10,}                             # Slack
-    | \bnvapi-[\w-]{16,}                                   # NVIDIA
-    | \bAIza[\w-]{35}                                      # Google
-    | \beyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?            # JSON web tokens
-    | (?i:\bbearer[ ]+)[\w.~+/-]{12,}=*                    # HTTP
-    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----(?:[^-]*-----END[ ][A-Z ]*PRIVATE[ ]KEY-----)?
-    | (?<=://)[^\s/:@]*:[^\s/@]+(?=@)                      # user:password in a URL
-    """,
+# Commands that take a password or key without naming it.
+COMMAND = re.compile(
+    r"""(?P<before>\bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*(?=["']?[\w-]*\d)
+    | \b(?:docker|podman|apptainer|singularity|helm)\b[^\n;|&]*?\slogin\b[^\n;|&]*?\s-p[ ]*
+    | \bsshpass\s+-p[ ]*
+    | \bcurl\b[^\n;|&]*?\s(?:-u|--user)[ =]*["']?[^\s:"'$]+:
+    )(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\-]|\[redacted)[^\s"',;}\]\)\\]+)""",
     re.VERBOSE,
 )
 # A shorter value also occurs in ordinary words.
 SHORTEST_KNOWN = 8
 
 
+@functools.cache
+def shapes() -> re.Pattern[str]:
+    """Return the pattern of all tokens in secret_shapes.csv, and of keys and passwords that are no tokens."""
+    prefixes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    with Path(__file__).with_name("secret_shapes.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            prefixes[row["characters"], row["least"]].append(row["prefix"])
+    tokens = "|".join(f"(?:{'|'.join(p)})[{characters}]{{{least},}}" for (characters, least), p in prefixes.items())
+    return re.compile(
+        rf"""(?<![A-Za-z0-9])(?:{tokens})
+        | (?i:\bbearer[ ]+)[\w.~+/-]{{12,}}=*
+        | (?i:\bauthorization:[ ]*basic[ ]+)[A-Za-z0-9+/]{{8,}}=*
+        # A block of keys, also one without its end.
+        | -----BEGIN[ ][A-Z0-9 ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----(?:[\s\S]*?-----END[^-]*-----|[A-Za-z0-9+/=\s\\]*)
+        # user:password in a URL, in which a path has one slash: https:/user:password@host
+        | (?:(?<=://)|(?<=[A-Za-z]:/)(?!/))[^\s/:@]*:[^\s/]+(?=@)
+        """,
+        re.VERBOSE,
+    )
+
+
 def redact(text: str, known: list[str] | None = None) -> str:
     """Return the text with every secret replaced; `known` are the secrets of the environment, if already collected."""
     for value in known_values() if known is None else known:
         text = text.replace(value, REDACTED)
-    text = SHAPES.sub(REDACTED, text)
+    text = shapes().sub(REDACTED, text)
+    text = COMMAND.sub(rf"\g<before>{REDACTED}", text)
     return ASSIGNED.sub(lambda found: found[0] if is_a_place(found["value"], found["before"]) else
                         found["before"] + REDACTED, text)  # fmt: skip
 
 
 def redacted(value: Any, known: list[str] | None = None) -> Any:
-    """Return JSON data with every secret replaced; `known` as for redact."""
+    """Return JSON data with every secret replaced, in keys too; `known` as for redact."""
     known = known_values() if known is None else known
     match value:
         case str():
             return redact(value, known)
         case dict():
             return {
-                key: REDACTED if isinstance(item, str) and names_secret(key, item) else redacted(item, known)
+                redact(key, known) if isinstance(key, str) else key: REDACTED
+                if isinstance(item, str) and names_secret(key, item)
+                else redacted(item, known)
                 for key, item in value.items()
             }
         case list() | tuple():
@@ -72,19 +106,25 @@ def redacted(value: Any, known: list[str] | None = None) -> Any:
     return value
 
 
-def redact_exception(error: BaseException) -> None:
-    """Replace the secrets in an exception and its causes, before a traceback is printed."""
-    chain: BaseException | None = error
-    while chain is not None:
-        chain.args = tuple(redact(arg) if isinstance(arg, str) else arg for arg in chain.args)
-        chain = chain.__cause__ or chain.__context__
+def redacted_traceback(error: BaseException) -> str:
+    """Return the traceback of an error as Python prints it, without secrets.
+
+    The text is redacted and not the exceptions in it: a secret may be in a file name, a command, a note, the key of a
+    dictionary, a cause or a group.
+    """
+    return redact("".join(traceback.format_exception(error)))
 
 
 def config_holds_no_secret(run: Run) -> str | None:
     """Return the error for a configuration that contains a secret, else None: configurations are shared."""
+    return secret_in(asdict(run))
+
+
+def secret_in(values: Any) -> str | None:
+    """Return the error for the first secret among the values of a configuration, settled or not, else None."""
     known = known_values()
-    for key, value in strings(asdict(run)):
-        if names_secret(key, value) or redact(value, known) != value:
+    for key, value in strings(values):
+        if names_secret(key, value) or reads_secret(value) or redact(value, known) != value:
             return (
                 f"{key} contains a password, token or key, and would be written to config.yaml and the batch script. "
                 "Remove it: Slurm's jobs inherit the environment of the shell that submits. Or keep it in a file "
@@ -98,14 +138,24 @@ def names_secret(key: str, value: str) -> bool:
     return bool(value) and bool(SECRET_NAME.fullmatch(key)) and not is_a_place(value, key)
 
 
+def reads_secret(value: str) -> bool:
+    """Return True if an interpolation takes the value of a secret's variable: ${oc.env:HF_TOKEN}."""
+    return "${oc." in value and any(SECRET_NAME.fullmatch(name) for name in re.findall(r"oc\.env:\s*([\w.-]+)", value))
+
+
 def is_a_place(value: str, name: str) -> bool:
-    """Return True if the value of a CREDENTIALS variable is a path."""
-    return "CREDENTIAL" in name.upper() and value.strip("\"'").startswith(("/", "~"))
+    """Return True if the value of a CREDENTIALS or PWD variable is a path."""
+    return any(word in name.upper() for word in ("CREDENTIAL", "PWD")) and value.strip("\"'").startswith(("/", "~"))
 
 
 def known_values() -> list[str]:
-    """Return the secrets of this process's environment, which an error message may quote."""
-    return [value for key, value in os.environ.items() if len(value) >= SHORTEST_KNOWN and names_secret(key, value)]
+    """Return the secrets of this process's environment, as they are and as JSON, Python and URLs write them."""
+    found: dict[str, None] = {}
+    for key, value in os.environ.items():
+        if len(value) >= SHORTEST_KNOWN and names_secret(key, value):
+            found |= dict.fromkeys((value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")))
+    # The longest first: a password may be a part of another one.
+    return sorted(found, key=len, reverse=True)
 
 
 def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

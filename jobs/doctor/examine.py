@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 import jobs
+from jobs.console import console
 from jobs.doctor.cluster import ask_slurm
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
@@ -17,7 +18,6 @@ from jobs.doctor.site_checks import site_checks
 from jobs.errors import ConfigError, SubmitError
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
-from jobs.plan.table import console
 from jobs.rundir import SweepDir
 from jobs.schema import Run
 from jobs.submit import slurm_commands

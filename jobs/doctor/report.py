@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.rundir import now, write_json
+from jobs.secrets import redact
 
 
 class Verdict(Enum):
@@ -47,7 +48,7 @@ def table(title: str, findings: list[Finding]) -> Table:
     for finding in findings:
         colour = COLOURS[finding.verdict]
         # Text: output of nodes and Slurm is never markup.
-        found = Text(finding.found)
+        found = Text(redact(finding.found))
         if finding.advice:
             found.append(f"\n{finding.advice}", colour)
         shown.add_row(Text(finding.verdict.value, colour), Text(finding.what), found)

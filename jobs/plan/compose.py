@@ -43,6 +43,7 @@ from jobs.plan.refusals import (
 )
 from jobs.plan.rules import sbatch_variables
 from jobs.schema import EngineKind, Run, ScalingMode
+from jobs.secrets import secret_in
 
 # A sweep of hundreds has one mistake more often than hundreds.
 MOST_EXPLAINED = 10
@@ -195,6 +196,9 @@ def composed(axes: list[list[Override]], *, to_submit: bool) -> Iterator[Point]:
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         sbatch_variables.fill(config)
         unset = () if to_submit else leave_unset(config)
+        # Before values are settled: an interpolation or a path would hide what it holds.
+        if secret := secret_in(OmegaConf.to_container(config)):
+            raise ConfigError(secret)
         swept = [override for override, axis in zip(point, axes, strict=True) if len(axis) > 1]
         run = settled(named(frozen(config, list(files)), swept))
         yield Point(run, [typed(override) for override in point], unset=unset)

@@ -6,12 +6,13 @@ from functools import cache
 
 from hydra.core.global_hydra import GlobalHydra
 
+from jobs.console import console
 from jobs.layout import layout_of
 from jobs.plan.compose import compose, composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.pipeline_stages import held_layers
-from jobs.plan.table import console, plan_notes, plan_table
+from jobs.plan.table import plan_notes, plan_table
 from jobs.rundir import dump_run
 from jobs.schema import EngineKind, Run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,15 +12,6 @@ from jobs.plan.legality import warnings
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, Run
-
-# Wide enough for any table: a log file must not lose columns.
-LOG_WIDTH = 240
-
-
-def console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for any table in a file."""
-    probe = Console()
-    return probe if probe.is_terminal else Console(width=LOG_WIDTH)
 
 
 def plan_table(runs: list[Run]) -> Table:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from jobs.errors import RunDirError, SuiteError
+from jobs.output import outlive_full_disk
 from jobs.run import refuse_other_code
 from jobs.rundir import RunDir, load_run, read_events
 from jobs.stages.record import on_record
@@ -39,6 +40,7 @@ def refuse_unfinished(directory: RunDir) -> None:
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     try:
         main(sys.argv[1])
     except SuiteError as error:

@@ -14,7 +14,6 @@ from jobs.errors import SubmitError, SuiteError
 from jobs.failures import STOPS
 from jobs.ranks import node_name, slurm_job_id
 from jobs.rundir import append_record, event_record
-from jobs.secrets import redact_exception
 
 DONE = {"prepare": "prepared", "evaluate": "evaluated", "report": "reported"}
 """The event at the end of each stage, if it succeeded."""
@@ -40,7 +39,6 @@ def on_record(path: Path, stage: str) -> Iterator[dict[str, Any]]:
     try:
         yield found
     except BaseException as error:
-        redact_exception(error)
         append_record(path, event_record(failed(stage), node=node_name(), error=error_text(error)))
         raise
     append_record(path, event_record(DONE[stage], **found))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from jobs.errors import SuiteError
+from jobs.output import outlive_full_disk
 from jobs.rundir import SweepDir
 from jobs.stages.record import on_record
 
@@ -23,6 +24,7 @@ def main(sweep_path: str) -> None:
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     try:
         main(sys.argv[1])
     except SuiteError as error:

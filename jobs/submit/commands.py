@@ -14,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 from submitit.core.utils import JobPaths
 
+from jobs.console import console
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.files import opened
+from jobs.output import unguarded
 from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
-from jobs.plan.table import console, plan_notes, plan_table
+from jobs.plan.table import plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import submit_backlog, submit_waiting
@@ -33,6 +35,7 @@ from jobs.submit.received import trust_or_refuse
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
 from jobs.submit.states import RunState, State, open_sweep, states
 from jobs.submit.submissions import NO_JOB, is_in_slurm, kind_of, latest_submissions
+from jobs.visible import coloured
 
 POLL_S = 1.0
 # Each refresh needs two calls of Slurm: at most 12 calls a minute.
@@ -165,13 +168,14 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
             f"{file} does not exist: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
             f"Run `slurmscale status {sweep.quoted}` to see its state."
         )
+    out = unguarded(sys.stdout)
     with io.TextIOWrapper(opened(file), errors="replace") as text:
         while True:
             # The state first, so that the last output of a run that ends meanwhile is read too.
             found = look(sweep) if follow else []
             is_open = any(item.run == run and item.state.is_open for item in found)
-            sys.stdout.write(text.read())
-            sys.stdout.flush()
+            out.write(coloured(text.read()))
+            out.flush()
             if not is_open:
                 return 0
             time.sleep(pause_s(found))

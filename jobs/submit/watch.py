@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jobs.plan.table import console
+from jobs.console import console
 from jobs.rundir import SweepDir
 from jobs.submit.commands import exit_code, look, not_shown, pause_s, step_of, summary
 from jobs.submit.progress import Progress, last_step, progress_of

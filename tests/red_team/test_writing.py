@@ -83,7 +83,7 @@ def test_records_are_never_appended_through_a_link(victim: Path, tmp_path: Path)
     for file in (run.status, run.metrics, tmp_path / "received/submissions.jsonl"):
         file.unlink(missing_ok=True)
         file.symlink_to(victim)
-        with pytest.raises(RunDirError, match="is a link, and records are never written through one. Remove it"):
+        with pytest.raises(RunDirError, match="is a link, and records are never written through one"):
             append_record(file, {"event": "prepared"})
     assert victim.read_text() == VICTIM
 
@@ -120,7 +120,7 @@ def test_a_rank_writes_into_no_linked_directory_of_its_run(tmp_path: Path) -> No
 
 def test_nothing_is_left_beside_a_file_that_could_not_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "plan.json").mkdir()
-    with pytest.raises(OSError, match="plan.json"):
+    with pytest.raises(OSError, match="plan"):
         write_json(RunDir(tmp_path).plan, {"ranks": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 

