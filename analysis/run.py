@@ -55,6 +55,8 @@ class RunResult:
     """The communication of a rank in one step, from the latest attempt that recorded it; None if none did."""
     stragglers: Sequence[Straggler] | None = None
     """Ranks and nodes that the others waited for, worst first; None if not recorded."""
+    derived: str | None = None
+    """How its throughput was derived, where the program does not report it."""
     log: LogFile | None = None
     """The log of another program that the run was read from; None for a run directory of ours."""
 

@@ -7,7 +7,7 @@ never silently dropped.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
     rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
-    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts)
+    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts, derived)
     return (
         work_differs(groups)
         + repeats_apart(groups)
@@ -169,6 +169,19 @@ def several_attempts(runs: list[RunResult]) -> list[str]:
     """Report trainings of several attempts, and files that may belong to one."""
     sentences = [run.log.note for run in runs if run.log and run.log.note]
     return first_of(sentences, "Further logs of several attempts")
+
+
+def derived(runs: list[RunResult]) -> list[str]:
+    """Report throughputs that the program did not report."""
+    how: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        if run.derived:
+            how[run.derived].append(run.name)
+    return [
+        f"The throughput of {plural(len(names), 'run')} ({listed(names, MOST_HOSTS)}) is {text}: the program does not "
+        "report it."
+        for text, names in how.items()
+    ]
 
 
 def facts_contradicted(runs: list[RunResult]) -> list[str]:

@@ -147,9 +147,10 @@ def build(found: Found) -> Report:
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
     used = [run for run in runs if run.used]
+    measurements = measurement_sections(found.logs)
     return Report(
         title=report_title(found),
-        lead=lead(used, len(runs)) if runs else f"{plural(len(found.logs), 'log')} without a training run.",
+        lead=lead(used, len(runs), len(found.logs), beside=bool(measurements)),
         headlines=[*campaign_answers(runs), *headlines(groups, runs)],
         bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),
@@ -172,7 +173,7 @@ def build(found: Found) -> Report:
             )
             if each
         ],
-        measurements=measurement_sections(found.logs),
+        measurements=measurements,
         unknown=found.unknown,
         foreign_metrics=foreign_metrics(found),
         facts=facts(used or runs),
@@ -196,10 +197,12 @@ def report_title(found: Found) -> str:
     return one_line(f"Report: {listed(sorted({log.path.parent.name for log in found.logs}), most=3)}")
 
 
-def lead(used: Sequence[RunResult], count: int) -> str:
-    """Return the hardware, size, time and number of used runs of the report."""
+def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> str:
+    """Return the hardware, size, time and number of used runs of the report; `beside` them are other measurements."""
+    if not count:
+        return f"{plural(logs, 'log')} without a training run."
     if not used:
-        return f"Nothing measured: 0 of {plural(count, 'run')} can be used."
+        return f"{'No training' if beside else 'Nothing'} measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
     ranks = sorted({run.ranks for run in used if run.ranks})
     nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})

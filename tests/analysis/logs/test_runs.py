@@ -212,7 +212,7 @@ def test_time_to_train_and_throughput_are_told_apart(tmp_path: Path) -> None:
     system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
     system(tmp_path / "two", 2, (8, 8, 8), rate=18.0, batch=16)
     text = (report([tmp_path], tmp_path / "out").parent / "report.md").read_text()
-    row = next(line for line in text.splitlines() if "Nobody | 2 | 16 | 16 | 3 |" in line)
+    row = next(line for line in text.splitlines() if "Nobody (lies about its size) | 2 | 16 | 16 | 3 |" in line)
     cells = [cell.strip() for cell in row.split("|")]
     assert cells[-4:-1] == ["1.25", "1.80", "global batch 16 against 8 of the reference"]
 
