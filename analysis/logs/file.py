@@ -15,7 +15,7 @@ from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import blocks
 from jobs.failures import FailureCause
-from jobs.metrics import Metric
+from jobs.metrics import Better, Metric
 
 # Bytes that do not occur in text. Excluded are colours, bells and the zeros that a full disk or a crash leaves.
 CONTROL = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
@@ -35,6 +35,8 @@ class LogFile:
     """The first value of each text in any format."""
     records: Mapping[tuple[str, Kind], Sequence[Record]] = field(default_factory=dict)
     """By format and kind, in the order of the file; without settings."""
+    last_step_line: int = 0
+    """The last line of a training step; 0 without one."""
     verdict: Verdict | None = None
     facts: Mapping[Metric, float] = field(default_factory=dict)
     """Numbers from a facts.yaml, which override `settings`."""
@@ -51,9 +53,15 @@ class LogFile:
         return (record for (_, each), records in self.records.items() if each is kind for record in records)
 
     def latest(self, metric: Metric) -> float | None:
-        """Return the last value of a metric in summaries; None if there is none."""
-        values = [record.values[metric] for record in self.of(Kind.summary) if metric in record.values]
-        return values[-1] if values else None
+        """Return the last value of a metric in summaries, of several nodes that print it at the end the worst.
+
+        None if there is none.
+        """
+        found = [record for record in self.of(Kind.summary) if metric in record.values]
+        at_end = [record for record in found if record.line > self.last_step_line > 0] or found[-1:]
+        values = [record.values[metric] for record in at_end]
+        worst = {Better.low: max, Better.high: min}.get(metric.better)
+        return None if not values else worst(values) if worst else values[-1]
 
 
 def read_log_file(path: Path) -> LogFile:
@@ -76,7 +84,7 @@ def read_log_file(path: Path) -> LogFile:
         if matched:
             formats.append(form.name)
     last = max((steps[-1].line for (_, kind), steps in records.items() if kind is Kind.step), default=0)
-    return LogFile(path, tuple(formats), settings, texts, records, verdict_on(path, last_progress=last))
+    return LogFile(path, tuple(formats), settings, texts, records, last, verdict_on(path, last_progress=last))
 
 
 def is_binary(path: Path) -> bool:

@@ -26,7 +26,7 @@ from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
 from analysis.logs.identity import without_copies
 from analysis.logs.model import model_of, parameters_of, shape_name
-from analysis.logs.steps import LogRun, LogStep, attempts_of, steady
+from analysis.logs.steps import LogRun, LogStep, attempts_of, far_out, steady
 from analysis.logs.streams import job_name
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
@@ -123,7 +123,8 @@ def result(run: LogRun, root: Path) -> RunResult:
     """Return a log as a run, with a reason if it is not used."""
     settings = configuration(run, root)
     counted = steady(run.steps)
-    values = measured(run, counted, settings["ranks"])
+    torn = far_out(counted)
+    values = measured(run, counted, torn, settings["ranks"])
     derived = {} if rates_of(values) else throughput_of_blocks(run.file)
     values |= derived
     state, reason = standing(run, values)
@@ -136,22 +137,34 @@ def result(run: LogRun, root: Path) -> RunResult:
         state=state,
         reason=reason,
         values=values | straggler_share(slow),
-        losses=by_step(run.steps, m.LOSS),
+        losses=by_step(run.steps, m.LOSS, run.steps),
         steady_steps=len(counted),
-        step_times_s=by_step(counted, m.STEP_TIME),
+        step_times_s=by_step(run.steps, m.STEP_TIME, counted),
         stragglers=slow,
+        far_out_s=by_step(run.steps, m.STEP_TIME, torn),
+        far_out_share=share_of(torn, counted),
         log=run.file,
         derived=DERIVED if derived else None,
     )
 
 
-def by_step(steps: Sequence[LogStep], metric: Metric) -> dict[int, float]:
-    """Return a metric by step, of the steps that have it; unnumbered steps are counted from 1."""
+def by_step(steps: Sequence[LogStep], metric: Metric, chosen: Sequence[LogStep]) -> dict[int, float]:
+    """Return a metric of the chosen steps by number, of those that have it; unnumbered steps are counted from 1."""
+    wanted = {id(step) for step in chosen}
     return {
         int(step.values.get(m.STEP, index)): step.values[metric]
         for index, step in enumerate(steps, start=1)
-        if metric in step.values
+        if metric in step.values and id(step) in wanted
     }
+
+
+def share_of(torn: Sequence[LogStep], counted: Sequence[LogStep]) -> float:
+    """Return by which share the rate would be lower with the steps that are left out of it."""
+    kept_s = sum(step.time_s or 0.0 for step in counted if step not in torn)
+    if not (torn and kept_s):
+        return 0.0
+    mean_s = kept_s / (len(counted) - len(torn))
+    return 1 - mean_s * len(counted) / (kept_s + sum(step.time_s or 0.0 for step in torn))
 
 
 def name_below(root: Path, path: Path) -> str:
@@ -249,10 +262,12 @@ def count(run: LogRun, metric: Metric) -> int | None:
 # --- measurements ----------------------------------------------------------------------------------------------
 
 
-def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
-    """Return the metrics of a log by their definitions; step metrics cover the `counted` steps."""
+def measured(
+    run: LogRun, counted: Sequence[LogStep], torn: Sequence[LogStep], ranks: int | None
+) -> dict[Metric, float]:
+    """Return the metrics of a log by their definitions; step metrics cover `counted`, and rates not `torn`."""
     values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
-    values |= speed(counted, ranks, batch_of(run))
+    values |= speed([step for step in counted if step not in torn], ranks, batch_of(run))
     times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
     if times_s:
         percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))

@@ -17,7 +17,7 @@ from analysis.failures.runs import Failure
 from analysis.formatting import listed, per_second, plural, shown
 from analysis.logs.facts import SWITCHES
 from analysis.parsers import log_metrics as a
-from analysis.report.sections.step_variation import steps_are_slow, steps_drift
+from analysis.report.sections.step_variation import steps_are_slow, steps_drift, steps_far_out, summary_differs
 from analysis.report.sections.stragglers import ranks_straggle
 from analysis.run import FACTS_FILE, RunResult
 from analysis.scaling.groups import Group
@@ -51,7 +51,11 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + above_the_peak(used)
         + [text for rule in rules for text in rule(own)]
         + [text for rule in of_logs for text in rule(logs)]
-        + [text for rule in (steps_are_slow, steps_drift, ranks_straggle) for text in rule(used)]
+        + [
+            text
+            for rule in (steps_far_out, summary_differs, steps_are_slow, steps_drift, ranks_straggle)
+            for text in rule(used)
+        ]
     )
 
 

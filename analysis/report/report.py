@@ -28,7 +28,7 @@ from analysis.failures.runs import failures
 from analysis.formatting import ABSENT, listed, one_line, plural, unbroken
 from analysis.formatting import markdown_cell as escaped
 from analysis.load.discover import Found, read
-from analysis.logs.steps import WARM_UP_RULE
+from analysis.logs.steps import STEADY_RULE, WARM_UP_RULE
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.export.formats import chosen_formats, exported, exports_in
@@ -369,7 +369,7 @@ def page(content: Report) -> str:
         most_rows=MOST_ROWS,
         rows_left_out=rows_left_out,
         unmeasured=listed([str(count) for count in unmeasured], MOST_LISTED),
-        warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
+        warm_up_rule=f"{WARM_UP_RULE} {STEADY_RULE}" if len(own) < len(content.used) else None,
         plots=plots,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
         script_sources=Markup(script_sources(scripts)),  # noqa: S704 (digests)
