@@ -62,6 +62,8 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
     reporting = {job_name(file.path) for file in files if has_measurements(file)}
     runs = []
     for file in files:
+        if file.quoted:
+            continue
         attempts = attempts_of(file)
         died = died_first(file) and job_name(file.path) not in reporting
         if attempts or died or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
@@ -84,8 +86,8 @@ def died_first(file: LogFile) -> bool:
 
 
 def has_measurements(file: LogFile) -> bool:
-    """Return True if a file contains more than events, such as the start of its program."""
-    return any(kind is not Kind.event for _, kind in file.records)
+    """Return True if a file has a place in the report for what it contains: as a training, or in a table."""
+    return any(kind is Kind.step for _, kind in file.records) or bool(file.measurements)
 
 
 def is_description(file: LogFile) -> bool:

@@ -31,8 +31,8 @@ WARM_UP_RULE = (
 MOST_FAR_OUT_SHARE = 0.02
 STEADY_RULE = (
     "Rates are work divided by time over the steady steps. In logs of other programs, slow steps (slow_steps below) "
-    f"are left out of the rate and named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the steady "
-    "steps: the last iteration of a job that was ending is no part of its speed. More of them are part of it."
+    f"are left out of the rate and named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the "
+    "steady steps: the last iteration of a job that was ending is no part of its speed. More of them are part of it."
 )
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, m.TOKENS_PER_S_PER_RANK, a.SAMPLES_PER_S_TIMED)
 Place = tuple[float, ...]

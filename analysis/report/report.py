@@ -27,6 +27,7 @@ from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import failures
 from analysis.formatting import ABSENT, listed, one_line, plural, unbroken
 from analysis.formatting import markdown_cell as escaped
+from analysis.load.account import FileUse, only_listed, summary
 from analysis.load.discover import Found, read
 from analysis.logs.steps import STEADY_RULE, WARM_UP_RULE
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
@@ -83,6 +84,10 @@ class Report:
     """Measurements in logs without training: collectives, storage, serving."""
     unknown: Sequence[str]
     """Files of unknown format."""
+    account: str
+    """The number of files given, by their use."""
+    listed: Sequence[FileUse]
+    """Files of known format that are neither a run nor a measurement nor a description."""
     foreign_metrics: Sequence[Metric]
     """Metrics of these logs that are not in the registry."""
     facts: Sequence[tuple[str, Sequence[str]]]
@@ -175,6 +180,8 @@ def build(found: Found) -> Report:
         ],
         measurements=measurements,
         unknown=found.unknown,
+        account=summary(found.uses),
+        listed=only_listed(found.uses),
         foreign_metrics=foreign_metrics(found),
         facts=facts(used or runs),
     )
@@ -333,6 +340,8 @@ def markdown(content: Report) -> str:
         rest = f"\nand {len(content.unknown) - MOST_LISTED:,} more\n" if len(content.unknown) > MOST_LISTED else ""
         names = "".join(f"- {escaped(path)}\n" for path in content.unknown[:MOST_LISTED])
         parts.append(f"\n## Files of unknown format: {len(content.unknown):,}\n\n{names}{rest}")
+    parts.append(f"\n## Files given\n\n{content.account}\n")
+    parts += [f"- {escaped(each.name)}: {each.reason}\n" for each in content.listed]
     return "".join(parts)
 
 
