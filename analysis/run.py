@@ -55,6 +55,12 @@ class RunResult:
     """The communication of a rank in one step, from the latest attempt that recorded it; None if none did."""
     stragglers: Sequence[Straggler] | None = None
     """Ranks and nodes that the others waited for, worst first; None if not recorded."""
+    far_out_s: Mapping[int, float] = field(default_factory=dict)
+    """Time of the steady steps that are not in its rate, by step."""
+    far_out_share: float = 0.0
+    """The share by which its rate would be lower with them."""
+    derived: str | None = None
+    """How its throughput was derived, where the program does not report it."""
     log: LogFile | None = None
     """The log of another program that the run was read from; None for a run directory of ours."""
 

@@ -19,8 +19,9 @@ from scipy.stats import binomtest
 from analysis.compare.core import Ratio, clauses, matched, unequal_keys
 from analysis.compare.loss import losses_agree
 from analysis.formatting import listed
+from analysis.identity import batch, compared
 from analysis.run import RunResult
-from analysis.scaling.groups import Group, Point, compared, differing_keys
+from analysis.scaling.groups import Group, Point, differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.metrics import Metric
 
@@ -48,7 +49,12 @@ class Side:
         """The compared settings, and the place where it ran."""
         run = self.point.runs[0]
         placed = {key: run.setting(key) for key in ("nodes", "ranks_per_node")}
-        return compared(run) | placed | {"ranks": self.point.ranks, "rate": self.rate.name}
+        return (
+            compared(run)
+            | placed
+            | (batch(run) if run.log else {})
+            | {"ranks": self.point.ranks, "rate": self.rate.name}
+        )
 
     @property
     def described(self) -> str:

@@ -126,6 +126,10 @@ def job_of(log: Path, known: Collection[str]) -> str | None:
     """
     named = {each for found in LOG_NAME.finditer(log.name) for each in found.groups() if each in known}
     if not named:
-        lines = OWN_ID.lines(blocks(log))
-        named = {found[1] for line in lines for found in LOG_ID.finditer(line.text) if found[1] in known}
+        named = job_ids(log) & set(known)
     return named.pop() if len(named) == 1 else None
+
+
+def job_ids(log: Path) -> set[str]:
+    """Return the ids of Slurm jobs in Slurm's own lines of a log. Raises OSError where it cannot be read."""
+    return {found[1] for line in OWN_ID.lines(blocks(log)) for found in LOG_ID.finditer(line.text)}

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from analysis.failures.sacct import accounted
+from analysis.load.account import FileUse, Use, use_of
 from analysis.load.read import Task, read_all
 from analysis.load.run_files import FILES
 from analysis.logs.facts import read_facts
 from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.runs import log_runs, name_below
-from analysis.logs.streams import with_errors
+from analysis.logs.streams import job_name, with_errors
 from analysis.metrics.cost import cost_values
 from analysis.metrics.mfu import utilization
 from analysis.parsers import genai_perf, sacct
@@ -44,6 +45,8 @@ class Found:
     """Every file of a known format, with those of trainings."""
     unknown: Sequence[str]
     """Files of no known format, by their paths below those given."""
+    uses: Sequence[FileUse]
+    """The use of each run directory and file that was given."""
 
 
 def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
@@ -92,7 +95,14 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
         for path, log in logs.items()
         if not log.recognized
     ]
-    return Found(with_derived([*without_copies(own), *trainings]), recognized, unknown)
+    ran = {run.path for run in trainings}
+    jobs = {job_name(path) for path in ran}
+    uses = [
+        *(FileUse(run.name, Use.run) for run in own),
+        *(FileUse(name_below(files[path], path), Use.description) for path in sorted(files) if path.name == FACTS_FILE),
+        *(use_of(log, name_below(files[path], path), ran, jobs) for path, log in logs.items()),
+    ]
+    return Found(with_derived([*without_copies(own), *trainings]), recognized, unknown, uses)
 
 
 def below(root: Path, path: Path) -> Path:

@@ -11,16 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.failures.verdict import Verdict, verdict_on
+from analysis.logs.quotes import quotes
 from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import blocks
 from jobs.failures import FailureCause
-from jobs.metrics import Metric
+from jobs.metrics import Better, Metric
 
 # Bytes that do not occur in text. Excluded are colours, bells and the zeros that a full disk or a crash leaves.
 CONTROL = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 LOOKED_AT_BYTES = 1 << 16
 MOST_CONTROL_SHARE = 0.02
+# Formats whose summaries are those of a training.
+OF_TRAINING = {"MLPerf MLLOG", "MLPerf system description"}
+# A text that quotes a log quotes no more steps of it.
+MOST_QUOTED_STEPS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +40,11 @@ class LogFile:
     """The first value of each text in any format."""
     records: Mapping[tuple[str, Kind], Sequence[Record]] = field(default_factory=dict)
     """By format and kind, in the order of the file; without settings."""
+    last_step_line: int = 0
+    """The last line of a training step; 0 without one."""
     verdict: Verdict | None = None
+    quoted: bool = False
+    """A script or a note with lines of a log: never a run."""
     facts: Mapping[Metric, float] = field(default_factory=dict)
     """Numbers from a facts.yaml, which override `settings`."""
     note: str | None = None
@@ -48,14 +57,30 @@ class LogFile:
         """Return True if it contains any known format, or a line that identifies why a run ended."""
         return bool(self.formats) or (self.verdict is not None and self.verdict.cause is not FailureCause.unknown)
 
+    @property
+    def measurements(self) -> dict[str, list[Record]]:
+        """Return its measurements that are no training, by format."""
+        found: dict[str, list[Record]] = {}
+        for (form, kind), records in self.records.items():
+            training = (form, Kind.step) in self.records or form in OF_TRAINING
+            if kind in {Kind.measurement, Kind.summary, Kind.job} and not training:
+                found.setdefault(form, []).extend(record for record in records if record.values)
+        return {form: rows for form, rows in found.items() if rows}
+
     def of(self, kind: Kind) -> Iterator[Record]:
         """Yield the records of one kind, of all formats."""
         return (record for (_, each), records in self.records.items() if each is kind for record in records)
 
     def latest(self, metric: Metric) -> float | None:
-        """Return the last value of a metric in summaries; None if there is none."""
-        values = [record.values[metric] for record in self.of(Kind.summary) if metric in record.values]
-        return values[-1] if values else None
+        """Return the last value of a metric in summaries, of several nodes that print it at the end the worst.
+
+        None if there is none.
+        """
+        found = [record for record in self.of(Kind.summary) if metric in record.values]
+        at_end = [record for record in found if record.line > self.last_step_line > 0] or found[-1:]
+        values = [record.values[metric] for record in at_end]
+        worst = {Better.low: max, Better.high: min}.get(metric.better)
+        return None if not values else worst(values) if worst else values[-1]
 
 
 def read_log_file(path: Path) -> LogFile:
@@ -78,7 +103,12 @@ def read_log_file(path: Path) -> LogFile:
         if matched:
             formats.append(form.name)
     last = max((steps[-1].line for (_, kind), steps in records.items() if kind is Kind.step), default=0)
-    return LogFile(path, tuple(formats), settings, texts, records, verdict_on(path, last_progress=last))
+    verdict = verdict_on(path, last_progress=last)
+    numbers = [step.line for (_, kind), steps in records.items() if kind is Kind.step for step in steps]
+    quoted = len(numbers) <= MOST_QUOTED_STEPS and quotes(path, numbers or [verdict.line or 0])
+    if quoted:
+        verdict = Verdict(FailureCause.unknown)
+    return LogFile(path, tuple(formats), settings, texts, records, last, verdict, quoted)
 
 
 def is_binary(path: Path) -> bool:

@@ -50,6 +50,14 @@ def model_of(settings: Mapping[Metric, float], texts: Mapping[Text, str]) -> dic
     return found
 
 
+def shape_name(model: Mapping[str, Any]) -> str | None:
+    """Return the dimensions of a model as its name; None if too few are known to identify it."""
+    if not model.keys() >= {"layers", "hidden_size"}:
+        return None
+    experts = f", {model['experts']} experts" if "experts" in model else ""
+    return f"{model['layers']} layers of {model['hidden_size']:,}{experts}"
+
+
 def plain_experts(model: Mapping[str, Any]) -> str | None:
     """Return a label for experts that are not gated, which jobs.plan cannot count; None for others."""
     return "experts of two matrices" if "experts" in model and model.get("mlp") == Mlp.GptNeoxMLP.name else None

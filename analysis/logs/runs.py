@@ -7,7 +7,6 @@ death; analysis.benchmarks covers all other logs.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections import defaultdict
@@ -18,13 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from analysis.formatting import plural
 from analysis.logs.attempts import cause_words, without_attempts
+from analysis.logs.blocks import DERIVED, evaluating, throughput_of_blocks
 from analysis.logs.energy import energy_of_log
 from analysis.logs.facts import Facts
 from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
-from analysis.logs.model import model_of, parameters_of
-from analysis.logs.steps import LogRun, LogStep, attempts_of, steady
+from analysis.logs.identity import without_copies
+from analysis.logs.model import model_of, parameters_of, shape_name
+from analysis.logs.steps import LogRun, LogStep, attempts_of, far_out, steady
 from analysis.logs.streams import job_name
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
@@ -46,11 +48,6 @@ SUMMED_UP = (
 ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} beside it"
 # MLPerf's word for a run that reached its target.
 SUCCESS = "success"
-# Relative difference of step times below which two logs with the same losses contain the same steps.
-SAME_TIME_TOLERANCE = 0.01
-# A log may print a loss with four digits, and a file beside it with all.
-SAME_LOSS_TOLERANCE = 4e-4
-FEWEST_LOSSES_OF_A_COPY = 3
 DIED_FIRST = "it ended before it reported any step"
 
 
@@ -61,14 +58,17 @@ def log_runs(files: Iterable[LogFile], root: Path, facts: Mapping[Path, Facts]) 
     """
     files = list(files)
     beside = [file for file in files if is_description(file)]
+    systems = systems_in_folders(files)
     reporting = {job_name(file.path) for file in files if has_measurements(file)}
     runs = []
     for file in files:
+        if file.quoted:
+            continue
         attempts = attempts_of(file)
         died = died_first(file) and job_name(file.path) not in reporting
         if attempts or died or file.latest(a.TIME_TO_TRAIN) is not None or file.latest(a.TRAINING_TIME) is not None:
             settings, texts = dict(file.settings), dict(file.texts)
-            for other in descriptions_of(file.path, beside):
+            for other in descriptions_of(file, beside, shared=len(systems.get(file.path.parent, ())) > 1):
                 settings = {**other.settings, **settings}
                 texts = {**other.texts, **texts}
             numbers: dict[Metric, float] = {}
@@ -86,8 +86,8 @@ def died_first(file: LogFile) -> bool:
 
 
 def has_measurements(file: LogFile) -> bool:
-    """Return True if a file contains more than events, such as the start of its program."""
-    return any(kind is not Kind.event for _, kind in file.records)
+    """Return True if a file has a place in the report for what it contains: as a training, or in a table."""
+    return any(kind is Kind.step for _, kind in file.records) or bool(file.measurements)
 
 
 def is_description(file: LogFile) -> bool:
@@ -95,25 +95,40 @@ def is_description(file: LogFile) -> bool:
     return bool(file.settings or file.texts) and not file.records
 
 
-def descriptions_of(log: Path, files: Sequence[LogFile]) -> list[LogFile]:
+def systems_in_folders(files: Iterable[LogFile]) -> dict[Path, set[str]]:
+    """Return the names of the systems whose results are in each folder."""
+    found: dict[Path, set[str]] = defaultdict(set)
+    for file in files:
+        if file.records and Text.system in file.texts:
+            found[file.path.parent].add(file.texts[Text.system])
+    return found
+
+
+def descriptions_of(log: LogFile, files: Sequence[LogFile], *, shared: bool) -> list[LogFile]:
     """Return the files that describe a log: those beside it and, unless they state its nodes, its system description.
 
-    MLPerf results are in results/SYSTEM/BENCHMARK/, the descriptions in systems/SYSTEM.json.
+    MLPerf results are in results/SYSTEM/BENCHMARK/, the descriptions in systems/SYSTEM.json. Beside the results of
+    several systems (`shared`), a description counts only for that which it names.
     """
-    beside = [file for file in files if file.path.parent == log.parent]
+    beside = [file for file in files if file.path.parent == log.path.parent]
+    if shared:
+        beside = [file for file in beside if file.texts.get(Text.system) == log.texts.get(Text.system)]
     if any(a.NODES in file.settings for file in beside):
         return beside
     systems = [file for file in files if mlperf_system.FORMAT.name in file.formats]
-    named = [file for file in systems if file.path.stem in {parent.name for parent in log.parents}]
-    nearest = max(named, key=lambda file: len(os.path.commonpath([file.path, log])), default=None)
+    named = [file for file in systems if file.path.stem in {parent.name for parent in log.path.parents}]
+    nearest = max(named, key=lambda file: len(os.path.commonpath([file.path, log.path])), default=None)
     return [*beside, nearest] if nearest else beside
 
 
 def result(run: LogRun, root: Path) -> RunResult:
     """Return a log as a run, with a reason if it is not used."""
-    settings = configuration(run)
+    settings = configuration(run, root)
     counted = steady(run.steps)
-    values = measured(run, counted, settings["ranks"])
+    torn = far_out(counted)
+    values = measured(run, counted, torn, settings["ranks"])
+    derived = {} if rates_of(values) else throughput_of_blocks(run.file)
+    values |= derived
     state, reason = standing(run, values)
     slow = stragglers_of_log(run.file.of(Kind.sample), run.settings, values.get(m.STEP_TIME_MEDIAN))
     return RunResult(
@@ -124,21 +139,34 @@ def result(run: LogRun, root: Path) -> RunResult:
         state=state,
         reason=reason,
         values=values | straggler_share(slow),
-        losses=by_step(run.steps, m.LOSS),
+        losses=by_step(run.steps, m.LOSS, run.steps),
         steady_steps=len(counted),
-        step_times_s=by_step(counted, m.STEP_TIME),
+        step_times_s=by_step(run.steps, m.STEP_TIME, counted),
         stragglers=slow,
+        far_out_s=by_step(run.steps, m.STEP_TIME, torn),
+        far_out_share=share_of(torn, counted),
         log=run.file,
+        derived=DERIVED if derived else None,
     )
 
 
-def by_step(steps: Sequence[LogStep], metric: Metric) -> dict[int, float]:
-    """Return a metric by step, of the steps that have it; unnumbered steps are counted from 1."""
+def by_step(steps: Sequence[LogStep], metric: Metric, chosen: Sequence[LogStep]) -> dict[int, float]:
+    """Return a metric of the chosen steps by number, of those that have it; unnumbered steps are counted from 1."""
+    wanted = {id(step) for step in chosen}
     return {
         int(step.values.get(m.STEP, index)): step.values[metric]
         for index, step in enumerate(steps, start=1)
-        if metric in step.values
+        if metric in step.values and id(step) in wanted
     }
+
+
+def share_of(torn: Sequence[LogStep], counted: Sequence[LogStep]) -> float:
+    """Return by which share the rate would be lower with the steps that are left out of it."""
+    kept_s = sum(step.time_s or 0.0 for step in counted if step not in torn)
+    if not (torn and kept_s):
+        return 0.0
+    mean_s = kept_s / (len(counted) - len(torn))
+    return 1 - mean_s * len(counted) / (kept_s + sum(step.time_s or 0.0 for step in torn))
 
 
 def name_below(root: Path, path: Path) -> str:
@@ -149,7 +177,7 @@ def name_below(root: Path, path: Path) -> str:
 # --- configuration ---------------------------------------------------------------------------------------------
 
 
-def configuration(run: LogRun) -> dict[str, Any]:
+def configuration(run: LogRun, root: Path) -> dict[str, Any]:
     """Return the settings under the keys of our own configurations; unknown ones are None."""
     texts, ranks = run.texts, count(run, a.RANKS) or count(run, a.COMMUNICATOR_RANKS)
     nodes = count(run, a.NODES) or count(run, a.COMMUNICATOR_NODES)
@@ -163,28 +191,36 @@ def configuration(run: LogRun) -> dict[str, Any]:
     if per_node and ranks and not nodes and ranks % per_node == 0:
         nodes = ranks // per_node
     sizes = {name: count(run, metric) for name, metric in LAYOUT.items()}
+    model = model_of(run.settings, texts)
     return {
         "nodes": nodes,
         "ranks_per_node": per_node,
         "ranks": ranks or (nodes * per_node if nodes and per_node else None),
-        # Logs without a model name must not be grouped together, so name the model after the file.
-        "model": {
-            "name": texts.get(Text.benchmark) or texts.get(Text.model) or f"model of {run.file.path.name}",
-            **model_of(run.settings, texts),
-        },
+        "model": {"name": model_name(run, model, root), **model},
         "engine": {"kind": texts.get(Text.software) or " and ".join(training_formats(run.file))},
         "parallelism": {"name": " ".join(f"{name}{size}" for name, size in sizes.items() if size) or None},
-        "system": {"organization": texts.get(Text.organization), "ranks_per_node": per_node},
+        "system": {
+            "name": texts.get(Text.system),
+            "organization": texts.get(Text.organization),
+            "ranks_per_node": per_node,
+        },
         "scaling": {"mode": None},
         "job": {
             "sequence_length": count(run, a.SEQUENCE_LENGTH),
             "full_samples": run.settings.get(a.FULL_SAMPLES) == 1,
+            "micro_batch_size": count(run, a.MICRO_BATCH_SIZE),
             "precision": texts.get(Text.precision),
             "seed": count(run, a.SEED),
             "lora": {"rank": rank} if (rank := count(run, a.LORA_RANK)) else None,
         },
         "repeat": None,
     }
+
+
+def model_name(run: LogRun, model: Mapping[str, Any], root: Path) -> str:
+    """Return the name of the model, else its shape, else that of this log alone: what is not known is not pooled."""
+    named = run.texts.get(Text.benchmark) or run.texts.get(Text.model) or shape_name(model)
+    return named or f"model of {name_below(root, run.file.path)}"
 
 
 LAYOUT = {
@@ -228,10 +264,12 @@ def count(run: LogRun, metric: Metric) -> int | None:
 # --- measurements ----------------------------------------------------------------------------------------------
 
 
-def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict[Metric, float]:
-    """Return the metrics of a log by their definitions; step metrics cover the `counted` steps."""
+def measured(
+    run: LogRun, counted: Sequence[LogStep], torn: Sequence[LogStep], ranks: int | None
+) -> dict[Metric, float]:
+    """Return the metrics of a log by their definitions; step metrics cover `counted`, and rates not `torn`."""
     values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
-    values |= speed(counted, ranks, batch_of(run))
+    values |= speed([step for step in counted if step not in torn], ranks, batch_of(run))
     times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
     if times_s:
         percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
@@ -251,20 +289,6 @@ def measured(run: LogRun, counted: Sequence[LogStep], ranks: int | None) -> dict
     if a.CONVERGENCE_FACTOR in run.settings:
         values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
     return values | evaluating(run.file)
-
-
-def evaluating(file: LogFile) -> dict[Metric, float]:
-    """Return the total time of the evaluations in an MLPerf log; overlapping reports of ranks count once."""
-    began: float | None = None
-    spent_s: list[float] = []
-    for record in file.of(Kind.event):
-        time_s, event = record.values.get(a.UNIX_TIME), record.texts.get(Text.event)
-        if event == "eval_start" and began is None:
-            began = time_s
-        elif event == "eval_stop" and began is not None and time_s is not None:
-            spent_s.append(time_s - began)
-            began = None
-    return {a.EVALUATION_TOTAL_TIME: sum(spent_s)} if spent_s else {}
 
 
 def batch_of(run: LogRun) -> float | None:
@@ -299,6 +323,11 @@ def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) ->
     return values
 
 
+def rates_of(values: Mapping[Metric, float]) -> bool:
+    """Return True if there is a throughput of all ranks together."""
+    return not {m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S}.isdisjoint(values)
+
+
 def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | None]:
     """Return the state of the run, and the reason if it is not used."""
     stops = [record.texts[Text.state] for record in run.file.of(Kind.summary) if Text.state in record.texts]
@@ -310,68 +339,23 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
     state = "as far as logged" if verdict is None or verdict.cause is FailureCause.unknown else verdict.cause.word
     if stops:
         state = "succeeded"
-    if {m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S} & values.keys():
+    if rates_of(values) or a.TIME_TO_TRAIN in values:
+        # A score stands without a throughput.
         return state.replace("_", " "), None
     if values.keys() & {m.TOKENS_PER_S_PER_RANK, a.SAMPLES_PER_S_PER_RANK}:
         return "unmeasured", f"it reports the throughput per rank, but not the number of ranks: {ADD_RANKS}"
     if any(a.MICRO_BATCH_TIME in step.values for step in run.steps):
         return "unmeasured", "it reports the times of micro-batches, not of whole steps"
-    timed = any(step.time_s is not None for step in run.steps)
-    return "unmeasured", "no step after the warm-up" if timed else "it reports neither step time nor throughput"
+    return "unmeasured", unmeasured(run)
 
 
-# --- copies and other ranks' logs of one run ---------------------------------------------------------------------
-
-
-def without_copies(runs: Sequence[tuple[LogRun, RunResult]]) -> list[tuple[LogRun, RunResult]]:
-    """Return the runs, where a file with the steps of an earlier one is not used.
-
-    Such a file is a copy, the log of another rank, or has other precision.
-    """
-    originals: dict[object, list[tuple[LogRun, RunResult]]] = defaultdict(list)
-    kept: list[tuple[LogRun, RunResult]] = []
-    for run, found in runs:
-        buckets = buckets_of(run, found)
-        likely = [original for bucket in buckets for original in originals[bucket]]
-        original = next(
-            (other for before, other in likely if same_run(before, run) and same_losses(other, found)), None
-        )
-        if original is None:
-            for bucket in buckets:
-                originals[bucket].append((run, found))
-            kept.append((run, found))
-        else:
-            reason = f"the same steps as {original.name}: another rank's log of that run, or a copy"
-            kept.append((run, replace(found, state="copy", reason=reason)))
-    return kept
-
-
-def buckets_of(run: LogRun, found: RunResult) -> list[object]:
-    """Return hash buckets for duplicate detection: runs with equal losses share at least one bucket."""
-    losses = found.losses.values()
-    if len(losses) < FEWEST_LOSSES_OF_A_COPY:
-        return []
-    # Sums of equal losses have overlapping intervals of +-SAME_LOSS_TOLERANCE. Each interval spans at most two numbers
-    # of three digits, those of its ends, so the two intervals share one.
-    ends = (math.fsum(losses) * (1 + apart) for apart in (-SAME_LOSS_TOLERANCE, SAME_LOSS_TOLERANCE))
-    # Not a set, whose order differs between processes.
-    return list(dict.fromkeys((run.file.formats, len(losses), f"{end:.3g}") for end in ends))
-
-
-def same_losses(one: RunResult, other: RunResult) -> bool:
-    """Return True if all losses are equal to the digits that logs print."""
-    pairs = zip(one.losses.values(), other.losses.values(), strict=True)
-    return all(math.isclose(first, second, rel_tol=SAME_LOSS_TOLERANCE) for first, second in pairs)
-
-
-def same_run(one: LogRun, other: LogRun) -> bool:
-    """Return True if shared settings are equal and step times match (true of copies, not of repeats)."""
-    timed = False
-    for some, others in zip(one.steps, other.steps, strict=False):
-        a_s, b_s = some.time_s, others.time_s
-        if a_s is None or b_s is None:
-            continue
-        if abs(a_s - b_s) >= SAME_TIME_TOLERANCE * max(a_s, b_s):
-            return False
-        timed = True
-    return timed and all(one.settings[each] == other.settings[each] for each in one.settings.keys() & other.settings)
+def unmeasured(run: LogRun) -> str:
+    """Return why no throughput follows from the steps of a log."""
+    timed = sum(step.time_s is not None for step in run.steps)
+    if not timed:
+        return "it reports neither step time nor throughput"
+    if counted := len(steady(run.steps)):
+        return f"its {plural(counted, 'step')} after the warm-up have no time or throughput of whole steps"
+    lines, attempts = sum(1 for _ in run.file.of(Kind.step)), len({step.attempt for step in run.steps})
+    printed = f"{plural(lines, 'line')} of steps, which are {plural(timed, 'timed step')}"
+    return f"it has {printed} in {plural(attempts, 'attempt')}: all of them are warm-up"

@@ -35,9 +35,8 @@ NAMES = {
     "submission_org": Text.organization,
     "submission_platform": Text.system,
 }
-EVENTS = {
-    f"{what}_{end}" for what in ("init", "run", "epoch", "eval", "power_measurement") for end in ("start", "stop")
-}
+TIMED = ("init", "run", "epoch", "block", "eval", "power_measurement")
+EVENTS = {f"{what}_{end}" for what in TIMED for end in ("start", "stop")}
 # Nodes: a reading about every second; switches: mostly one estimate for all.
 POWERS = {"power_reading", "interconnect_power_est"}
 # The first time of these counts.

@@ -6,7 +6,7 @@ never silently dropped.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from analysis.logs.facts import SWITCHES
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
 from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared_nodes
-from analysis.report.sections.step_variation import steps_are_slow, steps_drift
+from analysis.report.sections.step_variation import steps_are_slow, steps_drift, steps_far_out, summary_differs
 from analysis.report.sections.stragglers import ranks_straggle
 from analysis.run import FACTS_FILE, RunResult
 from analysis.scaling.groups import Group
@@ -38,7 +38,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
     rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
-    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts)
+    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts, derived)
     return (
         work_differs(groups)
         + beyond_ideal(groups, beside)
@@ -50,7 +50,11 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + above_the_peak(used)
         + [text for rule in rules for text in rule(own)]
         + [text for rule in of_logs for text in rule(logs)]
-        + [text for rule in (steps_are_slow, steps_drift, ranks_straggle) for text in rule(used)]
+        + [
+            text
+            for rule in (steps_far_out, summary_differs, steps_are_slow, steps_drift, ranks_straggle)
+            for text in rule(used)
+        ]
     )
 
 
@@ -162,6 +166,19 @@ def several_attempts(runs: list[RunResult]) -> list[str]:
     """Report trainings of several attempts, and files that may belong to one."""
     sentences = [run.log.note for run in runs if run.log and run.log.note]
     return first_of(sentences, "Further logs of several attempts")
+
+
+def derived(runs: list[RunResult]) -> list[str]:
+    """Report throughputs that the program did not report."""
+    how: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        if run.derived:
+            how[run.derived].append(run.name)
+    return [
+        f"The throughput of {plural(len(names), 'run')} ({listed(names, MOST_HOSTS)}) is {text}: the program does not "
+        "report it."
+        for text, names in how.items()
+    ]
 
 
 def facts_contradicted(runs: list[RunResult]) -> list[str]:

@@ -60,7 +60,7 @@ def compared_report(a: Found, b: Found) -> tuple[Report, list[str]]:
     comparison = compare_groups(*(scaling_groups(side, doubts) for side in sides))
     # With equal settings, runs of A and B would be repeats of one point: different code alone does not separate them.
     separated = [replace(run, config={**run.config, "side": "A" if run.path in of_a else "B"}) for run in runs]
-    content = build(Found(separated, [*a.logs, *b.logs], [*a.unknown, *b.unknown]))
+    content = build(Found(separated, [*a.logs, *b.logs], [*a.unknown, *b.unknown], [*a.uses, *b.uses]))
     text = sentences(comparison)
     report = replace(
         content,

@@ -10,29 +10,56 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from analysis.formatting import per_second, plural, shown
+from analysis.formatting import listed, per_second, plural, shown, significant
 from analysis.intervals import Spread
 from analysis.metrics.shared_nodes import side_by_side
+from analysis.parsers import log_metrics as a
 from analysis.report.doubts import short_doubt
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, Point, by_task
+from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m
+
+MOST_SCORES = 8
 
 
 def headlines(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
     """Return one sentence for each task of the report, or one with the reason that there is none."""
+    scored = scores(runs)
     if not groups:
-        return [no_headline(runs)]
+        return scored or [no_headline(runs)]
     tasks, beside = by_task(groups).values(), side_by_side(runs)
-    return [headline(members, prefix(members, name_task=len(tasks) > 1), beside) for members in tasks]
+    return scored + [headline(members, prefix(members, name_task=len(tasks) > 1), beside) for members in tasks]
+
+
+def scores(runs: Collection[RunResult]) -> list[str]:
+    """Return a sentence for each line of MLPerf systems with a score."""
+    sentences = []
+    for line in systems_of(runs):
+        scored = [(system, system.score_s / 60) for system in line if system.score_s is not None]
+        if not scored:
+            continue
+        at = [
+            f"score {significant(minutes, a.TIME_TO_TRAIN.digits)} min"
+            + (f" on {plural(system.ranks, 'rank')}" if system.ranks else "")
+            + f" ({plural(len(system.reached), 'result')})"
+            for system, minutes in scored
+        ]
+        sentences.append(f"{scored[0][0].described}: {listed(at, MOST_SCORES)}.")
+    return sentences
 
 
 def no_headline(runs: Collection[RunResult]) -> str:
     """Return the reason that there is no result."""
     if not runs:
         return "No scaling result: there is no training run. Other measurements are below."
-    if any(run.used for run in runs):
-        return "No scaling result: no log contains the number of ranks; see the warnings for what to add."
+    used = [run for run in runs if run.used]
+    without = [run for run in used if run.ranks is None]
+    if without:
+        which = "no log contains" if len(without) == len(used) else f"{len(without)} of {len(used)} logs do not contain"
+        return f"No scaling result: {which} the number of ranks; see the warnings for what to add."
+    if used:
+        return f"No scaling result: {plural(len(used), 'run')} without a throughput; their times to train are below."
     if len(runs) > 1:
         return f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
     return "No result: the run cannot be used; the reason is below."
@@ -74,7 +101,7 @@ def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResul
         why = (
             "the losses that a reference needs are not believed"
             if any(each.reference for each in groups)
-            else "no line has points of different rank counts"
+            else "none of its lines has points of different rank counts"
         )
         return (
             f"{start}{group.described} reaches {rate} on {point.place} ({spread}), the fastest of "

@@ -27,8 +27,9 @@ from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import failures
 from analysis.formatting import ABSENT, listed, one_line, plural, unbroken
 from analysis.formatting import markdown_cell as escaped
+from analysis.load.account import FileUse, only_listed, summary
 from analysis.load.discover import Found, read
-from analysis.logs.steps import WARM_UP_RULE
+from analysis.logs.steps import STEADY_RULE, WARM_UP_RULE
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.export.formats import chosen_formats, exported, exports_in
@@ -84,6 +85,10 @@ class Report:
     """Measurements in logs without training: collectives, storage, serving."""
     unknown: Sequence[str]
     """Files of unknown format."""
+    account: str
+    """The number of files given, by their use."""
+    listed: Sequence[FileUse]
+    """Files of known format that are neither a run nor a measurement nor a description."""
     foreign_metrics: Sequence[Metric]
     """Metrics of these logs that are not in the registry."""
     facts: Sequence[tuple[str, Sequence[str]]]
@@ -150,9 +155,10 @@ def build(found: Found) -> Report:
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
     used = [run for run in runs if run.used]
+    measurements = measurement_sections(found.logs)
     return Report(
         title=report_title(found),
-        lead=lead(used, len(runs)) if runs else f"{plural(len(found.logs), 'log')} without a training run.",
+        lead=lead(used, len(runs), len(found.logs), beside=bool(measurements)),
         headlines=[*campaign_answers(runs), *headlines(groups, runs)],
         bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),
@@ -175,8 +181,10 @@ def build(found: Found) -> Report:
             )
             if each
         ],
-        measurements=measurement_sections(found.logs),
+        measurements=measurements,
         unknown=found.unknown,
+        account=summary(found.uses),
+        listed=only_listed(found.uses),
         foreign_metrics=foreign_metrics(found),
         facts=facts(used or runs),
     )
@@ -199,10 +207,12 @@ def report_title(found: Found) -> str:
     return one_line(f"Report: {listed(sorted({log.path.parent.name for log in found.logs}), most=3)}")
 
 
-def lead(used: Sequence[RunResult], count: int) -> str:
-    """Return the hardware, size, time and number of used runs of the report."""
+def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> str:
+    """Return the hardware, size, time and number of used runs of the report; `beside` them are other measurements."""
+    if not count:
+        return f"{plural(logs, 'log')} without a training run."
     if not used:
-        return f"Nothing measured: 0 of {plural(count, 'run')} can be used."
+        return f"{'No training' if beside else 'Nothing'} measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
     ranks = sorted({run.ranks for run in used if run.ranks})
     nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})
@@ -333,6 +343,8 @@ def markdown(content: Report) -> str:
         rest = f"\nand {len(content.unknown) - MOST_LISTED:,} more\n" if len(content.unknown) > MOST_LISTED else ""
         names = "".join(f"- {escaped(path)}\n" for path in content.unknown[:MOST_LISTED])
         parts.append(f"\n## Files of unknown format: {len(content.unknown):,}\n\n{names}{rest}")
+    parts.append(f"\n## Files given\n\n{content.account}\n")
+    parts += [f"- {escaped(each.name)}: {each.reason}\n" for each in content.listed]
     return "".join(parts)
 
 
@@ -369,7 +381,7 @@ def page(content: Report) -> str:
         most_rows=MOST_ROWS,
         rows_left_out=rows_left_out,
         unmeasured=listed([str(count) for count in unmeasured], MOST_LISTED),
-        warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
+        warm_up_rule=f"{WARM_UP_RULE} {STEADY_RULE}" if len(own) < len(content.used) else None,
         plots=plots,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
         script_sources=Markup(script_sources(scripts)),  # noqa: S704 (digests)

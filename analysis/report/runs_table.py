@@ -18,6 +18,7 @@ import pandas as pd
 
 from analysis.failures.runs import Failure
 from analysis.formatting import ABSENT, csv_cell, markdown_cell, shown, title
+from analysis.identity import compared as compared_settings
 from analysis.metrics.communication import axis_order, degrees
 from analysis.parsers import log_metrics as a
 from analysis.report.sections.checkpoints import failures, written
@@ -25,7 +26,6 @@ from analysis.report.sections.goodput import lost_words
 from analysis.run import RunResult
 from analysis.scaling.cost import relative_costs
 from analysis.scaling.groups import Group, Point
-from analysis.scaling.groups import compared as compared_settings
 from analysis.untrusted import lookup
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -17,34 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from analysis.formatting import plural
+from analysis.identity import lines_of, place
 from analysis.intervals import Spread
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
-from analysis.untrusted import canonical
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# Settings in which points of one line may differ: the axis itself, repeats, and how and where a run started. The global
-# batch of weak scaling is not among them because it is not a setting: it follows from the ranks.
-NOT_COMPARED = {
-    "nodes",
-    "ranks",
-    "job.seed",
-    "ranks_per_node",
-    "repeat",
-    "name",
-    "sweep",
-    "runs_dir",
-    "wall_time_min",
-    "data.cache_dir",
-    "gpu.compute_capability",
-    "cluster.service_units_per_node_hour",
-    "engine.hang_timeout_s",
-    "launcher.kind",
-    "launcher.max_running",
-    "launcher.pilot_nodes",
-    "launcher.pilot_wall_time_min",
-}
 # The setting of a section that stands for the others in it.
 NAMING = {"name", "mode", "kind"}
 STRONG, WEAK = "strong", "weak"
@@ -168,20 +147,30 @@ class Group:
 
 def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -> list[Group]:
     """Return the groups of the used runs, by label; `doubtful` are paths of runs whose loss is not believed."""
-    members: dict[bytes, list[RunResult]] = defaultdict(list)
-    used = [run for run in runs if run.used and run.ranks is not None]
-    for run in used:
-        members[canonical(compared(run))].append(run)
-    labels = distinct_labels([compared(group[0]) for group in members.values()])
-    groups = [one_group(label, group, doubtful) for label, group in zip(labels, members.values(), strict=True)]
+    measured = [run for run in runs if run.used and run.ranks is not None and rates(run)]
+    lines = [(settings, own) for settings, members in lines_of(measured) for own in by_rate(members)]
+    labels = distinct_labels([settings for settings, _ in lines])
+    groups = [one_group(label, members, doubtful) for label, (_, members) in zip(labels, lines, strict=True)]
     return sorted(groups, key=lambda group: group.label)
+
+
+def rates(run: RunResult) -> list[Metric]:
+    """Return the units in which a run has a speed, by preference."""
+    return [rate for rate in RATES if rate in run.values]
+
+
+def by_rate(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """Return the runs together if they have a unit of speed in common, else by the one that each prefers."""
+    if any(all(rate in run.values for run in runs) for rate in RATES):
+        return [list(runs)]
+    return [own for rate in RATES if (own := [run for run in runs if rates(run)[0] is rate])]
 
 
 def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> Group:
     """Return the group of these runs, with its points in order."""
     repeats: dict[tuple[int, int], list[RunResult]] = defaultdict(list)
     for run in runs:
-        repeats[run.ranks or 0, run.setting("nodes") or 0].append(run)
+        repeats[place(run)].append(run)
     rate = next(each for each in RATES if all(each in run.values for run in runs))
     points = []
     for (ranks, nodes), members in sorted(repeats.items(), key=lambda item: item[0]):
@@ -210,12 +199,6 @@ def mode_of(declared: str | None, points: Sequence[Point]) -> str:
     if len({size for _, size in known}) == 1:
         return STRONG
     return WEAK if len({Fraction(size, ranks) for ranks, size in known}) == 1 else CHANGING
-
-
-def compared(run: RunResult) -> dict[str, Any]:
-    """Return the settings that are equal within a group, by dotted keys, and the device that was found."""
-    settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
-    return settings | {"device": run.started.get("device_name")}
 
 
 def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analysis.identity import compared
 from analysis.metrics.communication import Collective, axis_order, degrees
-from analysis.scaling.groups import Group, Point, compared
+from analysis.scaling.groups import Group, Point
 from jobs import metrics as m
 
 

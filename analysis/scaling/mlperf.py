@@ -5,16 +5,15 @@ Time to train and throughput scale differently: a larger batch needs more sample
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.formatting import ABSENT, plural, shown
+from analysis.identity import batch, lines_of, system
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
-from analysis.scaling.groups import compared
 from jobs.metrics import Metric
 
 # With fewer results, nothing is left after the fastest and the slowest are dropped.
@@ -35,6 +34,27 @@ class System:
         return [run for run in self.results if run.used]
 
     @property
+    def platform(self) -> str | None:
+        """The submitter's name of the system; None if no result has it."""
+        return self.results[0].setting("system.name")
+
+    @property
+    def benchmark(self) -> str:
+        """The name of the benchmark."""
+        return str(self.results[0].setting("model.name"))
+
+    @property
+    def described(self) -> str:
+        """Benchmark, submitter and system: `bert, Nobody (box)`."""
+        named = f" ({self.platform})" if self.platform else ""
+        return f"{self.benchmark}, {self.results[0].setting('system.organization') or 'organization unknown'}{named}"
+
+    @property
+    def missed(self) -> Counter[str]:
+        """The number of results that do not count, by their state."""
+        return Counter(run.state for run in self.results if not run.used)
+
+    @property
     def ranks(self) -> int:
         """World size; 0 if unknown."""
         return self.results[0].ranks or 0
@@ -46,8 +66,8 @@ class System:
 
     @property
     def score_s(self) -> float | None:
-        """The score in seconds; None if too few results are left, or more than the dropped one were aborted."""
-        dropped_aborted = len(self.results) - len(self.reached)
+        """The score in seconds; None if too few results are left, or more than the dropped one do not count."""
+        dropped_aborted = self.missed.total()
         times_s = sorted(run.values[a.TIME_TO_TRAIN] for run in self.reached)
         if len(self.results) < FEWEST_RESULTS or dropped_aborted > 1:
             return None
@@ -61,12 +81,23 @@ class System:
 
 def systems_of(runs: Iterable[RunResult]) -> list[list[System]]:
     """Return the systems with times to train, in lines that differ in size alone; the smallest first."""
-    lines: dict[str, dict[tuple[int, int], list[RunResult]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        if a.TIME_TO_TRAIN in run.values and run.state != "copy":
-            line = json.dumps(compared(run), sort_keys=True, default=str)
-            lines[line][run.ranks or 0, run.plan.get("global_batch_size") or 0].append(run)
-    return [[System(sizes[size]) for size in sorted(sizes)] for sizes in lines.values()]
+    results = [run for run in runs if a.TIME_TO_TRAIN in run.values and run.state != "copy"]
+    lines = []
+    for _, members in lines_of(results):
+        systems: dict[tuple[int, int, str, float], list[RunResult]] = defaultdict(list)
+        for run in members:
+            systems[size_of(run)].append(run)
+        lines.append([System(systems[size]) for size in sorted(systems)])
+    return lines
+
+
+def size_of(run: RunResult) -> tuple[int, int, str, float]:
+    """Return what the results of one system have in common within a line, the smallest system first.
+
+    A convergence factor is that of one system and one batch.
+    """
+    size = batch(run)["global_batch_size"] or 0
+    return run.ranks or 0, size, str(system(run)["system.name"]), run.values.get(a.CONVERGENCE_FACTOR, 1.0)
 
 
 def scores_lag(runs: Iterable[RunResult]) -> list[str]:

@@ -16,6 +16,7 @@ ROOMS = (
     "parsers",
     "formatting",
     "run",
+    "identity",
     "failures",
     "metrics",
     "scaling",

@@ -235,14 +235,19 @@ def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[
 
 def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
     """Return the reason that a metric has no figure."""
-    if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups):
+    if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups if group.reference) and weak(groups):
         return "no speedup is given for weak scaling, where the work grows with the ranks; see efficiency."
     if metric in {m.SPEEDUP, m.EFFICIENCY}:
         return (
             f"no {metric.name}, because no line has points of different rank counts. "
             "Sweep over nodes or ranks_per_node to get one."
         )
-    return f"no run recorded {metric.name}."
+    return f"no run of these lines that counts recorded {metric.name}."
+
+
+def weak(groups: Sequence[Group]) -> bool:
+    """Return True if a line is of weak scaling."""
+    return any(group.mode == WEAK for group in groups)
 
 
 def n_of(groups: Sequence[Group]) -> str:

@@ -11,25 +11,21 @@ from collections.abc import Sequence
 
 from analysis.formatting import ABSENT, shown, title
 from analysis.logs.file import LogFile
-from analysis.parsers.base import Kind, Record, Text
+from analysis.parsers.base import Record, Text
 from analysis.report.figures.style import Section
 from jobs.metrics import Metric
 
 MOST_ROWS = 200
 # Texts that distinguish the measurements of one file.
 NAMING = (Text.benchmark, Text.variant, Text.device, Text.event, Text.job_id, Text.job_name, Text.state)
-# Formats with a section of their own.
-ELSEWHERE = {"MLPerf MLLOG", "MLPerf system description"}
 
 
 def measurement_sections(logs: Sequence[LogFile]) -> list[Section]:
     """Return a section for each format with measurements other than training steps."""
     found: dict[str, list[tuple[LogFile, Record]]] = defaultdict(list)
     for log in logs:
-        for (form, kind), records in log.records.items():
-            training = (form, Kind.step) in log.records or form in ELSEWHERE
-            if kind in {Kind.measurement, Kind.summary, Kind.job} and not training:
-                found[form] += [(log, record) for record in records if record.values]
+        for form, records in log.measurements.items():
+            found[form] += [(log, record) for record in records]
     return [section(form, rows) for form, rows in sorted(found.items()) if rows]
 
 

@@ -12,7 +12,7 @@ from analysis.run import RunResult
 from analysis.scaling.mlperf import System, evaluating, systems_of
 
 NOTE = (
-    "One row a system: all results of it that reached the target or were aborted. Score: the fastest and the slowest "
+    "One row a system: all results of it that reached the target or stopped before. Score: the fastest and the slowest "
     "result are dropped, an aborted one being the slowest; the mean of the others times the convergence factor of "
     "scaling.json, by default 1 (MLPerf training rules). Samples and evaluations: medians. Speedup: "
     "score of the first row of the same line divided by the row's, and below it that of the throughput."
@@ -45,7 +45,7 @@ def row(system: System, reference: System) -> list[str]:
     times = [run.values[a.TIME_TO_TRAIN] / 60 for run in system.reached]
     size = first.plan.get("global_batch_size")
     return [
-        f"{first.setting('model.name')}, {first.setting('system.organization') or 'organization unknown'}",
+        system.described,
         f"{first.setting('nodes'):,}" if first.setting("nodes") else ABSENT,
         f"{system.ranks:,}" if system.ranks else ABSENT,
         f"{size:,}" if size else ABSENT,
@@ -66,12 +66,11 @@ def ratio(over: float | None, under: float | None) -> str:
 
 
 def words(system: System, reference: System) -> str:
-    """Return remarks on a row: aborted results, no score, convergence factor, another global batch."""
-    remarks = []
-    if aborted := len(system.results) - len(system.reached):
-        remarks.append(f"{plural(aborted, 'result')} aborted")
+    """Return remarks on a row: results that do not count, no score, convergence factor, another global batch."""
+    remarks: list[str] = []
+    remarks += [f"{plural(count, 'result')} {state}" for state, count in sorted(system.missed.items())]
     if system.score_s is None:
-        remarks.append("no score: too few results that reached the target")
+        remarks.append(f"no score: {plural(len(system.reached), 'result')} reached the target")
     if system.convergence_factor != 1:
         remarks.append(f"convergence factor {system.convergence_factor:.4g}")
     sizes = [each.results[0].plan.get("global_batch_size") for each in (reference, system)]

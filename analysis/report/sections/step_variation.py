@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from analysis.formatting import listed, plural, short, shown
+from analysis.formatting import listed, per_second, plural, short, shown
 from analysis.metrics.step_variation import slow_steps
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from jobs import metrics as m
 
@@ -14,6 +15,7 @@ from jobs import metrics as m
 REPORTED_DRIFT = 0.05
 SURE = 0.001
 MOST_NAMED_RUNS = 3
+SUMMARY_TOLERANCE = 0.02
 MOST_NAMED_STEPS = 5
 LONGEST_NAME = 60
 
@@ -26,7 +28,44 @@ def steps_are_slow(runs: list[RunResult]) -> list[str]:
         return []
     return [
         f"Slow steps in {len(slow)} of {plural(len(runs), 'run')}: "
-        f"{named(slow, slow_in_words)}. They count in throughput; {m.SLOW_STEPS.name} is defined below."
+        f"{named(slow, slow_in_words)}. They count in throughput"
+        f"{', but for those left out of the rate' if any(run.far_out_s for run in slow) else ''}; "
+        f"{m.SLOW_STEPS.name} is defined below."
+    ]
+
+
+def steps_far_out(runs: list[RunResult]) -> list[str]:
+    """Name the steps that are not in the rate of their log; the runs that lost most come first."""
+    torn = sorted((run for run in runs if run.far_out_s), key=lambda run: (-run.far_out_share, run.name))
+    return [f"Far out: {named(torn, far_out_in_words)}."] if torn else []
+
+
+def far_out_in_words(run: RunResult) -> str:
+    """Return the steps that are not in the rate of a run, with their effect."""
+    steps = [f"step {step:,} with {shown(m.STEP_TIME, time_s)} s" for step, time_s in run.far_out_s.items()]
+    return (
+        f"({listed(steps, MOST_NAMED_STEPS)} against a median of "
+        f"{shown(m.STEP_TIME_MEDIAN, run.values[m.STEP_TIME_MEDIAN])} s) is not in its rate, which would be "
+        f"-{100 * run.far_out_share:.0f} % with it"
+    )
+
+
+def summary_differs(runs: list[RunResult]) -> list[str]:
+    """Name the logs whose own summary differs from the rate over their steady steps."""
+    apart = []
+    for run in runs:
+        for rate in (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S):
+            its_own = run.log.latest(rate) if run.log else None
+            if its_own and rate in run.values and abs(run.values[rate] / its_own - 1) > SUMMARY_TOLERANCE:
+                apart.append(
+                    f"{short(run.name, LONGEST_NAME)} ({shown(rate, its_own)} against "
+                    f"{shown(rate, run.values[rate])} {per_second(rate)})"
+                )
+    if not apart:
+        return []
+    return [
+        f"The summary at the end of a log differs by more than {100 * SUMMARY_TOLERANCE:.0f} % from its steady steps: "
+        f"{listed(apart, MOST_NAMED_RUNS)}. A summary may include warm-up, evaluations and checkpoints."
     ]
 
 

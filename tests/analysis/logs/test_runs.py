@@ -212,7 +212,7 @@ def test_time_to_train_and_throughput_are_told_apart(tmp_path: Path) -> None:
     system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
     system(tmp_path / "two", 2, (8, 8, 8), rate=18.0, batch=16)
     text = (report([tmp_path], tmp_path / "out").parent / "report.md").read_text()
-    row = next(line for line in text.splitlines() if "Nobody | 2 | 16 | 16 | 3 |" in line)
+    row = next(line for line in text.splitlines() if "Nobody (lies about its size) | 2 | 16 | 16 | 3 |" in line)
     cells = [cell.strip() for cell in row.split("|")]
     assert cells[-4:-1] == ["1.25", "1.80", "global batch 16 against 8 of the reference"]
 
@@ -412,3 +412,45 @@ def test_files_whose_names_are_no_text_are_read_and_named(tmp_path: Path) -> Non
     found = read([tmp_path])
     assert (len(found.runs), found.unknown) == (1, [odd])
     assert "caf" in page(build(found))
+
+
+# --- the steady rate, and steps far out of it -------------------------------------------------------------------
+
+
+def test_one_torn_step_is_named_and_not_in_the_rate(tmp_path: Path) -> None:
+    times_ms = [*[1000 + (i % 3) for i in range(20)], 12000]
+    run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
+    assert run.values[a.SAMPLES_PER_S] == pytest.approx(16.0, rel=2e-3)
+    assert run.far_out_s == {21: 12.0}
+    (sentence,) = [each for each in warnings([run], {}) if "step 21" in each and "not in its rate" in each]
+    assert "12.00 s" in sentence
+    assert "-35 %" in sentence, "what the rate would be with it"
+
+
+def test_slow_steps_that_come_again_and_again_are_in_the_rate(tmp_path: Path) -> None:
+    times_ms = [3000 if i % 5 == 0 else 1000 + (i % 3) for i in range(40)]
+    run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
+    assert run.far_out_s == {}
+    assert run.values[a.SAMPLES_PER_S] == pytest.approx(16 / 1.4, rel=0.05)
+
+
+def test_a_summary_of_the_log_that_differs_from_its_steps_is_named(tmp_path: Path) -> None:
+    steps = "".join(
+        f"DLL 2026-01-02 03:04:{i:02d}.0 - Epoch: 0 Iteration: {i}  train.loss : 6.{i} train.total_ips : 100.0 img/s\n"
+        for i in range(1, 12)
+    )
+    summary = "DLL 2026-01-02 03:05:00.0 - ()  train.total_ips : {} img/s\n"
+    found = one(write(tmp_path / "a.log", steps + summary.format(99.0)))
+    assert not [each for each in warnings([found], {}) if "summary" in each]
+    found = one(write(tmp_path / "b.log", steps + summary.format(80.0)))
+    (sentence,) = [each for each in warnings([found], {}) if "summary" in each]
+    assert "b.log" in sentence
+    assert "80.00" in sentence
+
+
+def test_a_time_that_several_nodes_print_is_that_of_the_slowest(tmp_path: Path) -> None:
+    text = (SAMPLES / "litgpt_two_nodes.txt").read_text()
+    first, second = (line for line in text.splitlines() if "Training time" in line)
+    turned = text.replace(first, "").replace(second, f"{second}\n{first}")
+    times = {one(write(tmp_path / f"{i}.log", each)).values[a.TRAINING_TIME] for i, each in enumerate((text, turned))}
+    assert times == {32.5}

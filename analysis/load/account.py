@@ -1,0 +1,69 @@
+"""The account of a report: what became of every file that was given. Nothing vanishes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from analysis.formatting import plural
+from analysis.logs.file import LogFile
+from analysis.logs.runs import is_description
+from analysis.logs.streams import job_name
+from analysis.parsers.base import Kind
+
+
+class Use(Enum):
+    """What a file is in a report."""
+
+    run = "run"
+    measurement = "measurement"
+    description = "description"
+    listed = "listed"
+
+
+@dataclass(frozen=True)
+class FileUse:
+    """A file, or a run directory of ours, and its use."""
+
+    name: str
+    use: Use
+    reason: str = ""
+    """Why it is only listed."""
+
+
+UNKNOWN_FORMAT = "unknown format"
+QUOTES = "a script or a text that quotes lines of a log"
+
+
+def use_of(log: LogFile, name: str, trainings: Collection[Path], jobs: Collection[tuple[Path, str]]) -> FileUse:
+    """Return the use of a file; `trainings` are the logs that are runs, `jobs` their names."""
+    if log.path in trainings:
+        return FileUse(name, Use.run)
+    if log.quoted:
+        return FileUse(name, Use.listed, QUOTES)
+    if not log.recognized:
+        return FileUse(name, Use.listed, log.unread or UNKNOWN_FORMAT)
+    if log.measurements:
+        return FileUse(name, Use.measurement)
+    if is_description(log) or Kind.sample in {kind for _, kind in log.records}:
+        # Readings of a monitor describe the runs of their time.
+        return FileUse(name, Use.description)
+    if job_name(log.path) in jobs:
+        return FileUse(name, Use.listed, "the other output of a job whose log is a run")
+    kinds = ", ".join(sorted({kind.name for _, kind in log.records})) or "nothing but a failure"
+    return FileUse(name, Use.listed, f"no step and no measurement in it ({kinds})")
+
+
+def summary(uses: Iterable[FileUse]) -> str:
+    """Return the account: `Given: 7 files = 4 runs + 2 measurements + 0 descriptions + 1 listed`."""
+    counts = Counter(each.use for each in uses)
+    parts = [plural(counts[use], use.name) for use in (Use.run, Use.measurement, Use.description)]
+    return f"Given: {plural(counts.total(), 'file')} = {' + '.join(parts)} + {counts[Use.listed]:,} listed."
+
+
+def only_listed(uses: Iterable[FileUse]) -> Sequence[FileUse]:
+    """Return the files that are only listed, for another reason than an unknown format."""
+    return [each for each in uses if each.use is Use.listed and each.reason != UNKNOWN_FORMAT]

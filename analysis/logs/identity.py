@@ -1,0 +1,138 @@
+"""Identity of a run in logs: a copy, and the logs that several ranks or nodes of one job printed, are one run.
+
+Two logs are of one run if no setting that both report differs, their step times agree, and either all losses are equal
+(a copy, or another rank that prints the same) or their times rise and fall together and clock or job are the same
+(another node, which prints its own loss). Repeats agree in neither. File names are not considered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+
+from analysis.failures.sacct import job_ids
+from analysis.logs.steps import LogRun, LogStep
+from analysis.parsers.base import Kind, Text
+from analysis.run import RunResult
+from jobs import metrics as m
+
+Found = tuple[LogRun, RunResult]
+# Relative difference of step times below which two logs with the same losses contain the same steps.
+SAME_TIME_TOLERANCE = 0.01
+# The same for the median of two nodes, whose timers may include other waiting.
+SAME_RUN_TOLERANCE = 0.1
+# A log may print a loss with four digits, and a file beside it with all.
+SAME_LOSS_TOLERANCE = 4e-4
+FEWEST_LOSSES_OF_A_COPY = 3
+# Ranks of step times of one run agree; those of repeats agree as well in fewer than one of 10,000 pairs.
+SAME_ORDER, FEWEST_FOR_ORDER = 0.9, 12
+SAME_CLOCK_S = 2.0
+
+
+def without_copies(runs: Sequence[Found]) -> list[Found]:
+    """Return the runs; of several logs of one run the slowest is used, and the others are not."""
+    originals: dict[object, list[list[Found]]] = defaultdict(list)
+    members: list[list[Found]] = []
+    for item in runs:
+        buckets = buckets_of(*item)
+        likely = [run for bucket in buckets for run in originals[bucket]]
+        known = next((run for run in likely if same_run(run[0], item)), None)
+        if known is None:
+            known = []
+            members.append(known)
+            for bucket in buckets:
+                originals[bucket].append(known)
+        known.append(item)
+    standing: dict[int, Found] = {}
+    for logs in members:
+        used = slowest_log(logs)
+        for run, found in logs:
+            reason = f"the same steps as {used[1].name}: another rank's log of that run, or a copy"
+            copy = replace(found, state="copy", reason=reason)
+            standing[id(run)] = (run, found if run is used[0] else copy)
+    return [standing[id(run)] for run, _ in runs]
+
+
+def slowest_log(logs: Sequence[Found]) -> Found:
+    """Return the log of the slowest rank or node: the first one if all agree to the accuracy of a copy."""
+    first = logs[0]
+    slow = max(logs, key=lambda item: item[1].values.get(m.STEP_TIME_MEDIAN, 0.0))
+    times_s = [item[1].values.get(m.STEP_TIME_MEDIAN, 0.0) for item in (first, slow)]
+    return slow if times_s[1] > times_s[0] * (1 + SAME_TIME_TOLERANCE) else first
+
+
+def buckets_of(run: LogRun, found: RunResult) -> list[object]:
+    """Return hash buckets for duplicate detection: logs of one run share at least one bucket."""
+    losses = found.losses.values()
+    buckets: list[object] = []
+    if len(losses) >= FEWEST_LOSSES_OF_A_COPY:
+        # Sums of equal losses have overlapping intervals of +-SAME_LOSS_TOLERANCE. Each interval spans at most two
+        # numbers of three digits, those of its ends, so the two intervals share one.
+        ends = (math.fsum(losses) * (1 + apart) for apart in (-SAME_LOSS_TOLERANCE, SAME_LOSS_TOLERANCE))
+        # Not a set, whose order differs between processes.
+        buckets += list(dict.fromkeys((run.file.formats, len(losses), f"{end:.3g}") for end in ends))
+    if len(run.steps) >= FEWEST_FOR_ORDER:
+        buckets.append((run.file.formats, len(run.steps), run.steps[0].place, run.steps[-1].place))
+    return buckets
+
+
+def same_run(one: Found, other: Found) -> bool:
+    """Return True if two logs are of one run."""
+    (first, found), (second, others) = one, other
+    if any(first.settings[each] != second.settings[each] for each in first.settings.keys() & second.settings):
+        return False
+    pairs = timed_pairs(first.steps, second.steps)
+    if not pairs:
+        return False
+    if len(found.losses) >= FEWEST_LOSSES_OF_A_COPY and len(found.losses) == len(others.losses):
+        same_times = all(math.isclose(a_s, b_s, rel_tol=SAME_TIME_TOLERANCE) for a_s, b_s in pairs)
+        if same_times and same_losses(found, others):
+            return True
+    return in_step(pairs) and at_once(first, second)
+
+
+def timed_pairs(one: Sequence[LogStep], other: Sequence[LogStep]) -> list[tuple[float, float]]:
+    """Return the times of the steps in order, as far as both logs have them."""
+    pairs = [(a.time_s, b.time_s) for a, b in zip(one, other, strict=False)]
+    return [(a_s, b_s) for a_s, b_s in pairs if a_s is not None and b_s is not None]
+
+
+def same_losses(one: RunResult, other: RunResult) -> bool:
+    """Return True if all losses are equal to the digits that logs print."""
+    pairs = zip(one.losses.values(), other.losses.values(), strict=True)
+    return all(math.isclose(first, second, rel_tol=SAME_LOSS_TOLERANCE) for first, second in pairs)
+
+
+def in_step(pairs: Sequence[tuple[float, float]]) -> bool:
+    """Return True if the times of two logs rise and fall together, after the steps that may be warm-up."""
+    later = np.array(pairs[len(pairs) // 4 :])
+    if len(later) < FEWEST_FOR_ORDER:
+        return False
+    ranks = later.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable")
+    middle = np.median(later, axis=0)
+    alike = math.isclose(middle[0], middle[1], rel_tol=SAME_RUN_TOLERANCE)
+    return alike and float(np.corrcoef(ranks.T)[0, 1]) >= SAME_ORDER
+
+
+def at_once(one: LogRun, other: LogRun) -> bool:
+    """Return True if two logs have the same clock at their steps; without clocks, if they have the same job."""
+    clocks = [clock(run) for run in (one, other)]
+    if clocks[0] and clocks[1]:
+        pairs = zip(clocks[0], clocks[1], strict=False)
+        return len(clocks[0]) == len(clocks[1]) and all(abs(a_s - b_s) <= SAME_CLOCK_S for a_s, b_s in pairs)
+    jobs = [job_ids(run.file.path) for run in (one, other)]
+    return len(jobs[0]) == 1 and jobs[0] == jobs[1]
+
+
+def clock(run: LogRun) -> list[float]:
+    """Return the times of day at which steps were printed, in seconds; empty if they have none that is readable."""
+    texts = [record.texts[Text.timestamp] for record in run.file.of(Kind.step) if Text.timestamp in record.texts]
+    try:
+        return [datetime.fromisoformat(text).timestamp() for text in texts]
+    except ValueError:
+        return []
