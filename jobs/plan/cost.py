@@ -47,6 +47,11 @@ def gated_parameters(width: int, hidden: int) -> int:
     return 3 * width * hidden
 
 
+def weights_bytes(run: Run) -> int:
+    """Return the size of the weights in float32, as `job.init_from` and an export may contain them."""
+    return 4 * parameters(run.model)
+
+
 def checkpoint_bytes(run: Run) -> int:
     """Return the size of a checkpoint: the weights and AdamW's two moments; 0 if a run that stops writes none.
 

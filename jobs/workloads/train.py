@@ -32,6 +32,7 @@ from jobs.lease import Lease
 from jobs.parallelism import AXES, PP
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.pace import Pace
 from jobs.runtime.prefetch import pinned, prefetch
 from jobs.runtime.process_group import (
@@ -42,7 +43,7 @@ from jobs.runtime.process_group import (
     synchronize,
 )
 from jobs.runtime.recorder import Recorder
-from jobs.runtime.startup import Startup
+from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import OptimizerLoop, Run
@@ -55,10 +56,11 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     """
     stop, directory = StopRequest(), lease.run
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
-    startup = Startup(process_start(), watchdog)
+    startup = Startup(process_start(), watchdog, reads_bytes(run))
 
     # --- device and mesh --------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_RENDEZVOUS_TIME)
+    refuse_unusable_gpu(run, rank)
     device = join(run, lease, rank)
     layout, tensor = layout_of(run), run.parallelism.tensor
     mesh = device_mesh(layout, device)
@@ -76,12 +78,11 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
     done = newest_readable(directory, partial(checkpoint.load, trainer.model.gpt, trainer.optimizer, tensor=tensor))
     startup.begins(m.STARTUP_OTHER_TIME)
-    saver = checkpoint.Saver(lease, trainer.model.gpt, trainer.optimizer, tensor=tensor, keep=run.job.keep_checkpoints)
+    saver = checkpoint.Saver(run, lease, trainer.model.gpt, trainer.optimizer, watchdog)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
     recorder.started(device, dataset.description, kernels=trainer.model.kernels.name)
 
     # --- loop -------------------------------------------------------------------------------------------------
-    every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
     # Counting collectives slows a step down, so it happens in a step that steady values exclude.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
@@ -100,10 +101,9 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
             # All ranks see the same signal, so they stop after the same step.
             step_time_s, memory_bytes, stopping = recorder.agreed(seconds, stop.signal, device)
 
-            # The last checkpoint is written in the foreground: the process ends after it.
             save_time_s, last = None, bool(stopping) or step == steps
-            if every and (step % every == 0 or last):
-                save_time_s = held_up(device, partial(saver.save, step, in_background=in_background and not last))
+            if saver.is_due(step, last=last):
+                save_time_s = held_up(device, partial(saver.save, step, last=last))
             recorder.step(
                 step,
                 loss=loss,
@@ -127,7 +127,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
         recorder.stopped(stopping)
     else:
         if run.job.export:
-            checkpoint.export(lease, trainer.model.gpt, dataset.tokenizer_files, tensor=tensor)
+            saver.export(dataset.tokenizer_files)
         recorder.finished()
     watchdog.stop()
     dist.destroy_process_group()

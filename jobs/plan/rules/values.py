@@ -14,6 +14,9 @@ from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import Batching, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
+# Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
+BFLOAT16_CAPABILITY = (8, 0)
+
 # --- single values -------------------------------------------------------------------------------------------
 
 
@@ -236,6 +239,17 @@ def stops_within_limit(run: Run) -> str | None:
     return None
 
 
+def bfloat16_has_its_units(run: Run) -> str | None:
+    """Refuse bfloat16 on NVIDIA GPUs that emulate it, without a kernel for attention."""
+    capability, least = run.gpu.compute_capability, float(".".join(map(str, BFLOAT16_CAPABILITY)))
+    if run.job.precision is Precision.bfloat16 and capability is not None and capability < least:
+        return (
+            f"job.precision=bfloat16 needs an NVIDIA GPU of compute capability {least} or more, and {run.gpu.name} has "
+            f"{capability}. Set job.precision=float16, or float32."
+        )
+    return None
+
+
 # --- warnings ------------------------------------------------------------------------------------------------
 
 
@@ -278,14 +292,6 @@ def nodes_are_emulated(run: Run) -> str | None:
     return None
 
 
-def no_bfloat16_units(run: Run) -> str | None:
-    """Warn of an accelerator that emulates bfloat16."""
-    gpu = run.gpu
-    if run.job.precision.name == "bfloat16" and gpu.device_name is not None and gpu.peak_bf16_tflops is None:
-        return f"job.precision=bfloat16, but {gpu.name} has no bfloat16 units: slow. Set job.precision=float32."
-    return None
-
-
 def last_checkpoint_takes_longer(run: Run) -> str | None:
     """Warn of a time limit that may be too short for the last checkpoint."""
     given_s, estimated_s = stop_before_limit_s(run), needed_s(run)
@@ -322,6 +328,7 @@ RULES: tuple[Rule, ...] = (
     fits_cluster,
     fits_pilot,
     stops_within_limit,
+    bfloat16_has_its_units,
     sbatch_variables.agree_with_keys,
     *stages.RULES,
 )
@@ -330,7 +337,6 @@ WARNINGS: tuple[Rule, ...] = (
     one_sample_is_no_pack,
     whole_rows_need_no_buckets,
     nodes_are_emulated,
-    no_bfloat16_units,
     last_checkpoint_takes_longer,
     updates_are_rounded,
 )
