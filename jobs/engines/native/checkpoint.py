@@ -52,17 +52,20 @@ Order = Callable[[str, Tensor, Config, int], Tensor]
 
 
 class Saver:
-    """Write checkpoints of one model and optimizer, one at a time; in the background, training waits for a copy only.
+    """Write checkpoints of one model and optimizer, one at a time, and load them; training waits for a copy only.
 
     `ended` returns the results. A checkpoint that cannot be written leaves no files, and earlier ones stay.
     """
 
-    def __init__(self, run: Run, lease: Lease, gpt: GPT, optimizer: Optimizer, watchdog: Watchdog) -> None:
+    def __init__(
+        self, run: Run, lease: Lease, gpt: GPT, optimizer: Optimizer, *, counts: dict[str, Tensor], watchdog: Watchdog
+    ) -> None:
         self.job = run.job
         self.lease = lease
         self.directory = lease.run.checkpoints
         self.gpt = gpt
         self.optimizer = optimizer
+        self.counts = counts
         self.watchdog = watchdog
         self.tensor = run.parallelism.tensor
         # Two checkpoints: the previous one may still be written in the background.
@@ -104,6 +107,7 @@ class Saver:
             "model": in_litgpt_order(weights, self.gpt.config, self.tensor),
             "optimizer": in_litgpt_order(moments, self.gpt.config, self.tensor),
             "step": torch.tensor(step),
+            **self.counts,
         }
         if self.job.checkpoint_in_background and not last:
             self.under_way = self.writer.submit(self.write, step, self.stager.stage(state))
@@ -125,6 +129,21 @@ class Saver:
             return Saved(step)
         keep_newest(self.directory, self.job.keep_checkpoints)
         return Saved(step, time.perf_counter() - fence, size_bytes(final))
+
+    def load(self, path: Path) -> int:
+        """Restore model, optimizer and counts in place and return the step of the checkpoint; every rank calls it."""
+        weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
+        # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
+        state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": torch.tensor(0), **self.counts}
+        read_into(state, path)
+        set_state_dict(
+            self.gpt,
+            self.optimizer,
+            model_state_dict=in_layout_order(state["model"], self.gpt.config, self.tensor),
+            optim_state_dict=in_layout_order(state["optimizer"], self.gpt.config, self.tensor),
+            options=FLAT,
+        )
+        return int(state["step"])
 
     def finish(self) -> None:
         """Wait for the checkpoint in progress."""
@@ -178,22 +197,6 @@ class Writer(FileSystemWriter):
 def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None) -> None:
     """Write a state, each rank its shards; every rank of the group calls it and raises the error of any rank."""
     save_dcp(dict(state), storage_writer=Writer(directory), process_group=group)
-
-
-def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
-    """Restore model and optimizer in place and return the step of the checkpoint; every rank calls it."""
-    weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
-    # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
-    state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": torch.tensor(0)}
-    read_into(state, path)
-    set_state_dict(
-        gpt,
-        optimizer,
-        model_state_dict=in_layout_order(state["model"], gpt.config, tensor),
-        optim_state_dict=in_layout_order(state["optimizer"], gpt.config, tensor),
-        options=FLAT,
-    )
-    return int(state["step"])
 
 
 def load_weights(gpt: GPT, path: Path) -> int:

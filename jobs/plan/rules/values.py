@@ -11,7 +11,7 @@ from jobs.plan.rules import sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import Batching, Precision, Run, ScalingMode
+from jobs.schema import Batching, Job, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
@@ -304,6 +304,21 @@ def last_checkpoint_takes_longer(run: Run) -> str | None:
     return None
 
 
+def finetunes_nothing(job: Job) -> bool:
+    """Return whether a fine-tuning starts from random weights."""
+    return job.name.startswith("finetune") and job.init_from is None
+
+
+def weights_are_random(run: Run) -> str | None:
+    """Warn of fine-tuning that starts from random weights."""
+    if finetunes_nothing(run.job):
+        return (
+            f"job={run.job.name} trains random weights: its speed is right, its loss has no meaning. Set job.init_from="
+            "DIRECTORY to weights of the model."
+        )
+    return None
+
+
 def updates_are_rounded(run: Run) -> str | None:
     """Warn of bfloat16 weights, which lose small updates."""
     if run.engine.parameters is Precision.bfloat16:
@@ -339,4 +354,5 @@ WARNINGS: tuple[Rule, ...] = (
     nodes_are_emulated,
     last_checkpoint_takes_longer,
     updates_are_rounded,
+    weights_are_random,
 )
