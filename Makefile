@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Installed first and separately: pip takes the CUDA build, and no other package replaces it by a newer version.
-TORCH := torch==2.13.0
+# Installed first and separately, so that no other package replaces it by a newer version. pip's default is the build
+# for CUDA 13; README.md, section Install, has a table of the others: make TORCH_INDEX=ADDRESS.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
 
 # The command; on a machine with an environment of its own: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
 SLURMSCALE ?= $(BIN)/slurmscale
@@ -30,7 +32,7 @@ $(VENV)/train.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Run make PYTHON=python3.12 or newer." % sys.version_info[:2])'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python cannot create virtual environments here: install your system's python3-venv package."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') '$(TORCH)'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train]'
 	@touch $@
 

@@ -222,6 +222,13 @@ def parser() -> Parser:
         metavar="LIST",
         help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex): --format svg,latex",
     )
+    sub = command("model", "write a model file from LitGPT's name of a model or a config.json, or check one")
+    sub.add_argument(
+        "what", metavar="NAME|PATH", help="such as Qwen2.5-7B; a config.json or its directory; or a model file"
+    )
+    sub.add_argument(
+        "--output", type=folder, help="directory or FILE.yaml (default: model/ of SLURMSCALE_SITE, else print it)"
+    )
     sub = command("completion", "print the script with which a shell completes commands, keys and choices")
     sub.add_argument("shell", choices=SHELLS, help='for instance: eval "$(slurmscale completion bash)"')
     return top
@@ -300,6 +307,11 @@ def dispatch(options: argparse.Namespace) -> int:
         from argcomplete.shell_integration import shellcode
 
         print(shellcode(["slurmscale"], shell=options.shell))
+        return 0
+    if options.command == "model":
+        from jobs.plan.model_file import model_file
+
+        print(model_file(options.what, options.output))
         return 0
     if options.command == "doctor":
         from jobs.doctor.examine import doctor

@@ -163,6 +163,7 @@ LOST_PEER_TEXT = re.compile(r"gloo/|Connection (closed|reset) by peer")
 # torch.OutOfMemoryError is raised for a device; torch raises a plain RuntimeError for host memory.
 GPU_MEMORY_TYPE = "OutOfMemoryError"
 GPU_MEMORY_TEXT = re.compile(r"(?:CUDA|HIP|XPU) out of memory")
+NCCL_MEMORY_TEXT = re.compile(r"out of memory", re.IGNORECASE)
 HOST_MEMORY_TEXT = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 # CUDA errors that NVIDIA's documentation of Xid messages attributes to the device.
 HARDWARE_TEXT = re.compile(r"uncorrectable (NVLink|ECC) error|fallen off the bus|CUDA-capable device\(s\) is/are busy")
@@ -182,7 +183,8 @@ def cause_of(error: BaseException) -> FailureCause:
     text = str(error)
     if isinstance(error, SuiteError):
         return FailureCause.refused
-    if GPU_MEMORY_TYPE in types:
+    # NCCL cannot allocate its buffers: a DistBackendError that says so is no lost peer.
+    if GPU_MEMORY_TYPE in types or (types & LOST_PEER_TYPES and NCCL_MEMORY_TEXT.search(text)):
         return FailureCause.out_of_gpu_memory
     if isinstance(error, MemoryError) or HOST_MEMORY_TEXT.search(text):
         return FailureCause.out_of_host_memory

@@ -121,6 +121,16 @@ STEP_TIME = Metric(
     4,
     group=Group.step,
 )
+LOSS_SCALE = Metric(
+    "loss_scale", "1", "Factor of the loss before backward in float16, after this step.", digits=6, group=Group.step
+)
+SKIPPED_UPDATES = Metric(
+    "skipped_updates",
+    "1",
+    "Updates so far that were skipped because gradients overflowed in float16.",
+    digits=9,
+    group=Group.step,
+)
 SAMPLES = Metric("samples", "1", "Samples drawn from the data for the global batch.", digits=9, group=Group.step)
 TOKENS = Metric("tokens", "1", "Tokens of the global batch, padding excluded.", digits=9, group=Group.step)
 PADDED_TOKENS = Metric(

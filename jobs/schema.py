@@ -85,6 +85,8 @@ class Model:
     """Feed-forward layer."""
     bias: bool = False
     """Add a bias to the linear layers."""
+    attention_bias: bool = False
+    """Add a bias to query, key and value only (Qwen2.5)."""
     parallel_residual: bool = False
     """Add attention and feed-forward to the same input (GPT-NeoX), not one after the other."""
     rope_base: int = 10000
@@ -108,6 +110,8 @@ class Precision(Enum):
     """32 bits, 24 of them precision."""
     bfloat16 = "bfloat16"
     """16 bits, 8 of them precision."""
+    float16 = "float16"
+    """16 bits, 11 of them precision, largest number 65,504: with dynamic loss scaling, for GPUs without bfloat16."""
 
 
 class EngineKind(Enum):
@@ -269,6 +273,8 @@ class Job:
     """Seed of initial weights, sample order and random data."""
     init_from: str | None = None
     """LitGPT checkpoint directory whose weights the run starts from; null: random weights from `seed`."""
+    init_from_is_remote: bool = False
+    """The directory of `init_from` exists on the nodes only, or in the container: submission does not look for it."""
     lora: Lora | None = None
     """Low-rank adapters to train instead of the weights (nemo, litgpt); null: train all weights."""
     export: bool = False

@@ -36,6 +36,8 @@ CONNECT_WITHIN_S = 5.0
 LARGEST_LINE_BYTES = 512
 # Round trips per pair; the fastest gives the best estimate of the clock offset.
 CLOCK_ROUNDS = 20
+# Importing torch from a cold file system takes up to a minute.
+PRODUCT_WITHIN_S = 180.0
 POLL_S = 0.1
 VERSIONS = ("torch", "litgpt", "lightning", "numpy", "submitit")
 GPU_FIELDS = ("index", "name", "driver_version", "temperature.gpu", "ecc.errors.uncorrected.volatile.total",
@@ -71,6 +73,7 @@ def main(directory: Path) -> None:
         "files": {name: seen.get(name) for name in peers},
         "versions": packages,
         "gpus": gpus(),
+        "product": matrix_product() if "torch" in packages else None,
     }
     write_file(directory / f"node-{place.rank}.json", json.dumps(report))
     if len(names) > 1 and "torch" in packages:
@@ -201,6 +204,20 @@ def versions() -> dict[str, str]:
     for package in VERSIONS:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
+    return found
+
+
+def matrix_product() -> dict[str, Any]:
+    """Return the result of jobs.doctor.matrix_product with this Python, or its error."""
+    command = [sys.executable, "-m", "jobs.doctor.matrix_product"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PRODUCT_WITHIN_S, check=False)
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"error": redact(str(error))}
+    except (IndexError, ValueError):
+        last = done.stderr.strip().splitlines()[-1:] or [f"it ended with exit code {done.returncode}"]
+        return {"error": redact(last[0])}
     return found
 
 

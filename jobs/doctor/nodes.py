@@ -36,6 +36,7 @@ def judged(run: Run, job: NodeJob) -> list[Finding]:
         files(reports),
         versions(reports),
         *gpus(run, reports),
+        *products(run, reports),
     ]
 
 
@@ -192,6 +193,21 @@ def gpus(run: Run, reports: list[Report]) -> Iterator[Finding]:
         yield Finding("GPU health", found, Verdict.warning, "Exclude these nodes (cluster.sbatch.exclude=NODE).")
     elif seeing:
         yield Finding("GPU health", "no ECC errors, no retired pages or rows pending, none hot")
+
+
+def products(run: Run, reports: list[Report]) -> Iterator[Finding]:
+    """Check that the torch of the ranks multiplies matrices on the GPUs of each node; on the CPU without GPUs."""
+    seen = {report["node"]: report["product"] for report in reports if report["product"] is not None}
+    wrong = {node: found["error"] for node, found in seen.items() if found["error"]}
+    if run.cluster.gpus:
+        wrong |= {node: found["no_gpu"] for node, found in seen.items() if node not in wrong and found["no_gpu"]}
+    if wrong:
+        node, problem = next(iter(wrong.items()))
+        found = f"{listed(list(wrong))}: {problem} ({seen[node].get('installed', 'torch did not start')})"
+        yield Finding("matrix product", found, Verdict.wrong, "Ranks would end at their start: see README.md, Install.")
+    elif seen:
+        where = {f"{found['gpus']} GPUs" if found["gpus"] else "the CPU" for found in seen.values()}
+        yield Finding("matrix product", f"right on {' or '.join(sorted(where))} of every node")
 
 
 def ailments(gpu: dict[str, str]) -> Iterator[str]:

@@ -39,12 +39,18 @@ def layer_parameters(model: Model) -> int:
         case Mlp.LLaMAMoE:
             feed_forward = model.experts * gated_parameters(width, hidden) + width * model.experts
             biases = model.experts * (2 * hidden + width)
-    return attention + feed_forward + 2 * norm_parameters(model) + (qkv_width + width + biases if model.bias else 0)
+    attention += qkv_width if model.bias or model.attention_bias else 0
+    return attention + feed_forward + 2 * norm_parameters(model) + (width + biases if model.bias else 0)
 
 
 def gated_parameters(width: int, hidden: int) -> int:
     """Return the weights of a gated feed-forward, or of one expert: gate, up and down."""
     return 3 * width * hidden
+
+
+def weights_bytes(run: Run) -> int:
+    """Return the size of the weights in float32, as `job.init_from` and an export may contain them."""
+    return 4 * parameters(run.model)
 
 
 def checkpoint_bytes(run: Run) -> int:

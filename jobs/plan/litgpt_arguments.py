@@ -20,6 +20,7 @@ PRECISIONS = {
     (Precision.float32, Precision.float32): "32-true",
     (Precision.bfloat16, Precision.float32): "bf16-mixed",
     (Precision.bfloat16, Precision.bfloat16): "bf16-true",
+    (Precision.float16, Precision.float32): "16-mixed",  # with torch's dynamic loss scaling
 }
 """LitGPT's names for `job.precision` and `engine.parameters`."""
 READ = "0.5.12"

@@ -25,6 +25,7 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "norm_eps": model.norm_eps,
         "mlp_class_name": model.mlp.name,
         "bias": model.bias,
+        "attn_bias": model.attention_bias,
         "lm_head_bias": False,
         "parallel_residual": model.parallel_residual,
         "rope_base": model.rope_base,

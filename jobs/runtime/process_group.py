@@ -20,6 +20,7 @@ from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
+from jobs.runtime.gpu import own_index
 from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl_transports
 from jobs.schema import Run
@@ -36,8 +37,7 @@ def own_device(rank: Rank) -> torch.device:
     """Return the GPU of a rank, or the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    # A launcher may make all GPUs of the node visible to each rank, or only its own.
-    return torch.device("cuda", rank.local_rank if torch.cuda.device_count() > rank.local_rank else 0)
+    return torch.device("cuda", own_index(rank.local_rank))
 
 
 def join(run: Run, lease: Lease, rank: Rank) -> torch.device:

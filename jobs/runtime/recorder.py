@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from jobs.data.batches import StepBatch
 from jobs.failures import STOPS
 from jobs.lease import Lease
 from jobs.metrics import Metric
+from jobs.plan.rules.values import finetunes_nothing
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime.checkpoint_directory import Saved
@@ -85,9 +86,10 @@ class Recorder:
         ranks, named = self.rank.world_size, device_name(device)
         where = {"ranks": ranks, "job_id": slurm_job_id(), **nodes, "device": device.type, "device_name": named}
         self.event("started", **place, **startup, **where, torch=torch.__version__, **more, data=data)
+        unlearned = ", from RANDOM WEIGHTS (job.init_from is not set)" if finetunes_nothing(self.run.job) else ""
         print(
             f"{self.run.name}: {ranks} ranks on {', '.join(nodes['nodes'])} ({named}), "
-            f"steps {self.from_step + 1} to {self.steps}",
+            f"steps {self.from_step + 1} to {self.steps}{unlearned}",
             flush=True,
         )
 
@@ -102,6 +104,7 @@ class Recorder:
         batch: StepBatch,
         memory_bytes: float,
         save_time_s: float | None,
+        further: Mapping[Metric, float] | None = None,
     ) -> None:
         """Record one step without values that are not finite. All ranks call it."""
         self.last_step = step
@@ -121,6 +124,7 @@ class Recorder:
             m.CHECKPOINT_TIME: save_time_s,
             m.ELAPSED: time.time() - self.loop_started,
             m.MEMORY_PEAK: int(memory_bytes),
+            **(further or {}),
         }
         known = {k.name: v for k, v in values.items() if v is not None and math.isfinite(v)}
         if self.writes:

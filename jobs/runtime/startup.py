@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from jobs import metrics as m
 from jobs.metrics import Metric
+from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.runtime.watchdog import Watchdog
+from jobs.schema import Run
 
 ACTIVITIES = {
     m.STARTUP_IMPORT_TIME: "importing",
@@ -25,18 +28,19 @@ class Startup:
     The first part is the interpreter and all imports, which end before the clock is created.
     """
 
-    def __init__(self, process_started: float, watchdog: Watchdog) -> None:
+    def __init__(self, process_started: float, watchdog: Watchdog, reads_bytes: Mapping[Metric, int]) -> None:
         self.process_started = process_started
         self.parts = dict.fromkeys(m.STARTUP_PARTS, 0.0)
         self.parts[m.STARTUP_IMPORT_TIME] = time.time() - process_started
         self.part = m.STARTUP_OTHER_TIME
         self.watchdog = watchdog
+        self.reads_bytes = reads_bytes
 
     def begins(self, part: Metric) -> None:
         """Begin a part, which lasts until the next one begins; the watchdog names it in its errors."""
         self.spend(time.time())
         self.part = part
-        self.watchdog.begins(ACTIVITIES[part])
+        self.watchdog.begins(ACTIVITIES[part], self.reads_bytes.get(part, 0))
 
     def ends(self) -> float:
         """End the start-up before the first step; return the time in seconds since the epoch."""
@@ -47,3 +51,8 @@ class Startup:
     def spend(self, until: float) -> None:
         """Add the time since the last call to the current part."""
         self.parts[self.part] += until - self.process_started - sum(self.parts.values())
+
+
+def reads_bytes(run: Run) -> dict[Metric, int]:
+    """Return the bytes that all ranks together read in a part of the start-up."""
+    return {m.STARTUP_WEIGHTS_TIME: weights_bytes(run), m.STARTUP_CHECKPOINT_TIME: checkpoint_bytes(run)}

@@ -1,9 +1,9 @@
 """End a run that hangs, and record which rank lagged and where.
 
 A thread of every rank writes the rank's current work to heartbeats/ in the run directory. A rank whose work takes
-longer than engine.hang_timeout_s writes the stacks of its threads and the record of its collectives to hangs/. One rank
-then records the failure with the lagging rank, and all ranks end. A stopped process is identified by its missing
-heartbeats.
+longer than engine.hang_timeout_s, and longer than a slow file system needs for its bytes, writes the stacks of its
+threads and the record of its collectives to hangs/. One rank then records the failure with the lagging rank, and all
+ranks end. A stopped process is identified by its missing heartbeats.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ SILENT_BEATS = 4
 # Limits the heartbeats per second in one directory of a file system.
 RANKS_PER_BEAT_S = 100
 COLLECTIVES_KEPT = 2000
+# Of all ranks together: a slower file system counts as one that hangs.
+LEAST_BYTES_PER_S = 1e8
 EXIT_CODE = 75
 
 
@@ -65,7 +67,7 @@ class Watchdog:
         self.lease = lease
         self.directory = lease.run
         self.rank = rank
-        self.limit_s = limit_s
+        self.hang_timeout_s = self.limit_s = limit_s
         self.beat_s = min(max(BEAT_S, rank.world_size / RANKS_PER_BEAT_S), limit_s / 4)
         self.main = threading.main_thread().ident
         self.doing, self.order, self.since = "starting", 0, time.monotonic()
@@ -73,9 +75,15 @@ class Watchdog:
         self.thread = threading.Thread(target=self.watch, name="watchdog", daemon=True)
         self.thread.start()
 
-    def begins(self, work: str) -> None:
-        """Note that the main thread begins a piece of work; every rank begins the same ones in the same order."""
-        self.doing, self.order, self.since = work, self.order + 1, time.monotonic()
+    def begins(self, work: str, size_bytes: float = 0) -> None:
+        """Note that the main thread begins a piece of work, which reads or writes this number of bytes on all ranks.
+
+        Every rank begins the same ones in the same order.
+        """
+        self.doing, self.order = work, self.order + 1
+        # In this order: the thread must not compare the time of the last piece with the limit of this one.
+        self.since = time.monotonic()
+        self.limit_s = within_s(self.hang_timeout_s, size_bytes)
 
     def stop(self) -> None:
         """Stop watching, when the rank has done its work."""
@@ -134,7 +142,8 @@ class Watchdog:
         if self.lease.is_lost():
             return
         lagging, words = lagging_rank(found, awake)
-        error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s): {words}; stacks in {hang}"
+        slow = "" if self.limit_s == self.hang_timeout_s else f", and its bytes at {LEAST_BYTES_PER_S / 1e9:g} GB/s"
+        error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s{slow}): {words}; stacks in {hang}"
         record_failure(self.directory, FailureCause.hung, rank=lagging.rank, node=lagging.node, error=error)
 
     def a_rank_before_is_awake(self) -> bool:
@@ -145,6 +154,11 @@ class Watchdog:
         own = heartbeat(self.directory, self.rank.rank).stat().st_mtime
         before = (heartbeat(self.directory, rank) for rank in range(self.rank.rank))
         return any(file.exists() and own - file.stat().st_mtime < SILENT_BEATS * self.beat_s for file in before)
+
+
+def within_s(hang_timeout_s: float, size_bytes: float) -> float:
+    """Return the longest time of a piece of work that reads or writes this number of bytes on all ranks."""
+    return hang_timeout_s + size_bytes / LEAST_BYTES_PER_S
 
 
 def heartbeat(directory: RunDir, rank: int) -> Path:

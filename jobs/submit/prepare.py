@@ -63,6 +63,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     sweep = sweep_directory(runs)
     refuse_taken(sweep, runs)
     refuse_changed(sweep.path, runs[0].cluster.trusted_group)
+    refuse_missing_weights(runs)
     samples = prepare_samples(runs)
     lock = FileLock(sweep.lock)
     try:
@@ -79,6 +80,18 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
         yield made
     finally:
         lock.release()
+
+
+def refuse_missing_weights(runs: list[Run]) -> None:
+    """Raise ConfigError if the weights that a run starts from do not exist."""
+    for run in runs:
+        start = run.job.init_from
+        if start is not None and not run.job.init_from_is_remote and not (Path(start) / "lit_model.pth").exists():
+            raise ConfigError(
+                f"{run.name}: job.init_from={start} has no lit_model.pth here. Set it to a LitGPT checkpoint directory "
+                "(litgpt download, or the export/ of a run), or job.init_from_is_remote=true if it exists on the nodes "
+                "only."
+            )
 
 
 @contextmanager

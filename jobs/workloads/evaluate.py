@@ -21,7 +21,7 @@ from jobs.engines.native import checkpoint
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
-from jobs.engines.native.weights import values_of
+from jobs.engines.native.weights import TYPES, values_of
 from jobs.errors import CheckpointError
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_events
@@ -42,8 +42,8 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
         gpt, step = trained_model(run, directory, device)
     finally:
         dist.destroy_process_group()
-    if run.job.precision is Precision.bfloat16:
-        autocast(gpt, device)
+    if run.job.precision is not Precision.float32:
+        autocast(gpt, device, TYPES[run.job.precision])
     loss = mean_loss(gpt, dataset, run.data.held_out_samples, run.job.micro_batch_size, device)
     if not math.isfinite(loss):
         raise CheckpointError(f"The loss of the weights after step {step} is {loss}: training diverged.")

@@ -24,6 +24,7 @@ from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
 from jobs.engines.native.load_sharded import local_shard
+from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
@@ -32,6 +33,7 @@ from jobs.lease import Lease
 from jobs.parallelism import AXES, PP
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.pace import Pace
 from jobs.runtime.prefetch import pinned, prefetch
 from jobs.runtime.process_group import (
@@ -42,10 +44,10 @@ from jobs.runtime.process_group import (
     synchronize,
 )
 from jobs.runtime.recorder import Recorder
-from jobs.runtime.startup import Startup
+from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import OptimizerLoop, Run
+from jobs.schema import OptimizerLoop, Precision, Run
 
 
 def train(run: Run, lease: Lease, rank: Rank) -> None:
@@ -55,12 +57,13 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     """
     stop, directory = StopRequest(), lease.run
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
-    startup = Startup(process_start(), watchdog)
+    startup = Startup(process_start(), watchdog, reads_bytes(run))
 
     # --- device and mesh --------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_RENDEZVOUS_TIME)
+    refuse_unusable_gpu(run, rank)
     device = join(run, lease, rank)
-    layout, tensor = layout_of(run), run.parallelism.tensor
+    layout = layout_of(run)
     mesh = device_mesh(layout, device)
 
     # --- data -------------------------------------------------------------------------------------------------
@@ -74,14 +77,13 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
 
     # --- resume -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
-    done = newest_readable(directory, partial(checkpoint.load, trainer.model.gpt, trainer.optimizer, tensor=tensor))
+    saver = checkpoint.Saver(run, lease, trainer.model.gpt, trainer.optimizer, counts=trainer.counts, watchdog=watchdog)
+    done = newest_readable(directory, saver.load)
     startup.begins(m.STARTUP_OTHER_TIME)
-    saver = checkpoint.Saver(lease, trainer.model.gpt, trainer.optimizer, tensor=tensor, keep=run.job.keep_checkpoints)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
     recorder.started(device, dataset.description, kernels=trainer.model.kernels.name)
 
     # --- loop -------------------------------------------------------------------------------------------------
-    every, in_background = run.job.checkpoint_every_steps, run.job.checkpoint_in_background
     # Counting collectives slows a step down, so it happens in a step that steady values exclude.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
@@ -100,10 +102,9 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
             # All ranks see the same signal, so they stop after the same step.
             step_time_s, memory_bytes, stopping = recorder.agreed(seconds, stop.signal, device)
 
-            # The last checkpoint is written in the foreground: the process ends after it.
             save_time_s, last = None, bool(stopping) or step == steps
-            if every and (step % every == 0 or last):
-                save_time_s = held_up(device, partial(saver.save, step, in_background=in_background and not last))
+            if saver.is_due(step, last=last):
+                save_time_s = held_up(device, partial(saver.save, step, last=last))
             recorder.step(
                 step,
                 loss=loss,
@@ -113,6 +114,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
                 batch=batch,
                 memory_bytes=memory_bytes,
                 save_time_s=save_time_s,
+                further=trainer.loss_scale and trainer.loss_scale.numbers(),
             )
             if step == counted:
                 recorder.layout(step, parameters_held(trainer.model.gpt.parameters()), traffic.of_busiest_rank())
@@ -127,7 +129,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
         recorder.stopped(stopping)
     else:
         if run.job.export:
-            checkpoint.export(lease, trainer.model.gpt, dataset.tokenizer_files, tensor=tensor)
+            saver.export(dataset.tokenizer_files)
         recorder.finished()
     watchdog.stop()
     dist.destroy_process_group()
@@ -152,6 +154,8 @@ class Trainer:
         # same part, so a sum over all ranks counts it this number of times.
         self.equal_losses = layout.world_size // (self.averaged * layout.degree(PP))
         self.pipeline = self.mesh[PP.name]
+        self.loss_scale = LossScale() if job.precision is Precision.float16 else None
+        self.counts = {"loss_scale": self.loss_scale.state} if self.loss_scale else {}
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(self.model.gpt.parameters())
         # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
@@ -175,13 +179,16 @@ class Trainer:
         ]
         # 1. Gradients. The backend averages over `averaged` ranks, so scaling each summed loss by averaged / n gives
         #    the gradient of L exactly, whatever the number of labels on a rank.
-        total = self.model.execution.forward_backward(micro_batches, self.averaged / batch.labels)
+        #    The loss scale of float16 (1 without) is a factor of it, which clip() removes.
+        scale = self.loss_scale.value if self.loss_scale else 1.0
+        total = self.model.execution.forward_backward(micro_batches, scale * self.averaged / batch.labels)
         # 2. Clip by the global norm, then 3. update with this step's learning rate.
-        norm = clip(self.parameters, job.clip_norm, self.pipeline)
-        rate = learning_rate(job, step, self.steps)
+        norm = clip(self.parameters, job.clip_norm, self.pipeline, scale)
+        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        if self.loss_scale is None or not self.loss_scale.overflows(norm, self.device):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
@@ -218,8 +225,8 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values())
 
 
-def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh) -> float:
-    """Scale gradients so that their global norm is at most max_norm; return the norm before.
+def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh, loss_scale: float) -> float:
+    """Divide gradients by the loss scale and limit their global norm to max_norm; return the norm before that limit.
 
     norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
     """
@@ -228,11 +235,13 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: Dev
     total = torch.stack(squares).sum()
     if pipeline.size() > 1:
         dist.all_reduce(total, group=pipeline.get_group())
-    norm = total.sqrt()
-    if max_norm is not None:
+    norm = total.sqrt() / loss_scale
+    if max_norm is not None or loss_scale != 1:
         # Local shards: for DTensors, torch searches a layout for the product of many for seconds in the first step.
         gradients = [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
-        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))  # as clip_grads_with_norm_ scales
+        limit = torch.inf if max_norm is None else max_norm
+        factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
+        torch._foreach_mul_(gradients, factor / loss_scale)
     return norm.item()
 
 

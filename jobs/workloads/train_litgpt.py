@@ -29,9 +29,10 @@ from jobs.layout import accumulation
 from jobs.lease import Lease
 from jobs.plan.litgpt_arguments import OUT, READ, START, Script, arguments_of, command, script_of
 from jobs.ranks import Rank, torchrun_environment
+from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.process_group import StopRequest, connect, own_device, process_start
 from jobs.runtime.recorder import Recorder
-from jobs.runtime.startup import Startup
+from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
@@ -44,7 +45,8 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     """
     stop, directory = StopRequest(), lease.run
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
-    startup = Startup(process_start(), watchdog)
+    startup = Startup(process_start(), watchdog, reads_bytes(run))
+    refuse_unusable_gpu(run, rank)
     os.environ |= torchrun_environment(rank, run.ranks_per_node)
     if not torch.cuda.is_available():
         torch.set_num_threads(run.engine.cpu_threads_per_rank)

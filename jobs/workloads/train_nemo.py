@@ -16,9 +16,10 @@ from jobs.errors import ConfigError
 from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
 from jobs.runtime.checkpoint_directory import complete
+from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.process_group import StopRequest, process_start, store_of_run
 from jobs.runtime.recorder import Recorder
-from jobs.runtime.startup import Startup
+from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
@@ -32,7 +33,8 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     """
     stop, directory = StopRequest(), lease.run
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
-    startup = Startup(process_start(), watchdog)
+    startup = Startup(process_start(), watchdog, reads_bytes(run))
+    refuse_unusable_gpu(run, rank)
     refuse_without_gpu()
     set_environment(run, rank)
     startup.begins(m.STARTUP_IMPORT_TIME)

@@ -248,7 +248,12 @@ def test_a_cancelled_job_stops_at_a_step_boundary_and_says_so(
 
 @pytest.mark.slow
 def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", *small(tmp_path), "nodes=2", f"job.init_from={tmp_path}/nowhere"]) == 0
+    assert (
+        main(
+            ["submit", *small(tmp_path), "nodes=2", f"job.init_from={tmp_path}/nowhere", "job.init_from_is_remote=true"]
+        )
+        == 0
+    )
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n2x1")
     wait_until(lambda: any(e["event"] == "failed" for e in read_records(run.status)))
     assert states(SweepDir(run.path.parent))[0].detail != "starting", (

@@ -22,6 +22,13 @@ from jobs.failures import FailureCause, blames_node, cause_of, recorded_cause
         ),
         (torch.distributed.DistBackendError("NCCL error"), FailureCause.lost_peer),
         (
+            torch.distributed.DistBackendError(
+                "NCCL error: unhandled cuda error\nLast error:\nFailed to CUDA calloc "
+                "async 608 bytes: Cuda failure 2 'out of memory'"
+            ),
+            FailureCause.out_of_gpu_memory,
+        ),
+        (
             RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"),
             FailureCause.lost_peer,
         ),

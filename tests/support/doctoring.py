@@ -34,6 +34,7 @@ def report(node: str, **more: Any) -> dict[str, Any]:
         "files": {peer: {"written": 100.0, "seen": 100.2}},
         "versions": {"python": "3.12.1", "torch": "2.13.0"},
         "gpus": [dict(GPU, index=str(index)) for index in range(8)],
+        "product": {"installed": "torch 2.13.0 (CUDA 13.0)", "gpus": 8, "no_gpu": None, "error": None},
     } | more
 
 

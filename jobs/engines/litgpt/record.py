@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from jobs.data import Batches, Dataset
 from jobs.engines.native.traffic import held_here
+from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.process_group import StopRequest, memory_peak_bytes, synchronize
@@ -122,7 +123,8 @@ class Record:
         if held:
             self.recorder.layout(step, int(held[0]), None)
         self.fence, self.loss = None, None
-        self.watchdog.begins("between steps")
+        # LitGPT saves its weights after the last step.
+        self.watchdog.begins("between steps", weights_bytes(self.run) if step == self.recorder.steps else 0)
         if stopping and step < self.recorder.steps:
             raise Stopped(int(stopping))
 

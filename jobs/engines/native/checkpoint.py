@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,8 +41,11 @@ from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
+from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data
+from jobs.runtime.watchdog import Watchdog, within_s
+from jobs.schema import Run
 
 # Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -49,20 +53,25 @@ Order = Callable[[str, Tensor, Config, int], Tensor]
 
 
 class Saver:
-    """Write checkpoints of one model and optimizer, one at a time; in the background, training waits for a copy only.
+    """Write checkpoints of one model and optimizer, one at a time, and load them; training waits for a copy only.
 
     `ended` returns the results. A checkpoint that cannot be written leaves no files, and earlier ones stay.
     """
 
-    def __init__(self, lease: Lease, gpt: GPT, optimizer: Optimizer, *, tensor: int, keep: int) -> None:
+    def __init__(
+        self, run: Run, lease: Lease, gpt: GPT, optimizer: Optimizer, *, counts: dict[str, Tensor], watchdog: Watchdog
+    ) -> None:
+        self.job = run.job
         self.lease = lease
         self.directory = lease.run.checkpoints
         self.gpt = gpt
         self.optimizer = optimizer
-        self.tensor = tensor
-        self.keep = keep
-        # A group of its own: the default one is used by training, and its backend (NCCL) has no CPU tensors.
-        self.group = dist.new_group(backend="gloo")
+        self.counts = counts
+        self.watchdog = watchdog
+        self.tensor = run.parallelism.tensor
+        # Two checkpoints: the previous one may still be written in the background.
+        self.sizes_bytes = {"a checkpoint": 2 * checkpoint_bytes(run), "the export": 3 * weights_bytes(run)}
+        self.group = self.new_group(run)
         # One stager for all checkpoints reuses the memory that it copies into. The DefaultStager around it does not
         # work: torch 2.11 closes it after the first copy.
         self.stager = StateDictStager(pin_memory=torch.cuda.is_available())
@@ -70,16 +79,38 @@ class Saver:
         self.under_way: Future[Saved] | None = None
         self.outcomes: list[Saved] = []
 
-    def save(self, step: int, *, in_background: bool) -> None:
-        """Write the state after a step, after the previous checkpoint is complete; every rank calls it."""
+    def new_group(self, run: Run) -> dist.ProcessGroup | None:
+        """Return the group of a run that writes checkpoints or an export; it connects every rank with every other one.
+
+        A group of its own: the default one is used by training, its backend (NCCL) has no CPU tensors, and its timeout
+        is that of a step.
+        """
+        if run.job.checkpoint_every_steps is None and not run.job.export:
+            return None
+        longest_s = within_s(run.engine.hang_timeout_s, max(self.sizes_bytes.values()))
+        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * longest_s))
+        return group
+
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Return whether a checkpoint follows this step."""
+        every = self.job.checkpoint_every_steps
+        return every is not None and (last or step % every == 0)
+
+    def save(self, step: int, *, last: bool) -> None:
+        """Write the state after a step, after the previous checkpoint is complete; every rank calls it.
+
+        The last one is written in the foreground: the process ends after it.
+        """
+        self.watchdog.begins(f"writing the checkpoint of step {step}", self.sizes_bytes["a checkpoint"])
         self.finish()
         weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
         state = {
             "model": in_litgpt_order(weights, self.gpt.config, self.tensor),
             "optimizer": in_litgpt_order(moments, self.gpt.config, self.tensor),
             "step": torch.tensor(step),
+            **self.counts,
         }
-        if in_background:
+        if self.job.checkpoint_in_background and not last:
             self.under_way = self.writer.submit(self.write, step, self.stager.stage(state))
         else:
             self.outcomes.append(self.write(step, state))
@@ -97,8 +128,23 @@ class Saver:
             return Saved(step, error=str(error))
         if dist.get_rank() > 0:
             return Saved(step)
-        keep_newest(self.directory, self.keep)
+        keep_newest(self.directory, self.job.keep_checkpoints)
         return Saved(step, time.perf_counter() - fence, size_bytes(final))
+
+    def load(self, path: Path) -> int:
+        """Restore model, optimizer and counts in place and return the step of the checkpoint; every rank calls it."""
+        weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
+        # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
+        state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": torch.tensor(0), **self.counts}
+        read_into(state, path)
+        set_state_dict(
+            self.gpt,
+            self.optimizer,
+            model_state_dict=in_layout_order(state["model"], self.gpt.config, self.tensor),
+            optim_state_dict=in_layout_order(state["optimizer"], self.gpt.config, self.tensor),
+            options=FLAT,
+        )
+        return int(state["step"])
 
     def finish(self) -> None:
         """Wait for the checkpoint in progress."""
@@ -112,6 +158,30 @@ class Saver:
             self.finish()
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
+
+    def export(self, tokenizer_files: list[Path]) -> None:
+        """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
+
+        The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
+        """
+        self.watchdog.begins("writing the export", self.sizes_bytes["the export"])
+        directory = self.lease.run.export
+        with written_aside(directory, self.lease, self.group) as writing:
+            try:
+                weights = in_litgpt_order(get_model_state_dict(self.gpt), self.gpt.config, self.tensor)
+                save_sharded(weights, writing / "sharded", self.group)
+            except CheckpointException as error:
+                raise CheckpointError(
+                    f"The weights cannot be written to {directory}: {met_by_ranks(error)}."
+                ) from error
+            if dist.get_rank() == 0:
+                # torch.save hides the cause of a failed write if it gets a path; an open file raises OSError itself.
+                with (writing / "lit_model.pth").open("wb") as file:
+                    dcp_to_torch_save(writing / "sharded", cast(Path, file))
+                shutil.rmtree(writing / "sharded")
+                save_config(self.gpt.config, writing)
+                for tokenizer_file in tokenizer_files:
+                    shutil.copy(tokenizer_file, writing)
 
 
 class Writer(FileSystemWriter):
@@ -128,22 +198,6 @@ class Writer(FileSystemWriter):
 def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None) -> None:
     """Write a state, each rank its shards; every rank of the group calls it and raises the error of any rank."""
     save_dcp(dict(state), storage_writer=Writer(directory), process_group=group)
-
-
-def load(gpt: GPT, optimizer: Optimizer, path: Path, *, tensor: int) -> int:
-    """Restore model and optimizer in place and return the step of the checkpoint; every rank calls it."""
-    weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
-    # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
-    state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": torch.tensor(0)}
-    read_into(state, path)
-    set_state_dict(
-        gpt,
-        optimizer,
-        model_state_dict=in_layout_order(state["model"], gpt.config, tensor),
-        optim_state_dict=in_layout_order(state["optimizer"], gpt.config, tensor),
-        options=FLAT,
-    )
-    return int(state["step"])
 
 
 def load_weights(gpt: GPT, path: Path) -> int:
@@ -178,24 +232,3 @@ def reordered(name: str, value: Any, order: Order, config: Config, tensor: int) 
     if tensor == 1 or ".attn.qkv." not in name or not isinstance(value, DTensor) or value.ndim == 0:
         return value
     return shard_of(order(name, value.full_tensor(), config, tensor), value)
-
-
-def export(lease: Lease, gpt: GPT, tokenizer_files: list[Path], *, tensor: int) -> None:
-    """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
-
-    The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
-    """
-    directory = lease.run.export
-    with written_aside(directory, lease) as writing:
-        try:
-            save_sharded(in_litgpt_order(get_model_state_dict(gpt), gpt.config, tensor), writing / "sharded")
-        except CheckpointException as error:
-            raise CheckpointError(f"The weights cannot be written to {directory}: {met_by_ranks(error)}.") from error
-        if dist.get_rank() == 0:
-            # torch.save hides the cause of a failed write if it gets a path; an open file raises OSError itself.
-            with (writing / "lit_model.pth").open("wb") as file:
-                dcp_to_torch_save(writing / "sharded", cast(Path, file))
-            shutil.rmtree(writing / "sharded")
-            save_config(gpt.config, writing)
-            for tokenizer_file in tokenizer_files:
-                shutil.copy(tokenizer_file, writing)

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.engines.native.model import layers
+from jobs.engines.native.weights import TYPES
 from jobs.layout import data_degree, degree_product, frees_weights
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Strategy
 from jobs.schema import Precision, Run
@@ -42,10 +43,11 @@ def uses_fsdp(run: Run) -> bool:
 def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
     """Apply FSDP2 in place: each layer is a unit (one all-gather), the root holds the rest."""
     policy = MixedPrecisionPolicy()
-    if run.job.precision is Precision.bfloat16:
-        # Compute in bfloat16, reduce gradients in float32. Inputs are not cast: activations are bfloat16 already,
+    if run.job.precision is not Precision.float32:
+        # Compute in 16 bits, reduce gradients in float32. Inputs are not cast: activations have 16 bits already,
         # and the rotary table must stay float32.
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        narrow = TYPES[run.job.precision]
+        policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
     data_mesh = data_parallel_mesh(mesh)
     for layer in layers(unit):
         fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))

@@ -1,4 +1,4 @@
-"""Mixed precision without FSDP: bfloat16 arithmetic on float32 weights. FSDP has its own policy (data_parallel)."""
+"""Mixed precision without FSDP: arithmetic in 16 bits on float32 weights. FSDP has its own policy (data_parallel)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import torch
 from torch import nn
 
 
-def autocast(module: nn.Module, device: torch.device) -> None:
-    """Wrap a module's forward method in bfloat16 autocast, in place."""
-    module.forward = torch.autocast(device.type, torch.bfloat16)(module.forward)
+def autocast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Wrap a module's forward method in autocast to a type of 16 bits, in place."""
+    module.forward = torch.autocast(device.type, dtype)(module.forward)

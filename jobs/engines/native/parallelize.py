@@ -87,8 +87,8 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     for unit in units:
         if uses_fsdp(run):
             shard(unit, run, mesh)
-        elif run.job.precision is Precision.bfloat16:
-            autocast(unit, device)
+        elif run.job.precision is not Precision.float32:
+            autocast(unit, device, TYPES[run.job.precision])
     # The meta device ends here: memory for this rank's shards only.
     begins(m.STARTUP_WEIGHTS_TIME)
     load_sharded(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)

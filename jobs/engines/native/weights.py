@@ -24,8 +24,12 @@ from jobs.schema import Precision, Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.
 INITIAL_STD = 0.02
-TYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
-"""torch's dtypes of the weights, by `engine.parameters`."""
+TYPES = {
+    Precision.float32: torch.float32,
+    Precision.bfloat16: torch.bfloat16,
+    Precision.float16: torch.float16,
+}
+"""torch's dtypes of `job.precision` and `engine.parameters`."""
 
 Values = Callable[[str, Sequence[int], torch.dtype, torch.device], Tensor]
 """(LitGPT parameter name, shape, dtype, device) -> full tensor."""

@@ -110,7 +110,7 @@ def model_config(run: Run) -> nemo_run.Config:
         normalization=model.norm.name,
         layernorm_epsilon=model.norm_eps,
         add_bias_linear=model.bias,
-        add_qkv_bias=model.bias,
+        add_qkv_bias=model.bias or model.attention_bias,
         gated_linear_unit=gated,
         activation_func=F.silu if gated else F.gelu,
         position_embedding_type="rope",

@@ -19,6 +19,7 @@ from jobs.errors import CheckpointError
 from jobs.failures import STOPS
 from jobs.layout import layout_of
 from jobs.lease import Lease
+from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import Saved, size_bytes, take_over
 from jobs.runtime.process_group import StopRequest, largest_of_ranks, synchronize
@@ -109,6 +110,7 @@ class Record(pl.Callback):
         save_time_s = None
         every = self.run.job.checkpoint_every_steps
         if every and (step % every == 0 or step == last or self.stopping):
+            self.watchdog.begins(f"writing the checkpoint of step {step}", checkpoint_bytes(self.run))
             save_time_s = self.saved(step, trainer.strategy)
         assert self.data.current is not None
         logged = trainer.callback_metrics
@@ -136,6 +138,7 @@ class Record(pl.Callback):
             self.recorder.stopped(self.stopping)
             return
         if self.run.job.export:
+            self.watchdog.begins("writing the export", 3 * weights_bytes(self.run))
             checkpoint.export(self.run, self.lease, strategy, self.dataset.tokenizer_files)
         self.recorder.finished()
 

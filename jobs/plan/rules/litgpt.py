@@ -5,10 +5,10 @@ from __future__ import annotations
 from jobs.layout import degree_of, degree_product, layout_of
 from jobs.parallelism import DP_SHARD, MODEL_AXES
 from jobs.plan.litgpt_arguments import Script, script_of
-from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
+from jobs.plan.rules.native import has_gpus, narrow_weights_have_narrow_arithmetic
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule
-from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Run
+from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run
 
 
 def ranks_only_shard(run: Run) -> str | None:
@@ -136,6 +136,16 @@ def nothing_is_saved_on_the_way(run: Run) -> str | None:
     return None
 
 
+def float16_has_gpus(run: Run) -> str | None:
+    """Refuse float16 on CPUs: Fabric computes in bfloat16 there instead."""
+    if run.job.precision is Precision.float16 and not has_gpus(run):
+        return (
+            f"engine=litgpt: Fabric has job.precision=float16 on GPUs only, and cluster={run.cluster.name} has none. "
+            "Set job.precision=float32 or bfloat16, or engine=native."
+        )
+    return None
+
+
 def optimizer_is_whole(run: Run) -> str | None:
     """Refuse Megatron's distributed optimizer."""
     if run.engine.distributed_optimizer:
@@ -155,6 +165,7 @@ RULES: tuple[Rule, ...] = (
     compilation_is_the_scripts,
     embeddings_are_apart,
     nothing_is_saved_on_the_way,
+    float16_has_gpus,
     optimizer_is_whole,
     choices_are_native,
     narrow_weights_have_narrow_arithmetic,

@@ -99,11 +99,16 @@ def there_is_something_to_read_once(run: Run) -> str | None:
 
 
 def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
-    """Refuse float32 arithmetic on bfloat16 weights: float32 in name only."""
+    """Refuse float32 arithmetic on bfloat16 weights, float32 in name only, and float16 weights."""
+    if run.engine.parameters is Precision.float16:
+        return (
+            "engine.parameters=float16 would lose small updates and gradients; loss scaling needs weights in float32. "
+            "Set engine.parameters=float32, with job.precision=float16 for the arithmetic."
+        )
     if run.engine.parameters is Precision.bfloat16 and run.job.precision is not Precision.bfloat16:
         return (
             f"engine.parameters=bfloat16 keeps weights in bfloat16, and job.precision={run.job.precision.name} "
-            "computes in more. Set job.precision=bfloat16, or engine.parameters=float32."
+            "computes in another type. Set job.precision=bfloat16, or engine.parameters=float32."
         )
     return None
 

@@ -95,6 +95,16 @@ def types_follow_the_arithmetic(run: Run) -> str | None:
     return None
 
 
+def float16_is_not_scaled(run: Run) -> str | None:
+    """Refuse float16, whose loss scale the recipe does not set."""
+    if run.job.precision is Precision.float16:
+        return (
+            "engine=nemo computes in bfloat16 or float32 here, not in job.precision=float16. Set job.precision="
+            "bfloat16, or engine=native."
+        )
+    return None
+
+
 def model_is_dense_and_serial(run: Run) -> str | None:
     """Refuse parallel residuals and experts."""
     if run.model.parallel_residual:
@@ -131,6 +141,7 @@ RULES: tuple[Rule, ...] = (
     compiles_nothing,
     choices_are_native,
     types_follow_the_arithmetic,
+    float16_is_not_scaled,
     model_is_dense_and_serial,
     tensor_divides_adapters,
 )

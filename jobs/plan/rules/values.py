@@ -11,8 +11,11 @@ from jobs.plan.rules import sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import Batching, Precision, Run, ScalingMode
+from jobs.schema import Batching, Job, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
+
+# Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
+BFLOAT16_CAPABILITY = (8, 0)
 
 # --- single values -------------------------------------------------------------------------------------------
 
@@ -236,6 +239,17 @@ def stops_within_limit(run: Run) -> str | None:
     return None
 
 
+def bfloat16_has_its_units(run: Run) -> str | None:
+    """Refuse bfloat16 on NVIDIA GPUs that emulate it, without a kernel for attention."""
+    capability, least = run.gpu.compute_capability, float(".".join(map(str, BFLOAT16_CAPABILITY)))
+    if run.job.precision is Precision.bfloat16 and capability is not None and capability < least:
+        return (
+            f"job.precision=bfloat16 needs an NVIDIA GPU of compute capability {least} or more, and {run.gpu.name} has "
+            f"{capability}. Set job.precision=float16, or float32."
+        )
+    return None
+
+
 # --- warnings ------------------------------------------------------------------------------------------------
 
 
@@ -278,14 +292,6 @@ def nodes_are_emulated(run: Run) -> str | None:
     return None
 
 
-def no_bfloat16_units(run: Run) -> str | None:
-    """Warn of an accelerator that emulates bfloat16."""
-    gpu = run.gpu
-    if run.job.precision.name == "bfloat16" and gpu.device_name is not None and gpu.peak_bf16_tflops is None:
-        return f"job.precision=bfloat16, but {gpu.name} has no bfloat16 units: slow. Set job.precision=float32."
-    return None
-
-
 def last_checkpoint_takes_longer(run: Run) -> str | None:
     """Warn of a time limit that may be too short for the last checkpoint."""
     given_s, estimated_s = stop_before_limit_s(run), needed_s(run)
@@ -294,6 +300,21 @@ def last_checkpoint_takes_longer(run: Run) -> str | None:
             f"the last checkpoint of {checkpoint_bytes(run) / 1e9:,.0f} GB may need {estimated_s} s at 1 GB/s, and the "
             f"run is asked to stop {given_s} s before its time limit. Set "
             f"wall_time_min={math.ceil(estimated_s / 15)} or more, or launcher.stop_before_limit_s=SECONDS."
+        )
+    return None
+
+
+def finetunes_nothing(job: Job) -> bool:
+    """Return whether a fine-tuning starts from random weights."""
+    return job.name.startswith("finetune") and job.init_from is None
+
+
+def weights_are_random(run: Run) -> str | None:
+    """Warn of fine-tuning that starts from random weights."""
+    if finetunes_nothing(run.job):
+        return (
+            f"job={run.job.name} trains random weights: its speed is right, its loss has no meaning. Set job.init_from="
+            "DIRECTORY to weights of the model."
         )
     return None
 
@@ -322,6 +343,7 @@ RULES: tuple[Rule, ...] = (
     fits_cluster,
     fits_pilot,
     stops_within_limit,
+    bfloat16_has_its_units,
     sbatch_variables.agree_with_keys,
     *stages.RULES,
 )
@@ -330,7 +352,7 @@ WARNINGS: tuple[Rule, ...] = (
     one_sample_is_no_pack,
     whole_rows_need_no_buckets,
     nodes_are_emulated,
-    no_bfloat16_units,
     last_checkpoint_takes_longer,
     updates_are_rounded,
+    weights_are_random,
 )

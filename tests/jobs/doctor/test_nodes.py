@@ -66,6 +66,9 @@ def test_a_name_that_does_not_resolve_and_a_node_that_does_not_answer_are_named(
     assert found["runs_dir"].startswith("wrong: files not seen: ")
     assert "127.0.0.3's on 127.0.0.1, nosuch.invalid's on 127.0.0.1" in found["runs_dir"]
     assert "127.0.0.3, nosuch.invalid wrote nothing to" in found["nodes"]
+    assert found["matrix product"] == "ok: right on the CPU of every node", "torch runs in a process of its own"
+    (blind,) = [finding for finding in judged(a_run(), job) if finding.what == "matrix product"]
+    assert blind.found.startswith("127.0.0.1, 127.0.0.2: this torch was built for CPUs. Install a torch for ")
     assert exit_code(findings) == 1
     assert job.pairs["127.0.0.1"] == {"error": "not every node was reached"}, "torch would wait for the rest"
 
@@ -99,6 +102,8 @@ def sick(**what: str) -> dict[str, Any]:
         ({"versions": {"python": "3.12.1", "torch": "2.9.0"}}, "wrong", "versions", "n2: python 3.12.1, torch 2.9.0"),
         ({"gpus": None}, "warning", "GPUs", "no answer from nvidia-smi on n2"),
         ({"gpus": report("n2")["gpus"][:7]}, "wrong", "GPUs", "8 a node requested, but n2 has 7"),
+        ({"product": {"error": "no kernels for Tesla V100", "installed": "torch 2.13.0 (CUDA 13.0)"}}, "wrong",
+         "matrix product", "n2: no kernels for Tesla V100 (torch 2.13.0 (CUDA 13.0))"),
         (sick(name="NVIDIA L4"), "warning", "GPUs", "NVIDIA L4, driver 570.1 on n2"),
         (sick(temperature__gpu="91"), "warning", "GPU health", "GPU 7 of n2: 91 C"),
         (sick(retired_pages__pending="Yes"), "warning", "GPU health", "GPU 7 of n2: page retirement pending"),
@@ -150,6 +155,7 @@ def test_a_job_looks_at_two_nodes_and_leaves_a_report(tmp_path: Path, capsys: py
         "ok runs_dir writable everywhere; a node's file is seen by the others within",
         "ok versions python 3.",
         "ok GPUs none requested",
+        "ok matrix product right on the CPU of every node",
         "ok all-reduce emulated: gloo, ",
         "ok transport gloo: TCP over",
     ):

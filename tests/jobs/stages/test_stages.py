@@ -138,7 +138,9 @@ def test_a_stage_whose_local_queue_is_gone_is_lost_and_one_that_did_its_work_fin
 def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = chained(tmp_path, f"job.init_from=null,{tmp_path}/nowhere", "ranks_per_node=1")
+    given = chained(
+        tmp_path, f"job.init_from=null,{tmp_path}/nowhere", "job.init_from_is_remote=true", "ranks_per_node=1"
+    )
     done = run_cli("submit", "-m", "--wait", *given)
     assert done.returncode == 1
     message = " ".join(done.stdout.split())
@@ -179,8 +181,8 @@ class TestOnSlurm:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         more = ["cluster=generic_slurm", f"job.init_from=null,{tmp_path}/nowhere", "job.steps=300",
-                "launcher.requeues=1", "launcher.requeue_pause_s=1", "stages.evaluate.partition=debug",
-                "stages.evaluate.cpus=2"]  # fmt: skip
+                "job.init_from_is_remote=true", "launcher.requeues=1", "launcher.requeue_pause_s=1",
+                "stages.evaluate.partition=debug", "stages.evaluate.cpus=2"]  # fmt: skip
         assert main(["submit", "-m", *chained(tmp_path, *more)]) == 0
         sweep = SweepDir(tmp_path / "s")
         good, bad = sweep.runs()

@@ -1,0 +1,224 @@
+"""Model files: from LitGPT's table, or from the config.json of a Hugging Face checkpoint; and the check of a file.
+
+A model is written only if its arithmetic is the same here: a value that the schema does not have is refused. LitGPT's
+table needs LitGPT and so torch, and is imported only for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jobs.errors import ConfigError
+from jobs.plan.litgpt_names import litgpt_fields
+from jobs.schema import Mlp, Model, Norm, RopeScaling
+
+# LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
+TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-)?(0\.5|1\.5|3)B)")
+# Names, sources and sizes before padding: they change no arithmetic. `padded_vocab_size` is compared.
+NAMES = {"name", "hf_config", "vocab_size", "padding_multiple"}
+# Architectures of Hugging Face with the arithmetic of Llama, whose differences are read below.
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM")
+
+
+def model_file(what: str, output: Path | None) -> str:
+    """Write the model file of a LitGPT name, a config.json or its directory; check it if `what` is a model file.
+
+    Return the line to print: the file that was written, or without a place to write the file's text.
+    """
+    path = Path(what).expanduser()
+    if path.suffix in {".yaml", ".yml"}:
+        model = read_model_file(path)
+        if model.litgpt_name is None:
+            return f"{path}: no litgpt_name, so there is nothing to compare it with."
+        compare_with_litgpt(model, model.litgpt_name)
+        return f"{path} agrees with LitGPT's {model.litgpt_name}."
+    path = path / "config.json" if path.is_dir() else path
+    model = from_config_json(path) if path.is_file() else from_litgpt(what)
+    text = as_yaml(model)
+    site = os.environ.get("SLURMSCALE_SITE")
+    place = output or (Path(site) / "model" if site else None)
+    if place is None:
+        return text.rstrip()
+    file = place if place.suffix == ".yaml" else place / f"{model.name}.yaml"
+    if file.exists():
+        raise ConfigError(f"{file} exists. Remove it, or set another file with --output FILE.yaml.")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return f"{file}: set model={file.stem}, with SLURMSCALE_SITE at the directory above model/."
+
+
+def read_model_file(path: Path) -> Model:
+    """Return the model of a file of conf/model or a site directory."""
+    try:
+        given = OmegaConf.merge(OmegaConf.structured(Model), OmegaConf.load(path))
+        return cast(Model, OmegaConf.to_object(given))
+    except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path} is not a model file: {str(error).splitlines()[0]}. Correct it.") from error
+
+
+def from_litgpt(name: str) -> Model:
+    """Return the model of a name in LitGPT's table."""
+    theirs = litgpt_config(name)
+    scaling = theirs.rope_adjustments
+    try:
+        model = Model(
+            name=file_name(name),
+            source=f"LitGPT's table (litgpt/config.py), {name}",
+            litgpt_name=name,
+            layers=theirs.n_layer,
+            heads=theirs.n_head,
+            kv_heads=theirs.n_query_groups,
+            hidden_size=theirs.n_embd,
+            head_size=theirs.head_size,
+            intermediate_size=theirs.intermediate_size,
+            vocab_size=theirs.padded_vocab_size,
+            max_sequence_length=theirs.block_size,
+            norm=Norm[theirs.norm_class_name],
+            norm_eps=theirs.norm_eps,
+            mlp=Mlp[theirs.mlp_class_name],
+            bias=theirs.bias,
+            attention_bias=theirs.attn_bias,
+            parallel_residual=theirs.parallel_residual,
+            rope_base=theirs.rope_base,
+            rope_fraction=theirs.rotary_percentage,
+            rope_scaling=scaling
+            and RopeScaling(
+                factor=scaling["factor"],
+                low_freq_factor=scaling["low_freq_factor"],
+                high_freq_factor=scaling["high_freq_factor"],
+                original_max_sequence_length=scaling["original_max_seq_len"],
+            ),
+            tie_embeddings=TIED.match(name) is not None,
+            experts=theirs.n_expert,
+            experts_per_token=theirs.n_expert_per_token,
+        )
+    except KeyError as error:
+        raise ConfigError(
+            f"{name} has {error.args[0]!r}, which slurmscale's model does not have (`slurmscale explain model`). "
+            "Choose another model."
+        ) from error
+    compare_with_litgpt(model, name)
+    return model
+
+
+def litgpt_config(name: str) -> Any:
+    """Return LitGPT's configuration of a name."""
+    try:
+        from litgpt.config import Config, name_to_config
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"LitGPT's table of models needs {error.name}, which this Python lacks. Run pip install --editable "
+            "'.[train]', or give a config.json."
+        ) from error
+    if name not in name_to_config:
+        raise ConfigError(
+            f"{name} is neither a file nor a name in LitGPT's table. Set a name that `litgpt download list` prints "
+            "after the slash, a config.json, or a directory that has one."
+        )
+    return Config.from_name(name)
+
+
+def compare_with_litgpt(model: Model, name: str) -> None:
+    """Raise ConfigError if the arithmetic of a model differs from LitGPT's of that name."""
+    theirs, ours = litgpt_config(name), type(litgpt_config(name))(**litgpt_fields(model))
+    wrong = [
+        f"{field.name} is {mine!r}, LitGPT's is {his!r}"
+        for field in fields(theirs)
+        if field.name not in NAMES and (mine := getattr(ours, field.name)) != (his := getattr(theirs, field.name))
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{model.name} differs from LitGPT's {name}: {'; '.join(wrong)}. Correct these values or litgpt_name, or "
+            "choose another model: a value without a key in `slurmscale explain model` is not supported."
+        )
+
+
+def from_config_json(path: Path) -> Model:
+    """Return the model of a Hugging Face config.json."""
+    try:
+        given = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path} is not JSON: {error}. Set the config.json of a model.") from error
+    try:
+        refuse_other_arithmetic(path, given)
+        heads, hidden = given["num_attention_heads"], given["hidden_size"]
+        scaling, experts = given.get("rope_scaling"), given.get("num_local_experts", 0)
+        return Model(
+            name=file_name(path.absolute().parent.name),
+            source=given.get("_name_or_path") or str(path),
+            layers=given["num_hidden_layers"],
+            heads=heads,
+            kv_heads=given.get("num_key_value_heads") or heads,
+            hidden_size=hidden,
+            head_size=given.get("head_dim") or hidden // heads,
+            intermediate_size=given["intermediate_size"],
+            vocab_size=given["vocab_size"],
+            max_sequence_length=given["max_position_embeddings"],
+            norm_eps=given["rms_norm_eps"],
+            mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
+            attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
+            rope_base=int(given.get("rope_theta", 10000)),
+            rope_fraction=given.get("partial_rotary_factor", 1.0),
+            rope_scaling=scaling
+            and RopeScaling(
+                factor=scaling["factor"],
+                low_freq_factor=scaling["low_freq_factor"],
+                high_freq_factor=scaling["high_freq_factor"],
+                original_max_sequence_length=scaling["original_max_position_embeddings"],
+            ),
+            tie_embeddings=given.get("tie_word_embeddings", False),
+            experts=experts,
+            experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is not the configuration of a language model: {type(error).__name__} {error}. Set the config.json "
+            f"of one of {', '.join(ARCHITECTURES)}."
+        ) from error
+
+
+def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a config.json with arithmetic that the schema does not have."""
+    architecture = ", ".join(given["architectures"])
+    scaling, window = given.get("rope_scaling") or {}, given.get("sliding_window")
+    slides = window and window < given["max_position_embeddings"] and given.get("use_sliding_window", True)
+    wrong = {
+        f"architectures={architecture}, not one of {', '.join(ARCHITECTURES)}": architecture not in ARCHITECTURES,
+        f"hidden_act={given.get('hidden_act')}, not silu": given.get("hidden_act", "silu") != "silu",
+        f"sliding_window={window}": slides,
+        "attention_bias=true, also on the output": given.get("attention_bias", False),
+        "mlp_bias=true": given.get("mlp_bias", False),
+        f"rope_scaling of type {scaling.get('rope_type', scaling.get('type'))}, not llama3": scaling
+        and scaling.get("rope_type", scaling.get("type")) != "llama3",
+    }
+    found = [what for what, is_so in wrong.items() if is_so]
+    if found:
+        raise ConfigError(f"{path} has {'; '.join(found)}: slurmscale's model does not have it. Choose another model.")
+
+
+def file_name(name: str) -> str:
+    """Return the name of a model as conf/model spells it: Llama-3.1-8B -> llama31_8b."""
+    return re.sub(r"\W+", "_", re.sub(r"-?(\d)\.(\d)", r"\1\2", name.lower())).strip("_") or "model"
+
+
+def as_yaml(model: Model) -> str:
+    """Return a model file, without keys at their default."""
+    defaults = {field.name: field.default for field in fields(Model) if field.default is not MISSING}
+
+    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value.name if isinstance(value, Enum) else value for key, value in items}
+
+    values = asdict(model, dict_factory=plain)
+    kept = {key: value for key, value in values.items() if key not in defaults or getattr(model, key) != defaults[key]}
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=1000)

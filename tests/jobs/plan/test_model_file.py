@@ -1,0 +1,142 @@
+"""`slurmscale model`: files from LitGPT's table and from config.json, and refusals of other arithmetic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from litgpt.config import Config
+from litgpt.model import GPT
+
+from jobs.cli import main
+from jobs.plan.cost import parameters
+from jobs.plan.litgpt_names import litgpt_fields
+from jobs.rundir import load_run
+from tests.support.composing import one
+from tests.support.paths import ROOT
+from tests.support.real_run import losses, make_run, printed, train
+from tests.support.training import DEEP
+
+# The facts of https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json and Qwen/Qwen2.5-0.5B.
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 2048, "head_dim": 64,
+    "intermediate_size": 8192, "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True,
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                     "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "vocab_size": 128256,
+}  # fmt: skip
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864,
+    "max_position_embeddings": 32768, "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True,
+    "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+
+
+def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SLURMSCALE_SITE", str(site))
+    (site / "model").mkdir(exist_ok=True)
+    assert main(["model", what]) == 0
+    (file,) = (site / "model").iterdir()
+    return file.stem
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "published"),
+    # Of the model cards: parameters, embeddings included.
+    [("Qwen2.5-7B", "qwen25_7b", 7.61e9), ("Qwen2.5-0.5B", "qwen25_05b", 0.494e9),
+     ("Llama-3.2-1B", "llama32_1b", 1.24e9), ("phi-4", "phi_4", 14.7e9)],
+)  # fmt: skip
+def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
+    name: str, stem: str, published: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert written(name, tmp_path, monkeypatch) == stem
+    model = one(f"model={stem}").run.model
+    assert parameters(model) == pytest.approx(published, rel=0.01)
+    with torch.device("meta"):
+        stock = GPT(Config.from_name(name))
+        ours = GPT(Config(**litgpt_fields(model)))
+    assert {n: p.shape for n, p in stock.named_parameters()} == {n: p.shape for n, p in ours.named_parameters()}
+    assert main(["model", str(tmp_path / "model" / f"{stem}.yaml")]) == 0
+
+
+@pytest.mark.parametrize(("config", "name"), [(LLAMA, "Llama-3.2-1B"), (QWEN, "Qwen2.5-0.5B")])
+def test_a_config_json_gives_the_same_model_as_litgpts_name(
+    config: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("a", "b", name):
+        (tmp_path / part).mkdir()
+    (tmp_path / name / "config.json").write_text(json.dumps(config))
+    by_name = one(f"model={written(name, tmp_path / 'a', monkeypatch)}").run.model
+    by_file = one(f"model={written(str(tmp_path / name), tmp_path / 'b', monkeypatch)}").run.model
+    assert litgpt_fields(by_file) == litgpt_fields(by_name)
+    assert by_file.tie_embeddings == by_name.tie_embeddings is True
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("gemma-2b", "gemma-2b has 'GemmaMLP', which slurmscale's model does not have"),
+        ("phi-2", "phi_2 differs from LitGPT's phi-2: shared_attention_norm is False, LitGPT's is True"),
+        ("Qwen9", "Qwen9 is neither a file nor a name in LitGPT's table"),
+        (QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window=4096"),
+        (LLAMA | {"attention_bias": True}, "attention_bias=true, also on the output"),
+        (LLAMA | {"architectures": ["BertModel"]}, "architectures=BertModel, not one of LlamaForCausalLM"),
+        ({"a": 1}, "is not the configuration of a language model: KeyError 'architectures'"),
+    ],
+)
+def test_other_arithmetic_is_refused_in_words(
+    what: str | dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if isinstance(what, dict):
+        (tmp_path / "config.json").write_text(json.dumps(what))
+        what = str(tmp_path)
+    assert main(["model", what]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_litgpt_name_that_disagrees_with_the_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text((ROOT / "conf/model/llama3_8b.yaml").read_text().replace("layers: 32", "layers: 30"))
+    assert main(["model", str(file)]) == 2
+    assert "llama3_8b differs from LitGPT's Llama-3-8B: n_layer is 30, LitGPT's is 32" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_bias_on_query_key_and_value_trains_alike_under_tensor_parallelism(tmp_path: Path) -> None:
+    bias = (*DEEP, "model.attention_bias=true", "model.tie_embeddings=true")
+    one_rank = make_run(tmp_path, "name=one", *bias, "parallelism=single", "ranks_per_node=1", "job.export=true")
+    two = make_run(tmp_path, "name=two", *bias, "parallelism=tp", "ranks_per_node=2")
+    for run in (one_rank, two):
+        assert set(train(run)) == {0}, printed(run)
+    assert losses(two) == pytest.approx(losses(one_rank), abs=1e-5)
+    stock = GPT(Config.from_file(one_rank.export / "model_config.yaml"))
+    stock.load_state_dict(torch.load(one_rank.export / "lit_model.pth", weights_only=True))
+    assert stock.transformer.h[0].attn.qkv.bias is not None
+    assert load_run(one_rank.config).model.attention_bias
+
+
+def test_weights_that_do_not_exist_are_refused_at_submission_unless_they_are_on_the_nodes_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["submit", "launcher=script", "cluster=generic_slurm", f"runs_dir={tmp_path}/runs", "sweep=s",
+             "data=random", "job=finetune_full", "job.epochs=null", "job.steps=20", "job.precision=float32",
+             f"job.init_from={tmp_path}/nowhere", f"data.cache_dir={tmp_path}/cache"]  # fmt: skip
+    given += ["job.sequence_length=32"]
+    assert main(given) == 2
+    assert f"job.init_from={tmp_path}/nowhere has no lit_model.pth here" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "s").exists()
+    assert main([*given, "job.init_from_is_remote=true"]) == 0
+
+
+def test_fine_tuning_without_weights_says_so_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "job=finetune_full", "job.epochs=null",
+                   "job.steps=1", "job.warmup_steps=0", "job.precision=float32")  # fmt: skip
+    assert train(run) == [0], printed(run)
+    first = next(line for line in printed(run).splitlines() if "ranks on" in line)
+    assert first.endswith(", from RANDOM WEIGHTS (job.init_from is not set)")
