@@ -205,6 +205,8 @@ def test_ddp_holds_all_weights_and_reduces_each_gradient_once_a_step(tmp_path: P
     assert events(run, "layout")[0][PARAMETERS_HELD.name] == weights
     loss = 4
     assert sent(run)["dp_replicate", "all_reduce"][1] == 4 * weights + loss
+    # The rotary tables, 2 kB, are not broadcast before a forward pass; DDP sends its order of buckets once.
+    assert sent(run)["dp_replicate", "broadcast"][1] < 2 * 4 * 32 * 8
 
 
 def test_full_sharding_holds_a_part_and_scatters_every_micro_batch(tmp_path: Path) -> None:
