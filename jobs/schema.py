@@ -185,13 +185,13 @@ class Engine:
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
     """Activations that the backward pass computes again instead of keeping."""
     compile: bool = False
-    """Compile with torch.compile: every layer (native) or the whole model (litgpt); not for nemo."""
+    """Compile with torch.compile: every layer, whole (native), or the model (litgpt); not for nemo."""
     loss: Loss = Loss.whole
     """Computation of the loss from the last hidden states (native)."""
     distributed_optimizer: bool = False
     """Shard Megatron's optimizer state over data-parallel ranks, as ZeRO stage 1 does (nemo)."""
     float8: bool = False
-    """Multiply in float8 in all linear layers but the head, by torchao, on GPUs that have it (native)."""
+    """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
     kernels: Kernels = Kernels.torch
     """GPU kernels of norms, rotary embedding and SwiGLU (native)."""
     weights: WeightsReader = WeightsReader.each

@@ -3,6 +3,9 @@
 none        keep all activations
 selective   keep the results of matrix products and attention, recompute the cheap rest
 full        keep the input of each layer only: about a third more arithmetic (a second forward pass)
+
+Selective checkpointing chooses among a layer's operators, so it is part of what is compiled. Full checkpointing calls
+the compiled layer again: inside the graph it would not work with TP (PyTorch 2.13 cannot save DTensors there).
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from typing import Any
 
 import torch
 from litgpt.model import Block
+from torch import Tensor
+from torch.nn.attention import varlen  # noqa: F401 (registers the operator of packed rows)
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-
-from jobs.schema import ActivationCheckpointing
 
 ATEN = torch.ops.aten
 # Operators that are expensive to recompute: matrix products and attention.
@@ -22,24 +25,36 @@ KEPT = {
     ATEN.mm.default,
     ATEN.addmm.default,
     ATEN.bmm.default,
+    ATEN._scaled_mm.default,
     ATEN._scaled_dot_product_flash_attention.default,
     ATEN._scaled_dot_product_efficient_attention.default,
     ATEN._scaled_dot_product_cudnn_attention.default,
     ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+    ATEN._scaled_dot_product_fused_attention_overrideable.default,
+    torch.ops.torch_attn._varlen_attn.default,
 }
 
 
-def recompute(layer: Block, mode: ActivationCheckpointing) -> None:
-    """Apply activation checkpointing to a layer in place.
+class SelectiveBlock(Block):  # type: ignore[misc]  # LitGPT publishes no types
+    """LitGPT's layer under selective checkpointing; a class, so that all layers share one compiled graph."""
+
+    def forward(self, *args: Any) -> Tensor:
+        """Run the layer and keep the results of expensive operators only."""
+        result: Tensor = checkpoint(super().forward, *args, use_reentrant=False, context_fn=selective_contexts)
+        return result
+
+
+def recompute_cheap(layer: Block) -> None:
+    """Apply selective checkpointing to a layer in place, before it is compiled."""
+    layer.__class__ = SelectiveBlock
+
+
+def recompute_all(layer: Block) -> None:
+    """Apply full checkpointing to a layer in place, after it is compiled.
 
     Wrap the forward method and not the module, so that parameters keep their names.
     """
-    if mode is ActivationCheckpointing.none:
-        return
-    options: dict[str, Any] = {"use_reentrant": False}
-    if mode is ActivationCheckpointing.selective:
-        options["context_fn"] = selective_contexts
-    layer.forward = partial(checkpoint, layer.forward, **options)
+    layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def selective_contexts() -> Any:

@@ -79,8 +79,17 @@ def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def replicate(gpt: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
-    """Return the model in DDP over the replicas."""
-    return DistributedDataParallel(gpt, process_group=mesh[DP_REPLICATE.name].get_group())
+    """Return the model in DDP over the replicas.
+
+    Its buffers are constant tables, so nothing is broadcast; gradients lie in the buckets and not in memory of their
+    own beside them.
+    """
+    return DistributedDataParallel(
+        gpt,
+        process_group=mesh[DP_REPLICATE.name].get_group(),
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+    )
 
 
 def reduce_gradients_now(model: nn.Module, *, now: bool) -> None:

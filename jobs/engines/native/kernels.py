@@ -7,10 +7,10 @@ from functools import partial
 from importlib.util import find_spec
 
 import torch
-from litgpt.model import GPT, CausalSelfAttention, LLaMAMLP, RMSNorm
+from litgpt.model import GPT, LLaMAMLP, RMSNorm
 from torch import Tensor
 
-from jobs.engines.native.attention import self_attention
+from jobs.engines.native.attention import Attention
 from jobs.errors import ConfigError
 from jobs.schema import Kernels
 
@@ -41,8 +41,8 @@ def fuse(gpt: GPT) -> None:
     for module in gpt.modules():
         if type(module) in forwards:
             module.forward = partial(forwards[type(module)], module)
-        elif isinstance(module, CausalSelfAttention):
-            module.forward = partial(self_attention, module, rotated)
+        elif isinstance(module, Attention):
+            module.rotate = rotated
 
 
 def rms_norm(norm: RMSNorm, x: Tensor) -> Tensor:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 import torch
 from litgpt.config import Config
 from litgpt.model import GPT, Block
 from torch import Tensor, nn
 
-from jobs.engines.native.attention import samples_of, self_attention
+from jobs.engines.native.attention import Attention, bounds_of
 from jobs.engines.native.loss import summed_loss
-from jobs.engines.native.rotary import rotated
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Loss, Model
 
@@ -24,7 +22,7 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         super().__init__(config)
         self.loss = loss
         for layer in layers(self):
-            layer.attn.forward = partial(self_attention, layer.attn, rotated)
+            layer.attn.__class__ = Attention
 
     def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the loss summed over targets; all (mbs, seq), positions within samples if rows are packed."""
@@ -40,13 +38,13 @@ def through(
     # The length is the targets', since x may be sharded along the sequence.
     if positions is None:
         cos, sin = (table[None, : targets.shape[1]] for table in rotary)
-        samples = None
+        bounds = None
     else:
         cos, sin = (table[positions] for table in rotary)
-        samples = samples_of(positions)
+        bounds = bounds_of(positions)
     for block in blocks:
         # Positional, as in GPT.forward: tensor parallelism addresses attention's inputs by position.
-        x = block(x, cos, sin, samples, None, None)
+        x = block(x, cos, sin, bounds, None, None)
     return x
 
 
@@ -55,6 +53,8 @@ def empty_model(model: Model, sequence_length: int, loss: Loss) -> Decoder:
     with torch.device("meta"):
         gpt = Decoder(Config(**litgpt_fields(model)), loss)
     gpt.max_seq_length = sequence_length
+    for layer in layers(gpt):
+        layer.attn.longest = sequence_length
     return gpt
 
 

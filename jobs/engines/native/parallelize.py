@@ -3,8 +3,9 @@
 pipeline split     drop the layers of other pipeline ranks first: the rest of the work is on what this rank holds
 TP                 shard the matrices that are left, as DTensors on the tp axis
 float8, kernels    replace modules or forward methods, after TP has chosen its modules by name
-checkpointing      wrap each layer's forward method ...
-compilation        ... and compile the wrapped one: recomputation is then inside the graph
+checkpointing      selective: inside what is compiled
+compilation        of each layer's forward method
+checkpointing      full: of the compiled layer
 FSDP               shard the DTensors again on the data axes; its hooks stay outside the compiled graph
 weights            only now does memory exist: each rank loads its shards of the full tensors
 """
@@ -21,8 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel
 
 from jobs import metrics as m
-from jobs.engines.native.activation_checkpointing import recompute
-from jobs.engines.native.compilation import compile_layer
+from jobs.engines.native.activation_checkpointing import recompute_all, recompute_cheap
+from jobs.engines.native.compilation import await_embeddings, compile_layers
 from jobs.engines.native.context_parallel import apply_cp
 from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_fsdp
 from jobs.engines.native.float8 import multiply_in_float8
@@ -37,7 +38,7 @@ from jobs.engines.native.weights import TYPES, first_weights
 from jobs.layout import Layout, sequence_parallel
 from jobs.metrics import Metric
 from jobs.parallelism import AXIS_NAMES, CP, PP, TP
-from jobs.schema import Kernels, Precision, Run
+from jobs.schema import ActivationCheckpointing, Kernels, Precision, Run
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,20 @@ class ParallelModel:
 def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     """Return the rank grid as torch's device mesh, with the axes of jobs.layout; creates one process group per axis."""
     return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES)
+
+
+def wrap_layers(gpt: Decoder, run: Run) -> None:
+    """Apply activation checkpointing and compilation to every layer, in place."""
+    if run.engine.activation_checkpointing is ActivationCheckpointing.selective:
+        for layer in layers(gpt):
+            recompute_cheap(layer)
+    if run.engine.compile:
+        compile_layers(layers(gpt))
+        if run.parallelism.tensor > 1 and "wte" in gpt.transformer:
+            await_embeddings(gpt.transformer.wte)
+    if run.engine.activation_checkpointing is ActivationCheckpointing.full:
+        for layer in layers(gpt):
+            recompute_all(layer)
 
 
 def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Callable[[Metric], None]) -> ParallelModel:
@@ -79,10 +94,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     kernels = usable(run.engine.kernels, device)
     if kernels is Kernels.liger:
         fuse(gpt)
-    for layer in layers(gpt):
-        recompute(layer, run.engine.activation_checkpointing)
-        if run.engine.compile:
-            compile_layer(layer)
+    wrap_layers(gpt, run)
     # Every parameter -> dim 0 / (DP shard x CP), on top of TP's sharding. DDP wraps at the end and needs autocast.
     for unit in units:
         if uses_fsdp(run):

@@ -18,8 +18,23 @@ def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor,
     qkv is LitGPT's fused (mbs, seq, heads + 2 x groups, head size), its last 2 x groups heads being keys and values;
     cos and sin are (1 or mbs, seq, rotated part of the head). The arithmetic is litgpt.model.apply_rope's.
     """
+    if torch.compiler.is_compiling():
+        return turned(qkv, cos, sin, groups)
     q, k, v = Rotated.apply(qkv, cos, sin, groups)  # type: ignore[no-untyped-call]  # torch has no types for it
     return q, k, v
+
+
+def turned(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `rotated` returns, without writing in place: the compiler fuses it, and derives its gradient."""
+    cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
+    q, k, v = qkv.split((qkv.shape[2] - 2 * groups, groups, groups), 2)
+
+    def turn(x: Tensor) -> Tensor:
+        part, rest = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), -1)
+        a, b = part.chunk(2, -1)
+        return torch.cat([part * cos + torch.cat([-b, a], -1) * sin, rest], -1).to(x.dtype)
+
+    return turn(q), turn(k), v
 
 
 class Rotated(torch.autograd.Function):

@@ -35,7 +35,12 @@ NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 
 
 class Traffic(TorchDispatchMode):
-    """Count the collectives that start inside this context; compiled layers have none, since TP is never compiled."""
+    """Count the collectives that start inside this context, those of compiled layers included."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile ignore this mode: under others it skips a function, for the rest of the process."""
+        return True
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -65,11 +65,23 @@ def split_backward_finds_what_it_needs(run: Run) -> str | None:
 
 
 def compiled_layers_are_whole(run: Run) -> str | None:
-    """Refuse compilation with TP: PyTorch 2.13 loses DTensors in the compiled backward pass."""
-    if run.engine.compile and run.parallelism.tensor > 1:
+    """Refuse compilation where a layer is not one graph.
+
+    Experts take as many tokens as the router gives them. Selective checkpointing has to be inside the graph, where
+    PyTorch 2.13 cannot keep the DTensors of TP.
+    """
+    if not run.engine.compile:
+        return None
+    if run.model.experts:
         return (
-            f"engine.compile=true does not run with parallelism.tensor={run.parallelism.tensor}: PyTorch's compiled "
-            "backward pass fails on sharded layers. Set engine.compile=false, or parallelism.tensor=1."
+            f"engine.compile=true does not run with experts ({run.model.name}): their tokens depend on the data. "
+            "Set engine.compile=false, or choose a dense model."
+        )
+    if run.parallelism.tensor > 1 and run.engine.activation_checkpointing is ActivationCheckpointing.selective:
+        return (
+            "engine.compile=true with engine.activation_checkpointing=selective does not run with "
+            f"parallelism.tensor={run.parallelism.tensor}: PyTorch cannot keep sharded activations inside a graph. Set "
+            "engine.activation_checkpointing=full or none, or engine.compile=false."
         )
     return None
 
@@ -154,10 +166,18 @@ def fused_kernels_fit(run: Run) -> str | None:
 
 
 def float8_has_its_hardware(run: Run) -> str | None:
-    """Require for float8: bfloat16, sides that are multiples of 16 (torch._scaled_mm), no TP, a GPU since 2022."""
+    """Require for float8: bfloat16, sides that are multiples of 16 (torch._scaled_mm), no TP, a GPU since 2022.
+
+    And compilation, which fuses the casts and scales: in kernels of their own they cost more than float8 saves.
+    """
     if not run.engine.float8:
         return None
     model, gpu, off = run.model, run.gpu, "Set engine.float8=false"
+    if not run.engine.compile:
+        return (
+            "engine.float8=true without engine.compile=true is slower than bfloat16: every cast and scale is a kernel "
+            f"of its own. {off}, or engine.compile=true."
+        )
     if run.job.precision is not Precision.bfloat16:
         return (
             f"engine.float8=true replaces bfloat16 matrix products, and job.precision={run.job.precision.name}. "
@@ -193,19 +213,6 @@ def float8_has_its_hardware(run: Run) -> str | None:
     return None
 
 
-# --- warnings ------------------------------------------------------------------------------------------------
-
-
-def float8_is_not_compiled(run: Run) -> str | None:
-    """Warn of float8 without compilation, which fuses its casts and scales."""
-    if run.engine.float8 and not run.engine.compile:
-        return (
-            "engine.float8=true without engine.compile=true: casts and scales are kernels of their own then, and it "
-            "may well be slower than bfloat16."
-        )
-    return None
-
-
 RULES: tuple[Rule, ...] = (
     no_adapters,
     no_distributed_optimizer,
@@ -218,4 +225,3 @@ RULES: tuple[Rule, ...] = (
     fused_kernels_fit,
     float8_has_its_hardware,
 )
-WARNINGS: tuple[Rule, ...] = (float8_is_not_compiled,)

@@ -17,11 +17,10 @@ from torch import Tensor
 from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
 from jobs.engines.native import model as engine_model
-from jobs.engines.native.activation_checkpointing import recompute
-from jobs.engines.native.attention import Samples
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.loss import chunked, whole
-from jobs.engines.native.model import Decoder, empty_model, layers
+from jobs.engines.native.model import Decoder, empty_model
+from jobs.engines.native.parallelize import wrap_layers
 from jobs.engines.native.weights import values_of
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
@@ -202,13 +201,12 @@ def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_othe
     (rows,) = map(tensors, batch_of(data, Batching.padded).micro_batches)
     assert row.inputs.shape[1] > (row.targets != IGNORED).sum(), "padding is in the row"
     loss, gradients = computed(gpt, rows)
-    for layer in layers(gpt):
-        recompute(layer, recomputed)
+    wrap_layers(gpt, one(f"engine.activation_checkpointing={recomputed.name}").run)
     packed_loss, packed_gradients = computed(gpt, row)
     assert packed_loss == pytest.approx(loss, rel=1e-5)
     assert far(packed_gradients, gradients) < 1e-5
-    everything = Samples([row.inputs.shape[1]], torch.tensor([0, row.inputs.shape[1]], dtype=torch.int32))
-    monkeypatch.setattr(engine_model, "samples_of", lambda _: everything)
+    everything = torch.tensor([0, row.inputs.shape[1]], dtype=torch.int32)
+    monkeypatch.setattr(engine_model, "bounds_of", lambda _: everything)
     unmasked_loss, unmasked_gradients = computed(gpt, row)
     assert unmasked_loss != pytest.approx(loss, rel=1e-3)
     assert far(unmasked_gradients, gradients) > 0.1

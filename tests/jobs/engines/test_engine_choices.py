@@ -26,7 +26,7 @@ from jobs.schema import Loss
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, refusal
 
-FLOAT8 = "engine.float8=true job.precision=bfloat16"
+FLOAT8 = "engine.float8=true engine.compile=true job.precision=bfloat16"
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,8 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
             "has no kernels for pythia_14m (model.norm=LayerNorm, not RMSNorm",
         ),
         ("engine=nemo engine.kernels=liger_or_torch", "Set engine.kernels=torch, or engine=native."),
-        ("engine.float8=true", "Set job.precision=bfloat16, or engine.float8=false."),
+        ("engine.float8=true", "Set engine.float8=false, or engine.compile=true."),
+        ("engine.float8=true engine.compile=true", "Set job.precision=bfloat16, or engine.float8=false."),
         (FLOAT8, "engine.float8=true needs GPUs, and cluster=local has none. Set engine.float8=false;"),
         (f"{FLOAT8} gpu=a100_sxm_80gb", "compute capability 8.9 or more, which a100_sxm_80gb is not."),
         (f"{FLOAT8} gpu=mi300x", "compute capability 8.9 or more, which mi300x is not."),
@@ -316,10 +317,3 @@ def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
     run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "gpu=h100_sxm", *FLOAT8.split())
     assert train(run) == [1]
     assert "this rank has no NVIDIA GPU. Set engine.float8=false." in str(events(run, "failed")[0]["error"])
-
-
-def test_the_plan_warns_of_float8_that_is_not_compiled() -> None:
-    (point,) = compose([*FLOAT8.split(), "gpu=h100_sxm"], multirun=False)
-    assert any("may well be slower than bfloat16" in message for message in warnings(point.run))
-    (point,) = compose([*FLOAT8.split(), "gpu=l40s", "engine.compile=true"], multirun=False)
-    assert not any("float8" in message for message in warnings(point.run))

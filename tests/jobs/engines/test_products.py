@@ -160,6 +160,16 @@ def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_t
         ("parallelism.stage_layers=[1,3]",),
         long(("parallelism.stage_layers=[1,1,1,1]", "parallelism.schedule=Interleaved1F1B")),
         ("engine.compile=true",),
+        long(("engine.compile=true", "parallelism.sequence_parallel=false", "engine.loss=chunked")),
+        long(
+            (
+                "engine.compile=true",
+                "parallelism.pipeline=1",
+                "parallelism.strategy=fsdp",
+                "parallelism.sharding=FULL_SHARD",
+                "engine.activation_checkpointing=full",
+            )
+        ),
     ],
     ids=lambda settings: settings[0],
 )
@@ -167,8 +177,8 @@ def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_t
 def test_a_setting_that_only_changes_how_leaves_the_losses(
     settings: tuple[str, ...], reference: RunDir, tmp_path: Path
 ) -> None:
-    product = ("parallelism=fsdp_full", "ranks_per_node=2") if "compile" in settings[0] else TP_PP
-    assert_equal(steps(done(tmp_path, *product, *settings)), steps(reference))
+    # The compiler is the real one here: it was wrong by 2e-2 under TP where a graph was in pieces.
+    assert_equal(steps(done(tmp_path, *TP_PP, *settings)), steps(reference))
 
 
 @pytest.mark.slow
@@ -235,6 +245,8 @@ def test_ddp_holds_all_weights_and_reduces_each_gradient_once_a_step(tmp_path: P
     assert events(run, "layout")[0][PARAMETERS_HELD.name] == weights
     loss = 4
     assert sent(run)["dp_replicate", "all_reduce"][1] == 4 * weights + loss
+    # The rotary tables, 2 kB, are not broadcast before a forward pass; DDP sends its order of buckets once.
+    assert sent(run)["dp_replicate", "broadcast"][1] < 2 * 4 * 32 * 8
 
 
 def test_full_sharding_holds_a_part_and_scatters_every_micro_batch(tmp_path: Path) -> None:
@@ -384,7 +396,6 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (("parallelism=tp", "engine.compile=true"), "engine.compile=true does not run with parallelism.tensor=2"),
         (
             ("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "engine.activation_checkpointing=full"),
             "splits the backward pass and cannot do so with engine.activation_checkpointing=full",

@@ -1,0 +1,123 @@
+"""engine.compile=true: every step of a run computes in compiled layers, and computes what an uncompiled run does."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+
+from jobs.rundir import RunDir, load_run
+from jobs.runtime.recorder import Recorder
+from tests.support.real_run import make_run, printed, rank, steps, train
+from tests.support.training import assert_equal, long, refusal
+
+LAYERS = 12  # more than torch compiles one function for (recompile_limit, 8)
+MODEL = ("job.steps=4", f"model.layers={LAYERS}", "model.heads=4", "model.kv_heads=2", "model.head_size=12")
+UNEVEN = ("data=docstrings", "data.max_samples=48", "data.bpe_vocab_size=300", "job.sequence_length=64",
+          "data.too_long=truncate")  # fmt: skip
+PACKED = (*UNEVEN, "job.batching=packed")
+
+
+def counting(calls: Counter[str]) -> Any:
+    """A compiler that leaves graphs as they are, and counts them and their calls."""
+
+    def compiler(direction: str, graph: Any, _inputs: object) -> Any:
+        calls[f"{direction} graphs"] += 1
+
+        def call(*args: Any) -> Any:
+            calls[direction] += 1
+            return graph(*args)
+
+        return call
+
+    return aot_autograd(fw_compiler=partial(compiler, "forward"), bw_compiler=partial(compiler, "backward"))
+
+
+def counted_rank(directory: Path, number: int, world: int, port: int) -> None:
+    """One rank with the counting compiler; it writes the counts after each step."""
+    calls: Counter[str] = Counter()
+    after_steps: list[dict[str, int]] = []
+    record = Recorder.step
+
+    def step(self: Recorder, *args: Any, **values: Any) -> None:
+        breaks, skipped = counters["graph_break"].total(), counters["unimplemented"].total()
+        after_steps.append({"breaks": breaks + skipped, **calls})
+        record(self, *args, **values)
+
+    torch.compile = partial(torch.compile, backend=counting(calls))
+    Recorder.step = step  # type: ignore[method-assign]
+    try:
+        rank(directory, number, world, port)
+    finally:
+        (directory / f"calls{number}.json").write_text(json.dumps(after_steps))
+
+
+def counts(run: RunDir) -> list[list[dict[str, int]]]:
+    """The counts after each step, of each rank."""
+    return [json.loads(file.read_text()) for file in sorted(run.path.glob("calls*.json"))]
+
+
+LAYOUTS = {
+    "single": ("parallelism=single", "ranks_per_node=1"),
+    "ddp": ("parallelism=ddp", "ranks_per_node=2"),
+    "fsdp": ("parallelism=fsdp_full", "ranks_per_node=2"),
+    "hsdp": ("parallelism=fsdp_hybrid", "ranks_per_node=2", "nodes=2"),
+    "pp": ("parallelism=pp", "ranks_per_node=2"),
+    "tp": ("parallelism=tp", "ranks_per_node=2"),
+    "tp without sequence parallelism": (
+        "parallelism=tp", "ranks_per_node=2", "parallelism.sequence_parallel=false", "engine.loss=chunked",
+    ),
+    "tp_pp_fsdp": ("parallelism=tp_pp_fsdp", "ranks_per_node=8"),
+}  # fmt: skip
+ROWS = {"equal": (), "uneven": UNEVEN, "packed": PACKED}
+EARLY = {("single", "none", "equal"), ("single", "selective", "packed"), ("fsdp", "full", "uneven"),
+         ("ddp", "selective", "uneven"), ("tp", "full", "equal")}  # fmt: skip
+
+
+def cases() -> list[Any]:
+    """Every layout, mode and kind of rows; a few of them in CI."""
+    everything = product(LAYOUTS, ("none", "selective", "full"), ROWS)
+    legal = [case for case in everything if not ("tp" in case[0] and case[1] == "selective")]
+    return [case if case in EARLY else long(*case) for case in legal]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "checkpointing", "rows"), cases())
+def test_every_step_of_every_layer_is_compiled(layout: str, checkpointing: str, rows: str, tmp_path: Path) -> None:
+    common = (*MODEL, *LAYOUTS[layout], *ROWS[rows], f"engine.activation_checkpointing={checkpointing}")
+    compiled = make_run(tmp_path, *common, "name=compiled", "engine.compile=true")
+    assert set(train(compiled, of_rank=counted_rank)) == {0}, printed(compiled)
+    eager = make_run(tmp_path, *common, "name=eager")
+    assert set(train(eager)) == {0}, printed(eager)
+    assert_equal(steps(compiled), steps(eager))
+
+    run = load_run(compiled.config)
+    micro_batches = 8 // (run.ranks // run.parallelism.tensor // run.parallelism.pipeline)
+    passes = micro_batches * LAYERS // run.parallelism.pipeline
+    for after_steps in counts(compiled):
+        assert len(after_steps) == run.job.steps
+        for done, after in enumerate(after_steps, start=1):
+            assert after["backward"] == done * passes
+            assert after["forward"] == done * passes * (2 if checkpointing == "full" else 1)
+            assert after["breaks"] == 0
+        # Rows of another length are one graph more: the second is for any length.
+        assert after_steps[-1]["forward graphs"] <= (1 if rows == "equal" else 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("parallelism=tp", "engine.activation_checkpointing=selective"), "engine.activation_checkpointing=full"),
+        (("model=mixtral_8x7b", "job.sequence_length=32"), "Set engine.compile=false, or choose a dense model."),
+    ],
+)
+def test_what_cannot_be_compiled_whole_is_refused(overrides: tuple[str, ...], expected: str) -> None:
+    assert expected in refusal("engine.compile=true", *overrides)

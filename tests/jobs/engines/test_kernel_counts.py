@@ -1,0 +1,64 @@
+"""What one layer of Llama-2 7B calls on a GPU, counted on the meta device: no memory, no arithmetic, no GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from jobs.engines.native import attention
+from jobs.engines.native.model import empty_model, layers
+from jobs.engines.native.parallelize import wrap_layers
+from tests.support.composing import one
+
+EXPENSIVE = {"mm", "addmm", "bmm", "_varlen_attn", "_varlen_attn_backward"}
+
+
+class Calls(TorchDispatchMode):
+    """Count the calls of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.calls[operator.__name__.split(".")[0]] += 1
+        return operator(*args, **(kwargs or {}))
+
+
+def calls_of_a_packed_layer(mode: str) -> Counter[str]:
+    """The calls of a layer's forward and backward pass over a packed row, with the kernel of GPUs."""
+    run = one("model=llama2_7b", "model.layers=1", "job.micro_batch_size=1", "ranks_per_node=1",
+              "job.sequence_length=4096", f"engine.activation_checkpointing={mode}").run  # fmt: skip
+    gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss).bfloat16()
+    wrap_layers(gpt, run)
+    (layer,) = layers(gpt)
+    x = torch.empty(1, 4096, 4096, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    cos, sin = (torch.empty(1, 4096, 128, device="meta") for _ in range(2))
+    bounds = torch.empty(9, device="meta", dtype=torch.int32)
+    counted = Calls()
+    with counted:
+        layer(x, cos, sin, bounds, None, None).sum().backward()
+    return counted.calls
+
+
+@pytest.mark.parametrize("mode", ["none", "selective"])
+def test_selective_checkpointing_computes_matrix_products_and_attention_once(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
+    calls = calls_of_a_packed_layer(mode)
+    # Forward, and the two gradients of each matrix.
+    assert {name: calls[name] for name in EXPENSIVE & set(calls)} == {
+        "mm": 5 * 3,
+        "_varlen_attn": 1,
+        "_varlen_attn_backward": 1,
+    }
+    recomputed = calls["silu"]
+    assert recomputed == (2 if mode == "selective" else 1)
