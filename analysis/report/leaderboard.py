@@ -34,9 +34,9 @@ from analysis.load.discover import read_runs
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
+from jobs.console import console
 from jobs.errors import ReportError
 from jobs.metrics import Metric
-from jobs.plan.table import console
 from jobs.schema import Counted
 
 FILE_NAME = "leaderboard.csv"

@@ -36,7 +36,8 @@ class System:
     @property
     def platform(self) -> str | None:
         """The submitter's name of the system; None if no result has it."""
-        return self.results[0].setting("system.name")
+        name = self.results[0].setting("system.name")
+        return None if name is None else str(name)
 
     @property
     def benchmark(self) -> str:

@@ -77,7 +77,7 @@ def load_as_data() -> None:
     # Set by some programs for old checkpoints; torch accepts only one of the two.
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     # Megatron's and Lightning's readers derive from this one, or use it.
-    FileSystemReader.read_metadata = read_metadata  # type: ignore[method-assign]
+    FileSystemReader.read_metadata = read_metadata  # type: ignore[method-assign, assignment]
 
 
 def load_weights(path: Path) -> dict[str, Any]:

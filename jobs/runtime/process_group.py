@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch does not list it
 
 from jobs.failures import STOPS
 from jobs.lease import Lease
@@ -66,7 +67,7 @@ def connect(run: Run, lease: Lease, rank: Rank, device: torch.device) -> None:
     )
 
 
-def store_of_run(run: Run, lease: Lease, rank: Rank) -> dist.Store:
+def store_of_run(run: Run, lease: Lease, rank: Rank) -> Store:
     """Return the store of this start, through which the ranks create their process groups; every rank calls it."""
     return met_at(lease.run.rendezvous(rank.start), rank, collective_timeout(run))
 

@@ -13,8 +13,7 @@ import secrets
 from datetime import timedelta
 from pathlib import Path
 
-import torch.distributed as dist
-from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch lists not all
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch lists not all
 
 from jobs.ranks import Rank
 from jobs.rendezvous import RendezvousError, announce, await_file, listen
@@ -22,7 +21,7 @@ from jobs.runtime.exchange import gather
 from jobs.runtime.exchanged_pickles import unpickle_data_only
 
 
-def met_at(file: Path, rank: Rank, timeout: timedelta) -> dist.Store:
+def met_at(file: Path, rank: Rank, timeout: timedelta) -> Store:
     """Return the store of this start, which rank 0 holds and announces in the file; every rank calls it.
 
     Raise RendezvousError if rank 0 does not appear in time.

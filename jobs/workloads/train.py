@@ -114,7 +114,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
                 batch=batch,
                 memory_bytes=memory_bytes,
                 save_time_s=save_time_s,
-                further=trainer.loss_scale and trainer.loss_scale.numbers(),
+                further=None if trainer.loss_scale is None else trainer.loss_scale.numbers(),
             )
             if step == counted:
                 recorder.layout(step, parameters_held(trainer.model.gpt.parameters()), traffic.of_busiest_rank())

@@ -65,16 +65,25 @@ def sent_elsewhere(code: Path) -> None:
     code.symlink_to("elsewhere")
 
 
+def linked(code: Path) -> None:
+    (code / "jobs/errors.py").unlink()
+    (code / "jobs/errors.py").symlink_to("/dev/null")
+
+
+def opened_to_a_group(code: Path) -> None:
+    os.chown(code / "jobs", -1, 4242)
+    (code / "jobs").chmod(0o770)
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
     "a file was changed": lambda code: (code / "sbatch/__init__.py").write_text("# changed"),
     "a file was added": lambda code: (code / "sitecustomize.py").write_text(""),
     "a file was removed": lambda code: (code / "jobs/errors.py").unlink(),
-    "a file became a link": lambda code: ((code / "jobs/errors.py").unlink(),
-                                          (code / "jobs/errors.py").symlink_to("/dev/null")),
+    "a file became a link": linked,
     "a file belongs to somebody else": lambda code: os.chown(code / "jobs/errors.py", 4242, 4242),
     "a folder belongs to somebody else": lambda code: os.chown(code / "jobs", 4242, 4242),
     "others may write a file": lambda code: (code / "jobs/run.py").chmod(0o666),
-    "a group may write a folder": lambda code: (os.chown(code / "jobs", -1, 4242), (code / "jobs").chmod(0o770)),
+    "a group may write a folder": opened_to_a_group,
     "it was replaced": replaced,
     "it became a link": sent_elsewhere,
     "it is gone": shutil.rmtree,

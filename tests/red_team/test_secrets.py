@@ -113,7 +113,7 @@ def test_a_secret_of_the_environment_is_replaced_as_json_python_and_urls_write_i
         assert "ss" not in redact(text)
 
 
-def with_note(error: BaseException, note: str) -> BaseException:
+def with_note(error: Exception, note: str) -> Exception:
     error.add_note(note)
     return error
 

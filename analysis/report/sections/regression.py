@@ -15,7 +15,7 @@ from analysis.compare.loss import FINAL_LOSS_TOLERANCE
 from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
 from analysis.formatting import ABSENT, one_line, plural, shown, shown_spread, title
 from analysis.report.figures.style import Section
-from jobs.plan.table import console
+from jobs.console import console
 
 HEADING = "Against the reference"
 COLOURS = {Verdict.passed: "green", Verdict.better: "cyan", Verdict.unjudged: "yellow"}

@@ -120,4 +120,4 @@ def held_here(parameters: Iterable[Tensor]) -> int:
 
 def parameters_held(parameters: Iterable[Tensor]) -> int:
     """Return the number of parameters of the rank with the most; every rank calls it."""
-    return max(gather(held_here(parameters)))
+    return max(int(held) for held in gather(held_here(parameters)))

@@ -41,7 +41,7 @@ def counting(calls: Counter[str]) -> Any:
     return aot_autograd(fw_compiler=partial(compiler, "forward"), bw_compiler=partial(compiler, "backward"))
 
 
-def counted_rank(directory: Path, number: int, world: int, port: int) -> None:
+def counted_rank(directory: Path, number: int, world: int, start: str) -> None:
     """One rank with the counting compiler; it writes the counts after each step."""
     calls: Counter[str] = Counter()
     after_steps: list[dict[str, int]] = []
@@ -55,7 +55,7 @@ def counted_rank(directory: Path, number: int, world: int, port: int) -> None:
     torch.compile = partial(torch.compile, backend=counting(calls))
     Recorder.step = step  # type: ignore[method-assign]
     try:
-        rank(directory, number, world, port)
+        rank(directory, number, world, start)
     finally:
         (directory / f"calls{number}.json").write_text(json.dumps(after_steps))
 

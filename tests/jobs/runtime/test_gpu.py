@@ -51,7 +51,7 @@ def cards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def refusal(*overrides: str, local_rank: int = 0) -> str:
     run = one("cluster=xe9680_h100", "launcher=dry", "job.micro_batch_size=1", *overrides).run
     with pytest.raises(ConfigError) as caught:
-        refuse_unusable_gpu(run, Rank(local_rank, run.ranks, local_rank, "127.0.0.1", 1))
+        refuse_unusable_gpu(run, Rank(local_rank, run.ranks, local_rank, "127.0.0.1", "1"))
     return str(caught.value)
 
 
@@ -100,7 +100,7 @@ def test_fewer_gpus_than_ranks_are_refused_unless_each_rank_sees_its_own(
     assert "torch sees 1 GPU for 8 ranks" in refusal("ranks_per_node=8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as Slurm sets it, where it binds ranks to GPUs
     run = one("cluster=xe9680_h100", "launcher=dry", "job.micro_batch_size=1", "ranks_per_node=8").run
-    refuse_unusable_gpu(run, Rank(5, 8, 5, "127.0.0.1", 1))
+    refuse_unusable_gpu(run, Rank(5, 8, 5, "127.0.0.1", "1"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_torch_without_kernels_for_the_card_is_refused(card: dict[str, Any], f
     cards(8, **card)
     if fits:
         run = one("cluster=xe9680_h100", "launcher=dry", "job.micro_batch_size=1", "ranks_per_node=8").run
-        refuse_unusable_gpu(run, Rank(0, 8, 0, "127.0.0.1", 1))
+        refuse_unusable_gpu(run, Rank(0, 8, 0, "127.0.0.1", "1"))
     else:
         assert "torch has no kernels for a card" in refusal("ranks_per_node=8")
 

@@ -27,7 +27,7 @@ PARTS: dict[str, Any] = {metric.name: float(i) for i, metric in enumerate(m.STAR
 
 def test_every_second_of_a_start_up_is_of_one_part(tmp_path: Path) -> None:
     began = time.time() - 100
-    watchdog = Watchdog(Lease(RunDir(tmp_path)), Rank(0, 1, 0, "127.0.0.1", 1), limit_s=1000)
+    watchdog = Watchdog(Lease(RunDir(tmp_path)), Rank(0, 1, 0, "127.0.0.1", "1"), limit_s=1000)
     clock = Startup(began, watchdog, {})
     assert clock.parts[m.STARTUP_IMPORT_TIME] >= 100
     for part in (m.STARTUP_DATA_TIME, m.STARTUP_WEIGHTS_TIME, m.STARTUP_DATA_TIME):

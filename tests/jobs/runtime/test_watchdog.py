@@ -23,7 +23,7 @@ def test_a_long_write_is_no_hang_and_the_step_after_it_can_be_one(
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr(Watchdog, "end", lambda _: ended.set())  # the real one ends this process
-    watchdog = Watchdog(Lease(RunDir(tmp_path)), Rank(0, 1, 0, "127.0.0.1", 1), LIMIT_S)
+    watchdog = Watchdog(Lease(RunDir(tmp_path)), Rank(0, 1, 0, "127.0.0.1", "1"), LIMIT_S)
     watchdog.begins("writing the checkpoint of step 1", 1000 * LEAST_BYTES_PER_S)
     assert not ended.wait(5 * LIMIT_S)
     watchdog.begins("in step 2")
