@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from analysis.intervals import Spread
 from jobs.metrics import Metric
+from jobs.visible import visible
 
 ABSENT = "—"
 COUNT_DIGITS = 9
@@ -95,8 +96,8 @@ def per_second(rate: Metric) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text without line breaks and other control characters."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text).strip()
+    """Return text without line breaks, and with other control characters shown as text."""
+    return visible(re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+", " ", text).strip())
 
 
 def unbroken(text: str) -> str:

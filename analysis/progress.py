@@ -31,10 +31,11 @@ def with_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 @contextmanager
 def bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     """Show a bar during the block; yield the function that sets the number of items done."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from jobs.console import console
+
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total)
         yield lambda done: progress.update(task, completed=done)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from jobs.output import unguarded
 from jobs.visible import visible
@@ -16,8 +17,17 @@ from jobs.visible import visible
 LOG_WIDTH = 240
 
 
+def plain(text: str, style: str = "", **how: Any) -> Text:
+    """Return the cell of a table: text without markup or control characters, as wide as it is shown."""
+    return Text(visible(text), style, **how)
+
+
 class PlainConsole(Console):
     """A console that shows text as it is: no markup, no emoji, no control characters but its own."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print texts, which rich would shorten at control characters, and renderables."""
+        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable; those of rich itself move the cursor, those of text do not."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from analysis.compare.campaign import (
     SURE,
@@ -34,7 +33,7 @@ from analysis.load.discover import read_runs
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
-from jobs.console import console
+from jobs.console import console, plain
 from jobs.errors import ReportError
 from jobs.metrics import Metric
 from jobs.schema import Counted
@@ -69,22 +68,22 @@ def show(path: Path) -> int:
 
 def print_board(board: Leaderboard, out: Console) -> None:
     """Print the leaderboard, the trials that do not count, and the ledger, for a terminal of 80 columns or more."""
-    out.print(lead(board), markup=False, highlight=False)
+    out.print(lead(board), highlight=False)
     rows, below = leader_rows(board), [entry for entry in board.entries if entry.verdict is Verdict.invalid]
     out.print(rich_table(HEADINGS, rows[: len(rows) - len(below)]))
     if below:
         out.print("\nNot ranked, because they do not count:", highlight=False)
     for entry in below:
-        out.print(f"  {entry.trial.name}: {reasons(entry)}", markup=False, highlight=False)
+        out.print(f"  {entry.trial.name}: {reasons(entry)}", highlight=False)
     out.print("\nLedger: seconds per repeat, medians", highlight=False)
     ledger = ledger_rows(board)
     out.print(rich_table(LEDGER_HEADINGS[:-1], [row[:-1] for row in ledger]))
     out.print("\nChanges of each attempt against the one before:", highlight=False)
     for row in ledger[1:]:
-        out.print(f"  {row[0]}: {row[-1]}", markup=False, highlight=False)
+        out.print(f"  {row[0]}: {row[-1]}", highlight=False)
     out.print()
     for note in notes(board):
-        out.print(note, markup=False, highlight=False)
+        out.print(note, highlight=False)
 
 
 def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -93,7 +92,7 @@ def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for heading in headings:
         table.add_column(heading, justify="left" if heading in {"Attempt", "Verdict"} else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(plain(cell) for cell in row))
     return table
 
 

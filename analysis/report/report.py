@@ -60,6 +60,7 @@ from jobs import metrics as m
 from jobs.errors import ReportError
 from jobs.metrics import Metric
 from jobs.output import own_directory, write_file
+from jobs.visible import visible, visible_values
 
 MOST_LISTED = 12
 # Rows that a table shows; runs.csv has every run.
@@ -124,11 +125,13 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) 
 
 def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     """Write the three files and those of `formats`; return the page's path. Raise ReportError if writing fails."""
-    texts = {"runs.csv": to_csv(content.rows), "report.md": markdown(content), "report.html": page(content)}
-    # File names may contain bytes that are not UTF-8.
-    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    files: dict[str, str | bytes] = {
+        "runs.csv": visible(to_csv(content.rows)),
+        "report.md": visible(markdown(content)),
+        "report.html": page(content),
+    }
     if board := leaderboard_csv([row.run for row in content.rows]):
-        files[LEADERBOARD] = board.encode("utf-8", errors="replace")
+        files[LEADERBOARD] = visible(board)
     files |= exported(formats, content.rows, content.groups, content.figures)
     earlier = [name for name in exports_in(folder) if name not in files]
     try:
@@ -352,13 +355,18 @@ def page(content: Report) -> str:
     """Return the self-contained HTML page."""
     columns, shared = fold(content.used)
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # Of each value: the page as a whole contains the script of plotly.
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["unbroken"] = unbroken
     template = environment.from_string(resource("page.html.j2"))
     held_headings, held_rows = memory_and_communication(content.groups)
     point_headings, points = point_table(content.groups)
-    plots = {figure.name: figure.plot.to_plotly_json() for figure in content.figures if figure.plot}
+    plots = {figure.name: visible_values(figure.plot.to_plotly_json()) for figure in content.figures if figure.plot}
     own = [row.run for row in content.used if row.run.log is None]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
     # Neither contains a closing script tag.

@@ -95,7 +95,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
         shutil.rmtree(sweep.path)
         raise
     where = node_list or ("1 node" if nodes == 1 else f"{nodes} nodes")
-    out.print(f"job {job_id} on {where}; Ctrl-C cancels it", markup=False, highlight=False)
+    out.print(f"job {job_id} on {where}; Ctrl-C cancels it", highlight=False)
     wait_for(job_id, sweep.path, out)
     return collected(sweep, job_id)
 
@@ -136,7 +136,7 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
                 # Slurm reports the reason None until it has determined one.
                 why = f"waits: {state.reason}{start}" if state.reason not in {None, "None"} else shown
                 if why != shown:
-                    out.print(why, markup=False, highlight=False)
+                    out.print(why, highlight=False)
                 shown = why
             time.sleep(POLL_S)
     except BaseException:

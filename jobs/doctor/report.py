@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
+from jobs.console import plain
 from jobs.rundir import now, write_json
 from jobs.secrets import redact
 
@@ -47,11 +47,10 @@ def table(title: str, findings: list[Finding]) -> Table:
     shown.add_column("found", overflow="fold")
     for finding in findings:
         colour = COLOURS[finding.verdict]
-        # Text: output of nodes and Slurm is never markup.
-        found = Text(redact(finding.found))
+        found = plain(redact(finding.found))
         if finding.advice:
             found.append(f"\n{finding.advice}", colour)
-        shown.add_row(Text(finding.verdict.value, colour), Text(finding.what), found)
+        shown.add_row(plain(finding.verdict.value, colour), plain(finding.what), found)
     return shown
 
 

@@ -27,22 +27,20 @@ def show(overrides: list[str], *, multirun: bool, values: bool = False) -> int:
     out = console()
     if values:
         for run in runs:
-            out.print(
-                *([f"# {run.name}"] if len(runs) > 1 else []), dump_run(run), sep="\n", markup=False, highlight=False
-            )
+            out.print(*([f"# {run.name}"] if len(runs) > 1 else []), dump_run(run), sep="\n", highlight=False)
     for run in runs:
         if run.engine.kind is EngineKind.litgpt:
-            out.print(f"{described(run)}\n", markup=False, highlight=False, soft_wrap=True)
+            out.print(f"{described(run)}\n", highlight=False, soft_wrap=True)
     out.print(plan_table(runs))
     for note in plan_notes(runs):
-        out.print(note, markup=False)
+        out.print(note)
     unset = dict.fromkeys(key for point in points for key in point.unset)
     if unset:
-        out.print(f"to submit, set also {' '.join(f'{key}=VALUE' for key in unset)}", markup=False)
+        out.print(f"to submit, set also {' '.join(f'{key}=VALUE' for key in unset)}")
     for mesh, names in meshes(runs, min(WIDTH, out.width)).items():
         heading = f"\n{listed(names)}:\n" if len(runs) > 1 else "\n"
         # soft_wrap: a drawing that a narrow terminal breaks is better than one that is cut.
-        out.print(heading + mesh, markup=False, highlight=False, soft_wrap=True)
+        out.print(heading + mesh, highlight=False, soft_wrap=True)
     return 0
 
 

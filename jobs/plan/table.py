@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rich.table import Table
-from rich.text import Text
 
+from jobs.console import plain
 from jobs.layout import accumulation, layout_of
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters
@@ -34,7 +34,7 @@ def plan_table(runs: list[Run]) -> Table:
         hours = gpu_hours_limit(run)
         degrees = (layout.dp, *map(layout.degree, axes))
         table.add_row(
-            Text(run.name or ""),  # Text: a run's name is not markup
+            plain(run.name or ""),
             str(run.nodes),
             str(run.ranks),
             " x ".join(map(str, degrees)),

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
-from rich.text import Text
 from submitit.core.utils import JobPaths
 
-from jobs.console import console
+from jobs.console import console, plain
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.files import opened
 from jobs.output import unguarded
@@ -56,14 +55,14 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
     out = console()
     out.print(plan_table(runs[:MOST_ROWS]))
     if len(runs) > MOST_ROWS:
-        out.print(f"... and {counted(len(runs) - MOST_ROWS)} more; `slurmscale plan` shows them all", markup=False)
+        out.print(f"... and {counted(len(runs) - MOST_ROWS)} more; `slurmscale plan` shows them all")
     for note in plan_notes(runs):
-        out.print(note, markup=False)
+        out.print(note)
     kind = runs[0].launcher.kind
     launcher_of(kind).check(runs)
     with prepared(points) as made:
         sweep = made.sweep
-        out.print(f"prepared {counted(len(runs))} in {sweep.path}", markup=False, soft_wrap=True)
+        out.print(f"prepared {counted(len(runs))} in {sweep.path}", soft_wrap=True)
         try:
             launched = [*settle(sweep), *launch(sweep, made.runs, kind)]
         except SuiteError:
@@ -77,7 +76,6 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
             out.print(
                 f"Interrupted: {submitted} of {counted(len(runs))} were submitted and are on record. Run `slurmscale "
                 f"resume {sweep.quoted}` to submit the rest, or `slurmscale cancel {sweep.quoted}`.",
-                markup=False,
                 soft_wrap=True,
             )
             return exit_code_of(interrupt)
@@ -102,17 +100,17 @@ def status(path: Path, *, everything: bool = False) -> int:
     for item in shown:
         total = steps_planned(item.run)
         step = step_of(last_step(item.run), total)
-        table.add_row(Text(item.run.name), item.state.value, step, item.job_id or "-", Text(item.detail))
+        table.add_row(plain(item.run.name), item.state.value, step, item.job_id or "-", plain(item.detail))
     out = console()
     if shown:
         out.print(table)
     if len(shown) < len(found):
         print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.quoted}` shows every run")
-    out.print(summary(found), markup=False)
+    out.print(summary(found))
     if any(item.state is State.waiting for item in found) and not is_own(sweep):
         print(f"not submitted by you, so only shown; `slurmscale resume {sweep.quoted}` shows what it would run")
     for line in stage_lines(stage_states(sweep)):
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     return 0
 
 

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jobs.console import console
+from jobs.console import console, plain
 from jobs.rundir import SweepDir
 from jobs.submit.commands import exit_code, look, not_shown, pause_s, step_of, summary
 from jobs.submit.progress import Progress, last_step, progress_of
@@ -42,7 +42,6 @@ def watch(path: Path) -> int:
         out.print(
             f"No longer watching; the runs continue. Run `slurmscale watch {sweep.quoted}` to see them again, "
             f"`slurmscale cancel {sweep.quoted}` to end them.",
-            markup=False,
             soft_wrap=True,
         )
         return 130
@@ -100,7 +99,7 @@ def view(found: list[RunState], stages: list[str], out: Console) -> Group:
         bar = ProgressBar(total=now.total, completed=now.step or 0, width=BAR_WIDTH) if now.total else ""
         table.add_row(
             one_line(item.run.name),
-            Text(item.state.value, COLOURS.get(item.state, "")),
+            plain(item.state.value, COLOURS.get(item.state, "")),
             *([bar] if bars else []),
             step_of(now.step, now.total),
             *pace(now if item.state is State.running else None),
@@ -112,7 +111,7 @@ def view(found: list[RunState], stages: list[str], out: Console) -> Group:
 
 def one_line(words: str) -> Text:
     """Return a text that is cut instead of wrapped; names and errors are never markup."""
-    return Text(" ".join(words.split()), no_wrap=True, overflow="ellipsis")
+    return plain(" ".join(words.split()), no_wrap=True, overflow="ellipsis")
 
 
 def pace(now: Progress | None) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from analysis.report.figures.style import Figure
 from analysis.report.runs_table import Row
 from analysis.scaling.groups import Group
 from jobs.errors import ReportError
+from jobs.visible import visible
 
 # The optional packages of each format; pyproject's extra `paper` names them too.
 PACKAGES: dict[str, Sequence[str]] = {
@@ -47,10 +48,10 @@ def chosen_formats(words: Iterable[str]) -> list[str]:
 
 def exported(
     formats: Iterable[str], rows: Sequence[Row], groups: Sequence[Group], figures: Sequence[Figure]
-) -> dict[str, bytes]:
+) -> dict[str, str | bytes]:
     """Return the files of these formats, by their names in the report's folder."""
     formats = list(formats)
-    files: dict[str, bytes] = {}
+    files: dict[str, str | bytes] = {}
     if "parquet" in formats:
         from analysis.report.export.parquet import runs_parquet
 
@@ -62,7 +63,7 @@ def exported(
     if "latex" in formats:
         from analysis.report.export.latex import latex_table
 
-        files["points.tex"] = latex_table(groups).encode("utf-8", errors="replace")
+        files["points.tex"] = visible(latex_table(groups))
     return files
 
 

@@ -9,13 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 from rich.table import Table
-from rich.text import Text
 
 from analysis.compare.loss import FINAL_LOSS_TOLERANCE
 from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
 from analysis.formatting import ABSENT, one_line, plural, shown, shown_spread, title
 from analysis.report.figures.style import Section
-from jobs.console import console
+from jobs.console import console, plain
 
 HEADING = "Against the reference"
 COLOURS = {Verdict.passed: "green", Verdict.better: "cyan", Verdict.unjudged: "yellow"}
@@ -94,12 +93,12 @@ def show(found: Regression, page: Path) -> None:
         # Text, because the contents of a file are no markup.
         cells = [check.point, title(check.metric) if check.metric else "", *numbers, change_words(check), check.why]
         colour = COLOURS.get(check.verdict, "red")
-        table.add_row(Text(check.verdict.value, colour), *(Text(one_line(cell)) for cell in cells))
+        table.add_row(plain(check.verdict.value, colour), *(plain(one_line(cell)) for cell in cells))
     out = console()
     out.print(table)
     if len(checks) > MOST_SHOWN:
         out.print(f"and {plural(len(checks) - MOST_SHOWN, 'check')} more, all on the page")
     for point in found.added[:MOST_ADDED]:
-        out.print(Text(f"not in the reference: {one_line(point)}"))
+        out.print(plain(f"not in the reference: {one_line(point)}"))
     print(page)
     print(one_line(sentence(found)))
