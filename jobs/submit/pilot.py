@@ -22,7 +22,7 @@ from submitit.core.utils import JobPaths
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, record_failure
 from jobs.lease import successor
-from jobs.output import outlive_full_disk
+from jobs.output import open_to_append, outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
@@ -136,7 +136,7 @@ class Pilot:
         output = Path(JobPaths(self.sweep.logs, log_id, 0).stdout)
         outputs = str(JobPaths(self.sweep.logs).stdout).replace("%j", log_id)
         command = step_command(turn.run, turn.directory, nodes, outputs)
-        with output.open("ab") as log:
+        with open_to_append(output) as log:
             process = subprocess.Popen(
                 ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )

@@ -72,7 +72,7 @@ def test_a_script_replaces_a_link_that_another_put_at_its_name(launcher: str, vi
     run = SweepDir(tmp_path / "s").run("r")
     script = {"script": run.batch_script, "pbs_script": run.pbs_script}[launcher]
     script.symlink_to(victim)
-    assert main(["resume", str(tmp_path / "s"), "--launcher", launcher]) == 0
+    assert main(["resume", "--trust", str(tmp_path / "s"), "--launcher", launcher]) == 0
     assert victim.read_text() == VICTIM
     assert not script.is_symlink()
     assert script.read_text().startswith("#!/bin/bash")
