@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError
+from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Mlp, Model, Norm, RopeScaling
 
@@ -54,7 +55,7 @@ def model_file(what: str, output: Path | None) -> str:
     if file.exists():
         raise ConfigError(f"{file} exists. Remove it, or set another file with --output FILE.yaml.")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+    write_file(file, text)
     return f"{file}: set model={file.stem}, with SLURMSCALE_SITE at the directory above model/."
 
 
