@@ -88,12 +88,15 @@ class Guarded:
         self.unguarded = stream
         self._clean = clean
         self._pending = ""
+        # Threads print too; a signal handler may print while its thread does.
+        self._lock = threading.RLock()
 
     def write(self, text: str) -> int:
         """Pass on the lines that are complete."""
-        lines, end, self._pending = (self._pending + text).rpartition("\n")
-        if end:
-            self.unguarded.write(self._clean(lines + end))
+        with self._lock:
+            lines, end, self._pending = (self._pending + text).rpartition("\n")
+            if end:
+                self.unguarded.write(self._clean(lines + end))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -102,9 +105,10 @@ class Guarded:
 
     def pass_on(self) -> None:
         """Pass on a line that is not complete."""
-        rest, self._pending = self._pending, ""
-        if rest:
-            self.unguarded.write(self._clean(rest))
+        with self._lock:
+            rest, self._pending = self._pending, ""
+            if rest:
+                self.unguarded.write(self._clean(rest))
 
     def flush(self) -> None:
         """Pass on everything."""
