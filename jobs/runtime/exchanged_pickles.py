@@ -1,11 +1,13 @@
 """Unpickle what other ranks send as data: our ranks exchange JSON, but libraries exchange objects.
 
 torch's distributed checkpoints and pipeline stages, Megatron's checkpoints and Lightning send pickles by torch's object
-collectives. Their data classes, enumerations and errors are all that such a pickle may name.
+collectives. Such a pickle may name their data classes and enumerations, errors, and what torch.load accepts in a file
+of weights, and nothing else.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from dataclasses import is_dataclass
@@ -13,19 +15,17 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch._weights_only_unpickler import _get_allowed_globals
 from torch.distributed import distributed_c10d
 
 LIBRARIES = ("torch.distributed.", "megatron.core.")
 NAMES = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("collections", "OrderedDict"),
     ("pathlib", "PosixPath"),
     ("pathlib._local", "PosixPath"),  # its module since Python 3.13
     ("_io", "BytesIO"),
     ("traceback", "StackSummary"),
     ("traceback", "FrameSummary"),
-    *(("builtins", name) for name in ("bytearray", "complex", "frozenset", "range", "set", "slice")),
+    *(("builtins", name) for name in ("frozenset", "range", "slice")),
 }
 
 
@@ -34,6 +34,11 @@ class DataUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of data that is loaded here; refuse anything else, and import nothing."""
+        if (module, name) == ("torch.storage", "_load_from_bytes"):
+            return storage_of
+        weights = _get_allowed_globals()
+        if f"{module}.{name}" in weights:
+            return weights[f"{module}.{name}"]
         found = vars(sys.modules.get(module, object)).get(name)
         if (module, name) in NAMES or is_data(module, found):
             return found
@@ -43,10 +48,15 @@ class DataUnpickler(pickle.Unpickler):
         )
 
 
+def storage_of(data: bytes) -> Any:
+    """Return the values of a tensor; torch's own function would unpickle whatever the bytes name."""
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
 def is_data(module: str, found: Any) -> bool:
-    """Return True for an error, a dtype or its like, and a data class, enumeration or named tuple of LIBRARIES."""
+    """Return True for an error, and for a data class, enumeration or named tuple of LIBRARIES."""
     if not isinstance(found, type):
-        return isinstance(found, torch.dtype | torch.layout | torch.memory_format)
+        return False
     fields = is_dataclass(found) or issubclass(found, Enum | tuple)
     return issubclass(found, Exception) or (module.startswith(LIBRARIES) and fields)
 

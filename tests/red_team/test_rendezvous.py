@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch lists not all
 
@@ -36,14 +37,19 @@ PORTS = range(10000, 30000)
 WITHIN = timedelta(seconds=20)
 
 
-class Code:
+class Calls:
+    """A value whose pickle calls a function."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.called = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.called
+
+
+def code(where: Path) -> Calls:
     """A value whose pickle creates a file."""
-
-    def __init__(self, where: Path) -> None:
-        self.where = where
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path]]:
-        return Path.touch, (self.where,)
+    return Calls(Path.touch, where)
 
 
 def srun_rank(directory: Path, rank: int, job_id: int, restart: int) -> None:
@@ -161,7 +167,7 @@ def take_place_of_rank_1(run: Path, mark: Path) -> None:
     gather(secrets.token_hex(16))
     gather("a proof")
     with suppress(RuntimeError):
-        dist.all_gather_object([None, None], Code(mark))
+        dist.all_gather_object([None, None], code(mark))
 
 
 @pytest.mark.slow
@@ -195,19 +201,31 @@ def alone() -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 def test_object_collectives_of_libraries_construct_nothing_but_data(tmp_path: Path) -> None:
     mark, received = tmp_path / "mark", [None]
-    for code in (Code(mark), {"in": [Code(mark)]}):
+    for sent in (code(mark), {"in": [code(mark)]}):
         with pytest.raises(pickle.UnpicklingError, match=r"names pathlib\S*\.Path.touch|getattr, which is no data"):
-            dist.all_gather_object(received, code)
+            dist.all_gather_object(received, sent)
     assert not mark.exists()
-    kept = {"error": OSError(28, "full"), "size": (1, 2.5, None, slice(3)), "path": tmp_path}
+    kept = {
+        "error": OSError(28, "full"),
+        "values": (1, None, slice(3), torch.Size([2]), torch.float16, torch.strided),
+        "tensors": [torch.arange(3), torch.zeros(2, dtype=torch.bfloat16), torch.empty(2, device="meta"),
+                    torch.nn.Parameter(torch.ones(1))],
+        "path": tmp_path,
+    }  # fmt: skip
     dist.all_gather_object(received, kept)
     assert str(received[0]) == str(kept)
+    # The values of a tensor are a pickle within the pickle.
+    inner = io.BytesIO()
+    torch.save(code(mark), inner, _use_new_zipfile_serialization=False)
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        dist.all_gather_object(received, Calls(torch.storage._load_from_bytes, inner.getvalue()))
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize(
     "name",
     ["os\nsystem", "builtins\neval", "builtins\ngetattr", "torch\nload", "subprocess\nPopen", "no_such\nmodule",
-     "torch.storage\n_load_from_bytes", "functools\npartial",
+     "torch.serialization\nload", "functools\npartial",
      "torch.distributed.checkpoint.filesystem\nFileSystemWriter"],
 )  # fmt: skip
 def test_a_pickle_that_names_a_function_is_refused(name: str) -> None:
