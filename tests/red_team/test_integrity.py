@@ -7,14 +7,18 @@ import py_compile
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
+from jobs.rundir import SweepDir, read_events
 from tests.red_team.conftest import Stranger
-from tests.support.cli import small
+from tests.support.cli import printed_words, small
+from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.red_team
 
@@ -109,6 +113,39 @@ def test_a_job_whose_snapshot_is_not_the_submitted_one_ends_before_any_of_its_co
         code.unlink() if code.is_symlink() else shutil.rmtree(code, ignore_errors=True)
         shutil.copytree(sound, code)
     assert "started\n" in started(script, tmp_path).stdout
+
+
+def test_a_local_queue_does_not_start_changed_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = prepared_script(tmp_path / "runs")
+    sweep = SweepDir(tmp_path / "runs/s")
+    (snapshot(script) / "jobs/run.py").write_text("")
+    queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
+    subprocess.run(queue, cwd=ROOT, input='["r"]', text=True, check=True)
+    (failed,) = [event for event in read_events(sweep.run("r").status) if event["event"] == "failed"]
+    assert failed["cause"] == "launch_failure"
+    assert "is not the code that was submitted" in failed["error"]
+    assert main(["resume", "--launcher", "local", str(sweep.path)]) == 2
+    assert "is not the code that was submitted" in printed_words(capsys)
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_a_job_of_slurm_whose_code_changed_while_it_waited_ends_and_status_shows_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = "cluster.sbatch={begin: now+1hour}"
+    assert main(["submit", *small(tmp_path), "cluster=generic_slurm", "name=r", later]) == 0
+    sweep, witness = SweepDir(tmp_path / "s"), tmp_path / "witness"
+    with (sweep.run("r").code.resolve() / "jobs/__init__.py").open("a") as file:
+        file.write(f"\nopen({str(witness)!r}, 'w')\n")
+    (submitted,) = [event for event in read_events(sweep.submissions) if event["event"] == "submitted"]
+    subprocess.run(["scontrol", "update", f"JobId={submitted['job_id']}", "StartTime=now"], check=True)
+    wait_until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)
+    assert main(["status", str(sweep.path)]) == 0
+    shown = printed_words(capsys)
+    assert "is not the code that was submitted" in shown
+    assert "1 run: 1 failed" in shown
+    assert not witness.exists()
 
 
 def test_planted_bytecode_is_not_run(tmp_path: Path) -> None:
