@@ -8,12 +8,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
+from jobs.private import defect
 from jobs.rundir import SweepDir, read_events
 from tests.red_team.conftest import Stranger
 from tests.support.cli import printed_words, small
@@ -191,3 +193,32 @@ def test_a_sweep_below_the_directory_of_a_stranger_is_refused(
     assert stranger.run("chmod", "755", project / "free").returncode == 0
     assert main(["submit", "launcher=script", *small(project / "free/mine/runs"), "name=r"]) == 2
     assert f"{project}/free belongs to user " in " ".join("".join(capsys.readouterr()).split())
+
+
+@pytest.mark.parametrize("attack", ["none", "a link", "open to others", "of a stranger", "a file"])
+def test_compiled_layers_are_not_read_from_a_cache_that_a_stranger_made(
+    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobs.engines.native.compilation import compile_layers
+
+    if attack == "of a stranger" and os.geteuid() != 0:
+        pytest.skip("giving a directory away needs root")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    planted = tmp_path / f"slurmscale-{os.getuid()}"
+    if attack == "a file":
+        planted.touch()
+    else:
+        planted.mkdir(mode=0o700)
+    if attack == "a link":
+        planted.rename(tmp_path / "theirs")
+        planted.symlink_to("theirs")
+    if attack == "open to others":
+        planted.chmod(0o777)
+    if attack == "of a stranger":
+        os.chown(planted, 4242, 4242)
+    compile_layers([])
+    used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent
+    assert (used == planted) == (attack == "none")
+    assert defect(used) == ""
