@@ -64,7 +64,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
         sweep = made.sweep
         out.print(f"prepared {counted(len(runs))} in {sweep.path}", soft_wrap=True)
         try:
-            launched = [*settle(sweep), *launch(sweep, made.runs, kind)]
+            launched = [*(settle(sweep) if is_own(sweep) else []), *launch(sweep, made.runs, kind)]
         except SuiteError:
             # A run whose job could not be cancelled keeps its directory and its record.
             latest = latest_submissions(sweep)

@@ -12,11 +12,11 @@ import json
 import os
 import re
 import secrets
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 from jobs.errors import SubmitError
+from jobs.private import defect
 from jobs.rundir import SweepDir, append_record, event_record, now, read_events
 from jobs.schema import LauncherKind
 
@@ -100,13 +100,8 @@ def state_directory() -> Path:
 
 def refuse_open(directory: Path) -> None:
     """Raise SubmitError for a link, and for a directory of another user or one that others can enter."""
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise unusable(directory, "it is not a directory")
-    if found.st_uid != os.getuid():
-        raise unusable(directory, f"it belongs to user {found.st_uid}")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise unusable(directory, f"others can enter it; run `chmod 700 {directory}`")
+    if why := defect(directory):
+        raise unusable(directory, why)
 
 
 def unusable(directory: Path, why: str) -> SubmitError:

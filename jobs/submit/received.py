@@ -26,8 +26,9 @@ def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:
         print(line if line.isprintable() else ascii(line))
     if not trust:
         raise SubmitError(
-            f"{sweep.path} was not submitted by you, or before slurmscale kept a record of that. Its runs would "
-            f"execute the above as you. If you trust it, run `slurmscale resume --trust {sweep.quoted}`."
+            f"{sweep.path} was not submitted by you: it was received, is a preview, or is older than the record of "
+            "your sweeps. Its runs would execute the above as you. If you trust it, run "
+            f"`slurmscale resume --trust {sweep.quoted}`."
         )
     own(sweep)
 

@@ -7,14 +7,20 @@ import py_compile
 import shutil
 import stat
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
+from jobs.private import defect
+from jobs.rundir import SweepDir, read_events
 from tests.red_team.conftest import Stranger
-from tests.support.cli import small
+from tests.support.cli import printed_words, small
+from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.red_team
 
@@ -87,7 +93,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "it was replaced": replaced,
     "it became a link": sent_elsewhere,
     "it is gone": shutil.rmtree,
-}  # fmt: skip
+}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs root")
@@ -111,19 +117,48 @@ def test_a_job_whose_snapshot_is_not_the_submitted_one_ends_before_any_of_its_co
     assert "started\n" in started(script, tmp_path).stdout
 
 
+def test_a_local_queue_does_not_start_changed_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = prepared_script(tmp_path / "runs")
+    sweep = SweepDir(tmp_path / "runs/s")
+    (snapshot(script) / "jobs/run.py").write_text("")
+    queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
+    subprocess.run(queue, cwd=ROOT, input='["r"]', text=True, check=True)
+    (failed,) = [event for event in read_events(sweep.run("r").status) if event["event"] == "failed"]
+    assert failed["cause"] == "launch_failure"
+    assert "is not the code that was submitted" in failed["error"]
+    assert main(["resume", "--launcher", "local", str(sweep.path)]) == 2
+    assert "is not the code that was submitted" in printed_words(capsys)
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_a_job_of_slurm_whose_code_changed_while_it_waited_ends_and_status_shows_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = "cluster.sbatch={begin: now+1hour}"
+    assert main(["submit", *small(tmp_path), "cluster=generic_slurm", "name=r", later]) == 0
+    sweep, witness = SweepDir(tmp_path / "s"), tmp_path / "witness"
+    with (sweep.run("r").code.resolve() / "jobs/__init__.py").open("a") as file:
+        file.write(f"\nopen({str(witness)!r}, 'w')\n")
+    (submitted,) = [event for event in read_events(sweep.submissions) if event["event"] == "submitted"]
+    subprocess.run(["scontrol", "update", f"JobId={submitted['job_id']}", "StartTime=now"], check=True)
+    wait_until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)
+    assert main(["status", str(sweep.path)]) == 0
+    shown = printed_words(capsys)
+    assert "is not the code that was submitted" in shown
+    assert "1 run: 1 failed" in shown
+    assert not witness.exists()
+
+
 def test_planted_bytecode_is_not_run(tmp_path: Path) -> None:
     script = prepared_script(tmp_path / "runs")
     module = snapshot(script) / "jobs/__init__.py"
-    sound, times = module.read_text(), (module.stat().st_atime, module.stat().st_mtime)
+    sound = module.read_text()
     witness = tmp_path / "witness"
-    # Bytecode is read instead of a file of the same size and time.
-    planted = f"open({str(witness)!r}, 'w')"
-    module.write_text(planted + " " * (len(sound.encode()) - len(planted)) if len(planted) < len(sound) else planted)
-    module.write_bytes(module.read_bytes().ljust(len(sound.encode())))
-    os.utime(module, times)
-    py_compile.compile(str(module), doraise=True)
+    module.write_text(f"open({str(witness)!r}, 'w')")
+    # Python reads this bytecode whatever the file contains.
+    py_compile.compile(str(module), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     module.write_text(sound)
-    os.utime(module, times)
     assert "started\n" in started(script, tmp_path).stdout
     assert not witness.exists()
 
@@ -158,3 +193,32 @@ def test_a_sweep_below_the_directory_of_a_stranger_is_refused(
     assert stranger.run("chmod", "755", project / "free").returncode == 0
     assert main(["submit", "launcher=script", *small(project / "free/mine/runs"), "name=r"]) == 2
     assert f"{project}/free belongs to user " in " ".join("".join(capsys.readouterr()).split())
+
+
+@pytest.mark.parametrize("attack", ["none", "a link", "open to others", "of a stranger", "a file"])
+def test_compiled_layers_are_not_read_from_a_cache_that_a_stranger_made(
+    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobs.engines.native.compilation import compile_layers
+
+    if attack == "of a stranger" and os.geteuid() != 0:
+        pytest.skip("giving a directory away needs root")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    planted = tmp_path / f"slurmscale-{os.getuid()}"
+    if attack == "a file":
+        planted.touch()
+    else:
+        planted.mkdir(mode=0o700)
+    if attack == "a link":
+        planted.rename(tmp_path / "theirs")
+        planted.symlink_to("theirs")
+    if attack == "open to others":
+        planted.chmod(0o777)
+    if attack == "of a stranger":
+        os.chown(planted, 4242, 4242)
+    compile_layers([])
+    used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent
+    assert (used == planted) == (attack == "none")
+    assert defect(used) == ""

@@ -1,0 +1,31 @@
+"""Directories that only this user can enter, where others may take every name first, as in /tmp."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def defect(directory: Path) -> str:
+    """Return in words why others could change a directory that exists; empty if they cannot."""
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a directory"
+    if found.st_uid != os.getuid():
+        return f"it belongs to user {found.st_uid}"
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        return f"others can enter it; run `chmod 700 {directory}`"
+    return ""
+
+
+def cache_on_this_machine() -> Path:
+    """Return a private directory on this machine: one for all processes of this user, unless others took its name."""
+    shared = Path(tempfile.gettempdir(), f"slurmscale-{os.getuid()}")
+    with suppress(OSError):
+        shared.mkdir(mode=0o700, exist_ok=True)
+        if not defect(shared):
+            return shared
+    return Path(tempfile.mkdtemp(prefix="slurmscale-"))
