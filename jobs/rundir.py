@@ -318,6 +318,10 @@ def is_event(record: Any) -> bool:
 
 def leads_elsewhere(name: str) -> bool:
     """Return True if a name, as a part of a path, would lead to another directory or nowhere."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return True
     return "/" in name or "\0" in name or name in {"", ".", ".."}
 
 

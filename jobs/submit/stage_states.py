@@ -55,8 +55,6 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
     of_job: dict[str, list[Submission]] = defaultdict(list)
     for entry in entries(sweep):
         if entry["event"] == "stage_submitted" and entry["stage"] in DONE:
-            if entry["stage"] not in DONE:
-                continue
             key = StageOf(entry["stage"], entry.get("run"))
             latest[key] = Submission(
                 str(key),
