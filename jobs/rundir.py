@@ -98,6 +98,10 @@ OPTIONAL_FIELDS: dict[str, type] = {
 }
 
 
+# Fields that become a part of a path.
+FILE_NAMES = ("run", "job_id", "log_id")
+
+
 def is_reserved(name: str) -> bool:
     """Return True if a run of this name would replace another file of its sweep directory."""
     return name in RESERVED or name.startswith(RESERVED_BEGINNINGS)
@@ -298,11 +302,27 @@ def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a record file in order; skip other records, and events without their required fields."""
     for record in read_records(path):
-        name = record.get("event")
-        if isinstance(name, str) and all(
-            isinstance(record.get(key), kind) for key, kind in EVENT_FIELDS.get(name, {}).items()
-        ):
+        if is_event(record):
             yield {key: value for key, value in record.items() if fits(key, value)}
+
+
+def is_event(record: Any) -> bool:
+    """Return True if a value is an event with its required fields, whose names stay in the sweep's directory."""
+    name = record.get("event") if isinstance(record, dict) else None
+    return (
+        isinstance(name, str)
+        and all(isinstance(record.get(key), kind) for key, kind in EVENT_FIELDS.get(name, {}).items())
+        and not any(leads_elsewhere(str(record.get(key))) for key in FILE_NAMES)
+    )
+
+
+def leads_elsewhere(name: str) -> bool:
+    """Return True if a name, as a part of a path, would lead to another directory or nowhere."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return True
+    return "/" in name or "\0" in name or name in {"", ".", ".."}
 
 
 def fits(key: str, value: Any) -> bool:

@@ -6,7 +6,6 @@ table needs LitGPT and so torch, and is imported only for it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -17,9 +16,11 @@ from typing import Any, cast
 
 import yaml
 from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError
+from jobs.files import read_json, read_yaml, reason
 from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Mlp, Model, Norm, RopeScaling
@@ -62,9 +63,9 @@ def model_file(what: str, output: Path | None) -> str:
 def read_model_file(path: Path) -> Model:
     """Return the model of a file of conf/model or a site directory."""
     try:
-        given = OmegaConf.merge(OmegaConf.structured(Model), OmegaConf.load(path))
+        given = OmegaConf.merge(OmegaConf.structured(Model), read_yaml(path, get_yaml_loader()))
         return cast(Model, OmegaConf.to_object(given))
-    except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
+    except (OSError, ValueError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} is not a model file: {str(error).splitlines()[0]}. Correct it.") from error
 
 
@@ -148,9 +149,9 @@ def compare_with_litgpt(model: Model, name: str) -> None:
 def from_config_json(path: Path) -> Model:
     """Return the model of a Hugging Face config.json."""
     try:
-        given = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}. Set the config.json of a model.") from error
+        given = read_json(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not JSON: {reason(error)}. Set the config.json of a model.") from error
     try:
         refuse_other_arithmetic(path, given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]

@@ -28,6 +28,7 @@ ALLOWED = {
         "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
     )),
     (f"{DCP}.filesystem", "_StorageInfo"),
+    ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
     ("collections", "OrderedDict"),

@@ -17,7 +17,7 @@ from typing import Any
 from jobs.errors import SubmitError
 from jobs.failures import end_of, latest_attempt
 from jobs.files import UnsuitableFileError
-from jobs.rundir import RunDir, SweepDir, read_events
+from jobs.rundir import RunDir, SweepDir, is_event, read_events
 from jobs.schema import LauncherKind
 
 # Stands for the job id of a run without one.
@@ -49,14 +49,18 @@ class Intent:
         """The names of its runs."""
         return {task["run"] for task in self.tasks if task["event"] == "submitted"}
 
+    @property
+    def common(self) -> dict[str, Any]:
+        """The fields that its records share."""
+        return {"time": self.time, "mark": self.mark, "launcher": self.launcher, "host": self.host}
+
     def ids(self, job_id: str) -> list[str]:
         """Return the job id of each task."""
         return [f"{job_id}_{number}" if self.array else job_id for number in range(len(self.tasks))]
 
     def records(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
         """Return the ledger's records of its tasks with these job ids."""
-        common = {"time": self.time, "mark": self.mark, "launcher": self.launcher, "host": self.host}
-        return [common | task | {"job_id": job_id} for task, job_id in zip(self.tasks, job_ids, strict=True)]
+        return [self.common | task | {"job_id": job_id} for task, job_id in zip(self.tasks, job_ids, strict=True)]
 
 
 @dataclass
@@ -174,11 +178,14 @@ def intents(sweep: SweepDir) -> list[Intent]:
 
 
 def intent_of(record: Mapping[str, Any]) -> Intent:
-    """Return the intent of a record of the ledger."""
-    return Intent(
-        record["mark"], record["time"], record["launcher"], record["host"], record["tasks"], record["array"],
+    """Return the intent of a record of the ledger, with those of its tasks that become events."""
+    intent = Intent(
+        record["mark"], record["time"], record["launcher"], record["host"], [], record["array"],
         clusters=record.get("clusters"),
     )  # fmt: skip
+    event = intent.common | {"job_id": NO_JOB}
+    intent.tasks = [task for task in record["tasks"] if isinstance(task, dict) and is_event(event | task)]
+    return intent
 
 
 def unannounced(sweep: SweepDir) -> dict[str, str]:

@@ -392,3 +392,11 @@ def test_nemos_checkpoints_run_no_code(tmp_path: Path) -> None:
         nemo.close()
     assert all("posix.system" in str(event["error"]) for event in events(run, "failed"))
     assert not made.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_files_changed_at_random_are_read_or_refused() -> None:
+    fuzz = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.fuzz_files", "--inputs", "10000"]
+    done = subprocess.run(fuzz, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "10,000 inputs (seed 0); none failed" in done.stdout, done.stderr[-3000:]

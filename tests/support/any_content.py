@@ -35,10 +35,14 @@ def read_all(content: bytes) -> int:
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()
-        count = 0
-        for _, found in read_log(Path(file.name)):
-            for record in found:
-                assert all(math.isfinite(value) for value in record.values.values())
-                assert all(isinstance(text, str) for text in record.texts.values())
-                count += 1
-        return count
+        return read_records(Path(file.name))
+
+
+def read_records(path: Path) -> int:
+    count = 0
+    for _, found in read_log(path):
+        for record in found:
+            assert all(math.isfinite(value) for value in record.values.values())
+            assert all(isinstance(text, str) for text in record.texts.values())
+            count += 1
+    return count
