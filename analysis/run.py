@@ -42,6 +42,8 @@ class RunResult:
     communication summed over axes and collectives."""
     losses: Mapping[int, float] = field(default_factory=dict)
     """Loss by step."""
+    steps_are_numbered: bool = True
+    """False if its log does not count steps: their keys are then positions in the log."""
     steady_steps: int = 0
     step_times_s: Mapping[int, float] = field(default_factory=dict)
     """Time of each steady step, by step."""

@@ -139,23 +139,39 @@ def result(run: LogRun, root: Path) -> RunResult:
         state=state,
         reason=reason,
         values=values | straggler_share(slow),
-        losses=by_step(run.steps, m.LOSS, run.steps),
+        losses=by_step(run, m.LOSS, run.steps),
+        steps_are_numbered=numbers_of(run) is not None,
         steady_steps=len(counted),
-        step_times_s=by_step(run.steps, m.STEP_TIME, counted),
+        step_times_s=by_step(run, m.STEP_TIME, counted),
         stragglers=slow,
-        far_out_s=by_step(run.steps, m.STEP_TIME, torn),
+        far_out_s=by_step(run, m.STEP_TIME, torn),
         far_out_share=share_of(torn, counted),
         log=run.file,
         derived=DERIVED if derived else None,
     )
 
 
-def by_step(steps: Sequence[LogStep], metric: Metric, chosen: Sequence[LogStep]) -> dict[int, float]:
-    """Return a metric of the chosen steps by number, of those that have it; unnumbered steps are counted from 1."""
+def numbers_of(run: LogRun) -> list[int] | None:
+    """Return the number of each step, by the samples until then if the log does not count; None if neither is known."""
+    batch = run.settings.get(a.GLOBAL_BATCH_SIZE)
+    numbers = []
+    for step in run.steps:
+        if m.STEP in step.values:
+            numbers.append(int(step.values[m.STEP]))
+        elif batch and a.SAMPLES_DONE in step.values:
+            numbers.append(round(step.values[a.SAMPLES_DONE] / batch))
+        else:
+            return None
+    return numbers if len(set(numbers)) == len(numbers) else None
+
+
+def by_step(run: LogRun, metric: Metric, chosen: Sequence[LogStep]) -> dict[int, float]:
+    """Return a metric of the chosen steps by number, of those that have it; without numbers, by position from 1."""
     wanted = {id(step) for step in chosen}
+    numbers = numbers_of(run) or range(1, len(run.steps) + 1)
     return {
-        int(step.values.get(m.STEP, index)): step.values[metric]
-        for index, step in enumerate(steps, start=1)
+        number: step.values[metric]
+        for number, step in zip(numbers, run.steps, strict=True)
         if metric in step.values and id(step) in wanted
     }
 

@@ -29,6 +29,7 @@ RESTORED = re.compile(r"\bRestored all states from the checkpoint at (\S+)")
 VOCABULARY = re.compile(r"\bPadded vocab_size: (\d{1,12}), original vocab_size: ")
 # Printed by Lightning in any program: returned only together with a step of NeMo.
 STARTED = re.compile(r"^All distributed processes registered\. Starting with (\d{1,7}) processes$")
+FEWEST_DIGITS = 3
 TIME = "train_step_timing in s"
 NAMES: Names = {
     "lr": (m.LEARNING_RATE, 1),
@@ -105,7 +106,9 @@ def bar(found: re.Match[str]) -> dict[Metric, float]:
     fields: dict[str, str] = dict(BAR_FIELD.findall(found["fields"]))
     step = fields.get("global_step", "")
     rate = printed_number(found["rate"] or "")
-    shown = {TIME: rate if found["unit"] == "s/it" else 1 / rate} if rate else {}
+    # Lightning prints slow rates as 0.02it/s: a time from so few digits may be wrong by a quarter.
+    rounded = found["unit"] == "it/s" and len(found["rate"].replace(".", "").lstrip("0")) < FEWEST_DIGITS
+    shown = {TIME: rate if found["unit"] == "s/it" else 1 / rate} if rate and not rounded else {}
     return progress(found, None if "e" in step else step) | numbers({**shown, **fields}.items(), NAMES)
 
 

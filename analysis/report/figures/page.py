@@ -131,9 +131,13 @@ def typical(point: Point) -> RunResult:
 def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
     """Return loss over steps: one line a run in the colour of its group, or one a point with very many runs."""
     points = [(group, point) for group in groups for point in group.points]
-    runs = [(group, point, run) for group, point in points for run in point.repeats]
+    runs = [(group, point, run) for group, point in points for run in point.repeats if run.steps_are_numbered]
+    uncounted = len([run for _, point in points for run in point.repeats]) - len(runs)
+    if not runs:
+        return Figure("loss", "Loss", f"{word(groups)}: the logs do not count their steps, so there is no axis.", None)
     count, which = len(runs), "a run"
     if count > MOST_CURVES:
+        points = [(group, point) for group, point in points if all(run.steps_are_numbered for run in point.repeats)]
         runs = [(*points[i], typical(points[i][1])) for i in thinned(range(len(points)), MOST_CURVES)]
         which = "a point, of the run with the median throughput of its repeats"
     most = max(2, MOST_CURVE_POINTS // len(runs))
@@ -163,6 +167,7 @@ def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
     plot.update_xaxes(title_text="Step")
     plot.update_yaxes(title_text=title(m.LOSS))
     thin = f" Lines with more than {most:,} steps are thinned." if any(len(r.losses) > most for *_, r in runs) else ""
+    thin += f" Not drawn: {plural(uncounted, 'run')} whose log does not count steps." if uncounted else ""
     caption = (
         f"{word(groups)}: {m.LOSS.definition} One line {which} ({left_out(len(runs), count)}), same colour and "
         f"dash as its line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"

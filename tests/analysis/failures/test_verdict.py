@@ -54,7 +54,7 @@ def of(log: str, last_progress: int = 0) -> Verdict:
          FailureCause.lost_peer),
         ("NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.", FailureCause.hardware),
         ("NVRM: Xid (PCI:0000:1b:00): 94, pid=7, Contained: SM (0x1)", FailureCause.hardware),
-        ("NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=python, Ch 00000008, MMU Fault", FailureCause.unknown),
+        ("NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=python, Ch 00000008, MMU Fault", FailureCause.code),
         ("Memory access fault by GPU node-3 (Agent handle: 0x1) on address 0x2.", FailureCause.hardware),
         (f"{TRACEBACK}KeyError: 'model'", FailureCause.code),
         (f"{TRACEBACK}omegaconf.errors.ConfigAttributeError: Key 'lr' is not in struct", FailureCause.refused),

@@ -19,10 +19,7 @@ from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write
 
 TRAINING = megatron([(step, 1000.0 + step) for step in range(1, 12)])
-OUT_OF_MEMORY = (
-    "[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | "
-    "max reserved: 4.0\n"
-)
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
 MEMORY = (
     "[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | "
     "max reserved: 4.0\n"

@@ -23,7 +23,7 @@ from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write
-from tests.support.mlperf_logs import result, system
+from tests.support.mlperf_logs import logged, result, system
 
 
 def one(path: Path) -> RunResult:
@@ -454,3 +454,20 @@ def test_a_time_that_several_nodes_print_is_that_of_the_slowest(tmp_path: Path) 
     turned = text.replace(first, "").replace(second, f"{second}\n{first}")
     times = {one(write(tmp_path / f"{i}.log", each)).values[a.TRAINING_TIME] for i, each in enumerate((text, turned))}
     assert times == {32.5}
+
+
+def test_steps_that_a_log_does_not_count_are_no_axis(tmp_path: Path) -> None:
+    head = "".join([logged("submission_benchmark", "bert", 0), logged("run_start", None, 0)])
+    events = "".join(logged("train_loss", 9 - i / 10, 10 * i, samples_count=64 * i) for i in range(1, 12))
+    (run,) = read_runs([write(tmp_path / "a" / "r.txt", head + logged("global_batch_size", 16, 0) + events)])
+    assert list(run.losses) == [4 * i for i in range(1, 12)], "64 samples are four steps"
+    (run,) = read_runs([write(tmp_path / "b" / "r.txt", head + events)])
+    assert not run.steps_are_numbered
+
+
+def test_a_rate_of_one_digit_is_no_step_time(tmp_path: Path) -> None:
+    bar = "Epoch 0:   5%|5    | {0}/100 [{1:02d}:00<01:00, {2}it/s, v_num=, loss=9.0, global_step={0}.0]\n"
+    rounded = one(write(tmp_path / "a.log", "".join(bar.format(i, i, "0.02") for i in range(1, 9))))
+    assert m.STEP_TIME_MEDIAN not in rounded.values
+    exact = one(write(tmp_path / "b.log", "".join(bar.format(i, i, "2.53") for i in range(1, 9))))
+    assert exact.values[m.STEP_TIME_MEDIAN] == pytest.approx(1 / 2.53)

@@ -1,0 +1,111 @@
+"""The catalogue of failure signatures: each line is written in the shape of its source, none is a line of a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.failures.catalogue import SIGNATURES
+from analysis.failures.signatures import MARKERS, SEARCH, matches
+from analysis.failures.verdict import Verdict, decide
+from jobs.failures import FailureCause as C
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
+
+
+def of(log: str) -> Verdict:
+    return decide(matches(SEARCH.lines([log.encode()])))
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        # NVIDIA's Xids: what they were caused by.
+        ("NVRM: Xid (PCI:0000:3b:00): 119, pid=9, Timeout waiting for RPC from GSP!", C.hardware),
+        ("NVRM: Xid (PCI:0000:3b:00): 74, pid=9, NVLink: fatal error detected on link 2", C.hardware),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=9, Graphics Exception: ESR 0x1", C.code),
+        ("NVRM: Xid (PCI:0000:3b:00): 63, pid=9, Row Remapper: New row marked", C.unknown),
+        ("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed", C.unknown),
+        ("nvidia-nvswitch2: SXid (PCI:0000:05:00.0): 12022, Fatal, Link 7 egress input ECC DBE error", C.hardware),
+        ("nvidia-nvswitch2: SXid (PCI:0000:05:00.0): 20001, Non-fatal, Link 7 TX Replay Error", C.unknown),
+        # AMD.
+        ("amdgpu 0000:63:00.0: amdgpu: GPU reset begin!", C.hardware),
+        ("amdgpu 0000:63:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block", C.hardware),
+        ("HW Exception by GPU node-2 (Agent handle: 0x5) reason :GPU Hang", C.hardware),
+        # Kernel.
+        ("Kernel panic - not syncing: Fatal exception", C.node_failure),
+        ("watchdog: BUG: soft lockup - CPU#7 stuck for 26s! [python:99]", C.node_failure),
+        ("BUG: unable to handle page fault for address: 00000000deadbeef", C.node_failure),
+        ("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7", C.hardware),
+        ("Memory cgroup out of memory: Killed process 99 (python) total-vm:1kB", C.out_of_host_memory),
+        ("python invoked oom-killer: gfp_mask=0x1, order=0", C.out_of_host_memory),
+        ("python[99]: segfault at 8 ip 00007f0000000001 sp 00007f0000000002 error 4 in libx.so", C.code),
+        # Memory.
+        ("cublas error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)", C.out_of_gpu_memory),
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.", C.out_of_gpu_memory),
+        (f"{TRACEBACK}OSError: [Errno 12] Cannot allocate memory", C.out_of_host_memory),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", C.out_of_host_memory),
+        (f"{TRACEBACK}numpy.core._exceptions._ArrayMemoryError: Unable to allocate 9 GiB", C.out_of_host_memory),
+        (f"{TRACEBACK}RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed.", C.out_of_host_memory),
+        # Slurm.
+        ("srun: error: Unable to create step for job 17: Requested node configuration is not available", C.refused),
+        ("srun: error: Task launch for StepId=17.0 failed on node node03: Invalid job credential", C.launch_failure),
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified", C.refused),
+        ("srun: error: node03: task 5: Exited with exit code 137", C.killed),
+        ("srun: error: node03: task 5: Exited with exit code 139", C.code),
+        ("srun: error: node03: tasks 0-3: Exited with exit code 143", C.unknown),
+        # PBS and LSF.
+        ("=>> PBS: job killed: mem 9000kb exceeded limit 8000kb", C.out_of_host_memory),
+        ("=>> PBS: job killed: node 1 (node03) requested job terminate, 'EOF' (code 1099)", C.node_failure),
+        ("TERM_RUNLIMIT: job killed after reaching LSF run time limit.", C.time_limit),
+        ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", C.out_of_host_memory),
+        ("TERM_OWNER: job killed by owner.", C.cancelled),
+        ("TERM_PREEMPT: job killed after preemption.", C.preempted),
+        # Configuration.
+        ("train.py: error: one of the arguments --a --b is required", C.refused),
+        ('train.py: error: Validation failed: No action for key "lrr"', C.refused),
+        ("Could not override 'job.lrr'.", C.refused),
+        ("In 'config': Could not find 'model/huge'", C.refused),
+        ("Error: No such option: --lrr", C.refused),
+        (f"{TRACEBACK}yaml.constructor.ConstructorError: could not determine a constructor", C.refused),
+        (f"{TRACEBACK}pydantic_core._pydantic_core.ValidationError: 1 validation error for Job", C.refused),
+        (f"{TRACEBACK}omegaconf.errors.InterpolationKeyError: Interpolation key 'x' not found", C.refused),
+        (f"{TRACEBACK}tomllib.TOMLDecodeError: Invalid value (at line 1)", C.refused),
+        # Launchers and programs.
+        ("[launch.py:1:sigkill_handler] ['python', 'train.py'] exits with return code = -11", C.code),
+        ("[launch.py:1:sigkill_handler] ['python', 'train.py'] exits with return code = 1", C.unknown),
+        ("mpirun noticed that process rank 3 with PID 99 on node node03 exited on signal 9 (Killed).", C.killed),
+        (f"{TRACEBACK}subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", C.killed),
+        (f"{TRACEBACK}subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 1.", C.unknown),
+        ("/var/spool/job17/script: line 9:    99 Segmentation fault      (core dumped) python train.py", C.code),
+        ("[PG 0 Rank 2] Heartbeat monitor timed out! Process will be terminated after dumping", C.hung),
+        ("FATAL:   could not open image /nowhere.sif: failed to retrieve path", C.launch_failure),
+        (f"{TRACEBACK}Exception: Current loss scale already at minimum - cannot decrease scale anymore.", C.diverged),
+        # What only looks alike.
+        ("LSF: TERM_UNKNOWN: unknown reason", C.unknown),
+        ("Killed 3 zombie processes of an earlier job", C.unknown),
+        ("amdgpu: initialized 8 devices", C.unknown),
+        ("INFO: In 'config': nothing to do", C.unknown),
+        ("out of memory: no", C.unknown),
+    ],
+)
+def test_a_line_of_a_catalogue_has_its_cause(line: str, cause: C) -> None:
+    assert of(line).cause is cause
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "host"),
+    [
+        ("srun: error: node03: task 5: Exited with exit code 1", 5, "node03"),
+        ("mpirun noticed that process rank 3 with PID 99 on node node03 exited on signal 11 (Segmentation fault).", 3,
+         "node03"),
+    ],
+)  # fmt: skip
+def test_the_first_rank_and_its_host_are_kept_even_if_the_cause_is_not_known(line: str, rank: int, host: str) -> None:
+    later = "srun: error: node09: task 9: Exited with exit code 1\n"
+    found = of(f"{line}\n{later}")
+    assert (found.rank, found.host) == (rank, host)
+
+
+def test_each_signature_has_a_source_and_markers_that_are_searched() -> None:
+    assert all(each.source and each.markers and set(each.markers) <= set(MARKERS) for each in SIGNATURES)
+    assert all(each.cause.advice for each in SIGNATURES)
