@@ -7,10 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-# The command; on a machine with an environment of its own: make gpu-table SLURMSCALE='python3 -m jobs.cli'.
-SLURMSCALE ?= $(BIN)/slurmscale
-
-.PHONY: help demo test test-all test-fast red-team corpus check benchmark gpu-benchmark batching-benchmark figure fault-table gpu-table slurm browser clean
+.PHONY: help demo test test-all test-fast red-team corpus check benchmark gpu-day batching-benchmark figure fault-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -24,9 +21,8 @@ help:
 	echo "make check      run ruff, mypy --strict and shellcheck"
 	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
-	echo "make gpu-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  Llama-2 7B on one GPU: compare with stock LitGPT, and measure dense rows"
+	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
-	echo "make gpu-table  measure step time on one GPU by arithmetic, activation checkpointing and compilation"
 
 $(VENV)/train.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Run make PYTHON=python3.12 or newer." % sys.version_info[:2])'
@@ -92,9 +88,13 @@ batching-benchmark: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 4096
 	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 32000
 
-# Takes about ten minutes on a GPU with 80 GB; Python must have torch and the extras train and liger.
-gpu-benchmark:
-	python3 -m tests.benchmarks.gpu --data '$(DATA)' --tokenizer '$(TOKENIZER)' --output .github/gpu-benchmark.csv
+# Stages of at most ten minutes each, kept in GPU_DAY: the same command continues after an interruption. Python must have
+# torch, pytest and the extra train, and liger and float8 for their stages; without a GPU: make gpu-day GPU=--rehearsal.
+GPU_DAY ?= .github/gpu-day
+GPU ?=
+GPU_PYTHON ?= python3
+gpu-day:
+	$(GPU_PYTHON) -m tests.benchmarks.gpu --output '$(GPU_DAY)' $(if $(DATA),--data '$(DATA)' --tokenizer '$(TOKENIZER)') $(GPU)
 
 # The screenshot and the numbers of README.md, from runs/demo.
 figure: demo browser
@@ -107,14 +107,6 @@ figure: demo browser
 fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
 	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/end_to_end/test_faults.py -k 'disturbed or cut_off'
-
-# Takes about ten minutes on an H100 or H200, a day without a GPU. Exit code 1: a run failed, and the table contains
-# the others.
-gpu-table:
-	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-	$(SLURMSCALE) submit -m --wait experiment=one_gpu || [ $$? -eq 1 ]
-	$(SLURMSCALE) report runs/one_gpu
-	sed 's#$(CURDIR)/##' runs/one_gpu/runs.csv > .github/gpu-runs.csv
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import jobs
-from jobs.errors import RunDirError, SupersededError, before_torch_archive
+from jobs.errors import ConfigError, RunDirError, SupersededError, before_torch_archive
 from jobs.failures import cause_of, record_failure
 from jobs.lease import Lease
 from jobs.output import outlive_full_disk
@@ -26,6 +29,7 @@ from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
 
 STDERR = 2
+LEAST_TORCH = (2, 11)
 
 
 def main(run_directory: str) -> None:
@@ -44,6 +48,9 @@ def main(run_directory: str) -> None:
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
             listen_to_nccl(directory.nccl_log(rank.rank))
+        if run.engine.kind is EngineKind.native:
+            with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
+                refuse_old_torch(metadata.version("torch"))
         workload(run)(run, lease, rank)
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
@@ -73,6 +80,16 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
         case EngineKind.litgpt:
             from jobs.workloads.train_litgpt import train
     return train
+
+
+def refuse_old_torch(version: str) -> None:
+    """Raise ConfigError for a torch without attention for packed rows, which the native engine imports."""
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found < LEAST_TORCH:
+        raise ConfigError(
+            f"engine=native needs torch {'.'.join(map(str, LEAST_TORCH))} or later, and this node has {version}. "
+            "Install it (README.md, section Install), set a container or cluster.python that has it, or engine=nemo."
+        )
 
 
 def refuse_other_code(directory: RunDir) -> None:

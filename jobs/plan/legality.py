@@ -19,7 +19,7 @@ BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.nemo: nemo.RULES,
     EngineKind.litgpt: litgpt.RULES,
 }
-WARNINGS: tuple[Rule, ...] = (*layout.WARNINGS, *values.WARNINGS, *contest.WARNINGS)
+WARNINGS: tuple[Rule, ...] = (*layout.WARNINGS, *values.WARNINGS, *native.WARNINGS, *contest.WARNINGS)
 
 
 def problems(run: Run) -> list[str]:

@@ -117,18 +117,19 @@ def from_litgpt(name: str) -> Model:
 def litgpt_config(name: str) -> Any:
     """Return LitGPT's configuration of a name."""
     try:
-        from litgpt.config import Config, name_to_config
+        from litgpt.config import Config
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"LitGPT's table of models needs {error.name}, which this Python lacks. Run pip install --editable "
             "'.[train]', or give a config.json."
         ) from error
-    if name not in name_to_config:
+    try:
+        return Config.from_name(name)
+    except ValueError as error:
         raise ConfigError(
             f"{name} is neither a file nor a name in LitGPT's table. Set a name that `litgpt download list` prints "
             "after the slash, a config.json, or a directory that has one."
-        )
-    return Config.from_name(name)
+        ) from error
 
 
 def compare_with_litgpt(model: Model, name: str) -> None:
@@ -211,7 +212,8 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
 
 def file_name(name: str) -> str:
     """Return the name of a model as conf/model spells it: Llama-3.1-8B -> llama31_8b."""
-    return re.sub(r"\W+", "_", re.sub(r"-?(\d)\.(\d)", r"\1\2", name.lower())).strip("_") or "model"
+    joined = re.sub(r"(?<=[a-z])-(?=\d\.\d)|(?<=\d)\.(?=\d)", "", name.lower())
+    return re.sub(r"\W+", "_", joined).strip("_") or "model"
 
 
 def as_yaml(model: Model) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import torch
 
@@ -41,6 +42,33 @@ def refuse_unusable_gpu(run: Run, rank: Rank) -> None:
             f"Rank {rank.rank} on {node_name()} cannot compute on a GPU (cluster={run.cluster.name}): {problem}. "
             f"Found: {installed()}. `slurmscale doctor` checks every node."
         )
+
+
+def refuse_own_gpu_only(run: Run) -> None:
+    """Raise ConfigError where each of several ranks of a node sees its own GPU only: Fabric takes all of the node."""
+    if run.ranks_per_node > 1 and torch.cuda.is_available() and torch.cuda.device_count() == 1:
+        raise ConfigError(
+            f"engine=litgpt: Fabric takes {run.ranks_per_node} GPUs of each node, and this rank on {node_name()} sees "
+            f"its own only ({visible()}). Start ranks without --gpu-bind and --gpus-per-task, or set engine=native."
+        )
+
+
+def stay_near(device: torch.device, pci: Path = Path("/sys/bus/pci/devices")) -> None:
+    """Run this process on those of its cores that share a NUMA node with its GPU, if there are any."""
+    found = torch.cuda.get_device_properties(device)
+    address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    try:
+        near = cores((pci / address / "local_cpulist").read_text()) & os.sched_getaffinity(0)
+    except OSError:
+        return
+    if near:
+        os.sched_setaffinity(0, near)
+
+
+def cores(text: str) -> set[int]:
+    """Return the numbers of the kernel's list of cores: 0-3,8."""
+    spans = [part.partition("-") for part in text.strip().split(",") if part]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
 def own_index(local_rank: int) -> int:

@@ -21,7 +21,7 @@ from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
-from jobs.runtime.gpu import own_index
+from jobs.runtime.gpu import own_index, stay_near
 from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl_transports
 from jobs.schema import Run
@@ -46,6 +46,7 @@ def join(run: Run, lease: Lease, rank: Rank) -> torch.device:
     device = own_device(rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        stay_near(device)
     else:
         torch.set_num_threads(run.engine.cpu_threads_per_rank)
         keep_freed_memory()

@@ -29,7 +29,7 @@ from jobs.layout import accumulation
 from jobs.lease import Lease
 from jobs.plan.litgpt_arguments import OUT, READ, START, Script, arguments_of, command, script_of
 from jobs.ranks import Rank, torchrun_environment
-from jobs.runtime.gpu import refuse_unusable_gpu
+from jobs.runtime.gpu import refuse_own_gpu_only, refuse_unusable_gpu
 from jobs.runtime.process_group import StopRequest, connect, own_device, process_start
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
@@ -47,6 +47,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog, reads_bytes(run))
     refuse_unusable_gpu(run, rank)
+    refuse_own_gpu_only(run)
     os.environ |= torchrun_environment(rank, run.ranks_per_node)
     if not torch.cuda.is_available():
         torch.set_num_threads(run.engine.cpu_threads_per_rank)

@@ -5,7 +5,9 @@ Only `train` imports NeMo: it takes 20 s and is not installed everywhere. Nothin
 
 from __future__ import annotations
 
+import inspect
 import os
+from importlib import metadata
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,8 @@ from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
+
+TESTED_NEMO = "2.7.3"
 
 
 def train(run: Run, lease: Lease, rank: Rank) -> None:
@@ -47,6 +51,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
             f"engine=nemo needs NeMo 2 on the nodes, where Python has no {error.name}. Set cluster.container to "
             "NVIDIA's NeMo image, or run pip install --editable '.[nemo]' in the checkout."
         ) from error
+    refuse_old_nemo(nl.MegatronStrategy)
     from jobs.engines.nemo.data import DataModule, MicroBatches
     from jobs.engines.nemo.recipe import recipe
     from jobs.engines.nemo.record import Record
@@ -87,6 +92,16 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
         )
     watchdog.stop()
     dist.destroy_process_group()
+
+
+def refuse_old_nemo(strategy: type) -> None:
+    """Raise ConfigError for a NeMo whose Megatron strategy lacks an argument that the recipe gives."""
+    if "ckpt_optim_fully_reshardable" not in inspect.signature(strategy).parameters:
+        raise ConfigError(
+            f"engine=nemo needs a NeMo whose checkpoints any layout can load; tested is {TESTED_NEMO}, and NeMo "
+            f"{metadata.version('nemo_toolkit')} on this node is older. Set cluster.container to a later image, or run "
+            "pip install --editable '.[nemo]'."
+        )
 
 
 def refuse_without_gpu() -> None:

@@ -1,29 +1,33 @@
-"""Full fine-tuning of a 7B model on one GPU: the native engine beside stock LitGPT, and on full rows.
+"""A day with a GPU: what works, compiled graphs, matrix rate, dense training, stock LitGPT beside the native engine.
 
-    python -m tests.benchmarks.gpu --data alpaca.json --tokenizer tokenizer.model --output figures.csv
+    python -m tests.benchmarks.gpu --output DIR --data alpaca.json --tokenizer tokenizer.model
 
-Takes about ten minutes on a GPU with 80 GB; requires 64 GB of memory and 30 GB of disk in $TMPDIR. Every run is a
-`slurmscale submit` with random weights, as users run it; `--rehearsal` does the same with a tiny model on a CPU, whose
-figures have no meaning. The output of a failed run is printed, and the next run starts. Ratios are printed first; the
-CSV of figures contains hardware, date, versions and command. The dense case is compared with the rate of a square
-matrix product, measured on the same device before.
+Each stage is a process of its own of at most ten minutes and leaves DIR/STAGE.csv: its figures with device, date,
+versions and command. A stage whose file exists is kept, so the command continues where it was cut off; remove a file
+to measure again. At the end DIR/summary.csv contains all figures, and ratios first. Every run is a `slurmscale submit`
+with random weights, as users run it. `--rehearsal` runs tiny models on a CPU, whose figures have no meaning.
+Requires 64 GB of memory and 30 GB of disk in $TMPDIR; the stages of an epoch also need the data and the tokenizer.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
+import re
 import shlex
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
+from xml.etree import ElementTree
 
 import torch
 
@@ -32,7 +36,9 @@ from analysis.metrics.mfu import work_of
 from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import SweepDir
+from jobs.runtime.gpu import installed
 
+STAGE_S, RUNS_S = 600, 560
 SAMPLES, HELD_OUT = 1000, 8
 # Each adds one change to the one before.
 STOCK = ("engine=litgpt",)
@@ -40,175 +46,251 @@ PADDED = ("engine=native", "engine.optimizer=fused")
 PACKED = (*PADDED, "job.batching=packed", "engine.loss=chunked")
 EVERYTHING = (*PACKED, "engine.kernels=liger_or_torch", "engine.prefetch_batches=2")
 EPOCHS = {"stock": STOCK, "padded": PADDED, "packed": PACKED, "everything": EVERYTHING}
-EPOCH = (
-    "job=finetune_full",
-    "data=alpaca",
-    f"data.max_samples={SAMPLES}",
-    f"data.held_out_samples={HELD_OUT}",
-    "data.too_long=truncate",
-    "job.sequence_length=512",
-    "job.micro_batch_size=4",
-    "scaling.global_batch_size=32",
-    "job.clip_norm=null",
-    "job.warmup_steps=3",
-)
-DENSE = (
-    *EVERYTHING,
-    "job=pretrain",
-    "data=random",
-    "data.max_samples=64",
-    "job.sequence_length=4096",
-    "job.micro_batch_size=1",
-    "scaling.global_batch_size=8",
-    "job.steps=6",
-    "job.unmeasured_steps=2",
-)
+EPOCH = ("job=finetune_full", "data=alpaca", f"data.max_samples={SAMPLES}", f"data.held_out_samples={HELD_OUT}",
+         "data.too_long=truncate", "job.sequence_length=512", "job.micro_batch_size=4", "scaling.global_batch_size=32",
+         "job.clip_norm=null", "job.warmup_steps=3")  # fmt: skip
+# Rows of equal length need no packing, and padded ones take cuDNN's attention.
+DENSE = (*PADDED, "engine.loss=chunked", "engine.prefetch_batches=2", "job=pretrain", "data=random",
+         "data.max_samples=64", "job.sequence_length=4096", "job.micro_batch_size=1", "scaling.global_batch_size=8",
+         "job.steps=6", "job.unmeasured_steps=2")  # fmt: skip
+# torch's kernels keep 0.90 GB of activations a layer for 4,096 tokens, 83 GB in all: more than a GPU of 80 GB has.
+WITHOUT_LIGER = ("engine.activation_checkpointing=selective",)
 SHARED = ("parallelism=single", "ranks_per_node=1", "job.precision=bfloat16", "engine.parameters=bfloat16")
-REHEARSAL = ("job.sequence_length=128", "job.micro_batch_size=4", "scaling.global_batch_size=8")
-# The figures of every run.
-OF_EACH = (
-    ("speed", m.TOKENS_PER_S, "tokens/s"),
-    ("start-up", m.STARTUP_TIME, "s"),
-    ("memory", m.MEMORY_PEAK, "B"),
-    ("loss", m.FINAL_LOSS, ""),
-)
-COLUMNS = ("what", "value", "unit", "against", "device", "date", "versions", "command")
+SHORT = ("job.sequence_length=128", "job.micro_batch_size=4", "scaling.global_batch_size=8")
+SMALL = ("model.layers=1", "model.hidden_size=64", "model.heads=4", "model.kv_heads=2", "model.head_size=16",
+         "model.intermediate_size=128", "model.vocab_size=512", "model.max_sequence_length=64",
+         "job.sequence_length=64", "job.steps=3", "job.unmeasured_steps=1", "job.warmup_steps=1",
+         "engine.compile=false")  # fmt: skip
+OF_EACH = ((m.TOKENS_PER_S, "tokens/s"), (m.STARTUP_TIME, "s"), (m.MEMORY_PEAK, "B"), (m.FINAL_LOSS, ""))
+COLUMNS = ("what", "value", "unit", "device", "date", "versions", "command")
+Figure = tuple[str, float, str]
 
 
-def matrix_rate_flops_per_s(size: int, repeats: int = 20) -> float:
-    """Return the median rate of a bfloat16 product of two square matrices on this device: 2 n^3 operations."""
+@dataclass(frozen=True)
+class Bench:
+    """The options of the command, and a directory for runs."""
+
+    folder: Path
+    data: Path | None
+    tokenizer: Path | None
+    rehearsal: bool
+
+    def submitted(self, name: str, overrides: Iterable[str], **environment: str) -> tuple[list[RunResult], str]:
+        """Return results and output of submitted runs, which are cancelled before the stage's limit."""
+        slurmscale = [sys.executable, "-m", "jobs.cli"]
+        given = ["-m", "--wait", f"runs_dir={self.folder}", f"sweep={name}", *overrides]
+        try:
+            subprocess.run([*slurmscale, "submit", *given], check=False, timeout=RUNS_S, env=os.environ | environment)
+        except subprocess.TimeoutExpired:
+            subprocess.run([*slurmscale, "cancel", str(self.folder / name)], check=False)
+        logs = [
+            subprocess.run([*slurmscale, "logs", str(run.path)], check=False, capture_output=True, text=True).stdout
+            for run in SweepDir(self.folder / name).runs()
+        ]
+        runs = [run for run in read_runs([self.folder / name]) if run.used]
+        if not runs:
+            print("\n".join(logs))
+            sys.exit(f"{name}: no run finished")
+        return runs, "\n".join(logs)
+
+    def model(self) -> tuple[str, ...]:
+        """Return the model of the long stages."""
+        return ("model=tiny", "model.vocab_size=32000") if self.rehearsal else ("model=llama2_7b",)
+
+
+def works(bench: Bench) -> list[Figure]:
+    """Return each test of the GPU: passed, failed or skipped."""
+    report = bench.folder / "tests.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "tests/jobs/engines/test_gpu.py"]
+    subprocess.run([*command, f"--junitxml={report}"], check=False, timeout=RUNS_S)
+    found = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        ends = {child.tag for child in case} & {"failure", "error", "skipped"}
+        how = "skipped" if "skipped" in ends else "failed" if ends else "passed"
+        found.append((str(case.get("name")), float(how == "passed"), how))
+    return found
+
+
+def graphs(bench: Bench) -> list[Figure]:
+    """Return the graph breaks and recompilations of one compiled run."""
+    small = (*SMALL, "model=tiny") if bench.rehearsal else ("model=llama2_7b", "model.layers=12", *DENSE)
+    own = (*SHARED, "data=random", *small, "engine.compile=true")
+    runs, output = bench.submitted("graphs", own, TORCH_LOGS="recompiles,graph_breaks")
+    return [
+        ("graph breaks", len(re.findall(r"Graph break", output)), "breaks"),
+        ("recompilations", len(re.findall(r"Recompiling function", output)), "recompilations"),
+        *of_runs("graphs", runs),
+    ]
+
+
+def rate(bench: Bench) -> list[Figure]:
+    """Return the median rate of a bfloat16 product of two square matrices on a warm device: 2 n^3 operations."""
+    size, warm_s = (512, 0.5) if bench.rehearsal else (8192, 20.0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
-    times_s = []
-    for _ in range(3 + repeats):
+    times_s: list[float] = []
+    began = time.perf_counter()
+    while time.perf_counter() - began < 2 * warm_s:
         started = time.perf_counter()
         a @ b
         if device.type == "cuda":
             torch.cuda.synchronize()
-        times_s.append(time.perf_counter() - started)
-    del a, b
-    torch.cuda.empty_cache()  # leaves the memory to the runs
-    return 2 * size**3 / statistics.median(times_s[3:])
+        if started - began > warm_s:
+            times_s.append(time.perf_counter() - started)
+    return [("matrix rate", 2 * size**3 / statistics.median(times_s), "FLOP/s")]
 
 
-def measured(folder: Path, name: str, overrides: tuple[str, ...]) -> RunResult | None:
-    """Submit a run with these overrides and return its result; print its output and return None if it fails."""
-    began = time.perf_counter()
-    sweep, command = folder / name, [sys.executable, "-m", "jobs.cli"]
-    done = subprocess.run(
-        [*command, "submit", "--wait", f"runs_dir={folder}", f"sweep={name}", *overrides], check=False
-    )
-    if done.returncode:
-        for run in SweepDir(sweep).runs():
-            subprocess.run([*command, "logs", str(run.path)], check=False)
-        result = None
-    else:
-        (result,) = read_runs([sweep])
-    shutil.rmtree(sweep, ignore_errors=True)  # LitGPT's first and last weights: 27 GB
-    print(f"{name}: {time.perf_counter() - began:.0f} s from submission to record", flush=True)
-    return result
+def dense(bench: Bench) -> list[Figure]:
+    """Return the rate of training on full rows."""
+    kernels = ("engine.kernels=liger",) if find_spec("liger_kernel") and not bench.rehearsal else WITHOUT_LIGER
+    runs, _ = bench.submitted("dense", (*bench.model(), *SHARED, *DENSE, *kernels, *(SHORT if bench.rehearsal else ())))
+    flops_per_s = [work_of(run).model_flops * run.values[m.TOKENS_PER_S] for run in runs]
+    return [("dense", each, "FLOP/s") for each in flops_per_s] + of_runs("dense", runs)
 
 
-def training_time_s(run: RunResult) -> float:
-    """Return the time from the first step to the last."""
-    return sum(run.values.get(part, 0.0) for part in (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME))
+def epoch(name: str) -> Callable[[Bench], list[Figure]]:
+    """Return the stage of one epoch of Alpaca."""
+
+    def stage(bench: Bench) -> list[Figure]:
+        if bench.data is None or bench.tokenizer is None:
+            sys.exit("an epoch needs --data FILE and --tokenizer FILE")
+        # LitGPT expects a configuration beside the tokenizer.
+        directory = bench.folder / "tokenizer"
+        directory.mkdir()
+        (directory / "tokenizer.model").write_bytes(bench.tokenizer.read_bytes())
+        (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+        given = (f"data.path={bench.data.resolve()}", f"data.tokenizer={directory}")
+        less = (*SHORT, "data.max_samples=72") if bench.rehearsal else ()
+        runs, _ = bench.submitted(name, (*bench.model(), *SHARED, *EPOCHS[name], *EPOCH, *given, *less))
+        parts = (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME)
+        times_s = [sum(run.values.get(part, 0.0) for part in parts) for run in runs]
+        return [(f"epoch {name}", each, "s") for each in times_s] + of_runs(name, runs)
+
+    return stage
 
 
-def tokenizer_directory(folder: Path, tokenizer: Path) -> Path:
-    """Return a directory with the tokenizer beside its configuration, as LitGPT expects."""
-    folder.mkdir()
-    (folder / "tokenizer.model").write_bytes(tokenizer.read_bytes())
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
-    return folder
+def choices(precision: str) -> Callable[[Bench], list[Figure]]:
+    """Return the stage of the choices of experiment=one_gpu in one precision."""
+
+    def stage(bench: Bench) -> list[Figure]:
+        less = SMALL if bench.rehearsal else ()
+        runs, _ = bench.submitted("choices", ("experiment=one_gpu", f"job.precision={precision}", *less))
+        return [figure for run in runs for figure in of_runs(run.name, [run])]
+
+    return stage
 
 
-def plans(folder: Path, options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Return the overrides of each run, in the order of the runs."""
-    tokenizer = tokenizer_directory(folder / "tokenizer", options.tokenizer)
-    model = ("model=tiny", "model.vocab_size=32000") if options.rehearsal else ("model=llama2_7b",)
-    given = (f"data.path={options.data.resolve()}", f"data.tokenizer={tokenizer}")
-    less = REHEARSAL if options.rehearsal else ()
-    fewer = ("data.max_samples=72",) if options.rehearsal else ()
-    epochs = {name: (*model, *SHARED, *own, *EPOCH, *given, *less, *fewer) for name, own in EPOCHS.items()}
-    return epochs | {"dense": (*model, *SHARED, *DENSE, *less)}
-
-
-def figures(runs: Mapping[str, RunResult], rate: float) -> list[tuple[str, float, str, str]]:
-    """Return the figures of the runs so far: name, value, unit, baseline; ratios first."""
-    epochs = {name: run for name, run in runs.items() if name in EPOCHS}
-    times_s = {name: training_time_s(run) for name, run in epochs.items()}
-    stock_time_s = times_s.get("stock")
-    dense = [work_of(run).model_flops * run.values[m.TOKENS_PER_S] for name, run in runs.items() if name == "dense"]
+def of_runs(name: str, runs: list[RunResult]) -> list[Figure]:
+    """Return the figures of every run."""
     return [
-        *(
-            (f"epoch {name}", stock_time_s / time_s, "times faster", "stock LitGPT")
-            for name, time_s in times_s.items()
-            if stock_time_s and name != "stock"
-        ),
-        *(("dense model FLOP/s", each / rate, "of the matrix rate", "the same device, just before") for each in dense),
-        *((f"epoch {name}", time_s, "s", "") for name, time_s in times_s.items()),
-        *(
-            (f"{label} {name}", run.values[metric], unit, "")
-            for label, metric, unit in OF_EACH
-            for name, run in runs.items()
-            if metric in run.values
-        ),
-        *(("dense model FLOP/s", each, "FLOP/s", "") for each in dense),
-        ("matrix rate", rate, "FLOP/s", ""),
+        (f"{metric.name} {name}", run.values[metric], unit)
+        for run in runs
+        for metric, unit in OF_EACH
+        if metric in run.values
     ]
 
 
-def kept(path: Path, found: Sequence[tuple[str, float, str, str]], where: Mapping[str, str]) -> None:
-    """Write the figures to a CSV, with device, date, versions and command."""
-    with path.open("w", newline="") as file:
+STAGES: dict[str, Callable[[Bench], list[Figure]]] = {
+    "works": works,
+    "graphs": graphs,
+    "rate_before": rate,
+    "dense": dense,
+    "rate_after": rate,
+    **{f"epoch_{name}": epoch(name) for name in EPOCHS},
+    **{f"choices_{precision}": choices(precision) for precision in ("bfloat16", "float32")},
+}
+
+
+def summarized(found: Mapping[str, Mapping[str, float]]) -> list[Figure]:
+    """Return the ratios of the figures of the stages: epochs beside stock LitGPT, dense beside the matrix rate."""
+    times_s = {name: found.get(f"epoch_{name}", {}).get(f"epoch {name}") for name in EPOCHS}
+    stock_s = times_s.pop("stock")
+    rates = [found[stage]["matrix rate"] for stage in ("rate_before", "rate_after") if stage in found]
+    reached = found.get("dense", {}).get("dense")
+    return [
+        *(
+            (f"epoch {name}", stock_s / each, "times stock LitGPT")
+            for name, each in times_s.items()
+            if stock_s and each
+        ),
+        *([("dense", reached / statistics.mean(rates), "of the matrix rate")] if reached and rates else []),
+    ]
+
+
+def kept(path: Path, found: Iterable[Figure], where: Mapping[str, str]) -> None:
+    """Write figures to a CSV, complete or not at all."""
+    writing = path.with_suffix(".writing")
+    with writing.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(
-            {"what": what, "value": value, "unit": unit, "against": against, **where}
-            for what, value, unit, against in found
-        )
+        writer.writerows({"what": what, "value": value, "unit": unit, **where} for what, value, unit in found)
+    writing.rename(path)
+
+
+def where_measured(options: argparse.Namespace) -> dict[str, str]:
+    """Return device, date, versions and command."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    versions = [installed()]
+    for package in ("litgpt", "lightning", "liger_kernel", "torchao"):
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return {
+        "device": f"{device}, rehearsal" if options.rehearsal else device,
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": ", ".join(versions),
+        "command": shlex.join(["python", "-m", "tests.benchmarks.gpu", *sys.argv[1:]]),
+    }
 
 
 def main() -> None:
-    """Measure, print and write the figures."""
+    """Measure one stage, or all that have no file yet; print and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="JSON list of instruction, input, output")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.model of 32,000 tokens")
-    parser.add_argument("--output", type=Path, help="CSV of the figures")
-    parser.add_argument("--rehearsal", action="store_true", help="run a tiny model, on the CPU if there is no GPU")
+    parser.add_argument("--output", type=Path, required=True, help="directory of the figures")
+    parser.add_argument("--data", type=Path, help="JSON list of instruction, input, output")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.model of 32,000 tokens")
+    parser.add_argument("--stage", choices=STAGES, help="measure this stage only, in this process")
+    parser.add_argument("--rehearsal", action="store_true", help="run tiny models, on the CPU if there is no GPU")
     options = parser.parse_args()
-    for file in (options.data, options.tokenizer):
-        if not file.is_file():
-            parser.error(
-                f"{file} is not a file. Set the samples with --data FILE and the tokenizer with --tokenizer FILE."
-            )
     if not options.rehearsal and not torch.cuda.is_available():
-        parser.error("torch sees no GPU here. Use --rehearsal to run a tiny model on the CPU.")
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    versions = " ".join(f"{package} {version(package)}" for package in ("torch", "litgpt", "lightning"))
-    where = {
-        "device": f"{device}, rehearsal" if options.rehearsal else device,
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": versions,
-        "command": shlex.join(["python", "-m", "tests.benchmarks.gpu", *sys.argv[1:]]),
-    }
-    rate = matrix_rate_flops_per_s(512 if options.rehearsal else 8192)
-    runs: dict[str, RunResult] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        overrides = plans(Path(folder), options)
-        for name, own in overrides.items():
-            run = measured(Path(folder), name, own)
-            if run:
-                runs[name] = run
-            found = figures(runs, rate)
-            if options.output:  # after every run, since a time limit may end the next
-                kept(options.output, found, where)
-    print(f"\n{where['device']}, {where['date']}, {versions}")
-    for what, value, unit, against in found:
-        print(f"  {what:20} {value:12.4g} {unit}{f' ({against})' if against else ''}")
-    failed = sorted(overrides.keys() - runs.keys())
+        parser.error(f"torch sees no GPU here ({installed()}). Use --rehearsal to run tiny models on the CPU.")
+    options.output.mkdir(parents=True, exist_ok=True)
+    if options.stage:
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(Path(folder), options.data, options.tokenizer, options.rehearsal)
+            found = STAGES[options.stage](bench)
+        kept(options.output / f"{options.stage}.csv", found, where_measured(options))
+        return
+    failed = [stage for stage in STAGES if not measured(stage, options.output)]
+    rows = {stage: rows_of(options.output / f"{stage}.csv") for stage in STAGES if stage not in failed}
+    values = {stage: {row["what"]: float(row["value"]) for row in found} for stage, found in rows.items()}
+    ratios = summarized(values)
+    every = [(row["what"], float(row["value"]), row["unit"]) for found in rows.values() for row in found]
+    kept(options.output / "summary.csv", [*ratios, *every], where_measured(options))
+    for what, value, unit in (*ratios, *every):
+        print(f"  {what:60} {value:12.4g} {unit}")
     if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+        sys.exit(f"failed, repeated by the same command: {', '.join(failed)}")
+
+
+def measured(stage: str, output: Path) -> bool:
+    """Measure a stage in a process of its own, unless its file exists; return whether the file exists then."""
+    file, began = output / f"{stage}.csv", time.perf_counter()
+    if not file.exists():
+        try:
+            subprocess.run([sys.executable, "-m", "tests.benchmarks.gpu", *sys.argv[1:], "--stage", stage],
+                           check=False, timeout=STAGE_S)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            print(f"{stage}: ended after {STAGE_S} s")
+        print(f"{stage}: {time.perf_counter() - began:.0f} s", flush=True)
+    return file.exists()
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    """Return the figures of a stage."""
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jobs.layout import degree_of, frees_weights
+from jobs.layout import data_degree, degree_of, frees_weights
 from jobs.parallelism import DP_SHARD, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
+from jobs.plan.cost import parameters
 from jobs.plan.rules.rule import Rule
 from jobs.schema import ActivationCheckpointing, Batching, Kernels, Mlp, Norm, Precision, Run, WeightsReader
 
@@ -213,6 +214,23 @@ def float8_has_its_hardware(run: Run) -> str | None:
     return None
 
 
+# --- warnings ------------------------------------------------------------------------------------------------
+
+
+def pipeline_stages_are_gathered(run: Run) -> str | None:
+    """Warn of FSDP in a pipeline: torch keeps weights and gradients of a stage whole until its last micro-batch."""
+    p = run.parallelism
+    if p.pipeline == 1 or p.strategy is not Strategy.fsdp or data_degree(run) == 1:
+        return None
+    bytes_each = (4 if run.job.precision is Precision.float32 else 2) + 4
+    held_bytes = bytes_each * parameters(run.model) / (p.pipeline * p.tensor)
+    return (
+        f"parallelism.pipeline={p.pipeline} with FSDP: within a step every rank holds the whole weights and float32 "
+        f"gradients of its pipeline stage, about {held_bytes / 1e9:,.3g} GB; only optimizer state stays sharded. For "
+        "less, raise parallelism.pipeline or parallelism.tensor, or set parallelism.pipeline=1."
+    )
+
+
 RULES: tuple[Rule, ...] = (
     no_adapters,
     no_distributed_optimizer,
@@ -225,3 +243,4 @@ RULES: tuple[Rule, ...] = (
     fused_kernels_fit,
     float8_has_its_hardware,
 )
+WARNINGS: tuple[Rule, ...] = (pipeline_stages_are_gathered,)

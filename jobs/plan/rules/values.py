@@ -319,6 +319,18 @@ def weights_are_random(run: Run) -> str | None:
     return None
 
 
+def ranks_have_one_core(run: Run) -> str | None:
+    """Warn of GPU ranks for which Slurm reserves one core: by default it gives a task one."""
+    c = run.cluster
+    if c.gpus and run.starter.needs_slurm and c.cpus_per_rank is None and not c.exclusive:
+        return (
+            f"cluster.cpus_per_rank is not set, so Slurm gives each rank of {c.name} one core for autograd, NCCL, the "
+            "next batch and checkpoints. Set cluster.cpus_per_rank to the cores of a node / its GPUs, or "
+            "cluster.exclusive=true."
+        )
+    return None
+
+
 def updates_are_rounded(run: Run) -> str | None:
     """Warn of bfloat16 weights, which lose small updates."""
     if run.engine.parameters is Precision.bfloat16:
@@ -355,4 +367,5 @@ WARNINGS: tuple[Rule, ...] = (
     last_checkpoint_takes_longer,
     updates_are_rounded,
     weights_are_random,
+    ranks_have_one_core,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 from jobs.errors import ConfigError
+from jobs.plan.legality import warnings
 from jobs.ranks import Rank
-from jobs.runtime.gpu import refuse_unusable_gpu
+from jobs.run import refuse_old_torch
+from jobs.runtime.gpu import refuse_own_gpu_only, refuse_unusable_gpu, stay_near
 from tests.support.composing import one
 from tests.support.real_run import events, make_run, printed, train
 
@@ -128,3 +131,44 @@ def test_bfloat16_is_refused_by_the_file_of_the_gpu_and_by_the_card_that_is_foun
         one("cluster=gadi_gpuvolta", "cluster.account=a", "job.precision=bfloat16")
     cards(8, V100, architectures=("sm_70", "sm_80"))
     assert "compute capability 7.0, and job.precision=bfloat16 needs 8.0" in refusal("job.precision=bfloat16")
+
+
+def test_a_rank_stays_on_the_cores_next_to_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = sorted(os.sched_getaffinity(0))
+    where = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x4F, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: where)
+    (tmp_path / "0000:4f:00.0").mkdir()
+    listed = tmp_path / "0000:4f:00.0" / "local_cpulist"
+    try:
+        listed.write_text(f"{here[-1]},100000-100003\n")
+        stay_near(torch.device("cuda", 0), tmp_path)
+        assert os.sched_getaffinity(0) == {here[-1]}
+        listed.write_text("100000-100003\n")  # a Slurm that binds to other cores decides
+        stay_near(torch.device("cuda", 0), tmp_path)
+        assert os.sched_getaffinity(0) == {here[-1]}
+    finally:
+        os.sched_setaffinity(0, here)
+
+
+def test_fabric_is_refused_where_a_rank_sees_only_its_own_gpu(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards(1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    run = one("cluster=xe9680_h100", "launcher=dry", "job.micro_batch_size=1", "ranks_per_node=8").run
+    with pytest.raises(ConfigError, match=r"sees its own only \(CUDA_VISIBLE_DEVICES=5\). Start ranks without --gpu"):
+        refuse_own_gpu_only(run)
+
+
+def test_an_old_torch_is_refused_in_words() -> None:
+    refuse_old_torch("2.11.0a0+nv26.01")
+    with pytest.raises(ConfigError, match=r"engine=native needs torch 2.11 or later, and this node has 2.9.1\+cu128"):
+        refuse_old_torch("2.9.1+cu128")
+
+
+def test_gpu_ranks_with_one_core_and_gathered_pipeline_stages_are_named_in_the_plan() -> None:
+    gpus = ("cluster=generic_slurm", "cluster.gpus=true", "cluster.ranks_per_node=8", "ranks_per_node=8")
+    assert any("cluster.cpus_per_rank is not set" in text for text in warnings(one(*gpus).run))
+    assert not any("cpus_per_rank" in text for text in warnings(one(*gpus, "cluster.cpus_per_rank=12").run))
+    pipeline = ("cluster=xe9680_h100", "model=llama2_70b", "parallelism=pp_fsdp", "parallelism.pipeline=4", "nodes=8",
+                "job.precision=bfloat16", "job.micro_batch_size=1", "scaling.global_batch_size=512")  # fmt: skip
+    (text,) = [text for text in warnings(one(*pipeline).run) if "with FSDP" in text]
+    assert "about 103 GB; only optimizer state stays sharded" in text
