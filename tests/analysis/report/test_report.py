@@ -335,7 +335,8 @@ def test_the_page_fetches_nothing(tmp_path: Path) -> None:
     addresses = [
         value for _, attributes in page.elements for name, value in attributes.items() if name in {"src", "href"}
     ]
-    assert addresses == ["data:,"]
+    # The others are places on the page.
+    assert [address for address in addresses if not str(address).startswith("#section-")] == ["data:,"]
     policy = next(attributes["content"] for tag, attributes in page.elements if "http-equiv" in attributes)
     assert policy is not None
     assert policy.startswith("default-src 'none';")
