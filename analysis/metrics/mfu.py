@@ -39,6 +39,8 @@ FORWARD_FLOPS_PER_WEIGHT = 2
 # The same for an entry of attention's two products, of which a token has s x heads x head size in each layer.
 FLOPS_PER_ATTENDED = 12
 FORWARD_FLOPS_PER_ATTENDED = 4
+# A printed rate is reproduced by a formula if it lies this close to its result.
+REPRODUCED = 0.01
 # The names that programs give an arithmetic type. No float32: a log does not report if its products are TF32.
 ARITHMETIC = {
     **dict.fromkeys(("bf16", "bf16-true", "bf16-mixed", "bfloat16", "torch.bfloat16"), Precision.bfloat16.name),
@@ -95,6 +97,21 @@ class Work:
         return self.per_weight * self.weights + FLOPS_PER_ATTENDED * self.attended
 
     @property
+    def formulas(self) -> Mapping[str, float]:
+        """FLOPs of a token by the formulas that programs print TFLOP/s by.
+
+        NVIDIA's counted full attention until NeMo 24.07 and the causal half since Megatron-Bridge 25.09.
+        """
+        n, k = self.per_weight * self.weights, self.per_weight
+        return {
+            f"full attention ({k} N + 12 L a s)": self.model_flops,
+            f"causal attention ({k} N + 6 L a s)": n + FLOPS_PER_ATTENDED / 2 * self.attended,
+            f"weights only ({k} N)": n,
+            f"full attention with the embedding ({k} N' + 12 L a s)": self.model_flops + k * self.left_out,
+            "full attention with recomputed layers": self.model_flops + self.recomputed_flops,
+        }
+
+    @property
     def recomputed_flops(self) -> float:
         """FLOPs of a token if each layer's forward pass is computed once more; the output head is not in a layer."""
         in_layers = self.weights - self.head_weights
@@ -122,16 +139,19 @@ class Utilization:
     """Its inputs, or the reason for its absence: clauses of a sentence."""
     impossible: str | None = None
     """The inputs to suspect if a value is above the peak."""
+    formula: str | None = None
+    """The formulas that reproduce the FLOP/s that a log prints, in words; None without a claim or an input."""
 
 
 def utilization(run: RunResult) -> Utilization:
     """Return MFU and HFU of a used run, with their inputs."""
+    formula = counted_by(run)
     try:
         peak = peak_of(run)
         work = work_of(run)
-        rate = known(tokens_per_s(run), "tokens/s") / known(run.ranks, "the number of ranks")
+        rate = rate_per_rank(run)
     except UnknownError as error:
-        return Utilization(explanation=[f"no MFU: {error}"])
+        return Utilization(explanation=[f"no MFU: {error}", *in_words(formula)], formula=formula)
     values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
     again = recomputed(run, work)
     if again is not None:
@@ -139,8 +159,32 @@ def utilization(run: RunResult) -> Utilization:
     if max(values.values()) > 1:
         return impossible(run, work, peak, max(values.values()), rate)
     achieved = f"{tera(work.model_flops * rate)} TFLOP/s per rank"
-    reported = claims(run, work.model_flops * rate, values[m.MFU])
-    return Utilization(values, [work.text, achieved, *reported, f"peak {peak.text}", recomputation(run, again)])
+    reported = [*claims(run, work.model_flops * rate, values[m.MFU]), *in_words(formula)]
+    explanation = [work.text, achieved, *reported, f"peak {peak.text}", recomputation(run, again)]
+    return Utilization(values, explanation, formula=formula)
+
+
+def counted_by(run: RunResult) -> str | None:
+    """Return the formulas that reproduce the FLOP/s that a log prints; None without them or an input."""
+    printed = run.values.get(a.FLOPS_PER_S_PER_RANK)
+    if printed is None:
+        return None
+    try:
+        formulas, rate = work_of(run).formulas, rate_per_rank(run)
+    except UnknownError:
+        return None
+    found = [name for name, flops in formulas.items() if abs(printed / (flops * rate) - 1) <= REPRODUCED]
+    return " or ".join(found) or "none of the known formulas"
+
+
+def rate_per_rank(run: RunResult) -> float:
+    """Return the tokens per second and rank, or raise UnknownError."""
+    return known(tokens_per_s(run), "tokens/s") / known(run.ranks, "the number of ranks")
+
+
+def in_words(formula: str | None) -> list[str]:
+    """Return the clause on the formula of a log's FLOP/s, if it prints any."""
+    return [] if formula is None else [f"the TFLOP/s of the log are counted by {formula}"]
 
 
 def impossible(run: RunResult, work: Work, peak: Peak, share: float, rate: float) -> Utilization:

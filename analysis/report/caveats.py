@@ -48,6 +48,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + disbelieved(own, doubts)
         + loss_disagreement(believed)
         + above_the_peak(used)
+        + formulas_differ(used)
         + [text for rule in rules for text in rule(own)]
         + [text for rule in of_logs for text in rule(logs)]
         + [
@@ -83,6 +84,18 @@ def above_the_peak(runs: list[RunResult]) -> list[str]:
     """Report runs whose FLOP/s exceed the peak of their devices."""
     sentences = [run.utilization.impossible for run in runs if run.utilization and run.utilization.impossible]
     return first_of(sentences, "Further runs whose utilization is impossible")
+
+
+def formulas_differ(runs: list[RunResult]) -> list[str]:
+    """Report logs whose TFLOP/s were counted by different formulas: they do not compare."""
+    counts = Counter(run.utilization.formula for run in runs if run.utilization and run.utilization.formula)
+    if len(counts) < 2:
+        return []
+    named = "; ".join(f"{formula} in {plural(count, 'log')}" for formula, count in sorted(counts.items()))
+    return [
+        f"The logs count TFLOP/s by different formulas: {named}. Do not compare these figures; tokens/s and the MFU of "
+        "this page compare."
+    ]
 
 
 def engines_differ(runs: list[RunResult]) -> list[str]:

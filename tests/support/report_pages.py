@@ -28,7 +28,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """A page taken apart: its elements with their attributes, its scripts, their data, and the text a reader sees."""
+    """A page taken apart: elements with attributes, scripts, their data, and the text without the list of contents."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -37,22 +37,25 @@ class Page(HTMLParser):
         self.data = ""
         self.text = ""
         self.inside = ""
+        self.in_contents = False
         self.feed(html)
         self.text = " ".join(self.text.split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        self.in_contents = self.in_contents or tag == "nav"
         self.inside = "data" if ("type", "application/json") in attrs else tag
 
     def handle_endtag(self, tag: str) -> None:
         self.inside = ""
+        self.in_contents = self.in_contents and tag != "nav"
 
     def handle_data(self, data: str) -> None:
         if self.inside == "script":
             self.scripts.append(data)
         elif self.inside == "data":
             self.data += data
-        elif self.inside != "style":
+        elif self.inside != "style" and not self.in_contents:
             self.text += data
 
     def tags(self) -> set[str]:

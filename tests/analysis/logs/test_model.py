@@ -134,6 +134,38 @@ def test_what_the_log_claims_of_itself_stands_beside_and_is_never_taken(tmp_path
     assert f"the log reports {claimed:.2f} TFLOP/s per rank, +10 % from this" in section(tmp_path)
 
 
+def claiming(path: Path, flops_per_token: float, facts: str = H100) -> RunResult:
+    """Return a run whose log prints the TFLOP/s of a formula."""
+    log(path, facts=facts)
+    field = f" | throughput per GPU (TFLOP/s/GPU): {flops_per_token * 1024 / 1e12:.1f} | learning"
+    write(path / "job.out", (path / "job.out").read_text().replace(" | learning", field))
+    (run,) = read_runs([path])
+    return run
+
+
+@pytest.mark.parametrize("facts", [H100, "gpu_name: NVIDIA H9000\n"])
+@pytest.mark.parametrize(
+    ("flops_per_token", "formula"),
+    [
+        (FLOPS, "full attention (6 N + 12 L a s)"),
+        (FLOPS - 6 * 32 * 4096 * 4096, "causal attention (6 N + 6 L a s)"),
+        (1.5 * FLOPS, "none of the known formulas"),
+    ],
+)
+def test_the_formula_that_reproduces_the_printed_flops_is_named(
+    flops_per_token: float, formula: str, facts: str, tmp_path: Path
+) -> None:
+    run = claiming(tmp_path, flops_per_token, facts)
+    assert f"the TFLOP/s of the log are counted by {formula}" in utilization(run).explanation
+
+
+def test_flops_of_different_formulas_are_not_to_be_compared(tmp_path: Path) -> None:
+    full, causal = (claiming(tmp_path / name, flops) for name, flops in (("a", FLOPS), ("b", FLOPS - 6 * 32 * 2**24)))
+    assert not any("TFLOP/s by different" in text for text in warnings([full], {}))
+    (message,) = [text for text in warnings([full, causal], {}) if "TFLOP/s by different" in text]
+    assert "causal attention (6 N + 6 L a s) in 1 log; full attention (6 N + 12 L a s) in 1 log" in message
+
+
 def test_what_no_log_says_a_facts_file_may(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron((i, 8000.0) for i in range(1, 9)))
     known = (
