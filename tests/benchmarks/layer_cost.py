@@ -1,4 +1,4 @@
-"""Kernels and bytes of one layer, forward and backward, as a GPU runs it uncompiled; counted on the meta device.
+"""Kernels and bytes of one layer and of the chunked loss, as a GPU runs them uncompiled; counted on the meta device.
 
 python -m tests.benchmarks.layer_cost
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from jobs.engines.native.loss import CHUNK, GPU_CHUNK, LinearCrossEntropy
 from jobs.engines.native.model import empty_model, layers
 from jobs.engines.native.norm import FusedRMSNorm
 from jobs.plan.compose import compose
@@ -37,7 +38,8 @@ class OneKernel(torch.autograd.Function):
     def forward(ctx: Any, *args: Tensor) -> Tensor:
         """Return something like the first argument."""
         ctx.save_for_backward(*args)
-        return torch.ops.aten.clone(args[0])
+        result: Tensor = torch.ops.aten.clone(args[0])
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -86,8 +88,19 @@ def cost(model: str, tokens: int, norm: Callable[..., Tensor]) -> Cost:
     return counted
 
 
+def cost_of_loss(model: str, labels: int, chunk: int) -> Cost:
+    """Return the cost of the chunked loss, whose forward pass computes the gradients."""
+    run = compose([f"model={model}", "ranks_per_node=1"], multirun=False)[0].run
+    hidden = torch.empty(labels, run.model.hidden_size, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.empty(run.model.vocab_size, run.model.hidden_size, device="meta", dtype=torch.bfloat16)
+    counted = Cost()
+    with counted:
+        LinearCrossEntropy.apply(hidden, weight, torch.empty(labels, device="meta", dtype=torch.int64), chunk, None)  # type: ignore[no-untyped-call]
+    return counted
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     print("| layer of | tokens | RMSNorm | matrix products | other kernels | their bytes (GB) |")
     print("| --- | --: | --- | --: | --: | --: |")
     for model, tokens in MODELS.items():
@@ -95,6 +108,13 @@ def main() -> None:
             found = cost(model, tokens, norm)
             numbers = f"{found.products} | {found.kernels} | {found.moved_bytes / 1e9:.1f}"
             print(f"| {model} | {tokens:,} | {name} | {numbers} |")
+    print("\n| loss of | labels | chunk | matrix products | other kernels | their bytes (GB) |")
+    print("| --- | --: | --: | --: | --: | --: |")
+    for model, labels in MODELS.items():
+        for chunk in (CHUNK, GPU_CHUNK):
+            found = cost_of_loss(model, labels, chunk)
+            numbers = f"{found.products} | {found.kernels} | {found.moved_bytes / 1e9:.1f}"
+            print(f"| {model} | {labels:,} | {chunk:,} | {numbers} |")
 
 
 if __name__ == "__main__":
