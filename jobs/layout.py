@@ -36,6 +36,8 @@ from jobs.schema import EngineKind, Run
 
 Place = tuple[int, ...]
 """One number for each of AXES."""
+GPU_ROW_MULTIPLE = 64
+"""Tokens that rows of unequal length are rounded up to on GPUs: few lengths, whole tiles of matrix kernels."""
 
 # --- grid ----------------------------------------------------------------------------------------------------
 
@@ -195,13 +197,24 @@ def pipeline_stages_of(run: Run, pp_rank: int) -> list[int]:
     return [pp_rank + i * p for i in range(count)]
 
 
+def has_gpus(run: Run) -> bool:
+    """Return whether the configuration has GPUs: of the cluster, or of this machine (launcher=local)."""
+    return run.cluster.gpus or run.gpu.name != "none"
+
+
 def padding(run: Run) -> tuple[int, bool]:
     """Return the number whose multiple rows are padded to, and whether a step's micro-batches have equal lengths.
 
     Sharding along the sequence needs an even split. Pipeline stages exchange tensors of one size: whole sequences of
-    `job.sequence_length`, so that few sizes occur where rows are packed.
+    `job.sequence_length`, so that few sizes occur where rows are packed. GPUs prepare an attention kernel for every new
+    length, which takes longer than a few positions of padding.
     """
     whole_rows = any(degree_of(run, axis) > 1 for axis in MODEL_AXES if axis.needs_whole_rows)
     if whole_rows or run.engine.kind is EngineKind.nemo:
         return run.job.sequence_length, True
-    return run.parallelism.tensor if sequence_parallel(run) else 1, False
+    multiple = run.parallelism.tensor if sequence_parallel(run) else 1
+    on_gpus = math.lcm(multiple, GPU_ROW_MULTIPLE)
+    # No row may be longer than the rotary table, which has job.sequence_length rows.
+    if run.engine.kind is EngineKind.native and has_gpus(run) and run.job.sequence_length % on_gpus == 0:
+        multiple = on_gpus
+    return multiple, False

@@ -33,6 +33,7 @@ from jobs.lease import Lease
 from jobs.parallelism import AXES, PP
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.garbage import collected_between
 from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.pace import Pace
 from jobs.runtime.prefetch import pinned, prefetch
@@ -87,7 +88,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     # Counting collectives slows a step down, so it happens in a step that steady values exclude.
     traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
-        for step in range(done + 1, steps + 1):
+        for step in collected_between(range(done + 1, steps + 1)):
             watchdog.begins(f"in step {step}")
             # The step time is everything between the two fences: batch, forward, backward, reductions, update, loss.
             # GPU kernels run asynchronously, so both fences wait for the device.

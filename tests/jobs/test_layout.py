@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from jobs.layout import Layout
+from jobs.layout import Layout, padding
 from jobs.parallelism import AXES, AXIS_NAMES, DP_REPLICATE, DP_SHARD, MODEL_AXES, TP, Parallelism
 from tests.support.composing import one
 
@@ -69,3 +69,19 @@ def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_says(
     layout = layout_of(one(f"parallelism={parallelism}", "nodes=2", "ranks_per_node=4", "job.micro_batch_size=1").run)
     assert (layout.degree(DP_REPLICATE), layout.degree(DP_SHARD)) == (replicate, shard)
     assert not layout.crosses_nodes(DP_SHARD) or parallelism in {"fsdp_full", "fsdp_grad_op"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "multiple"),
+    [
+        (("ranks_per_node=1",), 1),
+        (("ranks_per_node=1", "gpu=h100_sxm"), 64),
+        (("ranks_per_node=1", "gpu=h100_sxm", "job.sequence_length=96"), 1),
+        (("parallelism=tp", "ranks_per_node=2"), 2),
+        (("parallelism=tp", "ranks_per_node=2", "gpu=h100_sxm"), 64),
+    ],
+)
+def test_rows_have_few_lengths_on_gpus_and_none_beyond_the_sequence(overrides: tuple[str, ...], multiple: int) -> None:
+    run = one(*overrides).run
+    assert padding(run) == (multiple, False)
+    assert run.job.sequence_length % multiple == 0

@@ -7,10 +7,11 @@ from functools import partial
 from importlib.util import find_spec
 
 import torch
-from litgpt.model import GPT, LLaMAMLP, RMSNorm
+from litgpt.model import GPT, LLaMAMLP
 from torch import Tensor
 
 from jobs.engines.native.attention import Attention
+from jobs.engines.native.norm import FusedRMSNorm
 from jobs.errors import ConfigError
 from jobs.schema import Kernels
 
@@ -37,7 +38,7 @@ def fuse(gpt: GPT) -> None:
 
     The modules stay, so that parameters keep their names.
     """
-    forwards: dict[type, Callable[..., Tensor]] = {RMSNorm: rms_norm, LLaMAMLP: swiglu}
+    forwards: dict[type, Callable[..., Tensor]] = {FusedRMSNorm: rms_norm, LLaMAMLP: swiglu}
     for module in gpt.modules():
         if type(module) in forwards:
             module.forward = partial(forwards[type(module)], module)
@@ -45,7 +46,7 @@ def fuse(gpt: GPT) -> None:
             module.rotate = rotated
 
 
-def rms_norm(norm: RMSNorm, x: Tensor) -> Tensor:
+def rms_norm(norm: FusedRMSNorm, x: Tensor) -> Tensor:
     """Replace RMSNorm.forward; compute in float32 throughout, as LitGPT does (Liger's casting mode gemma)."""
     from liger_kernel.ops import LigerRMSNormFunction
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from jobs.engines.native.attention import Attention, bounds_of
 from jobs.engines.native.loss import summed_loss
+from jobs.engines.native.norm import fuse_norms
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Loss, Model
 
@@ -21,6 +22,7 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
     def __init__(self, config: Config, loss: Loss) -> None:
         super().__init__(config)
         self.loss = loss
+        fuse_norms(self)
         for layer in layers(self):
             layer.attn.__class__ = Attention
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jobs.layout import degree_of, degree_product, layout_of
+from jobs.layout import degree_of, degree_product, has_gpus, layout_of
 from jobs.parallelism import DP_SHARD, MODEL_AXES
 from jobs.plan.litgpt_arguments import Script, script_of
-from jobs.plan.rules.native import has_gpus, narrow_weights_have_narrow_arithmetic
+from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule
 from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.layout import data_degree, degree_of, frees_weights
+from jobs.layout import data_degree, degree_of, frees_weights, has_gpus
 from jobs.parallelism import DP_SHARD, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters
 from jobs.plan.rules.rule import Rule
@@ -13,11 +13,6 @@ SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
 # https://docs.nvidia.com/cuda/cublas (8-bit floating point data types: "compute capability 8.9, 9.0 and above").
 FLOAT8_CAPABILITY = (8, 9)
 GPU_OF_THIS_MACHINE = "if this machine has one, set its type (gpu=h100_sxm or another)"
-
-
-def has_gpus(run: Run) -> bool:
-    """Return whether the configuration has GPUs: of the cluster, or of this machine (launcher=local)."""
-    return run.cluster.gpus or run.gpu.name != "none"
 
 
 def no_adapters(run: Run) -> str | None:

@@ -1,0 +1,46 @@
+"""Python collects its garbage between steps and never inside one."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+from jobs.workloads.train import Trainer
+from tests.support.real_run import make_run, printed, rank, train
+
+
+def watched_rank(directory: Path, number: int, world: int, port: int) -> None:
+    """One rank that writes in which steps it collected garbage, and how often it did so between steps."""
+    inside: list[int] = []
+    done: list[int] = []
+    found: dict[str, list[int]] = {"in steps": [], "between steps": []}
+    compute = Trainer.step
+
+    def step(self: Trainer, number: int, batch: Any) -> Any:
+        inside.append(number)
+        try:
+            return compute(self, number, batch)
+        finally:
+            inside.clear()
+            done.append(number)
+
+    def collecting(phase: str, _: object) -> None:
+        if phase == "start":
+            found["in steps" if inside else "between steps"].append(len(done))
+
+    gc.callbacks.append(collecting)
+    Trainer.step = step  # type: ignore[method-assign]
+    try:
+        rank(directory, number, world, port)
+    finally:
+        (directory / "garbage.json").write_text(json.dumps(found))
+
+
+def test_garbage_is_collected_between_steps_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "job.steps=40", "job.epochs=null")
+    assert train(run, of_rank=watched_rank) == [0], printed(run)
+    found = json.loads((run.path / "garbage.json").read_text())
+    assert found["in steps"] == []
+    assert set(range(1, 40)) <= set(found["between steps"])
