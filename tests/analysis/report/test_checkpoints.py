@@ -62,7 +62,7 @@ def test_the_report_has_a_row_of_each_run_that_saved_or_could_not_with_the_first
     saving(prepared(tmp_path, a_run("saving", steps=8)))
     finished_run(tmp_path, a_run("never"))
     page = report([tmp_path], None).read_text()
-    assert "<h2>Checkpoints</h2>" in page
+    assert ">Checkpoints</h2>" in page
     text = (tmp_path / "report.md").read_text()
     section = text[text.index("## Checkpoints") :].split("\n## ")[0].splitlines()
     assert section[2] == (
@@ -84,7 +84,7 @@ def test_the_report_has_a_row_of_each_run_that_saved_or_could_not_with_the_first
 
 def test_a_report_of_runs_that_never_save_says_nothing_of_checkpoints(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
-    assert "<h2>Checkpoints</h2>" not in report([tmp_path], None).read_text()
+    assert ">Checkpoints</h2>" not in report([tmp_path], None).read_text()
     assert "## Checkpoints" not in (tmp_path / "report.md").read_text()
 
 

@@ -90,7 +90,7 @@ def test_the_report_shows_start_up_by_cause_summed_over_starts(tmp_path: Path) -
     assert (name, starts, whole) == ("twice", "2", "56.0")
     assert parts == ["2.00", "4.00", "6.00", "8.00", "10.0", "12.0", "14.0"]
     assert most == "other, 25 %"
-    assert "<h2>Start-up by cause</h2>" in page.read_text()
+    assert ">Start-up by cause</h2>" in page.read_text()
     assert "startup_weights_time_s" in (tmp_path / "runs.csv").read_text().splitlines()[0]
 
 
