@@ -11,7 +11,7 @@ from jobs.workloads.train import Trainer
 from tests.support.real_run import make_run, printed, rank, train
 
 
-def watched_rank(directory: Path, number: int, world: int, port: int) -> None:
+def watched_rank(directory: Path, number: int, world: int, start: str) -> None:
     """One rank that writes in which steps it collected garbage, and how often it did so between steps."""
     inside: list[int] = []
     done: list[int] = []
@@ -33,7 +33,7 @@ def watched_rank(directory: Path, number: int, world: int, port: int) -> None:
     gc.callbacks.append(collecting)
     Trainer.step = step  # type: ignore[method-assign]
     try:
-        rank(directory, number, world, port)
+        rank(directory, number, world, start)
     finally:
         (directory / "garbage.json").write_text(json.dumps(found))
 
