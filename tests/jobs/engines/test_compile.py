@@ -105,11 +105,14 @@ def test_every_step_of_every_layer_is_compiled(layout: str, checkpointing: str, 
     for after_steps in counts(compiled):
         assert len(after_steps) == run.job.steps
         for done, after in enumerate(after_steps, start=1):
-            assert after["backward"] == done * passes
-            assert after["forward"] == done * passes * (2 if checkpointing == "full" else 1)
+            for direction, times in (("forward", 2 if checkpointing == "full" else 1), ("backward", 1)):
+                more = after[direction] - done * passes * times
+                # Pipeline stages run on the meta device for each size of rows, to infer what they exchange.
+                assert more == 0 or (run.parallelism.pipeline > 1 and 0 < more <= passes), after_steps
             assert after["breaks"] == 0
         # Rows of another length are one graph more: the second is for any length.
-        assert after_steps[-1]["forward graphs"] <= (1 if rows == "equal" else 2)
+        devices = 2 if run.parallelism.pipeline > 1 else 1
+        assert after_steps[-1]["forward graphs"] <= (1 if rows == "equal" else 2) * devices
 
 
 @pytest.mark.parametrize(

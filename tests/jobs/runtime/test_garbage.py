@@ -5,35 +5,35 @@ from __future__ import annotations
 import gc
 import json
 from pathlib import Path
-from typing import Any
 
+from jobs.data.batches import StepBatch
 from jobs.workloads.train import Trainer
 from tests.support.real_run import make_run, printed, rank, train
 
 
-def watched_rank(directory: Path, number: int, world: int, start: str) -> None:
+def watched_rank(directory: Path, number: int, world: int, place: str) -> None:
     """One rank that writes in which steps it collected garbage, and how often it did so between steps."""
     inside: list[int] = []
     done: list[int] = []
     found: dict[str, list[int]] = {"in steps": [], "between steps": []}
     compute = Trainer.step
 
-    def step(self: Trainer, number: int, batch: Any) -> Any:
-        inside.append(number)
+    def watched(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float, float]:
+        inside.append(step)
         try:
-            return compute(self, number, batch)
+            return compute(self, step, batch)
         finally:
             inside.clear()
-            done.append(number)
+            done.append(step)
 
     def collecting(phase: str, _: object) -> None:
         if phase == "start":
             found["in steps" if inside else "between steps"].append(len(done))
 
     gc.callbacks.append(collecting)
-    Trainer.step = step  # type: ignore[method-assign]
+    Trainer.step = watched  # type: ignore[method-assign]
     try:
-        rank(directory, number, world, start)
+        rank(directory, number, world, place)
     finally:
         (directory / "garbage.json").write_text(json.dumps(found))
 
