@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ def refuse_own_gpu_only(run: Run) -> None:
 
 def stay_near(device: torch.device, pci: Path = Path("/sys/bus/pci/devices")) -> None:
     """Run this process on those of its cores that share a NUMA node with its GPU, if there are any."""
-    found = torch.cuda.get_device_properties(device)
+    found: Any = torch.cuda.get_device_properties(device)  # its stub lacks the PCI address
     address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
     try:
         near = cores((pci / address / "local_cpulist").read_text()) & os.sched_getaffinity(0)
