@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.failures.signatures import SIGNALS, Weight
+from analysis.failures.catalogue import Weight
+from analysis.failures.signatures import SIGNALS
 from analysis.failures.verdict import Verdict
 from analysis.parsers import sacct
 from analysis.parsers.base import Record, Text

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.failures.signatures import SEARCH, Match, Weight, matches
+from analysis.failures.catalogue import Weight
+from analysis.failures.signatures import SEARCH, Match, matches
 from analysis.parsers.search import blocks
 from jobs.failures import FailureCause
 
