@@ -1,8 +1,7 @@
 """Load checkpoints as data: a checkpoint that another person wrote, or changed, runs no code of its own.
 
 torch, Lightning, Megatron and LitGPT read checkpoints by pickle, each in its own place. After `load_as_data` torch.load
-refuses everything but weights, wherever it is called, and the metadata of distributed checkpoints may name only its
-own classes.
+refuses everything but weights, wherever it is called, and the metadata of distributed checkpoints contains data only.
 """
 
 from __future__ import annotations
@@ -18,24 +17,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from jobs.files import opened, read_bytes
+from jobs.runtime.data_pickles import DataUnpickler
 
 # The metadata of a checkpoint of 10,000 ranks has some 100 MB.
 METADATA_BYTES = 1 << 30
-DCP = "torch.distributed.checkpoint"
-ALLOWED = {
-    *((f"{DCP}.metadata", name) for name in (
-        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
-        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
-    )),
-    (f"{DCP}.filesystem", "_StorageInfo"),
-    ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("collections", "OrderedDict"),
-    # The path of the checkpoint; its module has another name in Python 3.13.
-    ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),
-}  # fmt: skip
 # What unpicklers raise for content that is none, besides OSError and RuntimeError.
 MALFORMED = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, AssertionError, MemoryError,
@@ -43,14 +28,10 @@ MALFORMED = (
 )  # fmt: skip
 
 
-class MetadataUnpickler(pickle.Unpickler):
-    """Reader of the metadata of a distributed checkpoint."""
+class MetadataUnpickler(DataUnpickler):
+    """Unpickler of the metadata of a distributed checkpoint."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class of the metadata; refuse any other name."""
-        if (module, name) in ALLOWED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f".metadata contains {module}.{name}, which no checkpoint has")
+    origin = "The .metadata of a checkpoint"
 
 
 def read_metadata(reader: FileSystemReader, *_arguments: Any, rank: int | None = None, **_keywords: Any) -> Metadata:

@@ -17,8 +17,8 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: i
 
 from jobs.ranks import Rank
 from jobs.rendezvous import RendezvousError, announce, await_file, listen
+from jobs.runtime.data_pickles import unpickle_data_only
 from jobs.runtime.exchange import gather
-from jobs.runtime.exchanged_pickles import unpickle_data_only
 
 
 def met_at(file: Path, rank: Rank, timeout: timedelta) -> Store:

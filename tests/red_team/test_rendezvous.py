@@ -24,8 +24,8 @@ from jobs.doctor.node_check import ClockDesk, clock_of
 from jobs.rendezvous import Rendezvous, announce, await_file
 from jobs.run import main
 from jobs.rundir import RunDir
+from jobs.runtime.data_pickles import DataUnpickler, unpickle_data_only
 from jobs.runtime.exchange import LARGEST_BYTES, broadcast, gather
-from jobs.runtime.exchanged_pickles import DataUnpickler, unpickle_data_only
 from tests.support.real_run import FORK, _ended, _print_to, events, losses, make_run, printed
 from tests.support.waiting import limit_s, wait_until
 

@@ -1,8 +1,8 @@
-"""Unpickle what other ranks send as data: our ranks exchange JSON, but libraries exchange objects.
+"""Unpickle data only: what other ranks send, and the metadata of checkpoints.
 
-torch's distributed checkpoints and pipeline stages, Megatron's checkpoints and Lightning send pickles by torch's object
-collectives. Such a pickle may name their data classes and enumerations, errors, and what torch.load accepts in a file
-of weights, and nothing else.
+Our ranks exchange JSON, but libraries exchange objects: torch's distributed checkpoints and pipeline stages, Megatron's
+checkpoints and Lightning send pickles by torch's object collectives, and write such metadata. A pickle may name their
+data classes and enumerations, errors, and what torch.load accepts in a file of weights, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import pickle
 import sys
 from dataclasses import is_dataclass
 from enum import Enum
+from pathlib import PosixPath
+from traceback import FrameSummary, StackSummary
 from typing import Any
 
 import torch
@@ -19,32 +21,36 @@ from torch._weights_only_unpickler import _get_allowed_globals
 from torch.distributed import distributed_c10d
 
 LIBRARIES = ("torch.distributed.", "megatron.core.")
-NAMES = {
-    ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),  # its module since Python 3.13
-    ("_io", "BytesIO"),
-    ("traceback", "StackSummary"),
-    ("traceback", "FrameSummary"),
-    *(("builtins", name) for name in ("frozenset", "range", "slice")),
+NAMES: dict[str, Any] = {
+    "pathlib.PosixPath": PosixPath,
+    "pathlib._local.PosixPath": PosixPath,  # its module in Python 3.13
+    "_io.BytesIO": io.BytesIO,
+    "traceback.StackSummary": StackSummary,
+    "traceback.FrameSummary": FrameSummary,
+    "builtins.frozenset": frozenset,
+    "builtins.range": range,
+    "builtins.slice": slice,
 }
 
 
 class DataUnpickler(pickle.Unpickler):
     """Unpickler that constructs data only."""
 
+    origin = "A rank sent a pickle that"
+
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of data that is loaded here; refuse anything else, and import nothing."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return storage_of
-        weights = _get_allowed_globals()
-        if f"{module}.{name}" in weights:
-            return weights[f"{module}.{name}"]
+        known = NAMES | _get_allowed_globals()
+        if f"{module}.{name}" in known:
+            return known[f"{module}.{name}"]
         found = vars(sys.modules.get(module, object)).get(name)
-        if (module, name) in NAMES or is_data(module, found):
+        if is_data(module, found):
             return found
         raise pickle.UnpicklingError(
-            f"A rank sent a pickle that names {module}.{name}, which is no data. Either another user of the network "
-            "took the place of a rank, or a library needs it: see jobs/runtime/exchanged_pickles.py."
+            f"{self.origin} names {module}.{name}, which is no data. Either another user wrote it, or a library needs "
+            "it: see jobs/runtime/data_pickles.py."
         )
 
 
@@ -58,7 +64,7 @@ def is_data(module: str, found: Any) -> bool:
     if not isinstance(found, type):
         return False
     fields = is_dataclass(found) or issubclass(found, Enum | tuple)
-    return issubclass(found, Exception) or (module.startswith(LIBRARIES) and fields)
+    return issubclass(found, BaseException) or (module.startswith(LIBRARIES) and fields)
 
 
 def unpickle_data_only() -> None:
