@@ -153,6 +153,9 @@ def result(run: LogRun, root: Path) -> RunResult:
 
 def numbers_of(run: LogRun) -> list[int] | None:
     """Return the number of each step, by the samples until then if the log does not count; None if neither is known."""
+    if all(m.STEP in step.values for step in run.steps):
+        # Micro-batches of one step share its number, and the last one stays.
+        return [int(step.values[m.STEP]) for step in run.steps]
     batch = run.settings.get(a.GLOBAL_BATCH_SIZE)
     numbers = []
     for step in run.steps:

@@ -156,7 +156,7 @@ class Trainer:
         self.equal_losses = layout.world_size // (self.averaged * layout.degree(PP))
         self.pipeline = self.mesh[PP.name]
         self.loss_scale = LossScale() if job.precision is Precision.float16 else None
-        self.counts = {"loss_scale": self.loss_scale.state} if self.loss_scale else {}
+        self.counts = {m.LOSS_SCALE.name: self.loss_scale.state} if self.loss_scale else {}
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(self.model.gpt.parameters())
         # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).

@@ -27,6 +27,7 @@ from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit import batch_script as script
 from jobs.submit.launchers import pbs_script
+from jobs.submit.provenance import code_digest
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"
@@ -86,13 +87,19 @@ def outcome(run: Run, kind: str) -> tuple[list[list[str]], list[str]]:
     directory = sweep.run(str(run.name))
     if kind == "pbs":
         run.cluster.container_runtime = ContainerRuntime.apptainer
+    # The script checks the digest of the code before it runs anything.
+    code = sweep.code(code_digest({Path("jobs.py"): b""}))
+    code.mkdir(parents=True)
+    (code / "jobs.py").touch()
+    directory.path.mkdir()
+    directory.code.symlink_to(code)
     text = {"slurm": script.script_text, "pbs": pbs_script.script_text}[kind](run, RunDir(directory.path), sweep)
     (where / "bin").mkdir()
     (where / "home").mkdir()
     for program in ("srun", "rank", "apptainer", "module"):
         (where / "bin" / program).write_text(RECORD.format(where=shlex.quote(str(where))))
         (where / "bin" / program).chmod(0o755)
-    sweep.logs.mkdir(parents=True)
+    sweep.logs.mkdir(parents=True, mode=0o700)
     (where / "script").write_text(text)
     # The part of a PBS script that runs on a node takes its number, the first node, a port and the job.
     done = subprocess.run(["bash", where / "script", *(["0", "localhost", "1", "1"] if kind == "pbs" else [])],

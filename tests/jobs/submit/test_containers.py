@@ -84,7 +84,8 @@ def test_directories_behind_a_link_are_shown_under_both_names(tmp_path: Path) ->
     [
         (["launcher=pbs_script"], "with pyxis needs srun, and launcher=pbs_script starts ranks without it. Set "
          "cluster.container_runtime=apptainer."),
-        (["launcher=script", "cluster.container_runtime=apptainer", "job.init_from='/a,b'"],
+        (["launcher=script", "cluster.container_runtime=apptainer", "job.init_from='/a,b'",
+          "job.init_from_is_remote=true"],
          "'/a,b' has a comma or a colon, which apptainer --bind cannot contain."),
     ],
 )  # fmt: skip
