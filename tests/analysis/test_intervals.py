@@ -37,7 +37,7 @@ def test_an_interval_leaves_out_as_many_repeats_at_both_ends_as_it_may() -> None
     assert Spread.of([float(i) for i in range(1, 13)]).interval == (3.0, 10.0)
 
 
-def test_an_interval_holds_the_median_as_often_as_it_says_also_of_skewed_values() -> None:
+def test_an_interval_holds_the_median_as_often_as_it_states_also_of_skewed_values() -> None:
     drawn = random.Random(0)
     held = 0
     for _ in range(2000):
@@ -61,7 +61,7 @@ def test_an_interval_is_shown_where_it_is_not_smallest_to_largest() -> None:
     assert shown_spread(m.TOKENS_PER_S, Spread.of([1000.0 + i for i in range(6)])) == "1,002 (1,000 to 1,005)"
 
 
-def test_the_page_says_which_interval_and_how_sure(tmp_path: Path) -> None:
+def test_the_page_states_which_interval_and_how_sure(tmp_path: Path) -> None:
     for nodes, repeats in ((1, 9), (2, 6), (4, 2)):
         for repeat in range(1, repeats + 1):
             run = a_run(f"n{nodes}-r{repeat}", nodes=nodes, repeat=repeat)
@@ -81,7 +81,7 @@ def test_no_line_has_no_words_on_intervals() -> None:
     assert interval_words([]) == ""
 
 
-def test_a_page_without_intervals_says_why() -> None:
+def test_a_page_without_intervals_states_why() -> None:
     groups = scaling_groups([measured_run(1, 1000.0, repeat=1), measured_run(1, 1100.0, repeat=2)])
     assert interval_words(groups) == (
         "Medians have no confidence interval: that takes 6 repeats, and no point has more than 2."

@@ -123,7 +123,7 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_local_run_without_torch_says_what_to_install(tmp_path: Path) -> None:
+def test_a_local_run_without_torch_states_what_to_install(tmp_path: Path) -> None:
     # As on a login node: an installed torch is hidden by a finder that does not find it.
     code = f"""
 import sys, importlib.util

@@ -132,7 +132,7 @@ def test_the_demo_sweep_goes_through_slurm_as_it_is(tmp_path: Path) -> None:
     assert len({job_id.split("_")[0] for job_id in ids.values()}) == 2, "one array for each number of ranks"
 
 
-def test_submit_tells_when_and_where_each_distinct_script_would_start(
+def test_submit_reports_when_and_where_each_distinct_script_would_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")  # a user's own taste, which must not confuse us
@@ -230,7 +230,7 @@ def test_resume_skips_finished_runs_and_submits_the_cancelled_one(
 
 
 @pytest.mark.slow
-def test_a_cancelled_job_stops_at_a_step_boundary_and_says_so(
+def test_a_cancelled_job_stops_at_a_step_boundary_and_states_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *small(tmp_path), "nodes=2", "job.steps=100000", "job.checkpoint_every_steps=50000"]) == 0

@@ -158,7 +158,7 @@ def test_a_killed_process_takes_its_cluster_with_it(slurm: SlurmCluster) -> None
     assert str(root) not in host.HOSTS.read_text()
 
 
-def test_a_failed_start_says_which_daemon_ended_and_leaves_nothing() -> None:
+def test_a_failed_start_states_which_daemon_ended_and_leaves_nothing() -> None:
     with pytest.raises(RuntimeError, match=r"waiting for slurmctld: slurmctld ended\n") as error:
         SlurmCluster(extra_conf="SelectType=select/nosuch").start()
     assert "select/nosuch" in str(error.value)

@@ -61,7 +61,7 @@ def test_a_grid_that_does_not_fill_the_world_is_an_assertion_error() -> None:
     ("parallelism", "replicate", "shard"),
     [("ddp", 8, 1), ("fsdp_full", 1, 8), ("fsdp_grad_op", 1, 8), ("fsdp_no_shard", 8, 1), ("fsdp_hybrid", 2, 4)],
 )
-def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_says(
+def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_states(
     parallelism: str, replicate: int, shard: int
 ) -> None:
     from jobs.layout import layout_of

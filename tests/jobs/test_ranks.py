@@ -26,7 +26,7 @@ def test_srun_tasks_meet_at_the_first_node_of_their_step() -> None:
     assert (rank.rank, rank.world_size, rank.local_rank, rank.master_addr) == (5, 8, 1, "gpu003")
 
 
-def test_torchrun_says_where_to_meet() -> None:
+def test_torchrun_states_where_to_meet() -> None:
     rank = this_rank(2, TORCHRUN)
     assert (rank.rank, rank.local_rank, rank.master_addr) == (2, 0, "head")
 
@@ -56,7 +56,7 @@ def test_a_queue_of_ours_counts_its_own_restarts_inside_a_job_that_slurm_restart
     assert restart_count({"SLURM_RESTART_COUNT": "2", "SLURMSCALE_RESTART_COUNT": "0"}) == 0
 
 
-def test_a_process_that_no_launcher_started_is_told_how_to_start() -> None:
+def test_a_process_that_no_launcher_started_is_shown_how_to_start() -> None:
     with pytest.raises(SubmitError, match=r"was not started as a rank.*srun python -m jobs\.run RUN_DIR"):
         this_rank(1, {"SLURM_JOB_ID": "1"})
 

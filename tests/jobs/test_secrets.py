@@ -83,7 +83,7 @@ def test_a_secret_in_the_configuration_is_refused_unseen(
     assert files(tmp_path) == set()
 
 
-def test_what_only_says_where_a_secret_is_or_looks_a_little_like_one_is_taken(tmp_path: Path) -> None:
+def test_what_only_states_where_a_secret_is_or_looks_a_little_like_one_is_taken(tmp_path: Path) -> None:
     assert main(["submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}",
                  "cluster.setup=['source ~/.secrets','export HF_TOKEN=$(cat ~/.hf)','export A_KEY=\"$B\"']",
                  "cluster.env={TOKENIZERS_PARALLELISM: 'false', HF_TOKEN_PATH: /home/me/token, "

@@ -277,7 +277,7 @@ def test_without_a_finished_baseline_nothing_counts(tmp_path: Path) -> None:
     assert "tried" in shown(board)
 
 
-def test_total_time_is_compared_where_the_rules_say_so(tmp_path: Path) -> None:
+def test_total_time_is_compared_where_the_rules_state_it(tmp_path: Path) -> None:
     for role in ("baseline", "attempt"):
         directory = a_repeat(tmp_path, "tried", 1, 5.0, role=role, run=contested(counted=Counted.total), end=None)
         ended(directory, "finished", step=4, total_time_s=30.0 if role == "baseline" else 20.0)

@@ -133,7 +133,7 @@ def test_a_run_of_an_experiment_stands_beside_what_was_published_of_it(tmp_path:
     assert all(row["Differences, and the source"].startswith("Not measured by this run. ") for row in storage)
 
 
-def test_a_cpu_or_emulated_measurement_says_so_first(tmp_path: Path) -> None:
+def test_a_cpu_or_emulated_measurement_states_it_first(tmp_path: Path) -> None:
     run = of_experiment(EXPERIMENT)
     trained(tmp_path / "cpu", run, [EXPERIMENT])
     trained(tmp_path / "emulated", run, [EXPERIMENT], emulated_nodes=True)
@@ -195,7 +195,7 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
     assert "RoCE not enabled" in without["Differences, and the source"]
 
 
-def test_a_report_of_other_runs_says_nothing_of_documents(tmp_path: Path) -> None:
+def test_a_report_of_other_runs_reports_nothing_of_documents(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
     assert "Measured beside published" not in report([tmp_path], None).read_text()
 

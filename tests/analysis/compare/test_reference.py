@@ -195,7 +195,7 @@ def test_a_point_that_was_not_measured_fails_unless_allowed(tmp_path: Path) -> N
     assert compared(tmp_path / "before", tmp_path / "now", allow_missing=True).passed
 
 
-def test_a_point_whose_run_failed_says_why(tmp_path: Path) -> None:
+def test_a_point_whose_run_failed_states_why(tmp_path: Path) -> None:
     runs(tmp_path / "before", STEADY)
     directory = prepared(tmp_path / "now", replace(a_run("broken"), sweep="now"))
     started(directory, a_run())

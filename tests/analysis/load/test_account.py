@@ -50,7 +50,7 @@ PLACES = st.tuples(st.sampled_from(sorted(CONTENTS)), st.sampled_from("ab"), st.
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(PLACES))
-def test_the_account_contains_every_file_once_and_each_where_it_says(
+def test_the_account_contains_every_file_once_and_each_where_it_states(
     chosen: list[tuple[str, str, str]],
 ) -> None:
     root = Path(tempfile.mkdtemp())

@@ -48,7 +48,7 @@ def by_name(path: Path) -> dict[str, RunResult]:
     return {run.name: run for run in read_runs([path])}
 
 
-def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is_told(tmp_path: Path) -> None:
+def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is_reported(tmp_path: Path) -> None:
     attempt(tmp_path / "slurm-7.out", range(1, 56), saved_at=50)
     attempt(tmp_path / "slurm-9.out", range(51, 101), resumed_at=50)
     runs = by_name(tmp_path)
@@ -82,7 +82,7 @@ def test_three_attempts_of_which_two_start_from_the_same_checkpoint_are_in_the_o
     assert runs["a.out"].values[m.LOST_TIME] == pytest.approx(5 + 12)
 
 
-def test_without_times_that_would_order_them_they_are_left_apart_and_it_is_said(tmp_path: Path) -> None:
+def test_without_times_that_would_order_them_they_are_left_apart_and_that_is_reported(tmp_path: Path) -> None:
     attempt(tmp_path / "a.out", range(1, 56))
     attempt(tmp_path / "b.out", range(51, 59), resumed_at=50)
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
@@ -105,7 +105,7 @@ def test_of_two_trainings_the_one_that_saved_the_checkpoint_goes_on(tmp_path: Pa
     assert runs["b.out"].state == "attempt"
 
 
-def test_of_two_trainings_that_do_not_tell_their_checkpoints_none_is_guessed(tmp_path: Path) -> None:
+def test_of_two_trainings_that_do_not_report_their_checkpoints_none_is_guessed(tmp_path: Path) -> None:
     attempt(tmp_path / "a.out", range(1, 56), time_ms=900.0)
     attempt(tmp_path / "b.out", range(1, 56))
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
@@ -150,7 +150,7 @@ def test_a_fork_with_another_learning_rate_is_another_training(tmp_path: Path) -
          "| lm_loss: {loss:.1f}"),
     ],
 )  # fmt: skip
-def test_other_programs_say_in_their_own_words_where_they_go_on(line: str, step: str, tmp_path: Path) -> None:
+def test_other_programs_state_in_their_own_words_where_they_go_on(line: str, step: str, tmp_path: Path) -> None:
     settings = {
         "titan": "[rank0]:[titan] Building 1-D device mesh with ['dp_shard'], [8]",
         "nano": "[INFO|DP=0|PP=0|TP=0]: Config(model=ModelArgs(model_config=LlamaConfig(hidden_size=16,",
@@ -176,7 +176,7 @@ def in_one_log(path: Path, *attempts: Path) -> RunResult:
     return run
 
 
-def test_a_log_of_a_requeued_job_tells_what_was_computed_twice_on_the_page_and_in_the_table(tmp_path: Path) -> None:
+def test_a_log_of_a_requeued_job_reports_what_was_computed_twice_on_the_page_and_in_the_table(tmp_path: Path) -> None:
     first = attempt(tmp_path / "1" / "part", range(1, 56), saved_at=50)
     run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(51, 101), resumed_at=50))
     assert list(run.losses) == list(range(1, 101))
@@ -218,7 +218,7 @@ def test_steps_that_no_later_attempt_reached_again_are_lost_too(tmp_path: Path) 
     assert run.values[m.LOST_TIME] == pytest.approx(25 + 14)
 
 
-def test_of_a_log_that_begins_anew_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_of_a_log_that_begins_anew_nothing_is_reported_to_be_lost(tmp_path: Path) -> None:
     first = attempt(tmp_path / "1" / "part", range(1, 56))
     run = in_one_log(tmp_path / "log", first, attempt(tmp_path / "2" / "part", range(1, 11), time_ms=900.0))
     assert run.attempts == 1

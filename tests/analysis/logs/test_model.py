@@ -71,7 +71,7 @@ def test_a_log_has_the_mfu_of_its_arguments_by_our_own_formula(tmp_path: Path) -
     assert "dense bfloat16 of NVIDIA H100 80GB HBM3" in shown
 
 
-def test_heads_are_grouped_and_experts_counted_only_where_the_arguments_say_so(tmp_path: Path) -> None:
+def test_heads_are_grouped_and_experts_counted_only_where_the_arguments_state_it(tmp_path: Path) -> None:
     grouped = log(tmp_path / "grouped", group_query_attention=True, num_query_groups=8)
     assert grouped.plan["parameters"] == WEIGHTS - 32 * 2 * 4096 * (32 - 8) * 128
     experts = log(
@@ -166,7 +166,7 @@ def test_flops_of_different_formulas_are_not_to_be_compared(tmp_path: Path) -> N
     assert "causal attention (6 N + 6 L a s) in 1 log; full attention (6 N + 12 L a s) in 1 log" in message
 
 
-def test_what_no_log_says_a_facts_file_may(tmp_path: Path) -> None:
+def test_what_no_log_states_a_facts_file_may(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron((i, 8000.0) for i in range(1, 9)))
     known = (
         "layers: 32\nheads: 32\nhead_size: 128\nhidden_size: 4096\nvocab_size: 32000\ntied_embeddings: false\n"
@@ -180,7 +180,7 @@ def test_what_no_log_says_a_facts_file_may(tmp_path: Path) -> None:
     assert frozen.values[m.MFU] == pytest.approx((FLOPS - 2 * N) * 1024 / 989e12)
 
 
-def test_a_torchtitan_log_tells_ranks_model_precision_and_device(tmp_path: Path) -> None:
+def test_a_torchtitan_log_reports_ranks_model_precision_and_device(tmp_path: Path) -> None:
     head = "[rank0]:[titan] 2026-01-02 03:04:05,006 - root - INFO - "
     lines = [
         "Running with args: {'model': {'converters': []}, 'training': {'mixed_precision_param': 'bfloat16'}}",
@@ -206,7 +206,7 @@ def test_a_torchtitan_log_tells_ranks_model_precision_and_device(tmp_path: Path)
     assert m.MFU not in quantized.values, "the arithmetic of its products is unknown"
 
 
-def test_a_nanotron_log_tells_its_model_and_its_ranks(tmp_path: Path) -> None:
+def test_a_nanotron_log_reports_its_model_and_its_ranks(tmp_path: Path) -> None:
     head = "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0]: "
     model = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32,
              "num_key_value_heads": 32, "tie_word_embeddings": False}  # fmt: skip

@@ -56,7 +56,7 @@ def test_steps_that_a_later_attempt_made_again_count_once_and_its_first_is_warm_
     assert run.values[m.STEP_TIME_MEDIAN] == 2.0
 
 
-def test_of_ranks_that_tell_of_one_step_the_slowest_counts(tmp_path: Path) -> None:
+def test_of_ranks_that_report_of_one_step_the_slowest_counts(tmp_path: Path) -> None:
     lines = "".join(
         megatron([(step, 1000.0 + 100 * rank)], ranks=None, prefix=f"{rank}:")
         for step in range(1, 9)
@@ -77,7 +77,7 @@ def test_another_ranks_log_of_the_same_run_is_no_second_measurement(tmp_path: Pa
     assert states == {"rank0.log": "as far as logged", "rank1.log": "copy", "repeat.log": "as far as logged"}
 
 
-def test_a_training_that_the_terminal_and_a_file_with_more_digits_tell_is_one_run(tmp_path: Path) -> None:
+def test_a_training_that_the_terminal_and_a_file_with_more_digits_report_is_one_run(tmp_path: Path) -> None:
     terminal = (SAMPLES / "dllogger_1_0.txt").read_text().splitlines(keepends=True)
     write(tmp_path / "terminal.log", "".join(terminal[:12]))
     shutil.copy(SAMPLES / "dllogger_1_0.jsonl", tmp_path / "log.json")
@@ -86,7 +86,7 @@ def test_a_training_that_the_terminal_and_a_file_with_more_digits_tell_is_one_ru
     assert states == {"log.json": "as far as logged", "terminal.log": "copy", "repeat.log": "as far as logged"}
 
 
-def test_runs_whose_model_no_log_tells_are_not_compared_until_the_user_says_so(tmp_path: Path) -> None:
+def test_runs_whose_model_no_log_reports_are_not_compared_until_the_user_states_it(tmp_path: Path) -> None:
     for ranks, time_ms in ((8, 1000.0), (16, 500.0)):
         write(tmp_path / f"n{ranks}.out", megatron(((step, time_ms) for step in range(1, 9)), ranks=ranks))
     assert [len(group.points) for group in scaling_groups(read_runs([tmp_path]))] == [1, 1]
@@ -121,7 +121,7 @@ def test_how_the_work_grows_is_recognised_by_the_batch(
     assert (work in message and work in html) if work else "global batch changes" not in message + html
 
 
-def test_a_log_that_does_not_tell_its_ranks_is_measured_and_says_what_to_write(tmp_path: Path) -> None:
+def test_a_log_that_does_not_report_its_ranks_is_measured_and_states_what_to_write(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=None))
     found = read([tmp_path])
     assert found.runs[0].used
@@ -172,14 +172,14 @@ def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -
     ]
 
 
-def test_ranks_of_facts_go_before_the_nodes_that_others_tell(tmp_path: Path) -> None:
+def test_ranks_of_facts_go_before_the_nodes_that_others_report(tmp_path: Path) -> None:
     system(tmp_path, 2, (10,))
     write(tmp_path / "facts.yaml", "ranks: 8\n")
     (run,) = read_runs([tmp_path])
     assert (run.ranks, run.setting("nodes")) == (8, None)
 
 
-def test_nodes_that_are_known_of_some_runs_only_are_not_said_of_all(tmp_path: Path) -> None:
+def test_nodes_that_are_known_of_some_runs_only_are_not_reported_of_all(tmp_path: Path) -> None:
     write(tmp_path / "one/job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=1))
     write(tmp_path / "one/facts.yaml", "nodes: 1\n")
     write(tmp_path / "many/job.out", megatron(((step, 900.0) for step in range(1, 9)), ranks=16))
@@ -208,7 +208,7 @@ def test_an_mlperf_score_drops_the_fastest_and_the_slowest_and_an_aborted_result
     assert two_nodes.score_s is None
 
 
-def test_time_to_train_and_throughput_are_told_apart(tmp_path: Path) -> None:
+def test_time_to_train_and_throughput_are_distinguished(tmp_path: Path) -> None:
     system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
     system(tmp_path / "two", 2, (8, 8, 8), rate=18.0, batch=16)
     text = (report([tmp_path], tmp_path / "out").parent / "report.md").read_text()
@@ -217,7 +217,7 @@ def test_time_to_train_and_throughput_are_told_apart(tmp_path: Path) -> None:
     assert cells[-4:-1] == ["1.25", "1.80", "global batch 16 against 8 of the reference"]
 
 
-def test_a_score_that_scales_worse_than_the_throughput_is_told_with_what_it_is_made_of(tmp_path: Path) -> None:
+def test_a_score_that_scales_worse_than_the_throughput_is_refused_with_what_it_is_made_of(tmp_path: Path) -> None:
     system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
     system(tmp_path / "two", 2, (8, 8, 8), rate=18.0)
     (message,) = warnings(read_runs([tmp_path]), {})
@@ -252,7 +252,7 @@ def test_the_description_of_a_system_is_found_by_the_folder_of_its_results(tmp_p
     assert (run.setting("nodes"), run.ranks) == (4, 32)
 
 
-def test_what_no_parser_knows_is_listed_and_nothing_is_said_of_it(tmp_path: Path) -> None:
+def test_what_no_parser_knows_is_listed_and_nothing_is_reported_of_it(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
     write(tmp_path / "notes.txt", "the cluster was slow today\n")
     (tmp_path / "weights.bin").write_bytes(bytes(range(32)) * 4096)
@@ -325,7 +325,7 @@ def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
     assert "bus_bandwidth_bytes_per_s" in page(content)
 
 
-def test_a_log_of_a_failed_run_says_the_line_that_proves_why(tmp_path: Path) -> None:
+def test_a_log_of_a_failed_run_states_the_line_that_proves_why(tmp_path: Path) -> None:
     text = megatron((step, 1000.0) for step in range(1, 9)) + "slurmstepd: error: Detected 1 oom-kill event(s) in "
     write(tmp_path / "job.out", text + "StepId=7.0. Some of the step tasks have been OOM Killed.\n")
     (run,) = read_runs([tmp_path])
@@ -334,7 +334,7 @@ def test_a_log_of_a_failed_run_says_the_line_that_proves_why(tmp_path: Path) -> 
     assert "job.out failed (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in message
 
 
-def test_what_a_log_does_not_say_a_table_of_sacct_beside_it_may(tmp_path: Path) -> None:
+def test_what_a_log_does_not_state_a_table_of_sacct_beside_it_may(tmp_path: Path) -> None:
     write(tmp_path / "slurm-7.out", megatron((step, 1000.0) for step in range(1, 9)))
     write(tmp_path / "sacct.txt", "JobID|State|ExitCode\n7|FAILED|90:0\n7.0|OUT_OF_MEMORY|0:125\n")
     (run,) = read_runs([tmp_path])
@@ -378,7 +378,7 @@ def test_text_of_which_nothing_is_known_is_no_run(tmp_path: Path) -> None:
     ("output", "errors"),
     [("train-7.out", "train-7.err"), ("train.o7", "train.e7"), ("7_0_log.out", "7_0_log.err"), ("stdout", "stderr")],
 )
-def test_errors_in_a_file_of_their_own_tell_why_the_training_beside_them_ended(
+def test_errors_in_a_file_of_their_own_report_why_the_training_beside_them_ended(
     tmp_path: Path, output: str, errors: str
 ) -> None:
     log = write(tmp_path / output, megatron([(step, 5) for step in range(1, 9)]))
@@ -398,7 +398,7 @@ def test_a_traceback_beside_a_training_may_be_one_that_it_went_on_after(tmp_path
     assert (run.state, failures([run])) == ("as far as logged", {})
 
 
-def test_errors_of_another_job_tell_nothing_of_this_one(tmp_path: Path) -> None:
+def test_errors_of_another_job_report_nothing_of_this_one(tmp_path: Path) -> None:
     write(tmp_path / "train-7.out", megatron([(step, 5) for step in range(1, 9)]))
     write(tmp_path / "train-8.err", OUT_OF_MEMORY)
     states = {run.name: run.state for run in read_runs([tmp_path])}

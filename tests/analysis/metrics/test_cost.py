@@ -116,7 +116,7 @@ def test_a_token_costs_more_where_ranks_are_added_in_vain(tmp_path: Path) -> Non
         assert {row["name"]: row["relative_cost"] for row in csv.DictReader(file)} == {"one": "1.0", "two": "1.5"}
 
 
-def test_runs_that_are_not_used_are_said_to_have_cost_too(tmp_path: Path) -> None:
+def test_runs_that_are_not_used_are_reported_to_have_cost_too(tmp_path: Path) -> None:
     calm(tmp_path, "one", ranks=1, seconds=36)
     event(prepared(tmp_path, a_run("lost")), "failed", error="gone")
     assert section(tmp_path)[-1][-1] == "not included: 1 unused run"

@@ -190,7 +190,7 @@ def test_of_several_nodes_each_gpu_is_a_device_of_its_own(tmp_path: Path) -> Non
                                  "without a reading from that time: power-n1 GPU 0"),
     ],
 )  # fmt: skip
-def test_energy_that_is_not_the_runs_gives_none_per_token_and_says_so(
+def test_energy_that_is_not_the_runs_gives_none_per_token_and_states_it(
     seconds: range, gpus: int, words: str, tmp_path: Path
 ) -> None:
     directory = prepared(tmp_path, a_run())

@@ -39,7 +39,7 @@ def parts(run: RunResult) -> dict[str, float]:
     return {metric.name: run.values[metric] for metric in m.GOODPUT_PARTS if metric in run.values}
 
 
-def test_a_run_that_was_killed_tells_every_second_of_its_two_starts(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_reports_every_second_of_its_two_starts(tmp_path: Path) -> None:
     killed_once(prepared(tmp_path, a_run(steps=10)))
     run = only(tmp_path)
     assert parts(run) == {
@@ -130,7 +130,7 @@ def test_a_start_that_nobody_saw_die_ends_with_its_last_record(tmp_path: Path) -
     assert run.lost_to == [Loss("no cause recorded", 1, 6 + 88.5 + 4)]
 
 
-def test_what_was_lost_is_told_by_cause_the_costliest_first(tmp_path: Path) -> None:
+def test_what_was_lost_is_reported_by_cause_the_costliest_first(tmp_path: Path) -> None:
     directory = prepared(tmp_path, a_run(steps=6))
     for attempt, cause in enumerate(("preempted", "killed", "preempted"), start=1):
         begin = 100.0 * attempt
@@ -174,7 +174,7 @@ def test_a_rank_that_lost_another_one_is_not_the_cause(tmp_path: Path) -> None:
     assert only(tmp_path).lost_to == [Loss("out_of_memory", 1, 6 + 90 + 4)]
 
 
-def test_records_of_an_older_version_give_a_goodput_only_where_they_tell_enough(tmp_path: Path) -> None:
+def test_records_of_an_older_version_give_a_goodput_only_where_they_report_enough(tmp_path: Path) -> None:
     whole, torn = (prepared(tmp_path, a_run(name, steps=6)) for name in ("whole", "torn"))
     # The start-up of an attempt that was killed was not recorded.
     started(torn, a_run(), time=clock(1))
@@ -225,7 +225,7 @@ def goodput_plot(path: Path) -> go.Figure:
     return figure.plot
 
 
-def test_a_report_with_a_restarted_run_tells_goodput_and_its_losses_in_page_table_and_spreadsheet(
+def test_a_report_with_a_restarted_run_reports_goodput_and_its_losses_in_page_table_and_spreadsheet(
     tmp_path: Path,
 ) -> None:
     killed_once(prepared(tmp_path, a_run("disturbed", steps=10)))

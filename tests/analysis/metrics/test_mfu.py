@@ -147,7 +147,7 @@ def test_of_short_samples_attention_is_that_of_their_mean_length(tmp_path: Path)
          "NeMo's matrix products in float32 may be TF32, which has a different peak"),
     ],
 )  # fmt: skip
-def test_without_a_peak_there_is_no_mfu_and_the_page_says_why(
+def test_without_a_peak_there_is_no_mfu_and_the_page_states_why(
     run: Run, started: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     measured(tmp_path, run, 1000, **started)
@@ -176,12 +176,12 @@ def test_float8_beside_bfloat16_leaves_no_mfu(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_plan_that_does_not_tell_the_weights_leaves_no_mfu(plan: dict[str, Any], why: str, tmp_path: Path) -> None:
+def test_a_plan_that_does_not_report_the_weights_leaves_no_mfu(plan: dict[str, Any], why: str, tmp_path: Path) -> None:
     planned(measured(tmp_path, a_gpu_run(), 40_000), **plan)
     assert utilization(only(tmp_path)).explanation == [f"no MFU: {why}"]
 
 
-def test_a_log_that_does_not_tell_the_architecture_has_no_mfu(tmp_path: Path) -> None:
+def test_a_log_that_does_not_report_the_architecture_has_no_mfu(tmp_path: Path) -> None:
     measured(tmp_path, a_gpu_run(), 40_000)
     run = only(tmp_path)
     foreign = replace(run, config={key: value for key, value in run.config.items() if key not in {"model", "engine"}})
@@ -241,7 +241,7 @@ def test_the_page_prints_all_that_went_into_it(tmp_path: Path) -> None:
     assert f"{FORMULA}; 460.9 TFLOP/s per rank; {PEAK}; {NOT_RECOMPUTED}" in page
 
 
-def test_what_is_the_same_in_all_runs_is_said_once(tmp_path: Path) -> None:
+def test_what_is_the_same_in_all_runs_is_stated_once(tmp_path: Path) -> None:
     measured(tmp_path, a_gpu_run("a"), 40_000)
     measured(tmp_path, with_job(a_gpu_run("b"), learning_rate=1.0), 20_000)
     page = report([tmp_path], None).read_text()

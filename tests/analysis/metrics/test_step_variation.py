@@ -101,7 +101,7 @@ def test_slow_steps_are_named_with_number_steps_worst_and_cost(tmp_path: Path) -
     ]
 
 
-def test_slow_steps_at_equal_distances_say_every_how_many(tmp_path: Path) -> None:
+def test_slow_steps_at_equal_distances_state_every_how_many(tmp_path: Path) -> None:
     timed_run(tmp_path, "regular", [2.0 if i % 10 == 9 else 0.5 for i in range(80)])
     (sentence,) = sentences(tmp_path)
     assert "regular 8 of 80 (steps 12, 22, 32, 42, 52 and 3 more, one every 10 steps), at worst step 12" in sentence
@@ -147,12 +147,12 @@ def test_equal_step_times_have_no_drift_and_no_probability_of_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_noise_is_not_told_as_drift_or_slow_steps(tmp_path: Path, seed: int) -> None:
+def test_noise_is_not_reported_as_drift_or_slow_steps(tmp_path: Path, seed: int) -> None:
     timed_run(tmp_path, "noisy", noise(100, 0.03, seed))
     assert sentences(tmp_path) == []
 
 
-def test_a_drift_is_told_with_direction_size_and_steps(tmp_path: Path) -> None:
+def test_a_drift_is_refused_with_direction_size_and_steps(tmp_path: Path) -> None:
     timed_run(tmp_path, "slowing", [1 + 0.01 * i for i in range(100)])
     timed_run(tmp_path, "calm", noise(100))
     assert sentences(tmp_path) == [
@@ -161,7 +161,7 @@ def test_a_drift_is_told_with_direction_size_and_steps(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sure_but_small_drift_is_not_told(tmp_path: Path) -> None:
+def test_a_sure_but_small_drift_is_not_reported(tmp_path: Path) -> None:
     timed_run(tmp_path, "almost", [1 + 0.0003 * i for i in range(100)])
     (run,) = read_runs([tmp_path])
     assert run.values[m.STEP_TIME_DRIFT_P] < 0.001
@@ -178,7 +178,7 @@ def test_unmeasured_steps_are_no_slow_steps(tmp_path: Path) -> None:
     assert list(run.step_times_s) == list(range(3, 23))
 
 
-def test_page_and_table_tell_slow_steps(tmp_path: Path) -> None:
+def test_page_and_table_report_slow_steps(tmp_path: Path) -> None:
     timed_run(tmp_path, "<i>jerky</i>", [1.0] * 19 + [2.0])
     page = Page(report([tmp_path], None).read_text())
     assert "Slow steps in 1 of 1 run: <i>jerky</i> 1 of 20" in page.text

@@ -80,7 +80,7 @@ def test_a_rank_that_is_slow_in_all_windows_is_named_with_its_node_and_cost(tmp_
     ]
 
 
-def test_a_rank_that_waits_for_its_batch_is_told_so(tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_its_batch_is_reported(tmp_path: Path) -> None:
     paced(tmp_path, "hungry", slow({2}, layers_s=0.3, batch_s=0.2))
     (sentence,) = sentences(tmp_path)
     assert "rank 2 on node0: 1.61 times the median own time of the others, mostly getting batches" in sentence
@@ -130,7 +130,7 @@ def test_no_straggler_is_seen_where_there_is_none(why: str, own_s: OwnTimes, tmp
     assert sentences(tmp_path) == []
 
 
-def test_what_is_short_beside_the_step_is_not_told_however_much_slower_it_is(tmp_path: Path) -> None:
+def test_what_is_short_beside_the_step_is_not_reported_however_much_slower_it_is(tmp_path: Path) -> None:
     paced(tmp_path, "short", lambda rank, _: (0.0, 0.02 if rank == 5 else 0.002))
     assert only(tmp_path).stragglers == []
 
@@ -146,7 +146,7 @@ def test_six_slow_windows_of_eight_are_most_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-def test_of_a_run_with_no_or_too_few_windows_nothing_is_said(kept: int, tmp_path: Path) -> None:
+def test_of_a_run_with_no_or_too_few_windows_nothing_is_reported(kept: int, tmp_path: Path) -> None:
     paced(tmp_path, "old", slow({5}))
     status = tmp_path / "old" / "status.jsonl"
     lines = status.read_text().splitlines()
@@ -184,7 +184,7 @@ def test_events_that_anybody_wrote_do_not_break_a_report(
     assert [each.ranks for each in found] == named
 
 
-def test_after_a_restart_the_attempt_with_the_most_windows_tells(tmp_path: Path) -> None:
+def test_after_a_restart_the_attempt_with_the_most_windows_reports(tmp_path: Path) -> None:
     paced(tmp_path, "again", slow({5}))
     status = tmp_path / "again" / "status.jsonl"
     lines = status.read_text().splitlines()

@@ -29,7 +29,7 @@ def test_no_figure_denies_a_line_of_several_rank_counts_that_is_weak(tmp_path: P
     assert "because no line has points" not in text
 
 
-def test_the_headline_of_a_task_says_nothing_of_the_lines_of_another(tmp_path: Path) -> None:
+def test_the_headline_of_a_task_reports_nothing_of_the_lines_of_another(tmp_path: Path) -> None:
     for ranks in (8, 16):
         write(tmp_path / "a" / f"{ranks}.out", steady_log(ranks))
     write(tmp_path / "a" / "facts.yaml", "model: wide\n")
@@ -53,7 +53,7 @@ def test_ranks_are_called_unknown_only_of_logs_that_lack_them(tmp_path: Path) ->
     assert "times to train" in " ".join(build(found).headlines)
 
 
-def test_a_log_of_hundreds_of_steps_is_not_said_to_have_none(tmp_path: Path) -> None:
+def test_a_log_of_hundreds_of_steps_is_not_reported_to_have_none(tmp_path: Path) -> None:
     # A program that starts its count again at each line: every step is the first of an attempt.
     steps = "".join(megatron([(1, 1000.0)], ranks=None) for _ in range(300))
     (run,) = read_runs([write(tmp_path / "job.out", megatron([]) + steps)])
@@ -61,7 +61,7 @@ def test_a_log_of_hundreds_of_steps_is_not_said_to_have_none(tmp_path: Path) -> 
     assert "300" in str(run.reason)
 
 
-def test_nothing_measured_is_not_said_beside_a_benchmark(tmp_path: Path) -> None:
+def test_nothing_measured_is_not_reported_beside_a_benchmark(tmp_path: Path) -> None:
     shutil.copy(SAMPLES / "nccl_tests.txt", tmp_path)
     write(tmp_path / "job.out", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
     content = build(read([tmp_path]))

@@ -71,7 +71,7 @@ def test_traffic_inside_one_node_is_reported_as_such(tmp_path: Path) -> None:
     assert sentence.startswith("A rank sends 1.000 MiB a step, all inside a node. The time of it is not recorded")
 
 
-def test_a_plan_whose_grid_is_not_its_ranks_says_nothing_of_nodes(tmp_path: Path) -> None:
+def test_a_plan_whose_grid_is_not_its_ranks_reports_nothing_of_nodes(tmp_path: Path) -> None:
     directory = finished_run(tmp_path, a_run(nodes=2))
     directory.plan.write_text(directory.plan.read_text().replace('"dp_replicate": 2', '"dp_replicate": 3'))
     counted(directory, 7, [("dp_replicate", "all_reduce", 2, MIB)])

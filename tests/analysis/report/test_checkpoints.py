@@ -82,7 +82,7 @@ def test_the_report_has_a_row_of_each_run_that_saved_or_could_not_with_the_first
     assert (never["checkpoints"], never["checkpoint_stall_s"], never["checkpoint_size_bytes"]) == ("0", "", "")
 
 
-def test_a_report_of_runs_that_never_save_says_nothing_of_checkpoints(tmp_path: Path) -> None:
+def test_a_report_of_runs_that_never_save_reports_nothing_of_checkpoints(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
     assert ">Checkpoints</h2>" not in report([tmp_path], None).read_text()
     assert "## Checkpoints" not in (tmp_path / "report.md").read_text()

@@ -96,7 +96,7 @@ def test_a_bar_is_the_median_over_repeats_and_every_repeat_is_a_dot(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_bytes_are_stacked_by_axis_and_what_is_not_recorded_says_so(tmp_path: Path) -> None:
+def test_bytes_are_stacked_by_axis_and_what_is_not_recorded_states_it(tmp_path: Path) -> None:
     a_sweep_of_layouts(tmp_path, ranks=(4,))
     plot, names = drawn(tmp_path)
     y_of = dict(zip(names, plot["layout"]["yaxis"]["tickvals"], strict=True))
@@ -328,7 +328,7 @@ def test_the_latest_attempt_that_counted_is_the_one_that_is_read(tmp_path: Path)
     assert (row["parameters_held"], row["collective_bytes"], row["collective_calls"]) == ("20", "7", "2")
 
 
-def test_a_rank_that_sends_nothing_is_told_from_one_that_was_not_counted(tmp_path: Path) -> None:
+def test_a_rank_that_sends_nothing_is_distinguished_from_one_that_was_not_counted(tmp_path: Path) -> None:
     counted(finished_run(tmp_path, a_run("alone")), 10, [])
     counted(finished_run(tmp_path, a_run("uncounted")), 10)
     rows = csv_rows(tmp_path)

@@ -161,7 +161,7 @@ def test_every_caption_starts_with_the_hardware_and_defines_what_is_shown(tmp_pa
     assert "Reference: 1 rank on 1 node" in shown["Efficiency"]
 
 
-def test_gpu_runs_say_gpu_and_emulated_nodes_say_emulated(tmp_path: Path) -> None:
+def test_gpu_runs_state_gpu_and_emulated_nodes_state_emulated(tmp_path: Path) -> None:
     a_scaling_sweep(tmp_path / "gpu", device="cuda")
     a_scaling_sweep(tmp_path / "emulated", emulated_nodes=True)
     for name, words in (("gpu", "GPU: "), ("emulated", "Emulated nodes on CPU: ")):
@@ -181,7 +181,7 @@ def test_a_run_that_failed_is_listed_with_its_error(tmp_path: Path) -> None:
     assert "ValueError: no such luck" in (tmp_path / "report.md").read_text()
 
 
-def test_a_report_of_unusable_runs_is_written_and_says_so_first(tmp_path: Path) -> None:
+def test_a_report_of_unusable_runs_is_written_and_states_it_first(tmp_path: Path) -> None:
     prepared(tmp_path, a_run("a"))
     prepared(tmp_path, a_run("b"))
     page = page_of(tmp_path)
@@ -215,7 +215,7 @@ def test_a_run_whose_loss_is_not_believed_is_marked_in_the_table(tmp_path: Path)
     assert "Left out of the medians: 1 run with a loss that is not believed." in text
 
 
-def test_what_a_reader_must_know_is_said(tmp_path: Path) -> None:
+def test_what_a_reader_must_know_is_reported(tmp_path: Path) -> None:
     for name, seed, facts in (
         ("a", 1, {"code_digest": "aaaa"}),
         ("b", 2, {"git": {"commit": "c0ffee", "dirty": True}}),
@@ -344,7 +344,7 @@ def test_the_page_fetches_nothing(tmp_path: Path) -> None:
     assert "http" not in page.scripts[-1] + page.data
 
 
-def test_tables_of_very_many_rows_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_very_many_rows_are_cut_and_state_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for repeat in range(1, 8):
         finished_run(tmp_path, a_run(f"good-{repeat}", repeat=repeat))
         prepared(tmp_path, a_run(f"waiting-{repeat}", repeat=repeat))

@@ -229,7 +229,7 @@ def nothing(_: RunDir) -> None:
         (with_torn_plan, "unreadable", "plan.json is not JSON: Expecting property name"),
     ],
 )
-def test_a_run_that_is_not_used_says_why(
+def test_a_run_that_is_not_used_states_why(
     tmp_path: Path, history: Callable[[RunDir], None], state: str, reason: str
 ) -> None:
     history(prepared(tmp_path, a_run()))

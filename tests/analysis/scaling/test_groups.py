@@ -172,7 +172,7 @@ def test_a_label_names_the_model_only_where_models_differ(tmp_path: Path) -> Non
     assert [(group.label, group.described) for group in two] == [("large ddp", "large ddp"), ("tiny ddp", "tiny ddp")]
 
 
-def test_a_label_says_what_a_name_stands_for_only_once(tmp_path: Path) -> None:
+def test_a_label_states_what_a_name_stands_for_only_once(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"))
     finished_run(tmp_path, with_job(a_run("b"), name="finetune", learning_rate=0.5, weight_decay=0.0))
     assert [group.label for group in groups_in(tmp_path)] == ["ddp finetune", "ddp pretrain"]
@@ -246,7 +246,7 @@ def test_a_run_of_low_precision_is_held_to_the_loss_of_the_others(tmp_path: Path
     assert [path.name for path in loss_doubts(read_runs([tmp_path]))] == ["low"]
 
 
-def test_losses_that_part_by_a_thousandth_are_said_in_words(tmp_path: Path) -> None:
+def test_losses_that_part_by_a_thousandth_are_put_into_words(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), losses=RIGHT)
     finished_run(tmp_path, a_run("b", nodes=2), losses=SLIGHTLY_OFF)
     (message,) = warnings(read_runs([tmp_path]), {})
@@ -303,7 +303,7 @@ def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
     assert sentences[1].startswith("CPU, random, sequence length 64: tiny ddp reaches 10,240 tokens/s")
 
 
-def test_a_fastest_point_within_the_spread_of_others_is_said_to_be(tmp_path: Path) -> None:
+def test_a_fastest_point_within_the_spread_of_others_is_reported_as_such(tmp_path: Path) -> None:
     for repeat in (1, 2):
         finished_run(tmp_path, a_run(f"a-r{repeat}", repeat=repeat), step_time_s=0.5 * repeat)
         finished_run(tmp_path, a_run(f"b-r{repeat}", parallelism="fsdp_full", repeat=repeat), step_time_s=0.6 * repeat)

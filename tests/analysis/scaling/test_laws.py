@@ -202,7 +202,7 @@ def amdahl_sweep(path: Path, ranks: tuple[int, ...] = (1, 2, 4, 8, 16)) -> None:
         finished_run(path, a_run(f"n{count}", nodes=count), step_time_s=step_time_s)
 
 
-def test_a_row_a_law_says_parameters_residual_range_and_what_is_extrapolated(tmp_path: Path) -> None:
+def test_a_row_a_law_states_parameters_residual_range_and_what_is_extrapolated(tmp_path: Path) -> None:
     amdahl_sweep(tmp_path)
     report([tmp_path], None)
     written = (tmp_path / "report.md").read_text()
@@ -218,32 +218,32 @@ def test_a_row_a_law_says_parameters_residual_range_and_what_is_extrapolated(tmp
     assert "| Extrapolated to ranks | Extrapolated throughput | Extrapolated efficiency (%) |" in written
 
 
-def test_the_table_of_fits_starts_with_the_hardware_and_says_how_it_was_fitted(tmp_path: Path) -> None:
+def test_the_table_of_fits_starts_with_the_hardware_and_states_how_it_was_fitted(tmp_path: Path) -> None:
     amdahl_sweep(tmp_path)
     text = Page(report([tmp_path], None).read_text()).text
     assert "Fits CPU: R(p): throughput on p ranks. Fitted to the medians of a line's points" in text
     assert "nothing was measured there." in text
 
 
-def test_a_share_at_its_bound_is_said_to_be() -> None:
+def test_a_share_at_its_bound_is_reported_as_such() -> None:
     section = fits_section([a_group({count: 1000.0 * count for count in (1, 2, 4)})])
     assert section is not None
     assert section.rows[0][-1].endswith("serial share s = 0 %, at its bound")
 
 
-def test_a_rate_on_one_rank_that_was_not_measured_says_extrapolated() -> None:
+def test_a_rate_on_one_rank_that_was_not_measured_states_extrapolated() -> None:
     section = fits_section([a_group({count: 1000.0 * count for count in (8, 16, 32)})])
     assert section is not None
     assert "R(1) = 1,000 tokens/s, extrapolated; " in section.rows[0][-1]
 
 
-def test_a_line_with_too_few_points_says_why_it_has_no_fit() -> None:
+def test_a_line_with_too_few_points_states_why_it_has_no_fit() -> None:
     section = fits_section([a_group({1: 1000, 2: 1900})])
     assert section is not None
     assert section.rows[0][-1] == "None: 2 rank counts believed, and a law of 2 parameters needs 3."
 
 
-def test_a_law_that_misses_a_point_by_far_is_said_not_to_fit_and_extrapolates_nothing() -> None:
+def test_a_law_that_misses_a_point_by_far_is_reported_not_to_fit_and_extrapolates_nothing() -> None:
     group = a_group({1: 1000.0, 2: 2000.0, 4: 900.0})
     section = fits_section([group])
     assert section is not None

@@ -157,7 +157,7 @@ def test_bad_json_lines_are_refused_with_the_line(tmp_path: Path) -> None:
     assert text == f"{tmp_path}/a.jsonl is not JSON at line 3, column 15: Expecting ':' delimiter."
 
 
-def test_json_lines_under_another_name_are_told_their_name(tmp_path: Path) -> None:
+def test_json_lines_under_another_name_are_named(tmp_path: Path) -> None:
     text = refusal(tmp_path / "a.json", '{"instruction": "x"}\n{"instruction": "y"}\n')
     assert text == (
         f"{tmp_path}/a.json is not JSON at line 2, column 1: Extra data. A file with one object per line must be named "

@@ -63,7 +63,7 @@ def test_each_setting_that_concerns_us_is_judged(config: dict[str, str], verdict
     ]
 
 
-def test_accounting_that_does_not_answer_is_told_in_its_words() -> None:
+def test_accounting_that_does_not_answer_is_quoted() -> None:
     ((_, what, message),) = troubles(
         site_checks(replace(SITE, accounting_error="Connection refused", associations=[], qos={}))
     )
@@ -130,7 +130,7 @@ def test_partitions_that_others_preempt_without_grace_are_named() -> None:
          "Set fewer nodes, or another cluster.qos."),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_wrong_and_says_what_to_type(overrides: list[str], expected: str) -> None:
+def test_what_does_not_fit_is_wrong_and_states_what_to_type(overrides: list[str], expected: str) -> None:
     findings = run_checks(SITE, a_run(*overrides))
     ((verdict, _, text),) = troubles(findings)
     assert verdict == "wrong"

@@ -127,7 +127,7 @@ def test_a_clock_that_is_off_is_named_by_how_much_and_does_not_make_files_look_l
     assert "off n1's: n2 by -75.0 s" in text
 
 
-def test_a_job_of_which_nothing_is_seen_says_what_it_may_be() -> None:
+def test_a_job_of_which_nothing_is_seen_states_what_it_may_be() -> None:
     job = NodeJob(Path("/runs/doctor"), "77", [], [], {}, "srun: error: no such file")
     ((verdict, _, message),) = troubles(judged(a_run(), job))
     assert verdict == "wrong"

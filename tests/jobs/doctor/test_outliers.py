@@ -64,7 +64,7 @@ def test_a_slow_pair_of_sound_nodes_is_named_as_a_pair(network: tuple[Pairs, set
     assert set(slow_pairs(slowed)) == {pair}
 
 
-def test_two_nodes_alone_cannot_tell_which_is_slow() -> None:
+def test_two_nodes_alone_do_not_show_which_is_slow() -> None:
     assert slow_nodes({("a", "b"): 0.001}) == {}
     assert slow_nodes({}) == {}
     assert slow_pairs({}) == {}
@@ -95,7 +95,7 @@ def test_the_slow_one_of_three_nodes_is_named_with_what_to_type() -> None:
 
 
 @pytest.mark.parametrize(("promised", "verdict"), [("50", Verdict.ok), ("100", Verdict.warning)])
-def test_bandwidth_is_compared_with_what_the_cluster_file_says(promised: str, verdict: Verdict) -> None:
+def test_bandwidth_is_compared_with_what_the_cluster_file_promises(promised: str, verdict: Verdict) -> None:
     found = findings({"n1": {"n2": 48.0}, "n2": {"n1": 48.5}}, f"cluster.network_gb_per_s={promised}")["all-reduce"]
     assert found.verdict is verdict
     share = 4800 // int(promised)
@@ -124,7 +124,7 @@ n1:901:950 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1/GDRDMA
 """
 
 
-def test_the_transport_is_what_nccl_says_and_sockets_between_gpus_are_a_warning() -> None:
+def test_the_transport_is_what_nccl_states_and_sockets_between_gpus_are_a_warning() -> None:
     assert [*nccl_networks(NCCL_LOG), *nccl_transports(NCCL_LOG)] == ["NET/IB [0]mlx5_0:1/IB", "NET/IB/GDRDMA"]
     log = NCCL_LOG.replace("IB : Using [0]mlx5_0:1/IB", "Socket : Using [0]eth0:10.0.0.1<0>")
     log = re.sub(r"NET/IB/\d/GDRDMA", "NET/Socket/0", log)

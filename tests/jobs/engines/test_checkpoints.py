@@ -95,7 +95,7 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
         pytest.param(1.3, id="while the first rank writes them as one file"),
     ],
 )
-def test_a_run_whose_weights_find_no_room_at_its_end_says_that_the_disk_is_full(
+def test_a_run_whose_weights_find_no_room_at_its_end_states_that_the_disk_is_full(
     room: float, whole: RunDir, tmp_path: Path
 ) -> None:
     made = make_run(tmp_path, *EVERY_TWO[:2], "job.export=true", "job.checkpoint_every_steps=null")

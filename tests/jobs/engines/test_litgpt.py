@@ -238,7 +238,7 @@ def test_the_weights_are_a_checkpoint_directory(name: str, request: pytest.Fixtu
     assert changed == ({key for key in before if "attn.qkv" in key} if name == "lora" else before.keys())
 
 
-def test_hyperparameters_say_what_was_asked_for(full: RunDir) -> None:
+def test_hyperparameters_state_what_was_asked_for(full: RunDir) -> None:
     asked = yaml.safe_load((full.export / "hyperparameters.yaml").read_text())
     assert asked["train"]["global_batch_size"] == 8
     assert asked["train"]["max_seq_length"] == 256

@@ -362,7 +362,7 @@ def test_the_export_of_a_run_on_text_carries_its_tokenizer(nemo: Nemo, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_record_says_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_path: Path) -> None:
+def test_the_record_states_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_path: Path) -> None:
     one = done(nemo, tmp_path / "one", *ONE)
     four = done(nemo, tmp_path / "four", "parallelism=tp_pp", "nodes=2", "ranks_per_node=2")
     (begun,) = events(four, "started")

@@ -227,7 +227,7 @@ def test_a_mistake_is_refused_with_a_remedy(overrides: str, expected: str) -> No
         (["stages.report.wall_time_min=0"], "Set stages.report.wall_time_min=1 or more."),
     ],
 )  # fmt: skip
-def test_a_chain_that_cannot_be_is_told_with_what_to_type(overrides: list[str], expected: str) -> None:
+def test_a_chain_that_cannot_be_is_refused_with_what_to_type(overrides: list[str], expected: str) -> None:
     assert expected in refusal("stages=all", *overrides)
 
 

@@ -130,7 +130,7 @@ def test_one_rank_is_one_line() -> None:
     assert draw(grid(1, 1), [[0, 1]]) == "Mesh: 1 rank, nothing to draw."
 
 
-def test_six_nodes_are_drawn_whole_and_a_group_that_crosses_nodes_says_at_how_many_hops() -> None:
+def test_six_nodes_are_drawn_whole_and_a_group_that_crosses_nodes_states_at_how_many_hops() -> None:
     drawing = draw(grid(6, 8, pp=4, dp_replicate=3, tp=4))
     assert len(drawing.splitlines()) < 24
     assert not folded(drawing)
@@ -139,7 +139,7 @@ def test_six_nodes_are_drawn_whole_and_a_group_that_crosses_nodes_says_at_how_ma
     assert re.search(r"tp +12 groups of 4 +ranks 0, 1, 2, 3 split each matrix +inside a node", drawing)
 
 
-def test_groups_that_cross_nodes_unequally_say_so() -> None:
+def test_groups_that_cross_nodes_unequally_state_it() -> None:
     assert re.search(r"tp .+ crosses nodes: 0 to 1 of 2 hops", draw(grid(3, 7, dp_shard=7, tp=3)))
 
 

@@ -134,7 +134,7 @@ def test_weights_that_do_not_exist_are_refused_at_submission_unless_they_are_on_
     assert main([*given, "job.init_from_is_remote=true"]) == 0
 
 
-def test_fine_tuning_without_weights_says_so_first(tmp_path: Path) -> None:
+def test_fine_tuning_without_weights_states_it_first(tmp_path: Path) -> None:
     run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "job=finetune_full", "job.epochs=null",
                    "job.steps=1", "job.warmup_steps=0", "job.precision=float32")  # fmt: skip
     assert train(run) == [0], printed(run)

@@ -117,7 +117,7 @@ def test_a_rank_is_compared_with_those_that_hold_the_same_layers() -> None:
     assert slowness == pytest.approx([1, 1, 1, 0.75, 0.75])
 
 
-def test_of_a_tensor_group_the_rank_that_waits_least_tells_the_time_of_the_layers() -> None:
+def test_of_a_tensor_group_the_rank_that_waits_least_reports_the_time_of_the_layers() -> None:
     # Rank 1 got its batch late, and rank 0 waited for it inside its layers.
     event = window_event(grid(nodes=2, ranks_per_node=2, tp=2), [(0, 6), (5, 1), (0, 1), (0, 1)])
     own_s = {each["rank"]: each["own_time_s"] for each in event["slowest_ranks"]}

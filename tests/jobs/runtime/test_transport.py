@@ -44,7 +44,7 @@ node1:701:732 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/3/GDRD
         ("".join(RANK_0.splitlines(keepends=True)[:5]), []),
     ],
 )
-def test_what_nccl_told_is_read_once_whatever_the_device_and_its_file_goes(
+def test_what_nccl_logged_is_read_once_whatever_the_device_and_its_file_goes(
     log_text: str, ways: list[str], tmp_path: Path
 ) -> None:
     log = RunDir(tmp_path).nccl_log(3)
@@ -54,7 +54,7 @@ def test_what_nccl_told_is_read_once_whatever_the_device_and_its_file_goes(
     assert read_nccl_transports(log) == []
 
 
-def test_nccl_is_asked_to_tell_a_file_of_the_rank_unless_somebody_asked_before(tmp_path: Path) -> None:
+def test_nccl_is_asked_to_log_into_a_file_of_the_rank_unless_somebody_asked_before(tmp_path: Path) -> None:
     log = RunDir(tmp_path / "50% more").nccl_log(0)
     log.parent.mkdir()
     log.write_text("of an attempt that ended in its first step")
@@ -136,7 +136,7 @@ def sent_by(campaign: Path, pattern: str, *ways: str) -> None:
         event(RunDir(path), "transport", attempt=1, step=1, ways=list(ways))
 
 
-def test_an_attempt_whose_collectives_travelled_otherwise_than_the_baselines_is_told(tmp_path: Path) -> None:
+def test_an_attempt_whose_collectives_travelled_otherwise_than_the_baselines_is_reported(tmp_path: Path) -> None:
     for name in ("sockets", "again"):
         pairs(tmp_path, name, SLOWER)
     pairs(tmp_path, "older", SLOWER)

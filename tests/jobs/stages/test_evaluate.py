@@ -86,7 +86,7 @@ def test_samples_held_out_change_nothing_but_the_samples_trained_on(tmp_path: Pa
     assert found[0] != found[2], "without samples held out, the same other text changes the losses"
 
 
-def test_a_run_that_has_not_finished_is_not_evaluated_and_says_why(tmp_path: Path) -> None:
+def test_a_run_that_has_not_finished_is_not_evaluated_and_states_why(tmp_path: Path) -> None:
     run = make_run(tmp_path, *EVALUATED, "job.checkpoint_every_steps=4")
     append_event(run, "stopped", step=2, reason="time limit near")
     assert evaluate(run) == 1

@@ -106,7 +106,7 @@ def test_the_stage_makes_equal_data_once_links_it_and_completes_the_plans(tmp_pa
     assert targets["s1-1"] == targets["s1-2"] != targets["s2-1"]
 
 
-def test_data_that_one_run_cannot_use_starts_none_and_all_say_why(tmp_path: Path) -> None:
+def test_data_that_one_run_cannot_use_starts_none_and_all_state_why(tmp_path: Path) -> None:
     given = chained(tmp_path, "cluster=generic_slurm", "scaling.global_batch_size=8,16",
                     "name=g${scaling.global_batch_size}")  # fmt: skip
     sweep, _ = made(given, multirun=True)

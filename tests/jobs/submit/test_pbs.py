@@ -51,7 +51,7 @@ def test_the_job_script_of_a_site_is_what_it_was(site: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_the_job_script_is_valid_shell_and_shellcheck_has_nothing_to_say(site: str) -> None:
+def test_the_job_script_is_valid_shell_and_shellcheck_finds_nothing(site: str) -> None:
     for command in (["bash", "-n"], [Path(sys.executable).parent / "shellcheck", "--exclude=SC1091"]):
         checked = subprocess.run([*command, GOLDEN / f"{site}.pbs"], capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -118,7 +118,7 @@ def test_a_rank_that_ends_badly_ends_its_node_and_the_job(tmp_path: Path) -> Non
     assert under_pbs(two_nodes, ["localhost", "localhost"], 30)[0] == 3
 
 
-def test_fewer_nodes_than_planned_are_told(tmp_path: Path) -> None:
+def test_fewer_nodes_than_planned_are_reported(tmp_path: Path) -> None:
     script = job_script(tmp_path, "cluster=generic_slurm", "nodes=2", "ranks_per_node=1")
     code, out, _ = under_pbs(script, ["localhost"])
     assert code == 1

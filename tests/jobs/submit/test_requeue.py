@@ -133,7 +133,7 @@ def test_with_no_requeues_allowed_nothing_goes_on(tmp_path: Path) -> None:
         ("srun: error: node02: task 1: User defined signal 2\n", "time_limit", 1),
     ],
 )
-def test_what_srun_says_first_is_recorded_for_a_rank_without_a_word(
+def test_what_srun_states_first_is_recorded_for_a_rank_without_a_word(
     printed: str, cause: str, rank: int, tmp_path: Path
 ) -> None:
     run = a_run(tmp_path)

@@ -85,7 +85,7 @@ def test_records_that_are_no_events_of_ours_are_passed_over(
 
 
 @pytest.mark.parametrize("cut", ["sweep: s\n", 'name: "a', "\0"])
-def test_a_configuration_that_is_damaged_is_told_so_and_does_not_matter_to_a_finished_run(
+def test_a_configuration_that_is_damaged_is_reported_and_does_not_matter_to_a_finished_run(
     cut: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = submitted(prepared(tmp_path, a_run()), "7")
@@ -114,7 +114,7 @@ def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_path_with_blanks_is_told_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_with_blanks_is_printed_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = prepared(tmp_path / "x z", a_run())
     assert main(["logs", str(run.path)]) == 2
     assert f"Run `slurmscale resume '{tmp_path}/x z'`." in capsys.readouterr().err

@@ -178,7 +178,7 @@ def test_a_sweep_on_a_disk_that_became_read_only_is_neither_resumed_nor_cancelle
         subprocess.run(["umount", disk], check=True)
 
 
-def test_slurm_without_sbatch_says_where_to_go(
+def test_slurm_without_sbatch_states_where_to_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -189,7 +189,7 @@ def test_slurm_without_sbatch_says_where_to_go(
     assert files(tmp_path) == set()
 
 
-def test_slurm_commands_without_a_controller_say_where_to_go(
+def test_slurm_commands_without_a_controller_state_where_to_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("sbatch") is None:
@@ -371,7 +371,7 @@ def test_of_a_long_sweep_submit_shows_the_first_runs_and_how_many_more(
     assert "... and 10 runs more; `slurmscale plan` shows them all\n60 runs\n" in shown
 
 
-def test_a_folder_that_is_no_sweep_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_sweep_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "cancel", "resume"):
         assert main([command, str(tmp_path)]) == 2
         assert "is not a sweep directory: it contains no run with a config.yaml" in printed(capsys)
@@ -381,7 +381,7 @@ def test_a_folder_that_is_no_sweep_is_told_so(tmp_path: Path, capsys: pytest.Cap
     assert "slurmscale status SWEEP --all" in shown
 
 
-def test_a_prepared_run_without_a_launch_says_how_to_launch_it(
+def test_a_prepared_run_without_a_launch_states_how_to_launch_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["submit", "launcher=dry", f"runs_dir={tmp_path}", "sweep=s"])

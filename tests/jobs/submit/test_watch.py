@@ -153,7 +153,7 @@ def queue(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-def test_without_a_terminal_every_change_is_a_line_and_the_exit_code_tells_the_end(
+def test_without_a_terminal_every_change_is_a_line_and_the_exit_code_reports_the_end(
     tmp_path: Path, queue: subprocess.Popen[bytes]
 ) -> None:
     run = running(tmp_path, "r")

@@ -264,7 +264,7 @@ def test_a_figure_for_a_paper_holds_the_numbers_of_the_page(tmp_path: Path) -> N
     assert any(abs(high - 2 * low) < 0.02 for low in heights for high in heights)
 
 
-def test_captions_say_the_hardware_first(written: Path) -> None:
+def test_captions_state_the_hardware_first(written: Path) -> None:
     captions = [line for line in (written / "figures/captions.txt").read_text().splitlines() if line]
     assert len(captions) == 9
     assert all(re.match(r"[\w-]+: CPU: ", line) for line in captions)
@@ -282,7 +282,7 @@ def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
 # --- LaTeX -----------------------------------------------------------------------------------------------------
 
 
-def test_the_latex_table_has_a_row_a_point_and_says_the_hardware_first(written: Path) -> None:
+def test_the_latex_table_has_a_row_a_point_and_states_the_hardware_first(written: Path) -> None:
     text = (written / "points.tex").read_text()
     assert r"\caption{CPU: medians over n repeats" in text
     assert "Scaling: strong. Nodes: 1. GBS: 16. n: 2.}" in text
