@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from jobs.errors import SubmitError
 
@@ -97,6 +98,16 @@ def restart_count(environment: Mapping[str, str] = os.environ) -> int:
     """Return how often Slurm, the local queue or a pilot has started this run again."""
     # A local queue may run inside a Slurm job that was itself started again.
     return int(environment.get(LOCAL_RESTART_COUNT, environment.get("SLURM_RESTART_COUNT", "0")))
+
+
+def started_after_boot_s(pid: int | str) -> float:
+    """Return when a process started, in seconds since the boot of its machine: no change of a clock changes it.
+
+    Raise OSError if there is no such process.
+    """
+    # Field 22 of proc(5), counted after the name, which may contain blanks and brackets: clock ticks.
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def node_name(environment: Mapping[str, str] = os.environ) -> str:

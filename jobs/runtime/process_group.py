@@ -11,14 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch does not list it
 
 from jobs.failures import STOPS
 from jobs.lease import Lease
-from jobs.ranks import Rank, node_name
+from jobs.ranks import Rank, node_name, started_after_boot_s
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
 from jobs.runtime.gpu import own_index, stay_near
@@ -29,9 +28,7 @@ from jobs.schema import Run
 
 def process_start() -> float:
     """Return the start of this process, in seconds since the epoch."""
-    # psutil's own sum uses a boot time in whole seconds, and is up to one second early.
-    since_boot_s = psutil.Process().create_time() - psutil.boot_time()
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started_after_boot_s("self")
 
 
 def own_device(rank: Rank) -> torch.device:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jobs.cli import main
+from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
 from tests.support.cli import printed_words, small
 from tests.support.paths import ROOT
@@ -45,7 +45,7 @@ def test_cancel_ends_no_process_that_is_not_a_queue_of_the_sweep(tmp_path: Path)
     queue = (sys.executable, "-m", "jobs.submit.local_queue", str(tmp_path / "mine/s"))
     for number, command in enumerate((("sleep", "600"), queue)):
         with leading_a_session(*command) as theirs:
-            began = psutil.Process(theirs.pid).create_time()
+            began = started_after_boot_s(theirs.pid)
             sweep = sweep_naming(tmp_path / str(number), "local", str(theirs.pid), process_started=began)
             main(["cancel", str(sweep.path)])
             assert theirs.poll() is None

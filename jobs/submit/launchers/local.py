@@ -6,15 +6,15 @@ import json
 import socket
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
-
-import psutil
 
 from jobs.errors import SubmitError
 from jobs.output import open_to_append
 from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import stages_of
 from jobs.plan.table import duration
+from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
@@ -66,7 +66,7 @@ class Local(Launcher):
                 env=clean_environment(code_environment(queued[0][1].code.resolve())),
                 text=True,
             )
-            process = {"job_id": str(queue.pid), "process_started": psutil.Process(queue.pid).create_time()}
+            process = {"job_id": str(queue.pid), "process_started": started_after_boot_s(queue.pid)}
             common = {"time": now(), "launcher": "local", "host": socket.gethostname(), **process}
             append_record(sweep.submissions, *(common | task for task in tasks))
             # Without this text, which a shell that dies does not send, the queue ends and starts nothing.
@@ -95,8 +95,11 @@ class Local(Launcher):
 
 def queue_is_alive(submission: Submission) -> bool:
     """Return True if the queue of a submission still runs; its process id alone may have been reused."""
-    process = queue_process(submission.job_id)
-    return process is not None and abs(process.create_time() - (submission.process_started or 0.0)) < 1.0
+    with suppress(OSError):
+        return queue_process(submission.job_id) is not None and (
+            started_after_boot_s(submission.job_id) == submission.process_started
+        )
+    return False
 
 
 LAUNCHER = Local()

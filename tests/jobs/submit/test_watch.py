@@ -20,6 +20,7 @@ import pytest
 from rich.console import Console
 
 from jobs.cli import main
+from jobs.ranks import started_after_boot_s
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.progress import progress_of
 from jobs.submit.states import RunState, State
@@ -133,11 +134,9 @@ def watching(sweep: Path, **options: Any) -> subprocess.Popen[str]:
 def submitted(run: RunDir, pid: int) -> None:
     import socket
 
-    import psutil
-
     append_record(SweepDir(run.path.parent).submissions, {
         "event": "submitted", "run": run.name, "launcher": "local", "job_id": str(pid), "events_before": 0,
-        "host": socket.gethostname(), "process_started": psutil.Process(pid).create_time(), "time": now(),
+        "host": socket.gethostname(), "process_started": started_after_boot_s(pid), "time": now(),
     })  # fmt: skip
     append_record(SweepDir(run.path.parent).submissions,
                   {"event": "launched", "run": run.name, "log_id": "1", "time": now()})  # fmt: skip
