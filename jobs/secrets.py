@@ -33,7 +33,7 @@ NAME = (
     r"[\w.-]*(?:(?i:token|secret|passwo?r?d|passphrase|credentials?"
     r"|(?:api|access|auth|private|secret|account|signing|encryption)[_-]?key)"
     r"|_KEY|[A-Z0-9]_?PASS|[A-Z0-9]_PWD?|(?i:db|user|admin|root|mail|smtp|proxy|ssh|sql|redis)_pass)"
-    r"(?![A-Za-z]|[\w-]*(?i:path|file|dir)\b)[\w-]*"
+    r"(?![A-Za-z]|[\w-]*(?i:path|file|dir|stdin)\b)[\w-]*"
 )
 SECRET_NAME = re.compile(NAME)
 QUOTE = r"""\\*["']"""
@@ -41,18 +41,23 @@ QUOTE = r"""\\*["']"""
 # $(cat file)) and paths to credentials are kept.
 ASSIGNED = re.compile(
     rf"""(?<![\w.-])(?P<before>--?pass[ =]|(?P<dashes>--)?(?:{NAME}|PASS)"""
-    rf"""(?:(?:{QUOTE})?\s*[=:]\s*b?|{QUOTE},\s*b?(?={QUOTE})|(?(dashes)[ ]+|(?!))))"""
-    r"""(?P<value>\\*"[^"$`][^"]*"|\\*'[^']+'|(?![$`"'\\]|\[redacted)[^\s"',;}\]\)\\]+)"""
+    rf"""(?:(?:{QUOTE})?\s*(?:\+?=|:)\s*[bf]?|{QUOTE},\s*b?(?={QUOTE})|(?(dashes)[ ]+|(?!))))"""
+    r"""(?P<value>\\*"[^"$`][^"]*"|\$'[^']+'|\\*'[^']+'|(?![$`"'\\]|\[redacted)[^\s"',;}\]\)\\]+)"""
 )
 # Commands that take a password or key without naming it.
 COMMAND = re.compile(
-    r"""(?P<before>\bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*(?=["']?[\w-]*\d)
+    rf"""(?P<before>\b(?:setenv|set[ ]+-\w*x\w*|aws[ ]+configure[ ]+set)[ ]+{NAME}[ ]+
+    | (?i:\bauthorization:[ ]*(?:token|api-?key)[ ]+) | (?i:\bcookie:[ ]*) | [?&](?i:sig|signature|x-amz-signature)=
+    | \bmachine\s+\S+\s+login\s+\S+\s+password\s+
+    | \bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*--key[ =]
+    | \bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*(?=["']?[\w-]*\d)
     | \b(?:docker|podman|apptainer|singularity|helm)\b[^\n;|&]*?\slogin\b[^\n;|&]*?\s-p[ ]*
     | \bsshpass\s+-p[ ]*
     | \bcurl\b[^\n;|&]*?\s(?:-u|--user)[ =]*["']?[^\s:"'$]+:
-    )(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\-]|\[redacted)[^\s"',;}\]\)\\]+)""",
+    )(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\-]|\[redacted)[^\s"',;}}\]\)\\]+)""",
     re.VERBOSE,
 )
+SWITCHES = {"0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"}
 # A shorter value also occurs in ordinary words.
 SHORTEST_KNOWN = 8
 
@@ -71,7 +76,8 @@ def shapes() -> re.Pattern[str]:
         | (?i:\bauthorization:[ ]*basic[ ]+)[A-Za-z0-9+/]{{8,}}=*
         # A block of keys, also one without its end.
         | -----BEGIN[ ][A-Z0-9 ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----(?:[\s\S]*?-----END[^-]*-----|[A-Za-z0-9+/=\s\\]*)
-        # user:password in a URL, in which a path has one slash: https:/user:password@host
+        # A token, or user:password, in a URL, in which a path has one slash: https:/user:password@host
+        | (?<=://)(?=[^\s/:@]*\d)[^\s/:@]{{20,}}(?=@)
         | (?:(?<=://)|(?<=[A-Za-z]:/)(?!/))[^\s/:@]*:[^\s/]+(?=@)
         """,
         re.VERBOSE,
@@ -84,7 +90,7 @@ def redact(text: str, known: list[str] | None = None) -> str:
         text = text.replace(value, REDACTED)
     text = shapes().sub(REDACTED, text)
     text = COMMAND.sub(rf"\g<before>{REDACTED}", text)
-    return ASSIGNED.sub(lambda found: found[0] if is_a_place(found["value"], found["before"]) else
+    return ASSIGNED.sub(lambda found: found[0] if is_harmless(found["value"], found["before"]) else
                         found["before"] + REDACTED, text)  # fmt: skip
 
 
@@ -124,18 +130,20 @@ def secret_in(values: Any) -> str | None:
     """Return the error for the first secret among the values of a configuration, settled or not, else None."""
     known = known_values()
     for key, value in strings(values):
-        if names_secret(key, value) or reads_secret(value) or redact(value, known) != value:
+        shown = redact(value, known)
+        if names_secret(key, value) or reads_secret(value) or shown != value:
+            found = f" It was found in: {shown}" if shown != value else ""
             return (
                 f"{key} contains a password, token or key, and would be written to config.yaml and the batch script. "
                 "Remove it: Slurm's jobs inherit the environment of the shell that submits. Or keep it in a file "
-                "that only you can read, and set cluster.setup='[source ~/.secrets]'."
+                f"that only you can read, and set cluster.setup='[source ~/.secrets]'.{found}"
             )
     return None
 
 
 def names_secret(key: str, value: str) -> bool:
     """Return True if the value of this key is a secret, by the key's name."""
-    return bool(value) and bool(SECRET_NAME.fullmatch(key)) and not is_a_place(value, key)
+    return bool(value) and bool(SECRET_NAME.fullmatch(key)) and not is_harmless(value, key)
 
 
 def reads_secret(value: str) -> bool:
@@ -143,9 +151,11 @@ def reads_secret(value: str) -> bool:
     return "${oc." in value and any(SECRET_NAME.fullmatch(name) for name in re.findall(r"oc\.env:\s*([\w.-]+)", value))
 
 
-def is_a_place(value: str, name: str) -> bool:
-    """Return True if the value of a CREDENTIALS or PWD variable is a path."""
-    return any(word in name.upper() for word in ("CREDENTIAL", "PWD")) and value.strip("\"'").startswith(("/", "~"))
+def is_harmless(value: str, name: str) -> bool:
+    """Return True for a switch, such as 1 or false, and if the value of a CREDENTIALS, PWD or SSH_KEY is a path."""
+    bare = value.strip("\"'")
+    is_a_place = any(word in name.upper() for word in ("CREDENTIAL", "PWD", "SSH_KEY")) and bare.startswith(("/", "~"))
+    return is_a_place or bare.lower() in SWITCHES
 
 
 def known_values() -> list[str]:

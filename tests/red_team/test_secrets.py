@@ -78,6 +78,25 @@ NAMED = [
     f"Authorization: Basic {PLAIN.replace('-', '')}",
     f'{{"api_key": "{PLAIN}"}}',
     f"-----BEGIN OPENSSH PRIVATE KEY-----\\n{PLAIN.replace('-', '')}",
+    f"setenv HF_TOKEN {PLAIN}",
+    f"set -gx HF_TOKEN {PLAIN}",
+    f"aws configure set aws_secret_access_key {PLAIN}",
+    f"wandb login --key={PLAIN}",
+    f"curl -H 'Authorization: Token {PLAIN}' https://host",
+    f"Cookie: session={PLAIN}",
+    f"https://host/blob?se=2027&sig={PLAIN}",
+    f"https://{HEX[:32]}{PLAIN}@host/x",
+    f"machine host login me password {PLAIN}",
+    f"DB_PASS+={PLAIN}",
+    f"DB_PASS=$'{PLAIN}'",
+]
+# Ordinary lines of a set-up, which look a little like the above.
+ORDINARY = [
+    "docker login -u me --password-stdin registry < ~/.registry",
+    "export NCCL_SOCKET_KEY=1",
+    "export SSH_KEY=/home/me/.ssh/id_ed25519",
+    "set -x",
+    "git clone https://me@host/project",
 ]
 
 
@@ -96,6 +115,11 @@ def test_a_password_is_known_by_what_stands_before_it(text: str) -> None:
     assert PLAIN not in shown
     assert PLAIN.replace("-", "") not in shown
     assert REDACTED in shown
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_an_ordinary_line_is_kept(text: str) -> None:
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize("value", ["8letters", "nine-char", "fifteen-letters"])
