@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental._context_parallel import _attention
 
 from jobs.rundir import RunDir
+from jobs.workloads import train as workload
 from tests.support import real_run
 
 ATEN = torch.ops.aten
@@ -85,6 +86,7 @@ def train(directory: RunDir) -> list[int | None]:
 
 
 def rank(directory: Path, rank: int, world: int, start: str) -> None:
-    """One rank, to which the CPU's kernels are known."""
+    """One rank, to which the CPU's kernels are known, and which needs no GPU."""
     _attention.custom_ops.update(HANDLERS)
+    vars(workload)["refuse_unusable_gpu"] = lambda _run, _rank: None
     real_run.rank(directory, rank, world, start)
