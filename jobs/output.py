@@ -60,9 +60,9 @@ def open_to_append(path: Path) -> io.FileIO:
     return io.FileIO(descriptor, "ab+")
 
 
-def own_directory(path: Path) -> Path:
+def own_directory(path: Path, mode: int = 0o777) -> Path:
     """Make a directory inside one of ours, unless it exists, and return it; raise RunDirError if it is a link."""
-    path.mkdir(exist_ok=True)
+    path.mkdir(exist_ok=True, mode=mode)
     if path.is_symlink():
         raise RunDirError(f"{path} is a link, and files are never written through one. Remove it.")
     return path

@@ -489,7 +489,7 @@ class Cluster:
     qos: str | None = None
     """Quality of service of the jobs; null: the account's default."""
     trusted_group: str | None = None
-    """Unix group whose members may write the directories above a sweep, such as a project's; null: none."""
+    """Unix group of yours whose members may write the directories above a sweep, such as a project's; null: none."""
     constraint: str | None = None
     """Features that nodes must have (sbatch --constraint)."""
     modules: list[str] = field(default_factory=list)

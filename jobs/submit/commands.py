@@ -237,6 +237,9 @@ def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False)
         moved = submit_waiting(sweep)
         found = states(sweep)
         todo = [item.run for item in found if item.state is not State.finished and not item.state.is_open]
+        # In the order of their submission: the runs of a campaign alternate with those of its baseline.
+        order = {name: place for place, name in enumerate(latest_submissions(sweep))}
+        todo.sort(key=lambda directory: order.get(directory.name, len(order)))
         for line in moved:
             print(line)
         print(f"{summary(found)}; {len(todo)} to resume")

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from jobs.errors import RunDirError
-from jobs.rundir import NOT_STARTED
+from jobs.rundir import NOT_STARTED, RunDir, SweepDir
 
 # Read at import: a queue that has started does not read a check that was changed since.
 CHECK = (resources.files("jobs.submit") / "integrity.sh").read_text().rstrip()
@@ -42,3 +42,19 @@ def refuse_changed(sweep: Path, trusted_group: str | None, codes: Iterable[Path]
     answer = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     if answer.returncode:
         raise RunDirError(answer.stderr.rpartition(NOT_STARTED)[2].strip())
+
+
+def code_names(directories: Iterable[RunDir]) -> dict[str, str]:
+    """Return the name of the code snapshot of each run, by the name of the run: what is submitted is fixed by it."""
+    return {directory.name: directory.code.resolve().name for directory in directories}
+
+
+def submitted_code(sweep: SweepDir, directory: RunDir, name: str) -> Path:
+    """Return the code snapshot of this name; raises RunDirError if the run now leads to another one."""
+    code = sweep.path.resolve() / name
+    if directory.code.resolve() != code:
+        raise RunDirError(
+            f"{directory.code} leads to {directory.code.resolve()}, and the run was submitted with {name}. "
+            "Submit the run again."
+        )
+    return code

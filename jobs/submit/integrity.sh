@@ -34,7 +34,7 @@ refuse_owner() {
 # refuse_changed TRUSTED_GROUP SWEEP CODE...: end this script if another user could change the code snapshots, the sweep
 # or a directory above it, or if a snapshot is not the one that its name is the digest of.
 refuse_changed() {
-    local trusted=$1 sweep=$2 physical path private digest
+    local trusted=$1 sweep=$2 physical path private member digest
     shift 2
     local -a above=() own=() open=(-perm -020) foreign=(! -user "$(id -u)" ! -user 0)
     private=$(private_group)
@@ -42,9 +42,19 @@ refuse_changed() {
     if [ -n "$trusted" ]; then
         getent group "$trusted" > /dev/null ||
             not_started "cluster.trusted_group=$trusted: $(uname -n) has no group of this name. Set one that \`id -Gn\` prints."
+        # The configuration may come from a member of that group.
+        member=$(getent group "$trusted" | cut -d : -f 3)
+        case " $(id -G) " in
+            *" $member "*) ;;
+            *) not_started "cluster.trusted_group=$trusted: you are not a member of this group. Set one that \`id -Gn\` prints, or null." ;;
+        esac
         open+=(! -group "$trusted") foreign+=(! -group "$trusted")
     fi
     physical=$(readlink -m -- "$sweep")
+    case "$sweep$physical" in
+        *:*) not_started "$physical has a colon, where Python would split PYTHONPATH and run code of another directory. Set runs_dir=PATH and sweep=NAME without one, or rename the directory." ;;
+    esac
+    [ ! -L "$sweep/logs" ] || not_started "$sweep/logs is a link, and output is never written through one. Remove it."
     for path in "$sweep" "$physical"; do
         while [ "$path" != / ]; do
             path=${path%/*}

@@ -11,6 +11,7 @@ from jobs.schema import LauncherKind
 from jobs.submit.integrity import refuse_changed
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
+from jobs.submit.own_sweeps import refuse_unrecorded
 from jobs.submit.stages import Unevaluated
 
 
@@ -30,6 +31,7 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequenc
         directories = [*(directory for _, directory in runs), *(each.directory for each in unevaluated)]
         codes = {directory.code.resolve() for directory in directories}
         refuse_changed(sweep.path, first.cluster.trusted_group, codes)
+        refuse_unrecorded(sweep, directories)
         return launcher_of(kind).launch(Launch(sweep, runs, unevaluated))
     except OSError as error:
         raise SubmitError(

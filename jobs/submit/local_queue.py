@@ -1,8 +1,9 @@
 """The queue of launcher=local: a process in a session of its own that starts one run after another.
 
 Runs at the same time would disturb each other's measurements, so they take turns: within a queue by order, between
-queues of one user by a lock. Each run is a submitit local job with one process per rank. The names of the runs are
-read from standard input; `slurmscale cancel` ends the whole session.
+queues of one user by a lock. Each run is a submitit local job with one process per rank. The names of the runs, each
+with that of its code, are read from standard input: nobody can change them in the sweep. `slurmscale cancel` ends the
+whole session.
 """
 
 from __future__ import annotations
@@ -28,27 +29,28 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment
-from jobs.submit.integrity import refuse_changed
+from jobs.submit.integrity import refuse_changed, submitted_code
 from jobs.submit.ledger import HELD_BACK
 from jobs.submit.own_sweeps import state_directory
 from jobs.submit.requeue import planned_restart
 from jobs.submit.submissions import latest_submissions, own_end
 
 
-def main(sweep_path: str, names: list[str]) -> None:
-    """Run the named runs of a sweep, in order; a failed run does not stop the next one."""
-    sweep = SweepDir(Path(sweep_path))
+def main(sweep_path: str, codes: dict[str, str]) -> None:
+    """Run these runs of a sweep, each with its code, in order; a failed run does not stop the next one."""
+    sweep, names = SweepDir(Path(sweep_path)), list(codes)
     turn = FileLock(state_directory() / f"local-{node_name()}.lock")
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     stages = load_run(sweep.run(names[0]).config).stages
-    for name in names:
+    for name, code in codes.items():
         with turn:
             if not finished(sweep.run(name)):
-                run_to_its_end(sweep, sweep.run(name), visible_gpus)
+                run_to_its_end(sweep, sweep.run(name), code, visible_gpus)
             if stages.evaluate is not None:
-                do_stage("evaluate", sweep, sweep.run(name).path, sweep.run(name))
+                do_stage("evaluate", sweep.run(name).path, checked_environment(sweep, sweep.run(name), code))
     if stages.report is not None:
-        do_stage("report", sweep, sweep.path, sweep.run(names[-1]))
+        last = names[-1]
+        do_stage("report", sweep.path, checked_environment(sweep, sweep.run(last), codes[last]))
 
 
 def finished(directory: RunDir) -> bool:
@@ -56,25 +58,25 @@ def finished(directory: RunDir) -> bool:
     return any(event["event"] == "finished" for event in read_events(directory.status))
 
 
-def do_stage(name: str, sweep: SweepDir, path: Path, directory: RunDir) -> None:
-    """Run a stage in a process of its own, with the code of this run; the stage records its end."""
+def do_stage(name: str, path: Path, environment: dict[str, str]) -> None:
+    """Run a stage in a process of its own; the stage records its end."""
     command = [sys.executable, "-m", f"jobs.stages.{name}", str(path)]
-    subprocess.run(command, env=checked_environment(sweep, directory), stdin=subprocess.DEVNULL, check=False)
+    subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
 
 
-def checked_environment(sweep: SweepDir, directory: RunDir) -> dict[str, str]:
+def checked_environment(sweep: SweepDir, directory: RunDir, code_name: str) -> dict[str, str]:
     """Return the environment with the code of a run; raises RunDirError if that is not as it was submitted."""
-    code = directory.code.resolve()
+    code = submitted_code(sweep, directory, code_name)
     refuse_changed(sweep.path, load_run(directory.config).cluster.trusted_group, [code])
     return code_environment(code)
 
 
-def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> None:
+def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str, visible_gpus: str | None) -> None:
     """Start a run, and restart it as long as a restart may help."""
     os.environ[LOCAL_RESTART_COUNT] = "0"
     while True:
         try:
-            job_id = start_and_wait(sweep, directory, visible_gpus)
+            job_id = start_and_wait(sweep, directory, code, visible_gpus)
         except RunDirError as refusal:
             record_failure(directory, FailureCause.launch_failure, rank=0, node=node_name(), error=str(refusal))
             break
@@ -95,10 +97,10 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, visible_gpus: str | None)
     append_record(sweep.submissions, {"time": now(), "event": "ended", "run": directory.name})
 
 
-def start_and_wait(sweep: SweepDir, directory: RunDir, visible_gpus: str | None) -> str:
+def start_and_wait(sweep: SweepDir, directory: RunDir, code: str, visible_gpus: str | None) -> str:
     """Start a run as a submitit local job; return its id when all its ranks have ended."""
     run = load_run(directory.config)
-    os.environ |= checked_environment(sweep, directory)
+    os.environ |= checked_environment(sweep, directory, code)
     os.environ[START] = secrets.token_hex(8)
     executor = LocalExecutor(sweep.logs, max_num_timeout=0)
     executor.update_parameters(

@@ -1,12 +1,13 @@
 """The program inside the job of launcher=pilot: gives its nodes to waiting runs until none is left or time is over.
 
 The batch script (jobs.submit.launchers.pilot) starts it on the first node; each run is a step of the job, on nodes of
-its own. Its state is the ledger and the records of the runs: a pilot that Slurm restarts continues with the runs that
-have not ended.
+its own. The script names the code of each run on standard input. Its state is the ledger and the records of the runs:
+a pilot that Slurm restarts continues with the runs that have not ended.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_rec
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment
+from jobs.submit.integrity import submitted_code
 from jobs.submit.job_log import printed_since_start
 from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
@@ -74,8 +76,9 @@ class Step:
 class Pilot:
     """One job, its nodes, and the runs that wait for them and run on them."""
 
-    def __init__(self, sweep: SweepDir, job_id: str, nodes: list[str]) -> None:
+    def __init__(self, sweep: SweepDir, job_id: str, nodes: list[str], codes: Mapping[str, str]) -> None:
         self.sweep = sweep
+        self.codes = codes
         self.job_id = job_id
         self.nodes = nodes
         self.running: dict[str, Step] = {}
@@ -127,15 +130,23 @@ class Pilot:
 
     def launch(self, turn: Turn, nodes: list[str]) -> None:
         """Start a run as a step on these nodes."""
+        try:
+            code = submitted_code(self.sweep, turn.directory, self.codes.get(turn.directory.name, "no code"))
+        except RunDirError as refusal:
+            cause, restart = FailureCause.launch_failure, turn.launches
+            record_failure(turn.directory, cause, rank=0, node=nodes[0], error=str(refusal), restart=restart)
+            self.record("ended", turn)
+            print(f"{turn.directory.name}: {refusal}", flush=True)
+            return
         self.launches += 1
         log_id = f"{self.job_id}-{self.launches}"
         place = slurm_commands.host_list(nodes)
         self.record("launched", turn, log_id=log_id, place=place)
-        environment = code_environment(turn.directory.code.resolve()) | {LOCAL_RESTART_COUNT: str(turn.launches)}
+        environment = code_environment(code) | {LOCAL_RESTART_COUNT: str(turn.launches)}
         # The messages of srun go to the file of rank 0.
         output = Path(JobPaths(self.sweep.logs, log_id, 0).stdout)
         outputs = str(JobPaths(self.sweep.logs).stdout).replace("%j", log_id)
-        command = step_command(turn.run, turn.directory, nodes, outputs)
+        command = step_command(turn.run, turn.directory, code, nodes, outputs)
         with open_to_append(output) as log:
             process = subprocess.Popen(
                 ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
@@ -244,14 +255,14 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
     return turns
 
 
-def main(sweep_path: str) -> None:
-    """Give the nodes of this job to the runs of the sweep that were submitted with it."""
+def main(sweep_path: str, codes: Mapping[str, str]) -> None:
+    """Give the nodes of this job to the runs of the sweep that were submitted with it, each with its code."""
     job_id = slurm_job_id()
     if job_id is None:
         raise RunDirError("jobs.submit.pilot runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
     its_submission(sweep, job_id)
-    pilot = Pilot(sweep, job_id, hosts(os.environ["SLURM_JOB_NODELIST"]))
+    pilot = Pilot(sweep, job_id, hosts(os.environ["SLURM_JOB_NODELIST"]), codes)
 
     def warned(number: int, _frame: object) -> None:
         pilot.ending = True
@@ -271,6 +282,6 @@ def main(sweep_path: str) -> None:
 if __name__ == "__main__":
     outlive_full_disk()
     try:
-        main(sys.argv[1])
+        main(sys.argv[1], json.load(sys.stdin))
     except SuiteError as error:
         sys.exit(f"slurmscale: {error}")

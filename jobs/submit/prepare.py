@@ -21,7 +21,7 @@ from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.layout import accumulation, layout_of
-from jobs.output import write_file
+from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
@@ -30,7 +30,7 @@ from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
 from jobs.submit.integrity import make_private, refuse_changed
-from jobs.submit.own_sweeps import own_or_refuse
+from jobs.submit.own_sweeps import add_submitted, own_or_refuse
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
 
@@ -110,7 +110,7 @@ def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None
     """Make all run directories, or none."""
     sweep = made.sweep
     try:
-        sweep.logs.mkdir(exist_ok=True, mode=0o700)
+        own_directory(sweep.logs, mode=0o700)
         code = snapshot_code(sweep)
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
@@ -120,6 +120,7 @@ def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None
                 directory = sweep.run(str(point.run.name))
                 (Path(staging) / directory.name).rename(directory.path)
                 made.runs.append((point.run, directory))
+        add_submitted(sweep, code, [directory for _, directory in made.runs])
     except BaseException:
         made.take_back()
         raise

@@ -19,15 +19,18 @@ MOST_NAMES = 5
 
 
 def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:
-    """Put a received sweep into the user's record; show what it would run, and raise SubmitError without `trust`."""
-    if is_own(sweep):
+    """Put a received sweep into the user's record; show what it would run, and raise SubmitError without `trust`.
+
+    With `trust`, what was changed in a sweep of the user is put there too.
+    """
+    if is_own(sweep) and not trust:
         return
     for line in executed(sweep):
         print(line if line.isprintable() else ascii(line))
     if not trust:
         raise SubmitError(
-            f"{sweep.path} was not submitted by you: it was received, is a preview, or is older than the record of "
-            "your sweeps. Its runs would execute the above as you. If you trust it, run "
+            f"{sweep.path} was not submitted by you: it was received, moved or copied, is a preview, or is older than "
+            "the record of your sweeps. Its runs would execute the above as you. If you trust it, run "
             f"`slurmscale resume --trust {sweep.quoted}`."
         )
     own(sweep)
@@ -62,6 +65,8 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
         "container": [cluster.container] if cluster.container else [],
         "mount": cluster.container_mounts,
         "sbatch option": [f"--{name}={value}" for name, value in cluster.sbatch.items()],
+        "PBS option": [f"{name}={value}" for name, value in cluster.pbs.items()],
+        "members who may change its directories": [cluster.trusted_group] if cluster.trusted_group else [],
         "reads": [path for path in (run.data.path, run.data.tokenizer, run.job.init_from) if path],
     }
     for what, values in parts.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import py_compile
 import shutil
@@ -16,7 +17,10 @@ import pytest
 
 from jobs.cli import main
 from jobs.private import defect
-from jobs.rundir import SweepDir, read_events
+from jobs.rundir import SweepDir, load_run, read_events
+from jobs.submit.launchers.pilot import job_script
+from jobs.submit.pilot import Pilot, Turn
+from jobs.submit.provenance import code_digest
 from tests.red_team.conftest import Stranger
 from tests.support.cli import printed_words, small
 from tests.support.paths import ROOT
@@ -122,12 +126,61 @@ def test_a_local_queue_does_not_start_changed_code(tmp_path: Path, capsys: pytes
     sweep = SweepDir(tmp_path / "runs/s")
     (snapshot(script) / "jobs/run.py").write_text("")
     queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
-    subprocess.run(queue, cwd=ROOT, input='["r"]', text=True, check=True)
+    subprocess.run(queue, cwd=ROOT, input=json.dumps({"r": snapshot(script).name}), text=True, check=True)
     (failed,) = [event for event in read_events(sweep.run("r").status) if event["event"] == "failed"]
     assert failed["cause"] == "launch_failure"
     assert "is not the code that was submitted" in failed["error"]
     assert main(["resume", "--launcher", "local", str(sweep.path)]) == 2
     assert "is not the code that was submitted" in printed_words(capsys)
+
+
+def test_a_local_queue_starts_only_the_code_that_a_run_was_submitted_with(tmp_path: Path) -> None:
+    script = prepared_script(tmp_path / "runs")
+    sweep, submitted = SweepDir(tmp_path / "runs/s"), snapshot(script).name
+    led_to_other_code(sweep)
+    queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
+    subprocess.run(queue, cwd=ROOT, input=json.dumps({"r": submitted}), text=True, check=True)
+    (failed,) = [event for event in read_events(sweep.run("r").status) if event["event"] == "failed"]
+    assert (failed["cause"], f"was submitted with {submitted}" in failed["error"]) == ("launch_failure", True)
+
+
+def test_a_pilot_starts_only_the_code_that_a_run_was_submitted_with(tmp_path: Path) -> None:
+    prepared_script(tmp_path / "runs", "launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=30")
+    sweep = SweepDir(tmp_path / "runs/s")
+    run, directory = load_run(sweep.run("r").config), sweep.run("r")
+    submitted = directory.code.resolve().name
+    script = job_script(sweep, [(run, directory)], "s")
+    assert f'<<< \'{{"r": "{submitted}"}}\'' in script
+    led_to_other_code(sweep)
+    pilot = Pilot.__new__(Pilot)
+    pilot.sweep, pilot.codes, pilot.running = sweep, {"r": submitted}, {}
+    pilot.launch(Turn(run, directory, 0), ["n1"])
+    assert not pilot.running
+    (failed,) = [event for event in read_events(directory.status) if event["event"] == "failed"]
+    assert (failed["cause"], f"was submitted with {submitted}" in failed["error"]) == ("launch_failure", True)
+
+
+def led_to_other_code(sweep: SweepDir) -> None:
+    """Plant a sound snapshot of other code, and let the run lead to it."""
+    other = sweep.code(code_digest({Path("sitecustomize.py"): b""}))
+    other.mkdir(mode=0o700)
+    (other / "sitecustomize.py").touch(mode=0o600)
+    sweep.run("r").code.unlink()
+    sweep.run("r").code.symlink_to(Path("..") / other.name)
+
+
+def test_output_is_written_through_no_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = prepared_script(tmp_path / "runs")
+    logs = tmp_path / "runs/s/logs"
+    (tmp_path / "elsewhere").mkdir()
+    logs.rmdir()
+    logs.symlink_to(tmp_path / "elsewhere")
+    words = f"{logs} is a link, and output is never written through one. Remove it."
+    assert words in started(script, tmp_path).stderr
+    for command in (["resume", "--launcher", "local", str(logs.parent)], ["submit", *small(tmp_path / "runs")]):
+        assert main(command) == 2
+        assert words in printed_words(capsys)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 @pytest.mark.slurm

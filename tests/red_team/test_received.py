@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,8 @@ import pytest
 from filelock import FileLock
 
 from jobs.cli import main
-from jobs.rundir import SweepDir, append_record, now
+from jobs.rundir import SweepDir, append_record, event_record, now
+from jobs.submit.provenance import code_digest
 from tests.support.cli import printed_words, small
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.paths import ROOT
@@ -90,7 +93,7 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["cluster.setup=[source /opt/site.sh]", "cluster.modules=[cuda/12]", "cluster.python=/opt/python",
-            "cluster.container=/opt/image.sif"]  # fmt: skip
+            "cluster.container=/opt/image.sif", "cluster.pbs={l: project}"]  # fmt: skip
     sweep = received(tmp_path, *more)
     code = sweep.run("r").code.resolve()
     (code / "jobs/run.py").write_text("")
@@ -100,7 +103,7 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
     shown = printed_words(capsys)
     for words in (
         "/opt/python -u -m jobs.run", "not the installed code: 1 files differ (jobs/run.py)",
-        "set-up line: source /opt/site.sh", "module: cuda/12", "container: /opt/image.sif",
+        "set-up line: source /opt/site.sh", "module: cuda/12", "container: /opt/image.sif", "PBS option: l=project",
         f"run `slurmscale resume --trust {sweep.path}`",
     ):  # fmt: skip
         assert words in shown
@@ -121,6 +124,104 @@ def test_trust_is_remembered_and_a_replaced_folder_is_not_trusted(
     shutil.copytree(tmp_path / "theirs/s", sweep.path, symlinks=True)
     assert main(["resume", str(sweep.path)]) == 2
     assert "was not submitted by you" in printed_words(capsys)
+
+
+def in_backlog(where: Path) -> SweepDir:
+    """A sweep of this user with a run that waits for Slurm to accept more jobs."""
+    given = [*small(where), "launcher=script", "cluster=generic_slurm", "name=r"]
+    assert main(["submit", *given]) == 0
+    wait_in_backlog(SweepDir(where / "s"))
+    return SweepDir(where / "s")
+
+
+@pytest.mark.parametrize("change", ["code", "configuration"])
+def test_a_changed_sweep_with_the_id_of_ones_own_is_not_launched(
+    change: str, tmp_path: Path, calls: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = in_backlog(tmp_path)
+    run = sweep.run("r")
+    if change == "code":
+        # A sound snapshot: its name is the digest of its files.
+        old = run.code.resolve()
+        content = {file.relative_to(old): file.read_bytes() for file in old.rglob("*") if file.is_file()}
+        other = sweep.code(code_digest(content | {Path("sitecustomize.py"): b"print('planted')"}))
+        shutil.copytree(old, other)
+        (other / "sitecustomize.py").write_text("print('planted')")
+        run.code.unlink()
+        run.code.symlink_to(Path("..") / other.name)
+    else:
+        run.config.write_text(run.config.read_text().replace("setup: []", "setup: [touch planted]"))
+        assert "touch planted" in run.config.read_text()
+    for command in ("status", "resume"):
+        main([command, str(sweep.path)])
+        assert f"{run.path} executes other code or settings than you submitted" in printed_words(capsys)
+    assert not calls.exists()
+    assert main(["resume", "--trust", "--launcher", "script", str(sweep.path)]) == 2
+    assert ("not the installed code" if change == "code" else "touch planted") in printed_words(capsys)
+
+
+def test_a_copy_of_ones_own_sweep_at_its_place_is_not_ones_own(
+    tmp_path: Path, calls: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = in_backlog(tmp_path)
+    shutil.copytree(sweep.path, tmp_path / "copy", symlinks=True)
+    sweep.path.rename(tmp_path / "aside")
+    (tmp_path / "copy").rename(sweep.path)
+    main(["status", str(sweep.path)])
+    assert "not submitted by you, so only shown" in printed_words(capsys)
+    assert main(["resume", str(sweep.path)]) == 2
+    assert "moved or copied" in printed_words(capsys)
+    assert not calls.exists()
+
+
+def test_an_unknown_home_directory_of_the_record_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "~nosuchuser")
+    assert main(["submit", *small(tmp_path), "launcher=local", "name=r"]) == 2
+    assert "the record of your sweeps, cannot be used: this machine does not know that home" in printed_words(capsys)
+
+
+def test_the_path_of_a_sweep_has_no_colon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python would split it, and run the sitecustomize.py of another directory."""
+    for given in (["sweep=a:b", f"runs_dir={tmp_path}"], ["sweep=s", f"runs_dir={tmp_path}/a:b"]):
+        assert main(["plan", *given]) == 2
+        assert "has a colon, where Python would split PYTHONPATH. Set " in printed_words(capsys)
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "link").symlink_to("a:b")
+    assert main(["submit", "launcher=dry", "sweep=s", f"runs_dir={tmp_path}/link"]) == 2
+    assert f"{tmp_path}/a:b/s has a colon" in printed_words(capsys)
+    sweep = received(tmp_path)
+    sweep.path.rename(tmp_path / "a:b/s")
+    assert main(["resume", "--trust", "--launcher", "local", f"{tmp_path}/a:b/s"]) == 2
+    assert f"{tmp_path}/a:b/s has a colon" in printed_words(capsys)
+
+
+def test_a_trusted_group_is_shown_and_is_one_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = {grp.getgrgid(number).gr_name for number in os.getgroups()}
+    mine = grp.getgrgid(os.getgid()).gr_name
+    foreign = next(group.gr_name for group in grp.getgrall() if group.gr_name not in groups | {mine})
+    sweep = received(tmp_path, f"cluster.trusted_group={mine}")
+    config = sweep.run("r").config
+    config.write_text(config.read_text().replace(f"trusted_group: {mine}", f"trusted_group: {foreign}"))
+    assert main(["resume", str(sweep.path)]) == 2
+    assert f"members who may change its directories: {foreign}" in printed_words(capsys)
+    assert main(["resume", "--trust", str(sweep.path)]) == 2
+    assert f"cluster.trusted_group={foreign}: you are not a member of this group." in printed_words(capsys)
+
+
+def test_resume_keeps_the_order_of_the_submission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [*small(tmp_path), "launcher=script", "cluster=generic_slurm"]
+    for name in ("b", "a", "c"):
+        assert main(["submit", *given, f"name={name}"]) == 0
+    sweep = SweepDir(tmp_path / "s")
+    for name in ("b", "c", "a"):
+        append_record(sweep.submissions, event_record("waiting", run=name, limit="x", events_before=1))
+    append_record(sweep.submissions, event_record("cancelled", runs=["a", "b", "c"]))
+    printed_words(capsys)
+    assert main(["resume", "--launcher", "script", str(sweep.path)]) == 0
+    scripts = re.findall(r"sbatch \S+/s/(.)/job.sbatch", printed_words(capsys))
+    assert scripts == ["b", "c", "a"]
 
 
 def test_nothing_is_submitted_into_a_received_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,4 +258,4 @@ def test_a_lock_that_somebody_holds_in_tmp_stops_no_local_queue(tmp_path: Path) 
     with FileLock(tmp_path / f"slurmscale-local-{os.getuid()}.lock"):
         queue = [sys.executable, "-m", "jobs.submit.local_queue", str(tmp_path / "s")]
         env = os.environ | {"TMPDIR": str(tmp_path)}
-        subprocess.run(queue, cwd=ROOT, env=env, input='["r"]', text=True, check=True, timeout=limit_s(30))
+        subprocess.run(queue, cwd=ROOT, env=env, input='{"r": "code-0"}', text=True, check=True, timeout=limit_s(30))

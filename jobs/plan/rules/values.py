@@ -91,6 +91,14 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
     return None
 
 
+def path_fits_a_search_path(run: Run) -> str | None:
+    """Require a sweep directory whose path can be a part of PYTHONPATH, as the code of its runs is."""
+    for key, value in (("runs_dir", run.runs_dir), ("sweep", run.sweep)):
+        if value is not None and ":" in value:
+            return f"{key}={value!r} has a colon, where Python would split PYTHONPATH. Set {key} without one."
+    return None
+
+
 def names_are_file_names(run: Run) -> str | None:
     """Require names of runs and sweeps that are valid directory names."""
     for key, name in (("name", run.name), ("sweep", run.sweep)):
@@ -346,6 +354,7 @@ RULES: tuple[Rule, ...] = (
     counts_are_positive,
     hyperparameters_are_in_range,
     names_are_file_names,
+    path_fits_a_search_path,
     one_of_steps_and_epochs,
     batch_fits_scaling_mode,
     buckets_are_bucketed,

@@ -21,6 +21,7 @@ from jobs.submit import stages
 from jobs.submit.batch_script import code_environment
 from jobs.submit.cancellation import end_queues, queue_command, queue_process
 from jobs.submit.environment import clean_environment
+from jobs.submit.integrity import code_names
 from jobs.submit.intents import run_task
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
@@ -71,7 +72,7 @@ class Local(Launcher):
             append_record(sweep.submissions, *(common | task for task in tasks))
             # Without this text, which a shell that dies does not send, the queue ends and starts nothing.
             assert queue.stdin is not None
-            queue.stdin.write(json.dumps([directory.name for _, directory in queued]))
+            queue.stdin.write(json.dumps(code_names(directory for _, directory in queued)))
             queue.stdin.close()
         return [f"started {counted(len(queued))} on this machine, one after the other (process {queue.pid})"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 from jobs.errors import SubmitError
 from jobs.plan.cost import checkpoint_bytes
@@ -24,6 +26,7 @@ from jobs.submit.batch_script import (
     resources,
     srun_arguments,
 )
+from jobs.submit.integrity import code_names
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
@@ -147,12 +150,14 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
         "additional_parameters": asked["additional_parameters"] | signal,
     }
     pilot = [sys.executable, "-m", "jobs.submit.pilot", str(sweep.path)]
+    # The script is Slurm's copy: what it contains cannot be changed in the sweep.
+    codes = shlex.quote(json.dumps(code_names(directory for _, directory in runs)))
     # exec: a shell that waits for its child would not handle the warning.
-    return batch_script(f"exec {shlex.join(pilot)}", sweep.logs, asked)
+    return batch_script(f"exec {shlex.join(pilot)} <<< {codes}", sweep.logs, asked)
 
 
-def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> str:
-    """Return the shell lines that start the ranks of a run on these nodes of the job."""
+def step_command(run: Run, directory: RunDir, code: Path, nodes: list[str], output: str) -> str:
+    """Return the shell lines that start the ranks of a run, with this code, on these nodes of the job."""
     arguments = [
         "--unbuffered",
         "--open-mode=append",
@@ -169,7 +174,7 @@ def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> 
     ]
     ranks = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
     start = f"exec {shlex.join(['srun', *arguments])} {ranks}"
-    return "\n".join([*integrity_lines(run, directory.code.resolve()), start])
+    return "\n".join([*integrity_lines(run, code), start])
 
 
 LAUNCHER = Pilot()

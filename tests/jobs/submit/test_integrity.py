@@ -7,6 +7,7 @@ import os
 import pwd
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,14 +73,22 @@ def test_a_sweep_of_somebody_else_is_not_started(tmp_path: Path, capsys: pytest.
     assert f"{tmp_path}/runs/s/logs belongs to user 4242" in printed(capsys)
 
 
+@pytest.fixture
+def member_of_users() -> Iterator[grp.struct_group]:
+    """A group that this process is a member of, and no private one."""
+    group, before = grp.getgrnam("users"), os.getgroups()
+    os.setgroups([*before, group.gr_gid])
+    yield group
+    os.setgroups(before)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory to another group needs root")
 def test_a_project_space_of_a_group_is_used_only_if_the_group_is_trusted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    member_of_users: grp.struct_group, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    group = grp.getgrnam("users")
-    os.chown(project, 4242, group.gr_gid)
+    os.chown(project, 4242, member_of_users.gr_gid)
     project.chmod(0o2770)
     overrides = ["launcher=script", *small(project / "mine/runs"), "name=r"]
     words = (
@@ -88,7 +97,8 @@ def test_a_project_space_of_a_group_is_used_only_if_the_group_is_trusted(
     )
     for refused, remedy in [
         ([], words),
-        (["cluster.trusted_group=daemon"], words),
+        (["cluster.trusted_group=root"], words),
+        (["cluster.trusted_group=daemon"], "cluster.trusted_group=daemon: you are not a member of this group. "),
         (["cluster.trusted_group=nosuch"], "cluster.trusted_group=nosuch: "),
     ]:
         assert main(["submit", *overrides, *refused]) == 2

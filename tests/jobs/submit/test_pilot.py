@@ -113,7 +113,7 @@ def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_pat
         assert f"#SBATCH --{option}\n" in text
     assert "\nrefuse_changed ''" in text
     assert "trap requeue" not in text
-    step = step_command(run, directory, ["n3", "n5"], "/logs/1_%t")
+    step = step_command(run, directory, directory.code.resolve(), ["n3", "n5"], "/logs/1_%t")
     for option in ("nodes=2", "nodelist=n3,n5", "ntasks=4", "ntasks-per-node=2", "gpus-per-node=2", "cpus-per-task=4",
                    "container-image=img", "kill-on-bad-exit=1", "distribution=block", "time=5", "overlap"):  # fmt: skip
         assert f" --{option} " in step
