@@ -64,7 +64,7 @@ def do_stage(name: str, sweep: SweepDir, path: Path, directory: RunDir) -> None:
 
 def checked_environment(sweep: SweepDir, directory: RunDir) -> dict[str, str]:
     """Return the environment with the code of a run; raises RunDirError if that is not as it was submitted."""
-    code = directory.code.resolve()
+    code = directory.code_snapshot
     refuse_changed(sweep.path, load_run(directory.config).cluster.trusted_group, [code])
     return code_environment(code)
 

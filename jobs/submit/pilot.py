@@ -131,7 +131,7 @@ class Pilot:
         log_id = f"{self.job_id}-{self.launches}"
         place = slurm_commands.host_list(nodes)
         self.record("launched", turn, log_id=log_id, place=place)
-        environment = code_environment(turn.directory.code.resolve()) | {LOCAL_RESTART_COUNT: str(turn.launches)}
+        environment = code_environment(turn.directory.code_snapshot) | {LOCAL_RESTART_COUNT: str(turn.launches)}
         # The messages of srun go to the file of rank 0.
         output = Path(JobPaths(self.sweep.logs, log_id, 0).stdout)
         outputs = str(JobPaths(self.sweep.logs).stdout).replace("%j", log_id)

@@ -136,7 +136,7 @@ def whole(runs: list[Run]) -> Run:
 def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
     """Return the batch script of the job of this name that these runs share."""
     run, directory = runs[0]
-    code = directory.code.resolve()
+    code = directory.code_snapshot
     asked = resources(whole([run for run, _ in runs]), code)
     # The pilot gets the warning before the time limit, and forwards it. A lost node ends only the steps on it.
     signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}
@@ -169,7 +169,7 @@ def step_command(run: Run, directory: RunDir, nodes: list[str], output: str) -> 
     ]
     ranks = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
     start = f"exec {shlex.join(['srun', *arguments])} {ranks}"
-    return "\n".join([*integrity_lines(run, directory.code.resolve()), start])
+    return "\n".join([*integrity_lines(run, directory.code_snapshot), start])
 
 
 LAUNCHER = Pilot()
