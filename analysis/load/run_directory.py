@@ -27,7 +27,7 @@ from analysis.metrics.node_load import node_load
 from analysis.metrics.step_variation import step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
-from analysis.untrusted import lookup, number
+from analysis.untrusted import lookup, number, printed_number
 from jobs import metrics as m
 from jobs.failures import end_of, latest_attempt
 from jobs.files import parse_yaml, reason
@@ -167,7 +167,8 @@ def fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return type(value) is int
     if kind is float:
-        return type(value) in {int, float}
+        # YAML reads 1e-05, which JSON writes, as a text.
+        return type(value) in {int, float} or (type(value) is str and printed_number(value) is not None)
     return isinstance(value, dict if is_dataclass(kind) else str if issubclass(kind, Enum) else kind)
 
 

@@ -15,6 +15,7 @@ from submitit.core.utils import JobPaths
 
 from jobs.console import console, plain
 from jobs.errors import RunDirError, SubmitError, SuiteError
+from jobs.event_fields import NO_JOB
 from jobs.files import exists, opened
 from jobs.output import unguarded
 from jobs.plan.compose import Point, compose
@@ -33,7 +34,7 @@ from jobs.submit.progress import last_step, steps_planned
 from jobs.submit.received import trust_or_refuse
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
 from jobs.submit.states import RunState, State, open_sweep, states
-from jobs.submit.submissions import NO_JOB, is_in_slurm, kind_of, latest_submissions
+from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
 from jobs.visible import coloured
 
 POLL_S = 1.0

@@ -13,6 +13,7 @@ from typing import Any
 from submitit.core.utils import JobPaths
 
 from jobs.errors import SuiteError
+from jobs.event_fields import NO_JOB
 from jobs.files import UnsuitableFileError, exists
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
@@ -20,7 +21,7 @@ from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
-from jobs.submit.submissions import NO_JOB, Submission, entries, included, is_in_slurm
+from jobs.submit.submissions import Submission, entries, included, is_in_slurm
 
 # Most reasons of a state that a line shows.
 MOST_DETAILS = 3
