@@ -6,6 +6,7 @@
     |-- RunDirError            a run or sweep directory that is missing, taken or unwritable
     |-- SubmitError            sbatch, squeue or the local launcher refused
     |-- CheckpointError        a checkpoint that cannot be read or written
+    |-- UnsuitableFileError    a file that cannot be read (jobs.files)
     |-- SupersededError        a later start of the run has taken it over
     `-- ReportError            nothing to report on
 

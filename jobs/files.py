@@ -26,6 +26,8 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from jobs.errors import SuiteError
+
 YAML_BYTES = 1 << 20
 YAML_NODES = 200_000
 DOCUMENT_BYTES = 64 << 20
@@ -37,9 +39,16 @@ LARGEST_INTEGER = 10**LONGEST_INTEGER
 
 READ_AT_ONCE_BYTES = 1 << 20
 KINDS = {
+    stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
+}
+REASONS = {
+    errno.ENXIO: "it is a socket, not a regular file",
+    errno.ELOOP: "it is a link that leads to itself",
+    errno.ENOTDIR: "a part of its path is a file, not a directory",
+    errno.ENAMETOOLONG: "it is a link to a name that is too long, or has one",
 }
 NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
 # libyaml, if PyYAML was built with it, is ten times as fast.
@@ -48,28 +57,48 @@ YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OF_CONSTRUCTORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
 
 
-class UnsuitableFileError(OSError):
-    """A file that is no regular file, or is larger than a limit; `strerror` is the reason."""
+class UnsuitableFileError(SuiteError, OSError):
+    """A file that is no regular file, is larger than a limit, or cannot be opened; `strerror` is the reason."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} cannot be read: {self.strerror}. Remove it, or restore it from a copy."
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------
 
 
 def descriptor(path: str | Path) -> int:
-    """Return a descriptor of a regular file, for reading; links are followed, and no FIFO or device is waited for."""
+    """Return a descriptor of a regular file, for reading; links are followed, and no FIFO or device is waited for.
+
+    Raise FileNotFoundError, PermissionError, or UnsuitableFileError for any other reason.
+    """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            raise UnsuitableFileError(errno.ENXIO, "it is a socket, not a regular file", str(path)) from error
+    except (FileNotFoundError, PermissionError):
         raise
+    except OSError as error:
+        words = REASONS.get(error.errno or 0) or error.strerror or str(error)
+        raise UnsuitableFileError(error.errno, words, str(path)) from error
     kind = stat.S_IFMT(os.fstat(opened).st_mode)
     if kind == stat.S_IFREG:
         return opened
     os.close(opened)
-    if kind == stat.S_IFDIR:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise UnsuitableFileError(errno.EINVAL, f"it is {KINDS.get(kind, 'special')}, not a regular file", str(path))
+
+
+def exists(path: str | Path) -> bool:
+    """Return True if there is a file or directory; a link that leads nowhere is none."""
+    return os.path.exists(path)  # noqa: PTH110 (Path.exists raises OSError for a link to a name that is too long)
+
+
+def is_file(path: str | Path) -> bool:
+    """Return True if there is a regular file; a link that leads nowhere is none."""
+    return os.path.isfile(path)  # noqa: PTH113 (as above)
+
+
+def is_directory(path: str | Path) -> bool:
+    """Return True if there is a directory."""
+    return os.path.isdir(path)  # noqa: PTH112 (as above)
 
 
 def opened(path: str | Path) -> BinaryIO:

@@ -95,10 +95,10 @@ def refuse_old_torch(version: str) -> None:
 def refuse_other_code(directory: RunDir) -> None:
     """Raise RunDirError if the imported code is not the run's snapshot."""
     running = Path(jobs.__file__).resolve().parent.parent
-    if directory.code.exists() and running != directory.code.resolve():
+    if directory.code.exists() and running != directory.code_snapshot:
         raise RunDirError(
-            f"This run was submitted with the code in {directory.code.resolve()}, but {running} was imported. "
-            f"Set PYTHONSAFEPATH=1 PYTHONPATH={directory.code.resolve()} before python."
+            f"This run was submitted with the code in {directory.code_snapshot}, but {running} was imported. "
+            f"Set PYTHONSAFEPATH=1 PYTHONPATH={directory.code_snapshot} before python."
         )
 
 

@@ -49,7 +49,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError, RunDirError
-from jobs.files import UnsuitableFileError, parse_json, read_lines, read_object, read_yaml, reason
+from jobs.event_fields import checked_event
+from jobs.files import UnsuitableFileError, exists, parse_json, read_lines, read_object, read_yaml, reason
 from jobs.output import open_to_append, write_file
 from jobs.schema import Run
 from jobs.secrets import redacted, strings
@@ -66,40 +67,6 @@ FIGURES = "figures"
 # Files of a sweep directory that are not runs.
 RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
-# Fields that readers of an event require, in the records of runs, stages and sweep; other fields may be absent.
-EVENT_FIELDS: dict[str, dict[str, type]] = {
-    "stopped": {"reason": str},
-    "failed": {"error": str},
-    "requeued": {"cause": str},
-    "prepare_failed": {"error": str},
-    "evaluate_failed": {"error": str},
-    "report_failed": {"error": str},
-    "submitted": {"run": str, "launcher": str, "job_id": str, "events_before": int, "host": str, "time": str},
-    "stage_submitted": {"stage": str, "launcher": str, "job_id": str, "events_before": int, "host": str},
-    "intended": {"mark": str, "launcher": str, "host": str, "time": str, "tasks": list, "array": bool},
-    "void": {"mark": str},
-    "owned": {"id": str},
-    "adopted": {"mark": str, "job_id": str},
-    "announced": {"mark": str},
-    "waiting": {"run": str, "limit": str, "events_before": int, "time": str},
-    "launched": {"run": str, "log_id": str},
-    "nodes_returned": {"run": str},
-    "ended": {"run": str},
-}
-
-
-# Types of fields that events may have besides.
-OPTIONAL_FIELDS: dict[str, type] = {
-    **dict.fromkeys(("attempt", "from_step", "restart", "rank", "events_before"), int),
-    **dict.fromkeys(("node", "host", "run", "stage", "mark", "job_id", "log_id", "place", "after", "clusters"), str),
-    **dict.fromkeys(("cause", "time"), str),
-    "runs": list,
-    "process_started": float,
-}
-
-
-# Fields that become a part of a path.
-FILE_NAMES = ("run", "job_id", "log_id")
 
 
 def is_reserved(name: str) -> bool:
@@ -142,6 +109,12 @@ class RunDir:
     def code(self) -> Path:
         """Link to the code this run executes."""
         return self.path / "code"
+
+    @property
+    def code_snapshot(self) -> Path:
+        """The code that this run executes, without links."""
+        # Path.resolve raises RuntimeError for a link to itself.
+        return Path(os.path.realpath(self.code))
 
     @property
     def data(self) -> Path:
@@ -255,7 +228,7 @@ class SweepDir:
         """Return all runs, by name."""
         # glob("*/config.yaml") would silently end at the first unreadable directory.
         found = [RunDir(path) for path in sorted(self.path.glob("*"))]
-        return [run for run in found if run.config.exists()]
+        return [run for run in found if exists(run.config)]
 
 
 def now() -> str:
@@ -301,33 +274,7 @@ def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a record file in order; skip other records, and events without their required fields."""
-    for record in read_records(path):
-        if is_event(record):
-            yield {key: value for key, value in record.items() if fits(key, value)}
-
-
-def is_event(record: Any) -> bool:
-    """Return True if a value is an event with its required fields, whose names stay in the sweep's directory."""
-    name = record.get("event") if isinstance(record, dict) else None
-    return (
-        isinstance(name, str)
-        and all(isinstance(record.get(key), kind) for key, kind in EVENT_FIELDS.get(name, {}).items())
-        and not any(leads_elsewhere(str(record.get(key))) for key in FILE_NAMES)
-    )
-
-
-def leads_elsewhere(name: str) -> bool:
-    """Return True if a name, as a part of a path, would lead to another directory or nowhere."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return True
-    return "/" in name or "\0" in name or name in {"", ".", ".."}
-
-
-def fits(key: str, value: Any) -> bool:
-    """Return True if a field of an event may have this value; one of another type is absent."""
-    return isinstance(value, OPTIONAL_FIELDS.get(key, object))
+    yield from filter(None, map(checked_event, read_records(path)))
 
 
 def read_plan(run: RunDir) -> dict[str, Any]:
@@ -367,9 +314,9 @@ def load_run(path: Path) -> Run:
     Raise RunDirError if the file is missing, damaged or truncated, and ConfigError if it is not a run of this
     version.
     """
-    if not path.exists() and RunDir(path.parent).status.exists():
+    if not os.path.lexists(path) and exists(RunDir(path.parent).status):
         raise damaged(path, "it is missing")
-    if not path.exists():
+    if not os.path.lexists(path):
         raise RunDirError(
             f"{path.parent} is not a run directory: it has no {path.name}. Pass the directory of one run; "
             f"slurmscale status SWEEP --all lists those of a sweep."

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from analysis.metrics.node_load import node_load
 from analysis.metrics.step_variation import step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
-from analysis.untrusted import lookup, number
+from analysis.untrusted import lookup, number, printed_number
 from jobs import metrics as m
 from jobs.failures import end_of, latest_attempt
 from jobs.files import parse_yaml, reason
@@ -61,7 +62,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     try:
         events = tuple(record for record in records_of(contents, AT.status) if isinstance(record.get("event"), str))
         config = read_config(contents)
-        plan = read_json(contents, AT.plan)
+        plan = read_plan(contents)
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)
         records = step_records(records_of(contents, AT.metrics))
         steps = latest(records)
@@ -131,17 +132,44 @@ def read_config(contents: Contents) -> Mapping[str, Any]:
     return with_defaults(config, Run)
 
 
-def with_defaults(values: Mapping[str, Any], schema: type) -> dict[str, Any]:
-    """Return the settings, with the defaults of jobs.schema for those that an older version did not have."""
+def read_plan(contents: Contents) -> Mapping[str, Any]:
+    """Return the plan. Raise UnusableError if it is missing, is no JSON object, or has another value than a batch."""
+    plan = read_json(contents, AT.plan)
+    if type(plan.get("global_batch_size", 1)) is not int:
+        raise UnusableError("unreadable", f"{AT.plan.name} has no valid global_batch_size")
+    return plan
+
+
+def with_defaults(values: Mapping[str, Any], schema: type, section_of: str = "") -> dict[str, Any]:
+    """Return the settings, with the defaults of jobs.schema for those that an older version did not have.
+
+    Raise UnusableError for a value of another type: nothing that reads a RunResult checks it again.
+    """
     filled = dict(values)
     for setting in fields(schema):
         section = types_of(schema)[setting.name]
+        if setting.name in filled and not fits(filled[setting.name], section):
+            key = f"{section_of}{setting.name}"
+            raise UnusableError("unreadable", f"{AT.config.name} has no valid {key}: not a run of this version")
         if is_dataclass(section) and isinstance(section, type) and isinstance(filled.get(setting.name), Mapping):
-            filled[setting.name] = with_defaults(filled[setting.name], section)
+            filled[setting.name] = with_defaults(filled[setting.name], section, f"{setting.name}.")
         elif setting.name not in filled and setting.default is not MISSING:
             default = setting.default
             filled[setting.name] = default.name if isinstance(default, Enum) else default
     return filled
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Return True if a setting of this type in jobs.schema may have the value; enums are written by name."""
+    if get_origin(kind) is UnionType:
+        return any(fits(value, each) for each in get_args(kind))
+    kind = get_origin(kind) or kind
+    if kind is int:
+        return type(value) is int
+    if kind is float:
+        # YAML reads 1e-05, which JSON writes, as a text.
+        return type(value) in {int, float} or (type(value) is str and printed_number(value) is not None)
+    return isinstance(value, dict if is_dataclass(kind) else str if issubclass(kind, Enum) else kind)
 
 
 def step_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

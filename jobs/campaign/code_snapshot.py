@@ -33,7 +33,7 @@ def snapshot_of(baseline: RunDir) -> Snapshot:
 
     Raises RunDirError if it is gone, ConfigError if it equals the present code or has another schema.
     """
-    path = baseline.code.resolve()
+    path = baseline.code_snapshot
     if not (path / SCHEMA).is_file():
         raise RunDirError(
             f"{path}, the code of the baseline, is gone. Leave --changed-code out, or begin a new campaign."

@@ -184,7 +184,7 @@ def from_config_json(path: Path) -> Model:
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ConfigError(
             f"{path} is not the configuration of a language model: {type(error).__name__} {error}. Set the config.json "
             f"of one of {', '.join(ARCHITECTURES)}."

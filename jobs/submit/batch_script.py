@@ -279,7 +279,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir, *, by_hand: bool =
 
     One that a person submits `by_hand` also drops what it inherits from that shell.
     """
-    parameters = resources(run, directory.code.resolve())
+    parameters = resources(run, directory.code_snapshot)
     setup = [*([unset_line()] if by_hand else []), *parameters["setup"]]
     command = f"{rank_python(run)} -u -m jobs.run"
     return task_script(command, [directory], sweep.logs, parameters | {"setup": setup})

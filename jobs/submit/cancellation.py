@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterable
@@ -17,11 +16,11 @@ from pathlib import Path
 import psutil
 
 from jobs.errors import SubmitError
+from jobs.event_fields import JOB_ID
 from jobs.rundir import SweepDir
 from jobs.submit import slurm_commands
 from jobs.submit.submissions import in_brackets
 
-JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 # The arguments of Python in the command line of a local queue, before the path of its sweep.
 QUEUE = ["-m", "jobs.submit.local_queue"]
 # A rank may need this long to reach its next step boundary; then it is killed.

@@ -15,7 +15,8 @@ from submitit.core.utils import JobPaths
 
 from jobs.console import console, plain
 from jobs.errors import RunDirError, SubmitError, SuiteError
-from jobs.files import opened
+from jobs.event_fields import NO_JOB
+from jobs.files import exists, opened
 from jobs.output import unguarded
 from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
@@ -33,12 +34,14 @@ from jobs.submit.progress import last_step, steps_planned
 from jobs.submit.received import trust_or_refuse
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
 from jobs.submit.states import RunState, State, open_sweep, states
-from jobs.submit.submissions import NO_JOB, is_in_slurm, kind_of, latest_submissions
+from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
 from jobs.visible import coloured
 
 POLL_S = 1.0
 # Each refresh needs two calls of Slurm: at most 12 calls a minute.
 SLURM_POLL_S = 10.0
+# A log may have any size.
+PART_CHARACTERS = 1 << 20
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
 QUIET = {State.finished, State.queued, State.waiting, State.prepared, State.cancelled}
@@ -160,7 +163,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
     if submission.log_id is None:
         raise RunDirError(f"{run.name} waits for its turn and has not printed anything yet.")
     file = Path(JobPaths(sweep.logs, submission.log_id, rank).stdout)
-    if not file.exists():
+    if not exists(file) and not file.is_symlink():
         ranks = load_run(run.config).ranks
         raise RunDirError(
             f"{file} does not exist: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
@@ -172,7 +175,9 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
             # The state first, so that the last output of a run that ends meanwhile is read too.
             found = look(sweep) if follow else []
             is_open = any(item.run == run and item.state.is_open for item in found)
-            out.write(coloured(text.read()))
+            # Not as a whole, and not within a line or a colour, unless a line is longer than that.
+            while part := text.read(PART_CHARACTERS) + text.readline(PART_CHARACTERS):
+                out.write(coloured(part))
             out.flush()
             if not is_open:
                 return 0

@@ -46,15 +46,15 @@ def refuse_changed(sweep: Path, trusted_group: str | None, codes: Iterable[Path]
 
 def code_names(directories: Iterable[RunDir]) -> dict[str, str]:
     """Return the name of the code snapshot of each run, by the name of the run: what is submitted is fixed by it."""
-    return {directory.name: directory.code.resolve().name for directory in directories}
+    return {directory.name: directory.code_snapshot.name for directory in directories}
 
 
 def submitted_code(sweep: SweepDir, directory: RunDir, name: str) -> Path:
     """Return the code snapshot of this name; raises RunDirError if the run now leads to another one."""
     code = sweep.path.resolve() / name
-    if directory.code.resolve() != code:
+    if directory.code_snapshot != code:
         raise RunDirError(
-            f"{directory.code} leads to {directory.code.resolve()}, and the run was submitted with {name}. "
+            f"{directory.code} leads to {directory.code_snapshot}, and the run was submitted with {name}. "
             "Submit the run again."
         )
     return code

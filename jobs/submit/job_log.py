@@ -21,7 +21,7 @@ NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)$", re.MULTILINE)
 EXECVE = re.compile(r"^slurmstepd\S*: error: execve\(\): (.+): (.+)$", re.MULTILINE)
 # Lines that a rank did not print.
 OF_SLURM = re.compile(r"(srun|slurmstepd\S*|slurmscale): ")
-STARTED = re.compile(rf"^{BATCH_STARTED}, restart (\d+)", re.MULTILINE)
+STARTED = re.compile(rf"^{BATCH_STARTED}, restart (\d{{1,9}})\b", re.MULTILINE)
 
 
 def log_of(run: RunDir, submission: Submission) -> Path:

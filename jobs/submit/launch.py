@@ -29,7 +29,7 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequenc
     try:
         first = runs[0][0] if runs else unevaluated[0].run
         directories = [*(directory for _, directory in runs), *(each.directory for each in unevaluated)]
-        codes = {directory.code.resolve() for directory in directories}
+        codes = {directory.code_snapshot for directory in directories}
         refuse_changed(sweep.path, first.cluster.trusted_group, codes)
         refuse_unrecorded(sweep, directories)
         return launcher_of(kind).launch(Launch(sweep, runs, unevaluated))

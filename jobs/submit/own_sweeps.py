@@ -85,7 +85,7 @@ def refuse_unrecorded(sweep: SweepDir, directories: Iterable[RunDir]) -> None:
 
 def executed_by(directory: RunDir) -> set[str]:
     """Return what identifies that which a run executes: the name of its code, and the digest of its configuration."""
-    return {directory.code.resolve().name, digest_of(directory)}
+    return {directory.code_snapshot.name, digest_of(directory)}
 
 
 def digest_of(directory: RunDir) -> str:

@@ -56,7 +56,7 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
     cluster = run.cluster
     yield f"command: {rank_python(run)} -u -m jobs.run"
-    yield f"code: {code_beside_installed(directory.code.resolve())}"
+    yield f"code: {code_beside_installed(directory.code_snapshot)}"
     yield f"launcher: {run.launcher.kind.name}"
     parts = {
         "set-up line": cluster.setup,

@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from jobs.errors import SubmitError
+from jobs.event_fields import JOB_ID
 from jobs.plan.time_limit import limit_min
 from jobs.submit.environment import clean_environment
 from jobs.submit.job_state import ENDED, GONE, JobState
@@ -288,10 +289,10 @@ def queue() -> dict[str, JobState]:
 
 def accounted(job_ids: list[str]) -> dict[str, JobState]:
     """Return the final states of jobs that left the queue, GONE if accounting does not know them: one sacct."""
-    if not job_ids:
-        return {}
-    # Whole arrays: for single tasks sacct omits those that were cancelled before they started.
-    arrays = sorted({job_id.partition("_")[0] for job_id in job_ids})
+    # Whole arrays: for single tasks sacct omits those that were cancelled before they started. Options are no ids.
+    arrays = sorted({job_id.partition("_")[0] for job_id in job_ids if JOB_ID.fullmatch(job_id)})
+    if not arrays:
+        return dict.fromkeys(job_ids, JobState(GONE, "its id is none of Slurm's"))
     command = ("sacct", "-X", "-D", "-n", "-P", "-o", "JobID,State,NodeList", "-j", ",".join(arrays))
     # One row per start, the latest last.
     starts: dict[str, list[JobState]] = defaultdict(list)

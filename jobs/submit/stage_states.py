@@ -13,13 +13,15 @@ from typing import Any
 from submitit.core.utils import JobPaths
 
 from jobs.errors import SuiteError
+from jobs.event_fields import NO_JOB
+from jobs.files import UnsuitableFileError, exists
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.stages import Unevaluated
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
-from jobs.submit.submissions import NO_JOB, Submission, entries, is_in_slurm, tasks_of
+from jobs.submit.submissions import Submission, entries, included, is_in_slurm
 
 # Most reasons of a state that a line shows.
 MOST_DETAILS = 3
@@ -66,7 +68,7 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
             )
             of_job[entry["job_id"]].append(latest[key])
         elif entry["event"] == "cancelled":
-            for job_id in tasks_of(str(entry.get("job_id", ""))):
+            for job_id in included(entry.get("job_id", ""), of_job):
                 for submission in of_job[job_id]:
                     submission.cancelled = True
     order = list(DONE)
@@ -96,7 +98,13 @@ def stage_states(sweep: SweepDir) -> list[StageState]:
 def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
     """Return the events that a stage wrote since it was submitted."""
     own = {started(key.stage), failed(key.stage), DONE[key.stage]}
-    events = list(read_events(record_of(sweep, key)))[submission.events_before :]
+    try:
+        events = list(read_events(record_of(sweep, key)))[submission.events_before :]
+    except UnsuitableFileError:
+        if key.run is None:
+            raise
+        # The row of the run reports the reason.
+        return []
     return [event for event in events if event["event"] in own]
 
 
@@ -144,7 +152,7 @@ def decide(
 def last_sign(sweep: SweepDir, key: StageOf, submission: Submission) -> float:
     """Return the time of the last output or record of a stage, in seconds since the epoch."""
     output = JobPaths(sweep.logs, submission.job_id, 0).stdout
-    return max(path.stat().st_mtime for path in (record_of(sweep, key), output, sweep.submissions) if path.exists())
+    return max(path.stat().st_mtime for path in (record_of(sweep, key), output, sweep.submissions) if exists(path))
 
 
 def stage_lines(found: Iterable[StageState]) -> list[str]:

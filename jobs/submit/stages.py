@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import SubmitError
+from jobs.files import exists
 from jobs.plan.rules.stages import stages_of
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
@@ -53,7 +54,7 @@ class Chain:
 
     def __init__(self, sweep: SweepDir, runs: Group, unevaluated: Sequence[Unevaluated], most: int) -> None:
         self.sweep = sweep
-        self.unprepared = [directory for run, directory in runs if run.stages.prepare and not directory.data.exists()]
+        self.unprepared = [directory for run, directory in runs if run.stages.prepare and not exists(directory.data)]
         self.unevaluated = unevaluated
         self.most = most
         """Most tasks of an array."""
@@ -89,7 +90,7 @@ class Chain:
     def script(self, name: str, group: Group, after: str | None = None, mark: str | None = None) -> str:
         """Return the batch script of a stage for these runs, with the resources and code of the first one."""
         run, directory = group[0]
-        parameters = starting_after(stage_resources(run, name, directory.code.resolve()), after)
+        parameters = starting_after(stage_resources(run, name, directory.code_snapshot), after)
         parameters |= {} if mark is None else {"job_name": mark}
         command = f"{rank_python(run)} -u -m jobs.stages.{name}"
         if name == "evaluate":
@@ -131,7 +132,7 @@ class Chain:
         by_code: dict[Path, Group] = {}
         for each in self.unevaluated:
             if each.job_id is None:
-                by_code.setdefault(each.directory.code.resolve(), []).append((each.run, each.directory))
+                by_code.setdefault(each.directory.code_snapshot, []).append((each.run, each.directory))
             else:
                 self.submit("evaluate", [(each.run, each.directory)], f"afterok:{each.job_id}")
                 self.trained.append(each.job_id)

@@ -19,7 +19,7 @@ from typing import Any
 
 from jobs.errors import RunDirError
 from jobs.failures import recorded_cause
-from jobs.files import YAML_BYTES, UnsuitableFileError, read_text, reason
+from jobs.files import YAML_BYTES, UnsuitableFileError, exists, is_directory, read_text, reason
 from jobs.rundir import RunDir, SweepDir
 from jobs.submit.history import EXPLAINING, History
 from jobs.submit.job_log import not_started, printed_since_start
@@ -131,7 +131,7 @@ def states(sweep: SweepDir) -> list[RunState]:
 def runs_on_record(sweep: SweepDir, latest: Mapping[str, Submission]) -> list[RunDir]:
     """Return the runs of a sweep, by name: also those that lost their config.yaml, but not those that were removed."""
     submitted = [sweep.run(name) for name in latest]
-    return sorted({*sweep.runs(), *(run for run in submitted if run.path.is_dir())}, key=lambda run: run.path)
+    return sorted({*sweep.runs(), *(run for run in submitted if is_directory(run.path))}, key=lambda run: run.path)
 
 
 def config_damage(run: RunDir) -> str:
@@ -183,7 +183,7 @@ def decide(history: History, job: JobState | None) -> tuple[State, str]:
         return alive
     if end is not None and (job is None or job.state != "CANCELLED"):
         return recorded_state(history, end, job)
-    unprepared = submission.after is not None and not run.data.exists()
+    unprepared = submission.after is not None and not exists(run.data)
     if unprepared and not submission.cancelled and job is not None and job.state == "CANCELLED":
         return State.failed, f"its data could not be prepared: job {submission.after} ended without recording a cause"
     if submission.cancelled or (job is not None and job.state == "CANCELLED"):
@@ -239,7 +239,7 @@ def last_sign(history: History) -> float:
     run, submitted = history.run, history.submission.time
     signs = [0.0 if submitted is None else datetime.fromisoformat(submitted).timestamp()]
     for path in (run.status, run.metrics, run.heartbeats, history.log):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             signs.append(path.stat().st_mtime)
     return max(signs)
 

@@ -6,22 +6,20 @@ No scheduler is asked here; jobs.submit.states combines both.
 from __future__ import annotations
 
 import os
-import re
 import shlex
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from jobs.errors import SubmitError
+from jobs.event_fields import JOB_TASKS, NO_JOB, checked_event
 from jobs.failures import end_of, latest_attempt
 from jobs.files import UnsuitableFileError
-from jobs.rundir import RunDir, SweepDir, is_event, read_events
+from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import LauncherKind
-
-# Stands for the job id of a run without one.
-NO_JOB = "-"
 
 
 @dataclass
@@ -127,14 +125,32 @@ def is_in_slurm(launcher: str | None) -> bool:
 
 def tasks_of(job_id: str) -> list[str]:
     """Return the job ids in Slurm's notation: 12, 12_3, or 12_[0,2-5%4] for several tasks."""
-    match = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", job_id)
+    array, ranges = ranges_of(job_id)
+    return [f"{array}_{task}" for each in ranges for task in each] or [job_id]
+
+
+def ranges_of(job_id: str) -> tuple[str, list[range]]:
+    """Return the array of several tasks in Slurm's notation, and their numbers; no numbers for another id."""
+    match = JOB_TASKS.fullmatch(job_id)
     if match is None:
-        return [job_id]
-    tasks: list[str] = []
-    for part in match[2].split(","):
-        first, _, last = part.partition("-")
-        tasks += [f"{match[1]}_{task}" for task in range(int(first), int(last or first) + 1)]
-    return tasks
+        return job_id, []
+    ends = [part.partition("-") for part in match[2].split(",")]
+    return match[1], [range(int(first), int(last or first) + 1) for first, _, last in ends]
+
+
+def included(job_id: str, known: Collection[str]) -> list[str]:
+    """Return those of the known job ids that an id in Slurm's notation stands for; it may name billions of others."""
+    array, ranges = ranges_of(job_id)
+    if not ranges:
+        return [job_id] if job_id in known else []
+    ranges.sort(key=lambda each: each.start)
+    found = []
+    for each in known:
+        own, _, task = each.partition("_")
+        place = bisect_right(ranges, int(task), key=lambda each: each.start) if own == array and task else 0
+        if place and int(task) in ranges[place - 1]:
+            found.append(each)
+    return found
 
 
 def in_brackets(job_ids: Iterable[str]) -> list[str]:
@@ -183,8 +199,9 @@ def intent_of(record: Mapping[str, Any]) -> Intent:
         record["mark"], record["time"], record["launcher"], record["host"], [], record["array"],
         clusters=record.get("clusters"),
     )  # fmt: skip
-    event = intent.common | {"job_id": NO_JOB}
-    intent.tasks = [task for task in record["tasks"] if isinstance(task, dict) and is_event(event | task)]
+    common = intent.common | {"job_id": NO_JOB}
+    events = [checked_event(common | task) for task in record["tasks"] if isinstance(task, dict)]
+    intent.tasks = [{key: event[key] for key in event.keys() - common.keys()} for event in events if event is not None]
     return intent
 
 
@@ -282,7 +299,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
             case "cancelled":
                 runs = {record.get("run"), *record.get("runs", ())}
                 of_runs = [each for each in latest.values() if each.run in runs]
-                of_jobs = [each for job_id in tasks_of(str(record.get("job_id", ""))) for each in of_job[job_id]]
+                of_jobs = [each for job_id in included(record.get("job_id", ""), of_job) for each in of_job[job_id]]
                 for submission in [*of_runs, *of_jobs]:
                     submission.cancelled = True
                     submission.waits_for = None

@@ -8,16 +8,20 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import json
 import lzma
 import os
 import pickle
+import re
 import resource
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,14 +29,21 @@ import lightning
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 import zstandard
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
+from jobs.cli import main
 from jobs.engines.litgpt.fabric import load_checkpoint
 from jobs.engines.native.checkpoint import read_into, save_sharded
 from jobs.engines.native.weights import open_checkpoint
 from jobs.errors import CheckpointError
+from jobs.rendezvous import RendezvousError, await_file
+from jobs.rundir import RunDir, SweepDir, append_record
 from jobs.runtime.checkpoint_pickles import load_as_data
+from jobs.submit.job_log import restarts
+from jobs.submit.job_state import GONE
+from jobs.submit.slurm_commands import accounted
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.nemo.real_nemo import Nemo
@@ -43,6 +54,7 @@ from tests.support.waiting import limit_s
 pytestmark = pytest.mark.red_team
 
 MEMORY_BYTES = 4 << 30
+GIB = 1 << 30
 TERABYTE = 1 << 40
 
 
@@ -201,6 +213,256 @@ def test_a_bad_file_of_settings_is_refused(kind: str, attack: Callable[[Path], N
     assert done.returncode == 2
     assert str(file) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- files that cannot be opened -------------------------------------------------------------------------------
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def below_a_file(path: Path) -> None:
+    path.symlink_to("/etc/passwd/x")
+
+
+def long_name(path: Path) -> None:
+    path.symlink_to("x" * 300)
+
+
+UNOPENABLE = (fifo, directory, itself, below_a_file, long_name, sparse)
+COMMANDS = ("status", "watch", "cancel", "resume", "logs")
+
+
+def a_submitted_sweep(sweep: Path, launcher: str = "hand", **changed: object) -> RunDir:
+    """A sweep with two runs that have finished, and a ledger with their submissions."""
+    runs = [finished_run(sweep, a_run(name)) for name in ("good", "other")]
+    for run in runs:
+        ids = {"job_id": "7", "events_before": 0, "host": "node0", "time": "2026-01-02T03:04:05+00:00"}
+        append_record(SweepDir(sweep).submissions, {"event": "submitted", "run": run.name, "launcher": launcher} | ids)
+    if changed:
+        append_record(SweepDir(sweep).submissions, changed)
+    return runs[0]
+
+
+@pytest.mark.parametrize("attack", UNOPENABLE)
+def test_a_ledger_that_cannot_be_read_is_one_refusal_of_every_command(
+    attack: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_submitted_sweep(tmp_path / "demo")
+    ledger = SweepDir(tmp_path / "demo").submissions
+    ledger.unlink()
+    attack(ledger)
+    for command in COMMANDS:
+        assert main([command, str(run.path if command == "logs" else tmp_path / "demo")]) == 2
+        assert f"{ledger} cannot be read: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("attack", UNOPENABLE)
+@pytest.mark.parametrize("name", ["status.jsonl", "plan.json", "metrics.jsonl"])
+def test_a_file_of_a_run_that_cannot_be_opened_costs_its_own_row(
+    name: str, attack: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_submitted_sweep(tmp_path / "demo")
+    (run.path / name).unlink()
+    attack(run.path / name)
+    assert main(["status", str(tmp_path / "demo")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 runs" in shown
+    assert ("status.jsonl cannot be read: it is" in shown or "status.jsonl cannot be read: a" in shown) == (
+        name == "status.jsonl"
+    )
+    assert main(["cancel", str(tmp_path / "demo")]) == 0
+    assert main(["watch", str(tmp_path / "demo")]) == (name == "status.jsonl")
+
+
+@pytest.mark.parametrize("attack", [itself, below_a_file, long_name])
+@pytest.mark.parametrize("name", ["stages.jsonl", ".lock", "logs", "figures", "good/config.yaml", "good/code", "x"])
+def test_a_link_to_nowhere_costs_no_command(
+    name: str, attack: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_submitted_sweep(tmp_path / "demo")
+    (tmp_path / "demo" / name).unlink(missing_ok=True)
+    attack(tmp_path / "demo" / name)
+    for command in ("status", "cancel", "resume", "logs", "report"):
+        # Each ends with an exit code, not with an exception.
+        assert main([command, str(run.path if command == "logs" else tmp_path / "demo")]) in {0, 2}
+    assert "2 runs" in capsys.readouterr().out or name == "good/config.yaml"
+
+
+@pytest.mark.parametrize("attack", [fifo, directory, endless, itself, long_name])
+def test_a_log_that_cannot_be_read_is_refused(
+    attack: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_submitted_sweep(tmp_path / "demo", launcher="slurm")
+    (tmp_path / "demo/logs").mkdir()
+    attack(tmp_path / "demo/logs/7_0_log.out")
+    assert main(["logs", str(run.path)]) == 2
+    assert "7_0_log.out cannot be read: " in capsys.readouterr().err
+
+
+def test_a_log_of_any_size_is_printed_in_pieces(tmp_path: Path) -> None:
+    run = a_submitted_sweep(tmp_path / "demo", launcher="slurm")
+    (tmp_path / "demo/logs").mkdir()
+    sparse(tmp_path / "demo/logs/7_0_log.out")
+    limit = ["prlimit", f"--as={GIB}", sys.executable, "-m", "jobs.cli", "logs", str(run.path)]
+    with subprocess.Popen(limit, cwd=ROOT, stdout=subprocess.PIPE) as logs:
+        assert logs.stdout is not None
+        assert logs.stdout.read(8 << 20).startswith(rb"\x00\x00")
+        logs.kill()
+
+
+# --- single records --------------------------------------------------------------------------------------------
+
+LONG = "x" * 300
+SUBMITTED: dict[str, object] = {
+    "event": "submitted", "run": "good", "launcher": "slurm", "job_id": "8", "events_before": 0, "host": "node0",
+    "time": "2026-01-02T03:04:05+00:00",
+}  # fmt: skip
+INTENDED: dict[str, object] = {
+    "event": "intended",
+    "mark": "m",
+    "launcher": "slurm",
+    "host": "h",
+    "array": True,
+    "tasks": [],
+}
+RECORDS: list[Mapping[str, object]] = [
+    *(
+        {"event": "cancelled", "job_id": job_id}
+        for job_id in ("7_[0-99999999999]", f"7_[{','.join(['0-99999999'] * 300)}]", "7_[,]", "7_[-]", "7_[5-2]", LONG)
+    ),
+    {"event": "cancelled", "runs": [[1], {}]},
+    {"event": "cancelled", "runs": 5},
+    *(SUBMITTED | {"time": time} for time in ("never", "0001-01-01T00:00:00", "0001-01-01T00:00:00+00:00")),
+    *(SUBMITTED | {"time": time} for time in ("9999-12-31T23:59:59-12:00", "2026-01-02T03:04:05")),
+    *(SUBMITTED | {"run": name} for name in (LONG, "é" * 150, "submissions.jsonl", "good/../../x")),
+    *(SUBMITTED | {"job_id": job_id} for job_id in (LONG, "9" * 2000, "--wrap=x", "--me", "1_[0-3]", "8 9", "\ud800")),
+    {"event": "launched", "run": "good", "log_id": LONG},
+    SUBMITTED | {"event": "stage_submitted", "stage": "evaluate", "run": "x" * 3000},
+    SUBMITTED | {"event": "stage_submitted", "stage": "prepare", "job_id": LONG},
+    INTENDED | {"time": "never"},
+    INTENDED | {"time": "2026-01-02T03:04:05"},
+    *(
+        INTENDED | {"time": "2026-01-02T03:04:05+00:00", "tasks": [task]}
+        for task in (
+            {"event": "cancelled", "runs": 5},
+            {"event": "submitted", "run": LONG, "events_before": 0},
+            {"event": "submitted", "run": ["good"], "events_before": 0},
+            {"event": "submitted", "run": "good", "events_before": 0, "time": "never", "job_id": "--me"},
+        )
+    ),
+]
+
+
+@pytest.fixture
+def slurm_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that gets the arguments of every Slurm command, of which each prints nothing."""
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
+    programs.mkdir()
+    for name in ("squeue", "sacct", "scontrol", "scancel", "sbatch"):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n')
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return calls
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: str(record)[:80])
+def test_a_bad_record_of_a_ledger_costs_no_command(
+    record: Mapping[str, object], slurm_calls: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_submitted_sweep(tmp_path / "demo")
+    run.status.write_text("")
+    with SweepDir(tmp_path / "demo").submissions.open("a") as ledger:
+        ledger.write(json.dumps(record) + "\n")
+    began = time.process_time()
+    for command in ("status", "logs", "cancel"):
+        assert main([command, str(run.path if command == "logs" else tmp_path / "demo")]) in {0, 2}
+    assert time.process_time() - began < 5
+    assert "2 runs" in capsys.readouterr().out
+    for call in slurm_calls.read_text().splitlines() if slurm_calls.exists() else ():
+        assert call.startswith(("squeue ", "scontrol ")) or re.fullmatch(r"sacct .* (-j [0-9,]+|-S \S+)", call)
+
+
+def test_accounting_is_asked_for_job_ids_only(slurm_calls: Path) -> None:
+    found = accounted(["--wrap=x", "--me", "9" * 2000, "12_3", "13"])
+    assert set(found) == {"--wrap=x", "--me", "9" * 2000, "12_3", "13"}
+    assert slurm_calls.read_text().rstrip().endswith(" -j 12,13")
+    assert accounted(["--me"])["--me"].state == GONE
+
+
+def test_a_number_of_restarts_without_end_is_none(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"slurmscale: started, restart 2\nslurmscale: started, restart {'9' * 5000}\n")
+    assert restarts(log) == 2
+
+
+# --- single values ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *product(["plan.json global_batch_size"], [[1], {}, "x", 1.5]),
+        *product(["job.sequence_length"], ["x", [1], {}, 0.5]),
+        *product(["scaling.mode", "parallelism.name", "engine.kind"], [[1], {}, 5]),
+        ("model.layers", "two"),
+        ("gpu", [1]),
+    ],
+)
+def test_a_setting_of_another_type_costs_its_own_row(key: str, value: object, tmp_path: Path) -> None:
+    finished_run(tmp_path / "demo", a_run("good"))
+    run = finished_run(tmp_path / "demo", a_run("bad", nodes=2))
+    file = run.plan if key.startswith("plan.json ") else run.config
+    settings = yaml.safe_load(file.read_text())
+    *sections, name = key.removeprefix("plan.json ").split(".")
+    inner = settings
+    for section in sections:
+        inner = inner[section]
+    inner[name] = value
+    file.write_text(json.dumps(settings) if file == run.plan else yaml.safe_dump(settings))
+    assert main(["report", str(tmp_path / "demo"), "--output", str(tmp_path / "out"), "--format", "latex"]) == 0
+    with (tmp_path / "out/runs.csv").open() as table:
+        rows = {Path(row["path"]).name: row["not_used_because"] for row in csv.DictReader(table)}
+    assert not rows["good"]
+    assert f"{file.name} has no valid {key.rpartition(' ')[2]}" in rows["bad"]
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_attention_heads", 0), ("rope_theta", 1e999), ("hidden_size", "x")])
+def test_a_number_that_no_model_has_is_refused(
+    key: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "num_attention_heads": 2, "hidden_size": 8, "num_hidden_layers": 2,
+        "intermediate_size": 16, "vocab_size": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+    }  # fmt: skip
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text(json.dumps(config | {key: value}))
+    assert main(["model", str(tmp_path / "m/config.json")]) == 2
+    assert "is not the configuration of a language model" in capsys.readouterr().err
+
+
+# --- the rendezvous --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "garbage", "[]", "5", "{}", "[" * 4000, '{"address": "a", "port": 1}', "9" * 4000, "{" * 9000,
+        '{"address": [], "port": "x", "token": 5}', '{"address": "a", "port": 0, "token": "t"}',
+        '{"address": "a", "port": true, "token": "t"}', '{"address": "a", "port": 99999, "token": "t"}',
+        '{"address": "a", "port": 1, "token": "t", "more": 1}', fifo, directory, endless, sparse, itself,
+    ],
+)  # fmt: skip
+def test_a_bad_file_of_a_rendezvous_is_refused(content: str | Callable[[Path], None], tmp_path: Path) -> None:
+    file = tmp_path / "rendezvous-1.json"
+    file.write_text(content) if isinstance(content, str) else content(file)
+    with pytest.raises(RendezvousError, match="is not the file of a rendezvous"):
+        await_file(file, 0)
 
 
 # --- logs ------------------------------------------------------------------------------------------------------

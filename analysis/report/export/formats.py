@@ -13,6 +13,7 @@ from analysis.report.figures.style import Figure
 from analysis.report.runs_table import Row
 from analysis.scaling.groups import Group
 from jobs.errors import ReportError
+from jobs.files import is_file
 from jobs.visible import visible
 
 # The optional packages of each format; pyproject's extra `paper` names them too.
@@ -69,9 +70,9 @@ def exported(
 
 def exports_in(folder: Path) -> list[str]:
     """Return the files of any format that reports wrote into a folder, by their names there."""
-    names = [name for name in ("runs.parquet", "points.tex") if (folder / name).is_file()]
+    names = [name for name in ("runs.parquet", "points.tex") if is_file(folder / name)]
     # Without the captions that every export writes, the figures are not of a report.
-    if (folder / "figures/captions.txt").is_file():
+    if is_file(folder / "figures/captions.txt"):
         names += sorted(
             f"figures/{path.name}" for kind in (*IMAGES, "txt") for path in folder.glob(f"figures/*.{kind}")
         )

@@ -64,7 +64,7 @@ class Local(Launcher):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=clean_environment(code_environment(queued[0][1].code.resolve())),
+                env=clean_environment(code_environment(queued[0][1].code_snapshot)),
                 text=True,
             )
             process = {"job_id": str(queue.pid), "process_started": started_after_boot_s(queue.pid)}

@@ -41,7 +41,7 @@ class PbsScript(Launcher):
         """Return one script of each group of runs with equal options and code."""
         groups: dict[tuple[str, ...], Runs] = {}
         for run, directory in what.runs:
-            key = (str(directory.code.resolve()), *(line for line in options(run) if not line.startswith("-N ")))
+            key = (str(directory.code_snapshot), *(line for line in options(run) if not line.startswith("-N ")))
             groups.setdefault(key, []).append((run, directory))
         return script_lines(
             groups.values(), "PBS job script", lambda run, directory: script_text(run, directory, what.sweep)
@@ -66,7 +66,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    code = directory.code.resolve()
+    code = directory.code_snapshot
     return templates.get_template("job.pbs.j2").render(
         options=options(run),
         setup=[*integrity_lines(run, code), *environment_lines(run, code)],

@@ -139,7 +139,7 @@ def whole(runs: list[Run]) -> Run:
 def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
     """Return the batch script of the job of this name that these runs share."""
     run, directory = runs[0]
-    code = directory.code.resolve()
+    code = directory.code_snapshot
     asked = resources(whole([run for run, _ in runs]), code)
     # The pilot gets the warning before the time limit, and forwards it. A lost node ends only the steps on it.
     signal = {"signal": f"B:USR2@{asked['signal_delay_s']}", "no-kill": True}

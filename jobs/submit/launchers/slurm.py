@@ -165,7 +165,7 @@ def arrays(runs: Runs, most: int) -> list[Runs]:
     """Group the runs by equal resources and code; no group has more than `most` runs, the site's limit of an array."""
     groups: dict[str, Runs] = {}
     for run, directory in runs:
-        key = json.dumps(shared_resources(run, directory.code.resolve()), sort_keys=True)
+        key = json.dumps(shared_resources(run, directory.code_snapshot), sort_keys=True)
         groups.setdefault(key, []).append((run, directory))
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
 
@@ -192,7 +192,7 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]
     """Run one sbatch for the group, after the stage that prepares its data; return its job ids."""
     run, directory = group[0]
     directories = [directory for _, directory in group]
-    parameters = starting_after(resources(run, directory.code.resolve()), chain.prepared_by)
+    parameters = starting_after(resources(run, directory.code_snapshot), chain.prepared_by)
     parameters["signal_delay_s"] = max(stop_before_limit_s(each) for each, _ in group)
     command = f"{rank_python(run)} -u -m jobs.run"
 
