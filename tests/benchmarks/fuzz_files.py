@@ -88,7 +88,9 @@ class Watch:
         if not self.on:
             return
         writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        outside = (writes or event in CHANGES) and not str(arguments[0]).startswith(self.folder)
+        # A file object of a descriptor was noted when the descriptor was opened.
+        again = event == "open" and isinstance(arguments[0], int)
+        outside = (writes or event in CHANGES) and not again and not str(arguments[0]).startswith(self.folder)
         if outside or event in PROCESSES:
             self.seen.append(f"{event}{arguments}")
 
