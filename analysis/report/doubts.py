@@ -167,6 +167,8 @@ def short_doubt(group: Group, point: Point, beside: Mapping[Path, RunResult]) ->
         why = (
             f"above the ideal 100 %: perhaps {' or '.join(causes)}" if causes else "above the ideal 100 %, unexplained"
         )
+    elif load := load_words(reference.runs, point.runs):
+        return f"DOUBTFUL, the reference had less of its machine: {load}; "
     elif any(shared(reference, point, beside)):
         why = "runs shared their machine"
     elif far_apart(group, reference) or far_apart(group, point):

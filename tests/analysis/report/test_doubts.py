@@ -110,6 +110,14 @@ def test_a_difference_of_repeats_is_explained_by_the_load_of_the_node(tmp_path: 
     assert run.values[m.OTHER_LOAD] == 0.02
 
 
+def test_a_reference_that_shared_its_machine_is_doubted_in_the_headline(tmp_path: Path) -> None:
+    for ranks, others in ((1, 0.4), (2, 0.02)):
+        directory = finished_run(tmp_path, a_run(f"r{ranks}", nodes=ranks), step_time_s=1.0 / ranks)
+        event(directory, "node_load", attempt=1, step=6, other_load=others, cpu_steal=0.0, cpu_throttled=0)
+    expected = "DOUBTFUL, the reference had less of its machine: other work took 40.0 % against 2.00; strong scaling"
+    assert expected in said(tmp_path)[0][0]
+
+
 # --- side by side ----------------------------------------------------------------------------------------------
 
 
