@@ -363,7 +363,7 @@ def test_other_files_are_refused_with_the_command_that_makes_a_reference(tmp_pat
     assert "It contains semicolons: a spreadsheet saved it in another form." in refusal(tmp_path, "name;sweep\n1;2\n")
     assert refusal(tmp_path, "") == f"kept.csv has no column name; its first line begins ''. {MAKE_ONE}"
     assert refusal(tmp_path, b"\xff\xfe\x00") == f"kept.csv is not UTF-8 text (byte 0). {MAKE_ONE}"
-    with pytest.raises(ReportError, match="Is a directory"):
+    with pytest.raises(ReportError, match="it is a directory, not a regular file"):
         read_reference(tmp_path)
 
 
