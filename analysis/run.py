@@ -62,7 +62,7 @@ class RunResult:
     far_out_share: float = 0.0
     """The share by which its rate would be lower with them."""
     derived: str | None = None
-    """How its throughput was derived, where the program does not report it."""
+    """The derivation of its throughput, if the program does not report it."""
     log: LogFile | None = None
     """The log of another program that the run was read from; None for a run directory of ours."""
 

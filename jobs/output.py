@@ -1,4 +1,4 @@
-"""What a process writes: files, and the standard streams of one that must outlive a full disk.
+"""Write files, and guard the standard streams of a process that must outlive a full disk.
 
 A directory may come from somebody else, who may have put links at the names that we write. No link there is followed:
 `write_file` replaces it, `open_to_append` and `own_directory` refuse it.

@@ -88,7 +88,7 @@ class Entry:
     holds: bool = False
     """True if `faster` or `slower` holds at SURE, too."""
     confidence: float = CONFIDENCE
-    """Of its own interval; larger with more trials, so that all intervals together have CONFIDENCE."""
+    """Confidence of its own interval; larger with more trials, so that all intervals together have CONFIDENCE."""
 
     @functools.cached_property
     def ratio(self) -> Ratio | None:

@@ -16,7 +16,7 @@ from analysis.parsers.base import Kind
 
 
 class Use(Enum):
-    """What a file is in a report."""
+    """The use of a file in a report."""
 
     run = "run"
     measurement = "measurement"
@@ -31,7 +31,7 @@ class FileUse:
     name: str
     use: Use
     reason: str = ""
-    """Why it is only listed."""
+    """The reason that it is only listed."""
 
 
 UNKNOWN_FORMAT = "unknown format"

@@ -50,7 +50,7 @@ class LogFile:
     note: str | None = None
     """A warning about its relation to other files: the attempts of its training, or why it was not merged."""
     unread: str = ""
-    """Why it was not read; such a file has no content."""
+    """The reason that it was not read; such a file has no content."""
 
     @property
     def recognized(self) -> bool:

@@ -1,4 +1,4 @@
-"""What else the node of a run did while it trained, from its `node_load` events and its start."""
+"""Other work on the node of a run while it trained, from its `node_load` events and its start."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def first_of(sentences: list[str], rest: str) -> list[str]:
 
 
 class Says(Enum):
-    """What a record says about a cause; the value is printed."""
+    """The direction of the evidence for a cause; the value is printed."""
 
     for_it = "Speaks for"
     against = "Speaks against"
@@ -59,7 +59,7 @@ class Says(Enum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the runs recorded about one possible cause of a speedup beyond the ideal."""
+    """The records of the runs on one possible cause of a speedup beyond the ideal."""
 
     cause: str
     says: Says

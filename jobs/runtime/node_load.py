@@ -1,4 +1,4 @@
-"""What else the node of rank 0 does while a run trains: other processes, steal, clock, throttling, free memory.
+"""Record the load of the node of rank 0 while a run trains: other processes, steal, clock, throttling, free memory.
 
 Rank 0 reads /proc between two steps, every EVERY_S seconds and at the end; nothing is started. The ranks' own processor
 time is not other work. Where the ranks of the node cannot be found, other work is not known and absent.

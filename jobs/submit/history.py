@@ -32,7 +32,7 @@ class History:
     run: RunDir
     submission: Submission
     unreadable: str = ""
-    """Why the events of the run cannot be read; known when they have been asked for."""
+    """The reason that the events of the run cannot be read; known when they have been asked for."""
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ class Scenario:
     alternate: bool = True
     """Every second pair begins with the attempt, as jobs.campaign.trial orders them."""
     effect: float = 1.0
-    """How much faster the attempts are."""
+    """The true speedup of the attempts."""
 
 
 SCENARIOS = (
