@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ METADATA_BYTES = 1 << 30
 # What unpicklers raise for content that is none, besides OSError and RuntimeError.
 MALFORMED = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, AssertionError, MemoryError,
-    ImportError, OverflowError, RecursionError,
+    ImportError, OverflowError, RecursionError, struct.error,
 )  # fmt: skip
 
 

@@ -33,7 +33,8 @@ NAMES: dict[str, Any] = {
 }
 
 
-class DataUnpickler(pickle.Unpickler):
+# Not pickle.Unpickler: the one in C allocates memory for the largest index that a pickle names, up to 2^32 entries.
+class DataUnpickler(pickle._Unpickler):  # noqa: SLF001 (its public name is the C one)
     """Unpickler that constructs data only."""
 
     origin = "A rank sent a pickle that"
@@ -69,4 +70,4 @@ def is_data(module: str, found: Any) -> bool:
 
 def unpickle_data_only() -> None:
     """Let every object collective of this process unpickle data only, from now on."""
-    distributed_c10d._unpickler = DataUnpickler  # noqa: SLF001 (torch has no public way)
+    distributed_c10d._unpickler = DataUnpickler  # type: ignore[assignment]  # noqa: SLF001 (torch has no public way)
