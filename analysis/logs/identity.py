@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from statistics import correlation
 
 import numpy as np
 
@@ -113,10 +114,10 @@ def in_step(pairs: Sequence[tuple[float, float]]) -> bool:
     later = np.array(pairs[len(pairs) // 4 :])
     if len(later) < FEWEST_FOR_ORDER:
         return False
-    ranks = later.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable")
-    middle = np.median(later, axis=0)
-    alike = math.isclose(middle[0], middle[1], rel_tol=SAME_RUN_TOLERANCE)
-    return alike and float(np.corrcoef(ranks.T)[0, 1]) >= SAME_ORDER
+    one, other = later.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable").T.tolist()
+    first_s, second_s = np.median(later[:, 0]), np.median(later[:, 1])
+    alike = math.isclose(first_s, second_s, rel_tol=SAME_RUN_TOLERANCE)
+    return alike and correlation(one, other) >= SAME_ORDER
 
 
 def at_once(one: LogRun, other: LogRun) -> bool:

@@ -129,7 +129,7 @@ def rates(
     """Return how many campaigns name an attempt `faster`, and how many with a star."""
     crowned = starred = 0
     for _ in range(campaigns):
-        board = campaign(*sources[chosen.integers(len(sources))], scenario, chosen)
+        board = campaign(*sources[int(chosen.integers(len(sources)))], scenario, chosen)
         faster = [entry for entry in board.entries if entry.verdict is Verdict.faster]
         crowned += bool(faster)
         starred += any(entry.holds for entry in faster)
