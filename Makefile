@@ -73,7 +73,7 @@ check: $(VENV)/dev.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck sbatch/*.sbatch jobs/submit/integrity.sh tests/install.sh .ci/run
+	$(BIN)/shellcheck sbatch/*.sbatch jobs/submit/trust/integrity.sh tests/install.sh .ci/run
 
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks.submitting

@@ -22,7 +22,7 @@ from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container
 from jobs.submit.environment import unset_line
-from jobs.submit.integrity import check_lines
+from jobs.submit.trust.integrity import check_lines
 
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")

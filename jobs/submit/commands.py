@@ -28,13 +28,13 @@ from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
-from jobs.submit.own_sweeps import is_own
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step, steps_planned
-from jobs.submit.received import trust_or_refuse
 from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
 from jobs.submit.states import RunState, State, open_sweep, states
 from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
+from jobs.submit.trust.own_sweeps import is_own
+from jobs.submit.trust.received import trust_or_refuse
 from jobs.visible import coloured
 
 POLL_S = 1.0

@@ -8,11 +8,11 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind
-from jobs.submit.integrity import refuse_changed
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
-from jobs.submit.own_sweeps import refuse_unrecorded
 from jobs.submit.stages import Unevaluated
+from jobs.submit.trust.integrity import refuse_changed
+from jobs.submit.trust.own_sweeps import refuse_unrecorded
 
 
 def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequence[Unevaluated] = ()) -> list[str]:

@@ -29,11 +29,11 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
 from jobs.submit.batch_script import code_environment
-from jobs.submit.integrity import refuse_changed, submitted_code
 from jobs.submit.ledger import HELD_BACK
-from jobs.submit.own_sweeps import state_directory
 from jobs.submit.requeue import planned_restart
 from jobs.submit.submissions import latest_submissions, own_end
+from jobs.submit.trust.integrity import refuse_changed, submitted_code
+from jobs.submit.trust.own_sweeps import state_directory
 
 
 def main(sweep_path: str, codes: dict[str, str]) -> None:

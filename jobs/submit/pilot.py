@@ -30,12 +30,12 @@ from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_rec
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment
-from jobs.submit.integrity import submitted_code
 from jobs.submit.job_log import printed_since_start
 from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import failed_twice, its_submission, planned_restart, record_silent_end
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
+from jobs.submit.trust.integrity import submitted_code
 
 POLL_S = 0.5
 

@@ -29,10 +29,10 @@ from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
-from jobs.submit.integrity import make_private, refuse_changed
-from jobs.submit.own_sweeps import add_submitted, own_or_refuse
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
+from jobs.submit.trust.integrity import make_private, refuse_changed
+from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
 
 
 @dataclass(frozen=True)

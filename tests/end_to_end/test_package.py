@@ -79,7 +79,7 @@ def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_direct
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {*OURS, "slurmscale.py"}
-    assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "jobs/submit/integrity.sh", "jobs/secret_shapes.csv",
+    assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "jobs/submit/trust/integrity.sh", "jobs/secret_shapes.csv",
             "analysis/report/page.html.j2", "analysis/report/page.js",
             "analysis/compare/published.csv"} <= set(names)  # fmt: skip
 

@@ -21,12 +21,12 @@ from jobs.submit import stages
 from jobs.submit.batch_script import code_environment
 from jobs.submit.cancellation import end_queues, queue_command, queue_process
 from jobs.submit.environment import clean_environment
-from jobs.submit.integrity import code_names
 from jobs.submit.intents import run_task
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
+from jobs.submit.trust.integrity import code_names
 
 
 class Local(Launcher):

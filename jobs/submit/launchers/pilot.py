@@ -26,12 +26,12 @@ from jobs.submit.batch_script import (
     resources,
     srun_arguments,
 )
-from jobs.submit.integrity import code_names
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
 from jobs.submit.submissions import Submission
+from jobs.submit.trust.integrity import code_names
 
 
 class Pilot(Slurm):

@@ -17,7 +17,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.cancellation import session_of
-from jobs.submit.integrity import CHECK
+from jobs.submit.trust.integrity import CHECK
 from tests.support.cli import files, printed, small
 from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, train

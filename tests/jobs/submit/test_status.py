@@ -21,10 +21,10 @@ from jobs.submit.batch_script import STARTED_LINE
 from jobs.submit.commands import SLURM_POLL_S
 from jobs.submit.history import History
 from jobs.submit.job_state import JobState
-from jobs.submit.own_sweeps import own
 from jobs.submit.slurm_commands import postpone, requeue
 from jobs.submit.states import END_GRACE_S, RunState, State, decide, states
 from jobs.submit.submissions import latest_submissions, tasks_of
+from jobs.submit.trust.own_sweeps import own
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 from tests.support.paths import ROOT
 from tests.support.readme_text import README

@@ -14,8 +14,8 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now, read_records
 from jobs.submit import prepare
-from jobs.submit.integrity import make_private
 from jobs.submit.states import State, states
+from jobs.submit.trust.integrity import make_private
 from tests.support.cli import files, printed, run_cli, script_of, small
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, losses

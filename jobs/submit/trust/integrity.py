@@ -16,7 +16,7 @@ from jobs.errors import RunDirError
 from jobs.rundir import NOT_STARTED, RunDir, SweepDir
 
 # Read at import: a queue that has started does not read a check that was changed since.
-CHECK = (resources.files("jobs.submit") / "integrity.sh").read_text().rstrip()
+CHECK = (resources.files("jobs.submit.trust") / "integrity.sh").read_text().rstrip()
 
 
 def make_private(sweep: Path) -> None:

@@ -11,8 +11,8 @@ from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
 from jobs.submit.batch_script import rank_python
-from jobs.submit.own_sweeps import is_own, own
 from jobs.submit.provenance import packaged_code
+from jobs.submit.trust.own_sweeps import is_own, own
 
 # Most names in a line.
 MOST_NAMES = 5

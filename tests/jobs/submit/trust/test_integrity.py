@@ -14,7 +14,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.errors import RunDirError
-from jobs.submit.integrity import refuse_changed
+from jobs.submit.trust.integrity import refuse_changed
 from tests.support.cli import printed, small
 
 
