@@ -92,7 +92,12 @@ def adapters_of(weights: dict[str, Any]) -> dict[str, Any]:
 
 
 def export(run: Run, lease: Lease, strategy: MegatronStrategy, tokenizer_files: list[Path]) -> None:
-    """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it."""
+    """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
+
+    A distributed optimizer that overlaps would gather the last update in the next forward pass, which never comes.
+    """
+    if strategy.ddp_config.overlap_param_gather:
+        strategy.megatron_parallel.force_param_sync()
     with written_aside(lease.run.export, lease) as writing:
         # One replica gathers over TP. Each of its pipeline stages writes its layers to a file, which rank 0 merges.
         if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
