@@ -21,6 +21,7 @@ from jobs.cli import main
 from jobs.failures import FailureCause, record_failure
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.states import State, states
+from jobs.submit.trust.own_sweeps import own
 from tests.support.processes import job_id, ours, process_of
 from tests.support.real_run import SMALL, events, losses, make_run, train
 from tests.support.slurm.cluster import SlurmCluster
@@ -252,9 +253,11 @@ def test_a_run_does_not_notice_that_a_daemon_of_slurm_was_away(
 
 @pytest.mark.long
 def test_a_run_with_its_logs_on_a_full_disk_goes_on_after_a_fault(undisturbed: list[float], tmp_path: Path) -> None:
-    logs = SweepDir(tmp_path / "s").logs
+    sweep = SweepDir(tmp_path / "s")
+    logs = sweep.logs
     with small_disk(logs, 2**20):
         logs.chmod(0o700)
+        own(sweep)  # as a submission of another run would have done
         run = under_way(tmp_path)
         fill(logs)
         process_of(run, 1).kill()
