@@ -29,8 +29,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from jobs.errors import ConfigError
+from jobs.plan.fitting import nearest_fitting
 from jobs.plan.keys import GROUPS, keys
-from jobs.plan.legality import common_global_batch, problems, product_is_illegal
+from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
 from jobs.plan.refusals import (
     chosen,
@@ -42,6 +43,7 @@ from jobs.plan.refusals import (
     typed,
 )
 from jobs.plan.rules import sbatch_variables
+from jobs.plan.rules.memory import leaves_room
 from jobs.schema import EngineKind, Run, ScalingMode
 from jobs.secrets import secret_in
 
@@ -305,7 +307,12 @@ def refuse_illegal(points: list[Point], judge: Callable[[Run], list[str]]) -> No
 
 def nearest(run: Run) -> list[str]:
     """Return a line with the legal products of degrees nearest to an illegal one, or nothing."""
-    found = nearest_legal(run, lambda near: not problems(near)) if product_is_illegal(run) else []
+    if product_is_illegal(run):
+        found = nearest_legal(run, lambda near: not problems(near))
+    elif only_memory_is_short(run):
+        found = nearest_fitting(run, lambda near: leaves_room(near) and not problems(near))
+    else:
+        found = []
     return [f"Nearest that can run: {'; or '.join(found)}."] if found else []
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.schema import EngineKind, Mlp, Model, Norm, Precision, Run
+from jobs.plan.predict.weights import embedding_weights, layer_weights, norm_weights, size
+from jobs.schema import EngineKind, Model, Precision, Run
 
 
 def parameters(model: Model) -> int:
@@ -13,34 +14,17 @@ def parameters(model: Model) -> int:
 
 def embedding_parameters(model: Model) -> int:
     """Return the weights of the embedding: vocab x hidden, as in the output head."""
-    return model.vocab_size * model.hidden_size
+    return size(embedding_weights(model))
 
 
 def norm_parameters(model: Model) -> int:
-    """Return the weights of one normalisation: scale, and bias for LayerNorm."""
-    return model.hidden_size * (2 if model.norm is Norm.LayerNorm else 1)
+    """Return the weights of one normalization."""
+    return size(norm_weights(model))
 
 
 def layer_parameters(model: Model) -> int:
-    """Return the weights of one layer.
-
-    Query, key, value and output projections, the feed-forward (three matrices, two in GPT-NeoX, one set per expert
-    plus a router), and two norms.
-    """
-    width, hidden = model.hidden_size, model.intermediate_size
-    heads_width = model.heads * model.head_size
-    qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
-    attention = width * qkv_width + heads_width * width
-    match model.mlp:
-        case Mlp.LLaMAMLP:
-            feed_forward, biases = gated_parameters(width, hidden), 2 * hidden + width
-        case Mlp.GptNeoxMLP:
-            feed_forward, biases = 2 * width * hidden, hidden + width
-        case Mlp.LLaMAMoE:
-            feed_forward = model.experts * gated_parameters(width, hidden) + width * model.experts
-            biases = model.experts * (2 * hidden + width)
-    attention += qkv_width if model.bias or model.attention_bias else 0
-    return attention + feed_forward + 2 * norm_parameters(model) + (width + biases if model.bias else 0)
+    """Return the weights of one layer."""
+    return size(layer_weights(model))
 
 
 def gated_parameters(width: int, hidden: int) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, layout, litgpt, native, nemo, values
+from jobs.plan.rules import batch, contest, layout, litgpt, memory, native, nemo, values
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
@@ -24,7 +24,12 @@ WARNINGS: tuple[Rule, ...] = (*layout.WARNINGS, *values.WARNINGS, *native.WARNIN
 
 def problems(run: Run) -> list[str]:
     """Return the reasons why a run cannot run; empty if it can."""
-    return next(filter(None, (list(broken(rules, run)) for rules in (*GENERAL, BY_ENGINE[run.engine.kind]))), [])
+    return next(filter(None, (list(broken(rules, run)) for rules in (*but_memory(run), memory.RULES))), [])
+
+
+def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
+    """Return the rules that come before those of memory."""
+    return (*GENERAL, BY_ENGINE[run.engine.kind])
 
 
 def value_problems(run: Run) -> list[str]:
@@ -60,3 +65,8 @@ def product_is_illegal(run: Run) -> bool:
     """Return True if the parallelism degrees are illegal, and values and global batch are not."""
     of_products = (*layout.RULES, batch.pipeline_is_filled, *BY_ENGINE[run.engine.kind])
     return not value_problems(run) and any(broken(of_products, run))
+
+
+def only_memory_is_short(run: Run) -> bool:
+    """Return True if a run would be legal on larger GPUs."""
+    return not any(any(broken(rules, run)) for rules in but_memory(run)) and any(broken(memory.RULES, run))

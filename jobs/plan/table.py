@@ -9,6 +9,7 @@ from jobs.layout import accumulation, layout_of
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
+from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, Run
@@ -26,6 +27,7 @@ def plan_table(runs: list[Run]) -> Table:
         " x ".join(["dp", *(axis.name for axis in axes)]),
         "MBS x acc = GBS",
         "parameters",
+        "GB/rank >=",
         "time limit",
         "GPU-hours <=",
     ):
@@ -40,6 +42,7 @@ def plan_table(runs: list[Run]) -> Table:
             " x ".join(map(str, degrees)),
             f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}",
             f"{parameters(run.model):,}",
+            f"{states(run).total / 1e9:,.3g}",
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",
         )

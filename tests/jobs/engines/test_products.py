@@ -21,6 +21,7 @@ from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, PARAMETERS_HELD
 from jobs.parallelism import Schedule, StageSplit
 from jobs.plan.compose import compose
 from jobs.plan.cost import parameters
+from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from jobs.schema import ActivationCheckpointing, Precision
 from tests.support import ring_on_cpu
@@ -36,7 +37,9 @@ ALL = ("parallelism=tp_pp_fsdp", "ranks_per_node=8")
 def done(where: Path, *overrides: str) -> RunDir:
     """A run that has ended well; its record, if a test looks at it, is the last attempt's."""
     run = make_run(where, *DEEP, "name=run", *overrides)
-    assert train(run) == [0] * load_run(run.config).ranks, printed(run)
+    config = load_run(run.config)
+    assert train(run) == [0] * config.ranks, printed(run)
+    assert events(run, "layout")[0][PARAMETERS_HELD.name] == parameters_held(config), "as planned"
     return run
 
 

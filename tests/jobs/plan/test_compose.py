@@ -77,7 +77,14 @@ def test_every_model_composes_with_every_parallelism_on_cpu_and_gpu_clusters(
     on_gpus_only = {"cp_fsdp"} if cluster == "local" else set()
     choices = ",".join(set(options("parallelism")) - {"single"} - on_gpus_only)
     points = compose(
-        [f"model={model}", f"parallelism={choices}", f"cluster={cluster}", "nodes=2", "scaling.global_batch_size=64"],
+        [
+            f"model={model}",
+            f"parallelism={choices}",
+            f"cluster={cluster}",
+            "nodes=2",
+            "scaling.global_batch_size=64",
+            "gpu.memory_gb=null",
+        ],
         multirun=True,
     )
     assert {point.run.ranks for point in points} == {ranks}

@@ -173,7 +173,8 @@ def test_the_layers_of_a_rank_with_several_stages_are_listed_apart() -> None:
 
 
 def test_a_plan_draws_each_mesh_once_under_the_names_of_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    gpus = ["cluster=xe9680_h100", "ranks_per_node=4", "job.micro_batch_size=1", "scaling.global_batch_size=64"]
+    gpus = ["cluster=xe9680_h100", "ranks_per_node=4", "job.micro_batch_size=1", "scaling.global_batch_size=64",
+            "gpu.memory_gb=null"]  # fmt: skip
     assert main(["plan", "-m", *gpus, "nodes=1,2", "repeat=1,2", "model=llama2_7b,llama3_8b"]) == 0
     out = capsys.readouterr().out
     assert out.count("Mesh: 4 ranks = dp_replicate 4, on 1 node\n") == 1

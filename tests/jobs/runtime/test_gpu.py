@@ -169,6 +169,7 @@ def test_gpu_ranks_with_one_core_and_gathered_pipeline_stages_are_named_in_the_p
     assert any("cluster.cpus_per_rank is not set" in text for text in warnings(one(*gpus).run))
     assert not any("cpus_per_rank" in text for text in warnings(one(*gpus, "cluster.cpus_per_rank=12").run))
     pipeline = ("cluster=xe9680_h100", "model=llama2_70b", "parallelism=pp_fsdp", "parallelism.pipeline=4", "nodes=8",
-                "job.precision=bfloat16", "job.micro_batch_size=1", "scaling.global_batch_size=512")  # fmt: skip
+                "job.precision=bfloat16", "job.micro_batch_size=1", "scaling.global_batch_size=512",
+                "gpu.memory_gb=null")  # fmt: skip
     (text,) = [text for text in warnings(one(*pipeline).run) if "with FSDP" in text]
     assert "about 103 GB; only optimizer state stays sharded" in text

@@ -45,9 +45,10 @@ def test_the_plan_table_shows_the_grid_the_batch_and_the_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["submit", "launcher=dry", "cluster=xe9680_h100", "nodes=2", "model=llama2_7b", "wall_time_min=90",
-          "job.micro_batch_size=1", "scaling.global_batch_size=64", f"runs_dir={tmp_path}"])  # fmt: skip
+          "job.micro_batch_size=1", "scaling.global_batch_size=64", "gpu.memory_gb=null",
+          f"runs_dir={tmp_path}"])  # fmt: skip
     row = next(line for line in printed(capsys).splitlines() if line.startswith("llama2_7b-ddp-n2x8"))
-    assert " ".join(row.split()[1:]) == "2 16 16 x 1 x 1 1 x 4 = 64 6,738,415,616 1:30:00 24.0"
+    assert " ".join(row.split()[1:]) == "2 16 16 x 1 x 1 1 x 4 = 64 6,738,415,616 108 1:30:00 24.0"
 
 
 def test_provenance_names_the_commit_the_versions_and_the_overrides(tmp_path: Path) -> None:

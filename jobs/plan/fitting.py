@@ -1,0 +1,85 @@
+"""Changes that make a run fit the memory of its GPUs, as overrides to paste: shard its states, or add nodes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from enum import Enum
+from operator import attrgetter
+from typing import Any
+
+from jobs.layout import data_degree
+from jobs.parallelism import Sharding, Strategy
+from jobs.plan.nearest import applied
+from jobs.schema import EngineKind, Run, ScalingMode
+
+MOST_NODES = 4096
+"""Where the cluster sets no limit."""
+Values = tuple[tuple[str, Any], ...]
+"""Values by key."""
+FULLY_SHARDED: Values = (("parallelism.strategy", Strategy.fsdp), ("parallelism.sharding", Sharding.FULL_SHARD))
+
+
+def nearest_fitting(run: Run, fits: Callable[[Run], bool], count: int = 3) -> list[str]:
+    """Return at most `count` sets of overrides that each make a run fit: fewest nodes first, a layout only once."""
+    found: dict[Values, str] = {}
+    for near, values in changes(run):
+        layout = tuple((key, value) for key, value in values if key.startswith(("parallelism.", "engine.")))
+        if layout not in found and fits(near):
+            found[layout] = typed(values)
+            if len(found) == count:
+                break
+    return list(found.values())
+
+
+def changes(run: Run) -> Iterator[tuple[Run, Values]]:
+    """Yield changed runs: sharded on the same ranks, with larger TP groups and longer pipelines, then on more nodes."""
+    p = run.parallelism
+    widths, depths = doublings(p.tensor, run.ranks_per_node), doublings(p.pipeline, run.model.layers)
+    degrees = list(itertools.product(depths if p.pipeline > 1 else [1], widths, shardings(run)))
+    for nodes in doublings(run.nodes, run.cluster.max_nodes or MOST_NODES):
+        for pipeline, tensor, sharding in degrees:
+            values = (*sharding, ("parallelism.tensor", tensor), ("parallelism.pipeline", pipeline), ("nodes", nodes))
+            near = applied(run, values)
+            if data_degree(near):
+                near, batch = with_whole_batch(near)
+                yield near, tuple((key, value) for key, value in (*values, *batch) if value != attrgetter(key)(run))
+
+
+def shardings(run: Run) -> list[Values]:
+    """Return the ways to shard the states of a run over its data-parallel ranks: as it is, and fully."""
+    match run.engine.kind:
+        case EngineKind.nemo:
+            return [(), (("engine.distributed_optimizer", True),)]
+        case EngineKind.native if run.parallelism.pipeline == 1:
+            return [(), FULLY_SHARDED]
+        case _:
+            return [()]
+
+
+def with_whole_batch(run: Run) -> tuple[Run, Values]:
+    """Return the run with a global batch that fills its ranks and pipeline, at least its own, and that value."""
+    unit = run.job.micro_batch_size * data_degree(run) * run.parallelism.pipeline
+    if run.scaling.mode is ScalingMode.weak or run.global_batch_size % unit == 0:
+        return run, ()
+    batch: Values = (("scaling.global_batch_size", -(-run.global_batch_size // unit) * unit),)
+    return applied(run, batch), batch
+
+
+def doublings(first: int, last: int) -> Iterator[int]:
+    """Yield a number and its doubles up to the last one."""
+    while first <= last:
+        yield first
+        first *= 2
+
+
+def typed(values: Values) -> str:
+    """Return values as overrides."""
+    return " ".join(f"{key}={as_typed(value)}" for key, value in values)
+
+
+def as_typed(value: Any) -> str:
+    """Return a value as a user types it."""
+    if isinstance(value, Enum):
+        return value.name
+    return str(value).lower() if isinstance(value, bool) else str(value)

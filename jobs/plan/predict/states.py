@@ -1,0 +1,132 @@
+"""Memory of a rank's training states, a lower bound by arithmetic: weights, gradients and optimizer state.
+
+Activations, logits, communication buffers and the framework's own memory come on top. Bytes are of the rank with the
+most, at the moment of a step that holds the most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from jobs.layout import (
+    accumulation,
+    data_degree,
+    frees_weights,
+    pipeline_stages_of,
+    pipeline_stages_per_rank,
+    shard_degree,
+)
+from jobs.parallelism import Strategy
+from jobs.plan.pipeline_stages import pipeline_stage_layers
+from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
+from jobs.schema import EngineKind, Precision, Run
+
+WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
+"""Bytes of a number."""
+MOMENTS = 2
+"""AdamW keeps the means of the gradients and of their squares."""
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of one rank, by what they hold."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    """AdamW's moments, and NeMo's float32 copy of narrow weights."""
+    gathered: int = 0
+    """Weights of other ranks, which FSDP keeps in the type of the arithmetic."""
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    def described(self) -> str:
+        """Return the parts in GB, without empty ones: `weights 27.0, gradients 27.0, optimizer 53.9`."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ", ".join(f"{name} {size / 1e9:,.1f}" for name, size in parts.items() if size)
+
+
+def states(run: Run) -> States:
+    """Return the states of a run that jobs.plan.legality has passed."""
+    match run.engine.kind:
+        case EngineKind.native:
+            return native(run)
+        case EngineKind.nemo:
+            return nemo(run)
+        case EngineKind.litgpt:
+            return litgpt(run)
+
+
+def native(run: Run) -> States:
+    """Return the states of engine=native, all in `engine.parameters`.
+
+    A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
+    after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
+    weights and float32 gradients of a stage whole until its last micro-batch (jobs.plan.rules.native).
+    """
+    p, width = run.parallelism, WIDTHS[run.engine.parameters]
+    held, whole = parameters_held(run), parameters_held(run, sharded=False)
+    update = States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)
+    if p.strategy is not Strategy.fsdp or held == whole:
+        return update
+    gathered = WIDTHS[run.job.precision] * whole
+    if p.pipeline > 1:
+        backward = replace(update, gradients=4 * whole, gathered=gathered)
+    elif not frees_weights(run):
+        # The first micro-batch has no gradients yet.
+        backward = replace(update, gradients=update.gradients if accumulation(run) > 1 else 0, gathered=gathered)
+    else:
+        return update
+    return max(update, backward, key=lambda states: states.total)
+
+
+def nemo(run: Run) -> States:
+    """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.
+
+    Narrow weights have a float32 copy in the optimizer, which the distributed optimizer shards over data-parallel
+    ranks with the moments. Adapters are small beside the base weights, which have no gradients.
+    """
+    held, width = parameters_held(run), WIDTHS[run.job.precision]
+    if run.job.lora is not None:
+        return States(weights=width * held, gradients=0, optimizer=0)
+    ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
+    copies = MOMENTS + (1 if width < 4 else 0)
+    return States(weights=width * held, gradients=4 * held, optimizer=-(-4 * copies * held // ranks))
+
+
+def litgpt(run: Run) -> States:
+    """Return the states of LitGPT's scripts, all in `engine.parameters`; adapters are small beside the base weights."""
+    held, width = parameters_held(run), WIDTHS[run.engine.parameters]
+    if run.job.lora is not None:
+        return States(weights=width * held, gradients=0, optimizer=0)
+    return States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)
+
+
+def parameters_held(run: Run, *, sharded: bool = True) -> int:
+    """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP."""
+    p = run.parallelism
+    shards = shard_ranks(run) if sharded else 1
+
+    def held(weights: list[Weight]) -> int:
+        return sum(weight.held(p.tensor, shards) for weight in weights)
+
+    layer, embedding = held(layer_weights(run.model)), held(embedding_weights(run.model))
+    norm = held(norm_weights(run.model))
+    stages = pipeline_stage_layers(run)
+    last = p.pipeline * pipeline_stages_per_rank(run) - 1
+    found = []
+    for place in range(p.pipeline):
+        mine = pipeline_stages_of(run, place)
+        ends = (0 in mine) * embedding + (last in mine) * (norm + embedding)
+        if run.model.tie_embeddings and {0, last} <= set(mine):
+            ends -= embedding
+        found.append(ends + layer * sum(len(stages[stage]) for stage in mine))
+    return max(found)
+
+
+def shard_ranks(run: Run) -> int:
+    """Return the ranks that share one copy of the weights: FSDP's shard group, context-parallel ranks included."""
+    return shard_degree(run) * run.parallelism.context if run.parallelism.strategy is Strategy.fsdp else 1

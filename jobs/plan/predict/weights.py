@@ -1,0 +1,87 @@
+"""The weight tensors of a model by shape, and the part of each that a rank keeps under TP and FSDP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from jobs.schema import Mlp, Model, Norm
+
+
+class Split(Enum):
+    """The side of a weight that tensor parallelism divides (jobs.engines.native.tensor_parallel)."""
+
+    rows = "rows"
+    """Outputs: the matrix that opens a pair, embedding and head."""
+    columns = "columns"
+    """Inputs: the matrix that closes a pair."""
+    none = "none"
+    """Every rank keeps the whole weight: norms, and biases added after the reduction."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight tensor, outputs x inputs; a vector has one column."""
+
+    rows: int
+    columns: int = 1
+    split: Split = Split.none
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return self.rows * self.columns
+
+    def held(self, tensor: int, shards: int = 1) -> int:
+        """Return the elements on the first rank of `tensor` TP ranks and `shards` FSDP ranks, which has the most.
+
+        Both cut as torch.chunk does, in parts of ceil(n / parts); FSDP cuts the rows that TP left.
+        """
+        rows = -(-self.rows // tensor) if self.split is Split.rows else self.rows
+        columns = -(-self.columns // tensor) if self.split is Split.columns else self.columns
+        return -(-rows // shards) * columns
+
+
+def layer_weights(model: Model) -> list[Weight]:
+    """Return the weights of one layer: attention, the feed-forward (a router and experts), and two norms."""
+    heads_width = model.heads * model.head_size
+    qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
+    feed_forward = mlp_weights(model)
+    if model.mlp is Mlp.LLaMAMoE:
+        feed_forward = [Weight(model.experts, model.hidden_size), *feed_forward * model.experts]
+    return [
+        *linear(qkv_width, model.hidden_size, Split.rows, bias=model.bias or model.attention_bias),
+        *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
+        *feed_forward,
+        *norm_weights(model) * 2,
+    ]
+
+
+def mlp_weights(model: Model) -> list[Weight]:
+    """Return the weights of a feed-forward, or of one expert: gate and up where it is gated, else up; and down."""
+    width, hidden = model.hidden_size, model.intermediate_size
+    opening = linear(hidden, width, Split.rows, bias=model.bias)
+    closing = linear(width, hidden, Split.columns, bias=model.bias)
+    return [*opening * (1 if model.mlp is Mlp.GptNeoxMLP else 2), *closing]
+
+
+def linear(rows: int, columns: int, split: Split, *, bias: bool) -> list[Weight]:
+    """Return a matrix, and its bias if it has one, which TP divides with the rows."""
+    biases = [Weight(rows, 1, Split.rows if split is Split.rows else Split.none)] if bias else []
+    return [Weight(rows, columns, split), *biases]
+
+
+def norm_weights(model: Model) -> list[Weight]:
+    """Return the weights of one normalization: scale, and bias for LayerNorm."""
+    return [Weight(model.hidden_size)] * (2 if model.norm is Norm.LayerNorm else 1)
+
+
+def embedding_weights(model: Model) -> list[Weight]:
+    """Return the embedding, vocab x hidden; the output head has the same shape."""
+    return [Weight(model.vocab_size, model.hidden_size, Split.rows)]
+
+
+def size(weights: Iterable[Weight]) -> int:
+    """Return the number of elements of all weights."""
+    return sum(weight.size for weight in weights)

@@ -1,0 +1,109 @@
+"""Training states by arithmetic: exact numbers by layout and engine, and the refusal of runs that cannot fit.
+
+tests/jobs/engines/test_products.py compares the parameters of a rank with those that real runs hold.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.errors import ConfigError
+from jobs.plan.compose import compose
+from jobs.plan.legality import problems
+from jobs.plan.predict.states import States, states
+from jobs.plan.rules.memory import leaves_room
+from tests.support.composing import one
+
+H100 = ("cluster=xe9680_h100", "model=llama2_7b", "job.micro_batch_size=1", "scaling.global_batch_size=64")
+ANYWAY = "gpu.memory_gb=null"
+LLAMA2_7B = 6_738_415_616
+
+
+def of(*overrides: str) -> States:
+    return states(one(*H100, *overrides, ANYWAY).run)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        # AdamW in float32: 4 bytes of weights, 4 of gradients, 8 of moments.
+        (["parallelism=ddp"], States(4 * LLAMA2_7B, 4 * LLAMA2_7B, 8 * LLAMA2_7B)),
+        (["parallelism=ddp", "engine.parameters=bfloat16", "job.precision=bfloat16"],
+         States(2 * LLAMA2_7B, 2 * LLAMA2_7B, 4 * LLAMA2_7B)),
+        (["parallelism=fsdp_full"], States(LLAMA2_7B // 2, LLAMA2_7B // 2, LLAMA2_7B)),
+        # A replica per node.
+        (["parallelism=fsdp_hybrid", "nodes=2"], States(LLAMA2_7B // 2, LLAMA2_7B // 2, LLAMA2_7B)),
+        # Gathered weights in bfloat16 stay until backward; one micro-batch has no gradients then.
+        (["parallelism=fsdp_grad_op", "job.precision=bfloat16", "scaling.global_batch_size=8"],
+         States(LLAMA2_7B // 2, 0, LLAMA2_7B, gathered=2 * LLAMA2_7B)),
+    ],
+)  # fmt: skip
+def test_states_of_the_native_engine_are_exact(overrides: list[str], expected: States) -> None:
+    assert of(*overrides) == expected
+
+
+def test_tensor_parallelism_splits_matrices_and_keeps_norms_whole() -> None:
+    norms = (2 * 32 + 1) * 4096
+    assert of("parallelism=tp", "parallelism.tensor=8").weights == 4 * ((LLAMA2_7B - norms) // 8 + norms)
+
+
+def test_the_first_or_last_pipeline_rank_has_the_most() -> None:
+    layer, embedding, norm = 202_383_360, 32_000 * 4096, 4096
+    found = of("parallelism=pp", "parallelism.pipeline=4", "parallelism.stage_layers=[9,9,9,5]")
+    assert found.weights == 4 * (9 * layer + embedding)
+    found = of("parallelism=pp", "parallelism.pipeline=4")
+    assert found.weights == 4 * (8 * layer + embedding + norm)
+
+
+def test_megatrons_distributed_optimizer_shards_the_copies_in_float32() -> None:
+    nemo = ("engine=nemo", "parallelism=tp", "parallelism.tensor=1", "job.precision=bfloat16")
+    assert of(*nemo) == States(2 * LLAMA2_7B, 4 * LLAMA2_7B, 12 * LLAMA2_7B // 8)
+    assert of(*nemo, "engine.distributed_optimizer=false").optimizer == 12 * LLAMA2_7B
+
+
+def test_adapters_leave_the_base_weights_without_gradients() -> None:
+    lora = ("engine=litgpt", "job=finetune_lora", "data=docstrings", "ranks_per_node=1", "parallelism=single",
+            "engine.parameters=bfloat16", "job.precision=bfloat16", "job.clip_norm=null")  # fmt: skip
+    assert of(*lora) == States(2 * LLAMA2_7B, 0, 0)
+
+
+def test_a_run_whose_states_do_not_fit_is_refused_with_what_takes_the_memory_and_what_fits() -> None:
+    with pytest.raises(ConfigError) as refused:
+        one("cluster=xe9680_h100", "model=llama3_70b")
+    text = str(refused.value)
+    assert (
+        "llama3_70b does not fit gpu=h100_sxm of 80 GB: training states alone take 1,128.9 GB on each (weights " in text
+    )
+    assert "set gpu.memory_gb=null to try it anyway" in text
+    assert "Nearest that can run: parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD nodes=4 " in text
+    assert one("cluster=xe9680_h100", "model=llama3_70b", ANYWAY).run.gpu.memory_gb is None
+
+
+def proposals(typed: list[str]) -> list[str]:
+    """What a refusal proposes; nothing for a run that fits."""
+    try:
+        compose(typed, multirun=False, to_submit=False)
+    except ConfigError as refused:
+        words = str(refused).partition("Nearest that can run: ")[2].rstrip(".")
+        return words.split("; or ") if words else []
+    return []
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    model=st.sampled_from(["llama2_7b", "llama2_70b", "llama31_405b", "mixtral_8x7b"]),
+    cluster=st.sampled_from(["xe9680_h100", "gadi_gpuvolta", "aspire2a"]),
+    parallelism=st.sampled_from(["ddp", "fsdp_grad_op", "fsdp_full", "tp", "pp", "tp_pp_fsdp"]),
+    nodes=st.sampled_from([1, 2, 3]),
+)
+def test_every_proposal_composes_and_leaves_room_for_activations(
+    model: str, cluster: str, parallelism: str, nodes: int
+) -> None:
+    typed = [f"model={model}", f"cluster={cluster}", f"parallelism={parallelism}", f"nodes={nodes}",
+             "job.precision=float32"]  # fmt: skip
+    for proposal in proposals(typed):
+        (point,) = compose([*typed, *proposal.split()], multirun=False, to_submit=False)
+        assert not problems(point.run)
+        assert leaves_room(point.run), proposal
