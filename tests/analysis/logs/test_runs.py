@@ -14,7 +14,9 @@ from analysis.failures.runs import failures
 from analysis.load.discover import read, read_runs
 from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
-from analysis.report.report import build, page, report
+from analysis.report.content import build
+from analysis.report.page import page
+from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups

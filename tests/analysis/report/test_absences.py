@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 from analysis.load.discover import read, read_runs
-from analysis.report.report import build, page
+from analysis.report.content import build
+from analysis.report.page import page
 from analysis.scaling.groups import scaling_groups
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.fake_runs import a_run, finished_run
