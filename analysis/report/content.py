@@ -13,6 +13,7 @@ from analysis.failures.runs import failures
 from analysis.formatting import listed, one_line, plural
 from analysis.load.account import FileUse, only_listed, summary
 from analysis.load.discover import Found
+from analysis.report.attempt_labels import labelled_by_attempt
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.figures.page import figures
@@ -29,6 +30,7 @@ from analysis.report.sections.laws import fits_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.published import published_section
+from analysis.report.sections.ranking import ranking_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.stragglers import straggler_section
 from analysis.run import RunResult, hardware
@@ -68,6 +70,11 @@ class Report:
     facts: Sequence[tuple[str, Sequence[str]]]
 
     @property
+    def all_figures(self) -> list[Figure]:
+        """The figures of sections and those of the section of figures."""
+        return [*(section.figure for section in self.campaigns if section.figure), *self.figures]
+
+    @property
     def used(self) -> list[Row]:
         """The rows of the runs used for the headline."""
         return [row for row in self.rows if row.run.used]
@@ -82,7 +89,7 @@ def build(found: Found) -> Report:
     """Return the report of these runs and logs: comparisons and warnings."""
     runs = found.runs
     doubts = loss_doubts(runs)
-    groups = scaling_groups(runs, doubts.keys())
+    groups = labelled_by_attempt(scaling_groups(runs, doubts.keys()))
     used = [run for run in runs if run.used]
     measurements = measurement_sections(found.logs)
     return Report(
@@ -98,6 +105,7 @@ def build(found: Found) -> Report:
         sections=[
             each
             for each in (
+                ranking_section(groups, runs),
                 published_section(groups),
                 fits_section(groups),
                 mlperf_section(runs),
@@ -171,7 +179,7 @@ def span(counts: Sequence[int], noun: str) -> str:
 
 
 def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
-    """Return the provenance: each fact with its distinct values and their numbers of runs."""
+    """Return the provenance: each recorded fact with its distinct values and their numbers of runs."""
     versions = [lookup(run.provenance, "versions") for run in runs]
     commands = [[str(part) for part in as_list(run.provenance.get("command"))] for run in runs]
     dirty = {True: " with uncommitted changes", False: ""}
@@ -189,12 +197,12 @@ def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
         ),
         ("Torch of the ranks", known(run.started.get("torch") for run in runs)),
         ("Submitted from", known(run.provenance.get("host") for run in runs)),
-        ("Ran on", [", ".join(map(str, as_list(run.started.get("nodes")))) for run in runs if run.started]),
+        ("Ran on", [", ".join(map(str, nodes)) for run in runs if (nodes := as_list(run.started.get("nodes")))]),
         ("Device", known(run.started.get("device_name") for run in runs)),
         ("Data", known(run.started.get("data") for run in runs)),
         ("Command", [shlex.join(command) for command in commands if command]),
     ]
-    return [(name, counted(values)) for name, values in named]
+    return [(name, lines) for name, values in named if (lines := counted(values))]
 
 
 def known(values: Iterable[Any]) -> list[str]:

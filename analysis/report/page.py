@@ -40,7 +40,7 @@ def page(content: Report) -> str:
     template = environment.from_string(resource("page.html.j2"))
     held_headings, held_rows = memory_and_communication(content.groups)
     point_headings, points = point_table(content.groups)
-    plots = {figure.name: visible_values(figure.plot.to_plotly_json()) for figure in content.figures if figure.plot}
+    plots = {figure.name: visible_values(figure.plot.to_plotly_json()) for figure in content.all_figures if figure.plot}
     own = [row.run for row in content.used if row.run.log is None]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
     # Neither contains a closing script tag.

@@ -51,7 +51,7 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     }
     if board := leaderboard_csv([row.run for row in content.rows]):
         files[LEADERBOARD] = visible(board)
-    files |= exported(formats, content.rows, content.groups, content.figures)
+    files |= exported(formats, content.rows, content.groups, content.all_figures)
     earlier = [name for name in exports_in(folder) if name not in files]
     try:
         folder.mkdir(parents=True, exist_ok=True)

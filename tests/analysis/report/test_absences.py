@@ -74,3 +74,12 @@ def test_nothing_measured_is_not_reported_beside_a_benchmark(tmp_path: Path) -> 
 def test_no_sentence_is_about_all_runs_where_there_is_none(tmp_path: Path) -> None:
     shutil.copy(SAMPLES / "nccl_tests.txt", tmp_path)
     assert "All runs found are used" not in page(build(read([tmp_path])))
+
+
+def test_nothing_is_called_not_recorded_or_empty_that_a_section_could_only_leave_out(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", steady_log())
+    text = page(build(read([tmp_path]))).partition("Definitions of the metrics")[0]
+    for sentence in ("not recorded", "no run recorded", "no run of these lines", "All runs found are used"):
+        assert sentence not in text
+    for heading in (">Provenance<", ">Fits<", ">Breakdown of wall time<", ">Runs not used"):
+        assert heading not in page(build(read([tmp_path])))
