@@ -33,6 +33,7 @@ from analysis.report.sections.published import published_section
 from analysis.report.sections.ranking import ranking_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.stragglers import straggler_section
+from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import as_list, lookup
@@ -85,8 +86,8 @@ class Report:
         return [row for row in self.rows if not row.run.used]
 
 
-def build(found: Found) -> Report:
-    """Return the report of these runs and logs: comparisons and warnings."""
+def build(found: Found, training: Training = DEFAULT) -> Report:
+    """Return the report of these runs and logs: comparisons, warnings, and the cost of a training."""
     runs = found.runs
     doubts = loss_doubts(runs)
     groups = labelled_by_attempt(scaling_groups(runs, doubts.keys()))
@@ -111,6 +112,7 @@ def build(found: Found) -> Report:
                 mlperf_section(runs),
                 utilization_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
+                training_cost_section(groups, training),
                 startup_section(used),
                 goodput_section(used),
                 checkpoint_section(used),

@@ -19,23 +19,26 @@ from analysis.report.leaderboard import to_csv as leaderboard_csv
 from analysis.report.markdown import markdown
 from analysis.report.page import page
 from analysis.report.runs_table import to_csv
+from analysis.report.sections.training_cost import DEFAULT, training_of
 from jobs.errors import ReportError
 from jobs.output import own_directory, write_file
 from jobs.visible import visible
 
 
-def report(paths: list[Path], output: Path | None, formats: Iterable[str] = ()) -> Path:
+def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), cost_of: str | None = None) -> Path:
     """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
 
-    Without `output`, write into the directory given, or into the current one if several are given. Raise ReportError
-    if a path does not exist or contains no run, a format is unknown or lacks its package, or writing fails.
+    Without `output`, write into the directory given, or into the current one if several are given. `cost_of` is the
+    training whose cost is reported: `100B`. Raise ReportError if a path does not exist or contains no run, a format is
+    unknown or lacks its package, `cost_of` is no number of tokens, or writing fails.
     """
     chosen = chosen_formats(formats)
+    training = DEFAULT if cost_of is None else training_of(cost_of)
     # 10,000 runs have millions of objects and no garbage: collecting would take half of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        content = build(read(paths, may_spawn=True))
+        content = build(read(paths, may_spawn=True), training)
         return write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
     finally:
         if collecting:
