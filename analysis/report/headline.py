@@ -34,7 +34,7 @@ def headlines(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]
     covered = {run.path for line in scored for system in line for run in system.results}
     every, beside = list(by_task(groups).values()), side_by_side(runs)
     tasks = [task for task in every if any(run.path not in covered for group in task for run in group.runs)]
-    single = [task for task in tasks if fastest(task) and not headline_line(task)]
+    single = [task for task in tasks if fastest(task) and not any(group.reference for group in task)]
     together = single if len(single) > 1 else []
     sentences += [
         headline(task, prefix(task, name_task=len(every) > 1), beside) for task in tasks if task not in together
@@ -86,7 +86,9 @@ def no_headline(runs: Collection[RunResult]) -> str:
     used = [run for run in runs if run.used]
     without = [run for run in used if run.ranks is None]
     if without:
-        which = "no log contains" if len(without) == len(used) else f"{len(without)} of {len(used)} logs do not contain"
+        which = f"{len(without)} of {plural(len(used), 'measured run')} do not contain"
+        if len(without) == len(used):
+            which = "no log of a measured run contains"
         return f"No scaling result: {which} the number of ranks; see the warnings for what to add."
     if used:
         return f"No scaling result: {plural(len(used), 'run')} without a throughput; their times to train are below."
@@ -145,7 +147,7 @@ def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResul
     """Return the sentence of one task; `beside` are runs that shared their machine with another run."""
     best = fastest(groups)
     if best is None:
-        return f"{start}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
+        return f"{start}no point of {groups[0].model} is named fastest, because no loss of its runs is believed."
     group, point = best
     points = [each for line in groups for each in line.points if not each.doubtful]
     rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
@@ -153,7 +155,7 @@ def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResul
     line = headline_line(groups)
     if line is None:
         why = (
-            "the losses that a reference needs are not believed"
+            "too few rank counts of its lines have a loss that is believed"
             if any(each.reference for each in groups)
             else "none of its lines has points of different rank counts"
         )

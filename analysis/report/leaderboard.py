@@ -123,7 +123,10 @@ def answer(board: Leaderboard) -> str:
     below = sum(entry.verdict is Verdict.invalid for entry in board.entries)
     counted = f"{len(board.trials) - below} of {plural(len(board.trials), 'attempt')} count"
     if not ahead:
-        return f"Campaign {board.path.name}: no attempt is significantly faster than the baseline; {counted}."
+        none = "no attempt is significantly faster than the baseline"
+        if not board.compared:
+            none = "nothing is decided yet" if board.baseline else "no repeat of the baseline has finished"
+        return f"Campaign {board.path.name}: {none}; {counted}."
     listed = [
         f"{entry.trial.name} {ratio.middle:.3g} times ({ratio.interval[0]:.3g} to {ratio.interval[1]:.3g}, "
         f"{len(entry.ratios)} pairs)"
