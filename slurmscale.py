@@ -97,15 +97,22 @@ def status(sweep: str | Path) -> list[RunState]:
     return look(open_sweep(Path(sweep)))
 
 
-def report(*paths: str | Path, output: str | Path | None = None, formats: Sequence[str] = ()) -> Path:
+def report(
+    *paths: str | Path,
+    output: str | Path | None = None,
+    formats: Sequence[str] = (),
+    cost_of: str | None = None,
+) -> Path:
     """Write report.html, report.md and runs.csv of run or sweep directories, and return the path of the page.
 
     `output` is the directory for them: by default the one path given, else the current directory. `formats` are further
-    files, as in `slurmscale report --format`.
+    files, as in `slurmscale report --format`; `cost_of` is a training such as 100B, as in `--cost-of`.
     """
     from analysis.report.report import report as write_report
 
-    return write_report([Path(path) for path in paths], None if output is None else Path(output), list(formats))
+    return write_report(
+        [Path(path) for path in paths], None if output is None else Path(output), list(formats), cost_of
+    )
 
 
 def frames(*paths: str | Path) -> Frames:

@@ -211,6 +211,11 @@ def parser() -> Parser:
         metavar="SHARE",
         help="largest relative worsening against FILE that passes (default 0.05: 5 %%)",
     )
+    against.add_argument(
+        "--cost-of",
+        metavar="TOKENS[@RANKS]",
+        help="report the cost of a training: 100B tokens, or 100B@64,128 on ranks that were not measured (default 1B)",
+    )
     sub.add_argument("--allow-missing", action="store_true", help="accept points of FILE that were not measured")
     sub.add_argument(
         "-o", "--output", type=folder, help="output directory (default: DIR if only one is given, else this one)"
@@ -412,7 +417,7 @@ def report(options: argparse.Namespace) -> int:
         )
     from analysis.report.report import report as write_report
 
-    print(write_report(options.paths, options.output, options.format))
+    print(write_report(options.paths, options.output, options.format, options.cost_of))
     return 0
 
 

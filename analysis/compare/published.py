@@ -177,9 +177,6 @@ def obstacle(run: RunResult, figure: Published) -> str | None:
 
 def measured(run: RunResult, metric: Metric) -> float | None:
     """Return a metric of a run, also one that only comparisons use; None if it was not measured."""
-    if metric is m.EPOCH_TIME:
-        epochs, useful_s = run.setting("job.epochs"), run.values.get(m.USEFUL_TIME)
-        return useful_s / epochs if epochs and useful_s is not None else None
     if metric is m.CHECKPOINT_WRITE_TIME:
         events = [event for event in run.events if event["event"] == "checkpoint"]
         times_s = [time_s for event in events if (time_s := number(event, metric)) is not None]

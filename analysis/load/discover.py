@@ -24,6 +24,7 @@ from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.runs import log_runs, name_below
 from analysis.logs.streams import job_name, with_errors
 from analysis.metrics.cost import cost_values
+from analysis.metrics.epochs import epoch_values
 from analysis.metrics.mfu import utilization
 from analysis.parsers import genai_perf, sacct
 from analysis.parsers.detect import document
@@ -120,11 +121,12 @@ def read_or_refuse(path: Path) -> LogFile:
 
 
 def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
-    """Return the runs, the used ones with MFU and cost; our runs and logs are treated alike."""
+    """Return the runs, the used ones with MFU, time of an epoch and cost; our runs and logs are treated alike."""
 
     def derived(run: RunResult) -> RunResult:
         found = utilization(run)
-        return replace(run, values={**run.values, **found.values, **cost_values(run)}, utilization=found)
+        values = {**run.values, **found.values, **epoch_values(run), **cost_values(run)}
+        return replace(run, values=values, utilization=found)
 
     return [derived(run) if run.used else run for run in runs]
 

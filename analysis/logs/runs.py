@@ -21,6 +21,7 @@ from analysis.formatting import plural
 from analysis.logs.attempts import cause_words, without_attempts
 from analysis.logs.blocks import DERIVED, evaluating, throughput_of_blocks
 from analysis.logs.energy import energy_of_log
+from analysis.logs.epochs import epoch_times
 from analysis.logs.facts import Facts
 from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
@@ -307,7 +308,7 @@ def measured(
         values |= {metric: reported[-1]} if reported else {}
     if a.CONVERGENCE_FACTOR in run.settings:
         values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
-    return values | evaluating(run.file)
+    return values | evaluating(run.file) | epoch_times(run.file, run.steps)
 
 
 def batch_of(run: LogRun) -> float | None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from analysis.compare.reference import parsed, read_reference
 from analysis.compare.regression import regression_of
 from analysis.load.discover import read
+from analysis.report.content import build
 from analysis.report.export.formats import chosen_formats
-from analysis.report.report import build, write
+from analysis.report.report import write
 from analysis.report.runs_table import to_csv
 from analysis.report.sections.regression import section, sentence, show
 from jobs.errors import ReportError

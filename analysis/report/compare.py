@@ -13,8 +13,9 @@ from analysis.compare.ab import compare_groups
 from analysis.compare.loss import loss_doubts
 from analysis.formatting import one_line
 from analysis.load.discover import Found, read, without_copies
+from analysis.report.content import Report, build
 from analysis.report.export.formats import chosen_formats
-from analysis.report.report import Report, build, write
+from analysis.report.report import write
 from analysis.report.sections.pairs import order_of_time, ratios_figure, sections, sentences
 from analysis.scaling.groups import scaling_groups
 from jobs.errors import ReportError

@@ -138,7 +138,7 @@ def held(reference: Point, point: Point, cause: str, metric: Metric, words: str)
     """Return whether a rank of the point holds less than one of the reference."""
     before, now = reference.spread(metric), point.spread(metric)
     if before is None or now is None or before.median <= 0:
-        return Evidence(cause, Says.nothing, f"{metric.name} was not recorded")
+        return Evidence(cause, Says.nothing, f"{metric.name} was not recorded at both points")
     less = relative_change(now.median, before.median) < -SAME
     values = f"{shown(metric, before.median)} to {shown(metric, now.median)} {unit(metric)}".rstrip()
     return Evidence(cause, Says.for_it if less else Says.against, f"{words} went from {values}")
@@ -151,7 +151,7 @@ def batch(group: Group, reference: Point, point: Point) -> Evidence:
         return Evidence(cause, Says.for_it, group.unequal_work)
     tokens = [each.spread(m.TOKENS_PER_STEP) for each in (reference, point)]
     if tokens[0] is None or tokens[1] is None:
-        return Evidence(cause, Says.nothing, f"{m.TOKENS_PER_STEP.name} was not recorded")
+        return Evidence(cause, Says.nothing, f"{m.TOKENS_PER_STEP.name} was not recorded at both points")
     times = tokens[1].median / tokens[0].median
     expected = point.ranks / reference.ranks if group.mode == WEAK else 1.0
     fact = f"a step has {times:.3g} times the tokens in {group.mode} scaling"

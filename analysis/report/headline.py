@@ -1,8 +1,8 @@
-"""The headline, one sentence a task: how far the best line scales, and which point is fastest.
+"""The headline: the scores of MLPerf systems, then how far each task scales and what its other lines gain.
 
-Throughputs are compared within a task: the same model, data and sequence length. The headline is about the line of the
-fastest point, or about the one with the most ranks if that line has no other rank count. Doubtful points (see
-analysis.report.caveats) are never named.
+Throughputs are compared within a task: the same model, data and sequence length. The sentence of a task is about the
+line of its fastest point, or about the one with the most ranks if that line has no other rank count. Tasks that nothing
+scales in share one sentence. Doubtful points (see analysis.report.caveats) are never named.
 """
 
 from __future__ import annotations
@@ -17,36 +17,66 @@ from analysis.parsers import log_metrics as a
 from analysis.report.doubts import short_doubt
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, Point, by_task
-from analysis.scaling.mlperf import systems_of
+from analysis.scaling.mlperf import System, systems_of
 from jobs import metrics as m
+from jobs.metrics import Metric
 
-MOST_SCORES = 8
+MOST_SCORES, MOST_SOURCES, MOST_LESSONS = 8, 2, 3
 
 
 def headlines(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
-    """Return one sentence for each task of the report, or one with the reason that there is none."""
-    scored = scores(runs)
+    """Return the scores, a sentence for each task that scales, and one for the others; or why there is none."""
+    scored = [line for line in systems_of(runs) if any(system.score_s is not None for system in line)]
+    sentences = [score(line) for line in scored]
     if not groups:
-        return scored or [no_headline(runs)]
-    tasks, beside = by_task(groups).values(), side_by_side(runs)
-    return scored + [headline(members, prefix(members, name_task=len(tasks) > 1), beside) for members in tasks]
+        return sentences or [no_headline(runs)]
+    # The score of a system is more than its throughput, which the ranking has.
+    covered = {run.path for line in scored for system in line for run in system.results}
+    every, beside = list(by_task(groups).values()), side_by_side(runs)
+    tasks = [task for task in every if any(run.path not in covered for group in task for run in group.runs)]
+    single = [task for task in tasks if fastest(task) and not any(group.reference for group in task)]
+    together = single if len(single) > 1 else []
+    sentences += [
+        headline(task, prefix(task, name_task=len(every) > 1), beside) for task in tasks if task not in together
+    ]
+    return sentences + ([unscaled(together)] if together else [])
 
 
-def scores(runs: Collection[RunResult]) -> list[str]:
-    """Return a sentence for each line of MLPerf systems with a score."""
-    sentences = []
-    for line in systems_of(runs):
-        scored = [(system, system.score_s / 60) for system in line if system.score_s is not None]
-        if not scored:
-            continue
-        at = [
-            f"score {significant(minutes, a.TIME_TO_TRAIN.digits)} min"
-            + (f" on {plural(system.ranks, 'rank')}" if system.ranks else "")
-            + f" ({plural(len(system.reached), 'result')})"
-            for system, minutes in scored
-        ]
-        sentences.append(f"{scored[0][0].described}: {listed(at, MOST_SCORES)}.")
-    return sentences
+def score(line: Sequence[System]) -> str:
+    """Return the scores of a line of systems, of which one has a score, and how they scale."""
+    known = [(system, system.score_s) for system in line if system.score_s is not None]
+    at = [
+        f"score {significant(score_s / 60, a.TIME_TO_TRAIN.digits)} min"
+        + (f" on {plural(system.ranks, 'rank')}" if system.ranks else "")
+        + f" ({plural(len(system.reached), 'result')})"
+        for system, score_s in known
+    ]
+    (first, first_s), (last, last_s) = known[0], known[-1]
+    times = ""
+    if 0 < first.ranks < last.ranks:
+        times = f"; {first_s / last_s:.3g} times as fast on {last.ranks / first.ranks:.3g} times the ranks"
+    return f"{first.described}: {listed(at, MOST_SCORES)}{times}."
+
+
+def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
+    """Return the sentence on several tasks without a speedup: the largest rate of a rank in each unit."""
+    found: dict[Metric, list[tuple[Group, Point]]] = {}
+    for task in tasks:
+        if best := fastest(task):
+            found.setdefault(best[1].rate, []).append(best)
+    largest = []
+    for rate, points in found.items():
+        group, point = max(points, key=lambda each: each[1].throughput_per_rank.median)
+        speed = (
+            f"{shown(rate, point.throughput_per_rank.median)} {per_second(rate)} by {group.described}, {point.place}"
+        )
+        largest.append(speed + (f" (of {len(points)} tasks)" if len(points) > 1 else ""))
+    start = hardware(run for task in tasks for group in task for run in group.runs)
+    return (
+        f"{start}: {plural(len(tasks), 'task')} without a line of different rank counts, so there is no speedup and no "
+        f"efficiency. Most per rank: {'; '.join(largest)}. Tasks differ in model, data or length, so this is no "
+        "contest: the ranking lists the lines of each."
+    )
 
 
 def no_headline(runs: Collection[RunResult]) -> str:
@@ -56,7 +86,9 @@ def no_headline(runs: Collection[RunResult]) -> str:
     used = [run for run in runs if run.used]
     without = [run for run in used if run.ranks is None]
     if without:
-        which = "no log contains" if len(without) == len(used) else f"{len(without)} of {len(used)} logs do not contain"
+        which = f"{len(without)} of {plural(len(used), 'measured run')} do not contain"
+        if len(without) == len(used):
+            which = "no log of a measured run contains"
         return f"No scaling result: {which} the number of ranks; see the warnings for what to add."
     if used:
         return f"No scaling result: {plural(len(used), 'run')} without a throughput; their times to train are below."
@@ -66,11 +98,35 @@ def no_headline(runs: Collection[RunResult]) -> str:
 
 
 def prefix(groups: Sequence[Group], *, name_task: bool) -> str:
-    """Return the first words of a sentence: the hardware, then the task if there are several."""
+    """Return the first words of a sentence: the hardware, then task and submitter if there are several tasks."""
+    named = [task_name(groups), submitted_by(groups)] if name_task else []
+    return ", ".join([hardware(run for group in groups for run in group.runs), *filter(None, named)]) + ": "
+
+
+def task_name(groups: Sequence[Group]) -> str:
+    """Return a task as text: its data, else its model, and the sequence length."""
     first = groups[0].runs[0]
-    task = [str(name)] if (name := first.setting("data.name")) else [groups[0].model]
-    task += [f"sequence length {length:,}"] if (length := first.setting("job.sequence_length")) else []
-    return hardware(run for group in groups for run in group.runs) + (f", {', '.join(task)}: " if name_task else ": ")
+    length = first.setting("job.sequence_length")
+    name = str(first.setting("data.name") or groups[0].model)
+    return f"{name}, sequence length {length:,}" if length else name
+
+
+def submitted_by(groups: Sequence[Group]) -> str:
+    """Return the submitters of some lines, or the directories of their logs; empty for runs of ours."""
+    logs = [run for group in groups for run in group.runs if run.log is not None]
+    known = {str(run.setting("system.organization") or run.path.parent.name) for run in logs}
+    names = sorted(name for name in known if name not in groups[0].model)
+    return f"from {listed(names, MOST_SOURCES)}" if names else ""
+
+
+def named_after(start: str, group: Group) -> str:
+    """Return a line's name for a sentence, without the model if the sentence starts with it."""
+    return bare_label(group) or "it" if f", {group.model}" in start else group.described
+
+
+def bare_label(group: Group) -> str:
+    """Return the label of a line without the model; empty if it is the model alone."""
+    return group.label.removeprefix(group.model).strip()
 
 
 def fastest(groups: Sequence[Group]) -> tuple[Group, Point] | None:
@@ -91,7 +147,7 @@ def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResul
     """Return the sentence of one task; `beside` are runs that shared their machine with another run."""
     best = fastest(groups)
     if best is None:
-        return f"{start}no point of {groups[0].model} is named fastest, because the losses of its runs disagree."
+        return f"{start}no point of {groups[0].model} is named fastest, because no loss of its runs is believed."
     group, point = best
     points = [each for line in groups for each in line.points if not each.doubtful]
     rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
@@ -99,17 +155,17 @@ def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResul
     line = headline_line(groups)
     if line is None:
         why = (
-            "the losses that a reference needs are not believed"
+            "too few rank counts of its lines have a loss that is believed"
             if any(each.reference for each in groups)
             else "none of its lines has points of different rank counts"
         )
         return (
-            f"{start}{group.described} reaches {rate} on {point.place} ({spread}), the fastest of "
+            f"{start}{named_after(start, group)} reaches {rate} on {point.place} ({spread}), the fastest of "
             f"{plural(len(points), 'point')}; {why}, so there is no speedup and no efficiency."
         )
     return (
-        f"{start}{reach(line, beside)}; fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, "
-        f"{rate} ({spread})."
+        f"{start}{reach(line, named_after(start, line), beside)}{losses(groups, line, beside)}; "
+        f"fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, {rate} ({spread})."
     )
 
 
@@ -121,8 +177,8 @@ def farthest(group: Group) -> Point | None:
     return believed[-1] if believed else None
 
 
-def reach(group: Group, beside: Mapping[Path, RunResult]) -> str:
-    """Return how far a line scales, with its doubts, reference, mode, repeats and spread."""
+def reach(group: Group, name: str, beside: Mapping[Path, RunResult]) -> str:
+    """Return how far a line of this name scales, with its doubts, reference, mode, repeats and spread."""
     reference, point = group.reference, farthest(group)
     assert reference is not None
     assert point is not None
@@ -130,7 +186,10 @@ def reach(group: Group, beside: Mapping[Path, RunResult]) -> str:
     assert efficiency is not None
     percent = f"{shown(m.EFFICIENCY, efficiency.median)} % efficiency"
     doubt = short_doubt(group, point, beside)
-    gain = f"speeds up {shown(m.SPEEDUP, speedup.median)} times ({percent}; " if speedup else f"keeps {percent} ("
+    gain = f"keeps {percent} ("
+    if speedup:
+        times = f"{shown(m.SPEEDUP, speedup.median)} times"
+        gain = f"speeds up {times} ({percent}; " if speedup.median > 1 else f"gains nothing ({times}, {percent}; "
     counts = (reference.throughput.n, efficiency.n)
     n = f"n = {counts[1]} each" if len(set(counts)) == 1 else f"n = {counts[0]} and {counts[1]}"
     spread = "no spread"
@@ -141,9 +200,45 @@ def reach(group: Group, beside: Mapping[Path, RunResult]) -> str:
         spread += f", the reference's own {shown(m.EFFICIENCY, own.low)} to {shown(m.EFFICIENCY, own.high)} %"
     work = "throughput only, not the same work at each point" if group.unequal_work else f"{group.mode} scaling"
     return (
-        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {group.described} {gain}{doubt}{work}, "
+        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {name} {gain}{doubt}{work}, "
         f"reference {reference.place}, {n}, {spread})"
     )
+
+
+def losses(groups: Sequence[Group], best: Group, beside: Mapping[Path, RunResult]) -> str:
+    """Return the other lines of a task that gain nothing, else the one that gains least; empty without another."""
+    gains = sorted(
+        (gained.median, line.label, lesson(line, beside, name=line.label))
+        for line in groups
+        if line is not best and (gained := gain_of(line))
+    )
+    if not gains:
+        return ""
+    none = [text for times, _, text in gains if times <= 1]
+    return f"; {listed(none or [gains[0][-1]], MOST_LESSONS)}"
+
+
+def gain_of(line: Group) -> Spread | None:
+    """Return the throughput of a line's farthest point over that of its reference; None without one."""
+    point = farthest(line)
+    return point.throughput.over(line.reference.throughput.median) if point and line.reference else None
+
+
+def lesson(line: Group, beside: Mapping[Path, RunResult], *, name: str) -> str:
+    """Return what a line of this name gains by its ranks: `fsdp_full gains nothing from 1 to 2 ranks (0.656 times)`."""
+    reference, point, gained = line.reference, farthest(line), gain_of(line)
+    assert reference is not None
+    assert point is not None
+    assert gained is not None
+    times = f"{shown(m.SPEEDUP, gained.median)} times"
+    verb = "gains nothing" if gained.median <= 1 else f"gains {times}"
+    notes = [times] if gained.median <= 1 else []
+    notes += [f"{shown(m.SPEEDUP, gained.low)} to {shown(m.SPEEDUP, gained.high)}"] if gained.n > 1 else ["n = 1"]
+    doubt = short_doubt(line, point, beside).removesuffix("; ")
+    return (
+        f"{name} {verb} from {reference.ranks:,} to {plural(point.ranks, 'rank')} "
+        f"({', '.join(notes)}{'; ' if doubt else ''}{doubt})"
+    ).strip()
 
 
 def overlap(fastest: Point, points: Sequence[Point]) -> str:

@@ -30,6 +30,7 @@ from analysis.compare.published import figures_for
 from analysis.formatting import ABSENT, csv_cell, plural, shown, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
 from analysis.load.discover import read_runs
+from analysis.report.figures.leaderboard import leaderboard_figure
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
@@ -122,7 +123,10 @@ def answer(board: Leaderboard) -> str:
     below = sum(entry.verdict is Verdict.invalid for entry in board.entries)
     counted = f"{len(board.trials) - below} of {plural(len(board.trials), 'attempt')} count"
     if not ahead:
-        return f"Campaign {board.path.name}: no attempt is significantly faster than the baseline; {counted}."
+        none = "no attempt is significantly faster than the baseline"
+        if not board.compared:
+            none = "nothing is decided yet" if board.baseline else "no repeat of the baseline has finished"
+        return f"Campaign {board.path.name}: {none}; {counted}."
     listed = [
         f"{entry.trial.name} {ratio.middle:.3g} times ({ratio.interval[0]:.3g} to {ratio.interval[1]:.3g}, "
         f"{len(entry.ratios)} pairs)"
@@ -265,9 +269,17 @@ def middle(values: Iterable[float | None]) -> float | None:
 def sections(runs: Iterable[RunResult]) -> list[Section]:
     """Return two tables for each campaign among the runs: the leaderboard and the ledger."""
     found = []
-    for board in leaderboards(runs):
+    for number, board in enumerate(leaderboards(runs), start=1):
         note = " ".join([lead(board), *notes(board)])
-        found.append(Section(f"Leaderboard of {board.path.name}", note, HEADINGS, leader_rows(board)))
+        found.append(
+            Section(
+                f"Leaderboard of {board.path.name}",
+                note,
+                HEADINGS,
+                leader_rows(board),
+                leaderboard_figure(board, number),
+            )
+        )
         words = "Seconds per repeat, medians; the last column shows the changes against the attempt before."
         found.append(Section(f"Ledger of {board.path.name}", words, LEDGER_HEADINGS, ledger_rows(board)))
     return found

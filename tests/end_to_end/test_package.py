@@ -80,7 +80,8 @@ def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_direct
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {*OURS, "slurmscale.py"}
     assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "jobs/submit/trust/integrity.sh", "jobs/secret_shapes.csv",
-            "analysis/report/page.html.j2", "analysis/report/page.js",
+            "analysis/report/page.html.j2", "analysis/report/page.js", "analysis/report/plotly.js/plotly-basic.min.js",
+            "analysis/report/plotly.js/LICENSE",
             "analysis/compare/published.csv"} <= set(names)  # fmt: skip
 
     home = tmp_path / "venv"

@@ -144,14 +144,18 @@ def draw_scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
             axes.plot([x[j] for j in alike], [y[j] for j in alike], **stroke | {"linestyle": ""}, **look)
     if x and label(trace) and "text" not in mode:
         axes.plot([], [], **stroke, **marked(symbols[0].removesuffix("-open"), sizes[0]), label=label(trace))
-    bars = trace.get("error_y", {})
-    if bars.get("visible"):
-        spread = [list(bars["arrayminus"]), list(bars["array"])]
-        axes.errorbar(x, y, spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
+    spreads = {axis: spread_of(trace.get(f"error_{axis}", {})) for axis in ("x", "y")}
+    if any(spreads.values()):
+        axes.errorbar(x, y, spreads["y"], spreads["x"], fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
     if "text" in mode:
         vertical, horizontal = trace.get("textposition", "middle center").split()
         for at_x, at_y, text in zip(x, y, trace["text"], strict=True):
             axes.text(at_x, at_y, as_text(text), fontsize=7, ha=PLACES[horizontal], va=PLACES[vertical])
+
+
+def spread_of(bars: Mapping[str, Any]) -> list[list[float]] | None:
+    """Return the lengths of error bars below and above each point; None if there are none or they are hidden."""
+    return [list(bars["arrayminus"]), list(bars["array"])] if bars.get("visible", bool(bars)) else None
 
 
 def each_point(setting: Any, points: int) -> list[Any]:

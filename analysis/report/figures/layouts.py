@@ -279,7 +279,7 @@ def caption(groups: Sequence[Group], rows: Sequence[Row], sent: bool, left_out: 
             "depends on their link, and each call has a cost too: the table lists the calls."
         )
     else:
-        sentences.append(f"No run recorded {m.COLLECTIVE_BYTES.name}.")
+        sentences.append(f"{m.COLLECTIVE_BYTES.name}: recorded by no run of these bars.")
     if len({row.layout.group.engine for row in rows}) > 1:
         sentences.append("Engines are different code: between them, the layout is not the only difference.")
     if any(row.layout.point.doubtful for row in rows):

@@ -15,13 +15,12 @@ import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, shown_spread, title
 from analysis.intervals import Spread
-from analysis.report.figures.style import MOST_LEGEND_LINES, Figure, Style, empty_plot, legend, word
+from analysis.report.figures.style import GREY, MOST_LEGEND_LINES, Figure, Style, empty_plot, legend, word
 from analysis.scaling.groups import RATES, WEAK, Group, Point
 from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-GREY = "#6b7280"
 EXTRAPOLATED = "extrapolated by a fitted law"
 # Beyond this ratio of rank counts a linear axis squeezes the small ones together.
 LARGEST_LINEAR_RATIO = 16
@@ -237,12 +236,10 @@ def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
     """Return the reason that a metric has no figure."""
     if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups if group.reference) and weak(groups):
         return "no speedup is given for weak scaling, where the work grows with the ranks; see efficiency."
-    if metric in {m.SPEEDUP, m.EFFICIENCY}:
-        return (
-            f"no {metric.name}, because no line has points of different rank counts. "
-            "Sweep over nodes or ranks_per_node to get one."
-        )
-    return f"no run of these lines that counts recorded {metric.name}."
+    return (
+        f"no {metric.name}, because no line has points of different rank counts. "
+        "Sweep over nodes or ranks_per_node to get one."
+    )
 
 
 def weak(groups: Sequence[Group]) -> bool:

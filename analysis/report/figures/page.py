@@ -29,6 +29,7 @@ MOST_CURVE_POINTS = 100_000
 # A browser draws no more of them in the time that a reader waits.
 MOST_CURVES = 500
 BEFORE_STEP_TIME = {a.TIME_TO_TRAIN: "Time to train"}
+STEP_TIME, MEMORY = {m.STEP_TIME_MEDIAN: "Step time"}, {m.MEMORY_PEAK: "Memory per rank"}
 AFTER_STEP_TIME = {
     m.MFU: "Model FLOPs utilization",
     m.RANK_TIME_PER_TOKEN: "Cost of a token",
@@ -51,14 +52,14 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         over_ranks("Speedup", m.SPEEDUP, groups, styles, Group.speedup),
         *efficiencies(groups, styles),
         *where_known(BEFORE_STEP_TIME, groups, styles),
-        over_ranks("Step time", m.STEP_TIME_MEDIAN, groups, styles, of(m.STEP_TIME_MEDIAN)),
+        *where_known(STEP_TIME, groups, styles),
         *where_known(AFTER_STEP_TIME, groups, styles),
         *side_by_side(groups),
-        time_split(groups),
+        *time_split(groups),
         *startup_bars(groups),
         *goodput_bars(groups),
-        loss_curves(groups, styles),
-        over_ranks("Memory per rank", m.MEMORY_PEAK, groups, styles, of(m.MEMORY_PEAK)),
+        *loss_curves(groups, styles),
+        *where_known(MEMORY, groups, styles),
     ]
 
 
@@ -95,13 +96,13 @@ PARTS = (
 )
 
 
-def time_split(groups: Sequence[Group]) -> Figure:
-    """Return the parts of the wall time: one bar a point, of the run with the median throughput."""
+def time_split(groups: Sequence[Group]) -> Iterator[Figure]:
+    """Yield the parts of the wall time, if recorded: one bar a point, of the run with the median throughput."""
     name, heading = "time-split", "Breakdown of wall time"
     points = [(group, point, typical(point)) for group in groups for point in group.points]
     timed = [item for item in points if m.STEADY_TIME in item[2].values]
     if not timed:
-        return Figure(name, heading, f"{word(groups)}: no run recorded the parts of its wall time.", None)
+        return
     bars = sorted(timed, key=lambda item: -item[1].throughput.median)[:MOST_BARS]
     bars.sort(key=lambda item: (item[0].label, item[1].ranks, item[1].nodes), reverse=True)
     labels = [f"{group.label}, {plural(point.ranks, 'rank')}" for group, point, _ in bars]
@@ -113,7 +114,7 @@ def time_split(groups: Sequence[Group]) -> Figure:
         "that recorded their end. Comparing lengths compares time, not work."
     )
     left_out = len(points) - len(bars)
-    return Figure(
+    yield Figure(
         name,
         heading,
         caption + (f" Left out: {plural(left_out, 'slower point')}." if left_out else ""),
@@ -128,13 +129,13 @@ def typical(point: Point) -> RunResult:
     return next(run for run in point.runs if run.values[point.rate] == middle)
 
 
-def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
-    """Return loss over steps: one line a run in the colour of its group, or one a point with very many runs."""
+def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[Figure]:
+    """Yield loss over steps, if counted: a line a run in the colour of its group, or one a point with many runs."""
     points = [(group, point) for group in groups for point in group.points]
     runs = [(group, point, run) for group, point in points for run in point.repeats if run.steps_are_numbered]
     uncounted = len([run for _, point in points for run in point.repeats]) - len(runs)
     if not runs:
-        return Figure("loss", "Loss", f"{word(groups)}: the logs do not count their steps, so there is no axis.", None)
+        return
     count, which = len(runs), "a run"
     if count > MOST_CURVES:
         points = [(group, point) for group, point in points if all(run.steps_are_numbered for run in point.repeats)]
@@ -172,7 +173,7 @@ def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Figure:
         f"{word(groups)}: {m.LOSS.definition} One line {which} ({left_out(len(runs), count)}), same colour and "
         f"dash as its line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
     )
-    return Figure("loss", "Loss", caption, plot)
+    yield Figure("loss", "Loss", caption, plot)
 
 
 def left_out(drawn: int, count: int) -> str:

@@ -7,16 +7,17 @@ the marker is the parallelism, so that a print without colour still reads.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
-from analysis.run import hardware
+from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#6b7280"
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
 AXIS = {
@@ -52,6 +53,8 @@ class Section:
     note: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    figure: Figure | None = None
+    """Drawn above the table."""
 
 
 @dataclass(frozen=True)
@@ -100,4 +103,9 @@ def legend(lines: int) -> dict[str, Any]:
 
 def word(groups: Sequence[Group]) -> str:
     """Return the hardware, for the first word of a caption."""
-    return hardware(run for group in groups for run in group.runs)
+    return word_of(run for group in groups for run in group.runs)
+
+
+def word_of(runs: Iterable[RunResult]) -> str:
+    """Return the hardware of the runs that started, for the first word of a caption."""
+    return hardware(run for run in runs if run.started)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from analysis.formatting import listed, plural, shown, significant, title
+from analysis.metrics.cost import held_time_s
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
 from analysis.report.figures.style import Section
 from analysis.run import DEVICES, RunResult, hardware
@@ -87,7 +88,8 @@ def counted_in(run: RunResult) -> str:
     """Return the basis of a row: starts, lost work, power readings."""
     lost_s = run.values.get(m.LOST_TIME)
     words = plural(run.attempts, "start") if run.log is None else "hours of initialization and time to train"
-    words = words if m.RANK_TIME in run.values else "hours not recorded"
+    if m.RANK_TIME not in run.values:
+        words = f"no hours: {'time' if held_time_s(run) is None else 'number of nodes or ranks'} not known"
     words += f", with {shown(m.LOST_TIME, lost_s)} s of lost work" if lost_s else ""
     return words + (f"; {energy_words(run.energy)}" if run.energy else "")
 
@@ -109,6 +111,6 @@ def energy_words(energy: Energy) -> str:
 
 def without(unknown: int, unused: int) -> str:
     """Return the runs that the sum leaves out, as text."""
-    missing = [f"{plural(unknown, 'run')} without time or rank count"] if unknown else []
+    missing = [f"{plural(unknown, 'run')} without a time, nodes or ranks"] if unknown else []
     missing += [plural(unused, "unused run")] if unused else []
     return f"not included: {' and '.join(missing)}" if missing else "all runs found"

@@ -36,8 +36,10 @@ NOTE = (
 
 
 def fits_section(groups: Sequence[Group]) -> Section | None:
-    """Return one row a law for every line with several rank counts; None without such a line."""
+    """Return one row a law for every line with several rank counts; None if no line has a fit."""
     scaled = [group for group in groups if group.reference]
+    if not any(map(fits_of, scaled)):
+        return None
     rows = [row for group in scaled for row in rows_of(group)]
     left_out = len(groups) - len(scaled)
     without = f" Left out: {plural(left_out, 'line')} of one rank count." if left_out else ""

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from analysis.compare.ab import Comparison, compare_groups
 from analysis.load.discover import read, read_runs
 from analysis.report.compare import compare, compared_report
-from analysis.report.report import markdown
+from analysis.report.markdown import markdown
 from analysis.scaling.groups import scaling_groups
 from jobs.cli import main
 from jobs.errors import ReportError

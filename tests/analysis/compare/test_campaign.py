@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 from analysis.compare.campaign import Entry, Leaderboard, Verdict, leaderboards
-from analysis.load.discover import read_runs
+from analysis.load.discover import read, read_runs
+from analysis.report.content import build
 from analysis.report.leaderboard import lead, notes, print_board, reasons
 from jobs.campaign.campaign import opened
 from jobs.campaign.campaign_file import read_trials
@@ -679,3 +680,31 @@ def test_in_a_pilot_a_whole_campaign_shares_one_allocation_and_its_nodes(tmp_pat
     assert len({record["place"] for record in records}) == 1
     assert len({record["log_id"].split("-")[0] for record in records}) == 1
     assert entry_of(leaderboard_of(path), "again").verdict is Verdict.too_few
+
+
+def test_figures_and_tables_of_a_campaign_name_its_attempts(tmp_path: Path) -> None:
+    a_mixed_campaign(tmp_path)
+    content = build(read([tmp_path]))
+    labels = [group.label for group in content.groups]
+    assert labels == ["baseline, <b>hot, again", "fast"]
+    (throughput,) = [figure for figure in content.figures if figure.name == "tokens_per_s"]
+    assert throughput.plot is not None
+    assert {trace.name for trace in throughput.plot.data} == {"baseline, &lt;b&gt;hot, again", "fast"}
+
+
+def test_the_leaderboard_is_a_picture_of_ratios_with_intervals_beside_a_line_at_1(tmp_path: Path) -> None:
+    board = a_mixed_campaign(tmp_path)
+    assert main(["report", str(tmp_path), "--format", "svg"]) == 0
+    plot = Page((tmp_path / "report.html").read_text()).plots()["leaderboard-1"]
+    assert plot["layout"]["yaxis"]["ticktext"] == ["fast *", "again"]
+    traces = {trace["name"]: trace for trace in plot["data"]}
+    assert set(traces) == {"faster", "tie", "baseline"}, "an attempt that does not count is not drawn"
+    assert traces["baseline"]["x"] == [1, 1]
+    fast = entry_of(board, "fast")
+    assert fast.ratio is not None
+    assert fast.interval is not None
+    assert traces["faster"]["marker"]["symbol"] == ["star"]
+    assert traces["faster"]["x"] == [fast.ratio.middle]
+    (above,) = traces["faster"]["error_x"]["array"]
+    assert abs(fast.ratio.middle + above - fast.interval[1]) < 1e-9
+    assert (tmp_path / "figures" / "leaderboard-1.svg").exists()

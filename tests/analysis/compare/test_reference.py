@@ -16,7 +16,8 @@ from analysis.compare.reference import IDENTITY, parsed, read_reference
 from analysis.compare.regression import Regression, Verdict, regression_of
 from analysis.load.discover import read
 from analysis.parsers.log_metrics import SAMPLES_PER_S
-from analysis.report.report import build, report
+from analysis.report.content import build
+from analysis.report.report import report
 from analysis.report.runs_table import COLUMNS, to_csv
 from analysis.report.sections.regression import sentence
 from jobs.cli import main

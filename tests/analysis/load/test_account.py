@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from analysis.load.account import Use
 from analysis.load.discover import read, read_runs
-from analysis.report.report import build, markdown, page
+from analysis.report.content import build
+from analysis.report.markdown import markdown
+from analysis.report.page import page
 from jobs.errors import ReportError
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write

@@ -14,7 +14,9 @@ from analysis.failures.runs import failures
 from analysis.load.discover import read, read_runs
 from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
-from analysis.report.report import build, page, report
+from analysis.report.content import build
+from analysis.report.page import page
+from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
@@ -129,7 +131,9 @@ def test_a_log_that_does_not_report_its_ranks_is_measured_and_states_what_to_wri
     (message,) = warnings(found.runs, {})
     assert message.startswith("1 log does not contain the number of ranks (job.out)")
     assert message.endswith("Write `ranks: N` into a facts.yaml beside it.")
-    answer = "No scaling result: no log contains the number of ranks; see the warnings for what to add."
+    answer = (
+        "No scaling result: no log of a measured run contains the number of ranks; see the warnings for what to add."
+    )
     assert build(found).headlines == [answer]
     html = page(build(found))
     assert ">All measured runs</h2>" in html

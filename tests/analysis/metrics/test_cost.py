@@ -70,7 +70,7 @@ def test_a_restarted_run_whose_starts_recorded_too_little_has_no_cost(tmp_path: 
     ended(directory, attempt=2)
     calm(tmp_path / "s", "known", ranks=1, seconds=36)
     assert m.RANK_TIME not in priced(tmp_path)["run"].values
-    assert section(tmp_path / "s")[-1][-1] == "not included: 1 run without time or rank count"
+    assert section(tmp_path / "s")[-1][-1] == "not included: 1 run without a time, nodes or ranks"
 
 
 def test_service_units_are_the_sites_price_of_node_hours(tmp_path: Path) -> None:

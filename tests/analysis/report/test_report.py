@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import analysis.report
 from analysis.formatting import plot_text
 from analysis.load.discover import read_runs
 from analysis.report.figures.page import MOST_CURVE_POINTS, figures, thinned
@@ -33,7 +35,7 @@ from tests.support.fake_runs import (
     step,
     with_job,
 )
-from tests.support.report_pages import HOSTILE, Page, a_hostile_sweep, a_scaling_sweep
+from tests.support.report_pages import HOSTILE, Page, a_disturbed_sweep, a_hostile_sweep, a_scaling_sweep
 
 ALL_FIGURES = [
     "Throughput",
@@ -60,6 +62,18 @@ def test_the_contents_stay_in_sight_and_link_every_section(tmp_path: Path) -> No
     assert re.findall(r'<a href="#(section-\d+)">([^<]+)</a>', text) == sections
     assert re.search(r"nav \{ position: sticky", text)
     assert "prefers-color-scheme: dark" in text
+
+
+def test_the_page_embeds_the_basic_bundle_as_published_which_draws_all_traces(tmp_path: Path) -> None:
+    folder = Path(analysis.report.__file__).parent / "plotly.js"
+    bundle = (folder / "plotly-basic.min.js").read_bytes()
+    assert hashlib.sha256(bundle).hexdigest() in (folder / "README.md").read_text()
+    for sweep in (a_scaling_sweep, a_sweep_of_layouts, a_disturbed_sweep):
+        sweep(tmp_path / sweep.__name__)
+    page = page_of(tmp_path)
+    traces = {trace.get("type", "scatter") for plot in page.plots().values() for trace in plot["data"]}
+    assert traces <= {"scatter", "bar", "pie"}
+    assert (tmp_path / "report.html").stat().st_size < len(bundle) + 500_000 < 2_000_000
 
 
 # --- what is written -------------------------------------------------------------------------------------------
@@ -350,7 +364,8 @@ def test_tables_of_very_many_rows_are_cut_and_state_it(tmp_path: Path, monkeypat
         prepared(tmp_path, a_run(f"waiting-{repeat}", repeat=repeat))
     message = "The first 3 of 7 rows; every run is in runs.csv."
     assert message not in page_of(tmp_path).text
-    monkeypatch.setattr("analysis.report.report.MOST_ROWS", 3)
+    for module in ("page", "markdown"):
+        monkeypatch.setattr(f"analysis.report.{module}.MOST_ROWS", 3)
     page, markdown = page_of(tmp_path).text, (tmp_path / "report.md").read_text()
     for text in (page, markdown):
         assert text.count(message) == 2, "of the runs that were used, and of those that were not"

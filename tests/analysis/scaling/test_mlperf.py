@@ -9,7 +9,8 @@ import pytest
 
 from analysis.load.discover import read, read_runs
 from analysis.parsers import log_metrics as a
-from analysis.report.report import build, page
+from analysis.report.content import build
+from analysis.report.page import page
 from analysis.scaling.mlperf import systems_of
 from tests.support.megatron_logs import write
 from tests.support.mlperf_logs import logged, result, system

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from analysis.load.discover import read
-from analysis.report.report import build, report
+from analysis.report.content import build
+from analysis.report.report import report
 from jobs import metrics as m
 from jobs.lease import Lease
 from jobs.ranks import Rank

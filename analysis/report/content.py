@@ -1,0 +1,219 @@
+"""The content of a report: headline, warnings, tables and figures, before it is written as text."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.compare.loss import loss_doubts
+from analysis.failures.runs import failures
+from analysis.formatting import listed, one_line, plural
+from analysis.load.account import FileUse, only_listed, summary
+from analysis.load.discover import Found
+from analysis.report.attempt_labels import labelled_by_attempt
+from analysis.report.bottlenecks import Bottlenecks, bottlenecks
+from analysis.report.caveats import warnings
+from analysis.report.figures.page import figures
+from analysis.report.figures.style import Figure, Section
+from analysis.report.headline import headlines
+from analysis.report.leaderboard import answers as campaign_answers
+from analysis.report.leaderboard import sections as campaign_sections
+from analysis.report.runs_table import Row, rows_of
+from analysis.report.sections.benchmarks import measurement_sections
+from analysis.report.sections.checkpoints import checkpoint_section
+from analysis.report.sections.cost import cost_section
+from analysis.report.sections.goodput import goodput_section
+from analysis.report.sections.laws import fits_section
+from analysis.report.sections.mfu import utilization_section
+from analysis.report.sections.mlperf import mlperf_section
+from analysis.report.sections.published import published_section
+from analysis.report.sections.ranking import ranking_section
+from analysis.report.sections.startup import startup_section
+from analysis.report.sections.stragglers import straggler_section
+from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section
+from analysis.run import RunResult, hardware
+from analysis.scaling.groups import Group, scaling_groups
+from analysis.untrusted import as_list, lookup
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+MOST_LISTED = 12
+
+
+@dataclass(frozen=True)
+class Report:
+    """The content of the page and the tables, before it is written as text."""
+
+    title: str
+    lead: str
+    headlines: Sequence[str]
+    bottlenecks: Sequence[Bottlenecks]
+    warnings: Sequence[str]
+    groups: Sequence[Group]
+    rows: Sequence[Row]
+    figures: Sequence[Figure]
+    campaigns: Sequence[Section]
+    """Leaderboards and ledgers, shown before all other measurements."""
+    sections: Sequence[Section]
+    measurements: Sequence[Section]
+    """Measurements in logs without training: collectives, storage, serving."""
+    unknown: Sequence[str]
+    """Files of unknown format."""
+    account: str
+    """The number of files given, by their use."""
+    listed: Sequence[FileUse]
+    """Files of known format that are neither a run nor a measurement nor a description."""
+    foreign_metrics: Sequence[Metric]
+    """Metrics of these logs that are not in the registry."""
+    facts: Sequence[tuple[str, Sequence[str]]]
+
+    @property
+    def all_figures(self) -> list[Figure]:
+        """The figures of sections and those of the section of figures."""
+        return [*(section.figure for section in self.campaigns if section.figure), *self.figures]
+
+    @property
+    def used(self) -> list[Row]:
+        """The rows of the runs used for the headline."""
+        return [row for row in self.rows if row.run.used]
+
+    @property
+    def unused(self) -> list[Row]:
+        """The rows of the runs that are not used; each has a reason."""
+        return [row for row in self.rows if not row.run.used]
+
+
+def build(found: Found, training: Training = DEFAULT) -> Report:
+    """Return the report of these runs and logs: comparisons, warnings, and the cost of a training."""
+    runs = found.runs
+    doubts = loss_doubts(runs)
+    groups = labelled_by_attempt(scaling_groups(runs, doubts.keys()))
+    used = [run for run in runs if run.used]
+    measurements = measurement_sections(found.logs)
+    return Report(
+        title=report_title(found),
+        lead=lead(used, len(runs), len(found.logs), beside=bool(measurements)),
+        headlines=[*campaign_answers(runs), *headlines(groups, runs)],
+        bottlenecks=bottlenecks(groups),
+        warnings=warnings(runs, doubts, groups),
+        groups=groups,
+        rows=rows_of(runs, groups, doubts, failures(runs)),
+        figures=figures(groups),
+        campaigns=campaign_sections(runs),
+        sections=[
+            each
+            for each in (
+                ranking_section(groups, runs),
+                published_section(groups),
+                fits_section(groups),
+                mlperf_section(runs),
+                utilization_section(used),
+                cost_section(groups, used, len(runs) - len(used)),
+                training_cost_section(groups, training),
+                startup_section(used),
+                goodput_section(used),
+                checkpoint_section(used),
+                straggler_section(used),
+            )
+            if each
+        ],
+        measurements=measurements,
+        unknown=found.unknown,
+        account=summary(found.uses),
+        listed=only_listed(found.uses),
+        foreign_metrics=foreign_metrics(found),
+        facts=facts(used or runs),
+    )
+
+
+def foreign_metrics(found: Found) -> list[Metric]:
+    """Return the metrics of these logs that are not in the registry, by name."""
+    of_runs = [metric for run in found.runs for metric in run.values]
+    of_logs = [metric for log in found.logs for records in log.records.values() for r in records for metric in r.values]
+    return sorted({*of_runs, *of_logs} - set(m.REGISTRY.values()), key=lambda metric: metric.name)
+
+
+# --- words -----------------------------------------------------------------------------------------------------
+
+
+def report_title(found: Found) -> str:
+    """Return the title: the sweeps of the runs, or the directories of the logs if there is no run."""
+    if found.runs:
+        return one_line(f"Scaling report: {listed(sorted({run.sweep for run in found.runs}), most=3)}")
+    return one_line(f"Report: {listed(sorted({log.path.parent.name for log in found.logs}), most=3)}")
+
+
+def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> str:
+    """Return the hardware, size, time and number of used runs of the report; `beside` them are other measurements."""
+    if not count:
+        return f"{plural(logs, 'log')} without a training run."
+    if not used:
+        return f"{'No training' if beside else 'Nothing'} measured: 0 of {plural(count, 'run')} can be used."
+    devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
+    ranks = sorted({run.ranks for run in used if run.ranks})
+    nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})
+    times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
+    when = f", {period(times[0], times[-1])}" if times else ""
+    where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
+    unknown = sum(run.setting("nodes") is None for run in used)
+    where += f" ({plural(unknown, 'run')} of unknown nodes)" if nodes and unknown else ""
+    runs = "run" if len(used) == 1 else "runs"
+    return (
+        f"{hardware(used)} {runs} on {listed(devices, MOST_LISTED)}, {where or 'number of ranks unknown'}{when}; "
+        f"{len(used):,} of {plural(count, 'run')} used."
+    )
+
+
+def period(first: str, last: str) -> str:
+    """Return two ISO 8601 times in UTC to the minute, a common date once."""
+    first, last = first[:16].replace("T", " "), last[:16].replace("T", " ")
+    if first == last:
+        return f"{first} UTC"
+    return f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
+
+
+def span(counts: Sequence[int], noun: str) -> str:
+    """Return the range of sorted counts: `1 to 8 ranks`."""
+    return plural(counts[0], noun) if len(counts) == 1 else f"{counts[0]:,} to {plural(counts[-1], noun)}"
+
+
+def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
+    """Return the provenance: each recorded fact with its distinct values and their numbers of runs."""
+    versions = [lookup(run.provenance, "versions") for run in runs]
+    commands = [[str(part) for part in as_list(run.provenance.get("command"))] for run in runs]
+    dirty = {True: " with uncommitted changes", False: ""}
+    commits = [
+        f"{commit}{dirty[lookup(run.provenance, 'git.dirty') is True]}"
+        for run in runs
+        if (commit := lookup(run.provenance, "git.commit"))
+    ]
+    named: list[tuple[str, Iterable[str]]] = [
+        ("Git commit", commits),
+        ("Code digest", known(run.provenance.get("code_digest") for run in runs)),
+        (
+            "Versions",
+            [", ".join(f"{k} {v}" for k, v in sorted(each.items())) for each in versions if isinstance(each, dict)],
+        ),
+        ("Torch of the ranks", known(run.started.get("torch") for run in runs)),
+        ("Submitted from", known(run.provenance.get("host") for run in runs)),
+        ("Ran on", [", ".join(map(str, nodes)) for run in runs if (nodes := as_list(run.started.get("nodes")))]),
+        ("Device", known(run.started.get("device_name") for run in runs)),
+        ("Data", known(run.started.get("data") for run in runs)),
+        ("Command", [shlex.join(command) for command in commands if command]),
+    ]
+    return [(name, lines) for name, values in named if (lines := counted(values))]
+
+
+def known(values: Iterable[Any]) -> list[str]:
+    """Return the values that are not None, as text."""
+    return [str(value) for value in values if value is not None]
+
+
+def counted(values: Iterable[str]) -> list[str]:
+    """Return distinct values, most frequent first, each with its number of runs if there are several."""
+    counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
+    lines = [value if len(counts) == 1 else f"{value} ({plural(count, 'run')})" for value, count in counts]
+    return lines[:MOST_LISTED] + ([f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else [])

@@ -1,0 +1,81 @@
+"""The report as an HTML page, which opens offline and fetches nothing.
+
+plotly.js is embedded once, and a content security policy forbids the rest. Everything from a file is text: jinja
+escapes it in HTML and in the figures' JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from importlib import resources
+
+import jinja2
+from markupsafe import Markup
+
+from analysis.formatting import listed, unbroken
+from analysis.logs.steps import STEADY_RULE, WARM_UP_RULE
+from analysis.report.content import MOST_LISTED, Report
+from analysis.report.markdown import MOST_ROWS, UNUSED_HEADINGS, in_words, rows_left_out, unused_cells
+from analysis.report.points_table import interval_words, point_table
+from analysis.report.runs_table import fold
+from analysis.report.sections.layouts import memory_and_communication
+from jobs import metrics as m
+from jobs.visible import visible, visible_values
+
+
+def page(content: Report) -> str:
+    """Return the self-contained HTML page."""
+    columns, shared = fold(content.used)
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # Of each value: the page as a whole contains the script of plotly.
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    environment.filters["unbroken"] = unbroken
+    template = environment.from_string(resource("page.html.j2"))
+    held_headings, held_rows = memory_and_communication(content.groups)
+    point_headings, points = point_table(content.groups)
+    plots = {figure.name: visible_values(figure.plot.to_plotly_json()) for figure in content.all_figures if figure.plot}
+    own = [row.run for row in content.used if row.run.log is None]
+    unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
+    # Neither contains a closing script tag.
+    scripts = [resource("plotly.js/plotly-basic.min.js"), resource("page.js")] if plots else []
+    return template.render(
+        report=content,
+        columns=columns,
+        shared=in_words(shared),
+        point_headings=point_headings,
+        points=points,
+        most_listed=MOST_LISTED,
+        intervals=interval_words(content.groups),
+        unused_headings=UNUSED_HEADINGS,
+        unused_cells=unused_cells,
+        held_headings=held_headings,
+        held_rows=held_rows,
+        held_metric=m.PARAMETERS_HELD,
+        sent_metric=m.COLLECTIVE_BYTES,
+        metrics=[*m.REGISTRY.values(), *content.foreign_metrics],
+        most_rows=MOST_ROWS,
+        rows_left_out=rows_left_out,
+        unmeasured=listed([str(count) for count in unmeasured], MOST_LISTED),
+        warm_up_rule=f"{WARM_UP_RULE} {STEADY_RULE}" if len(own) < len(content.used) else None,
+        plots=plots,
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
+        script_sources=Markup(script_sources(scripts)),  # noqa: S704 (digests)
+    )
+
+
+def resource(name: str) -> str:
+    """Return the text of a file of this package."""
+    return (resources.files("analysis") / "report" / name).read_text(encoding="utf-8")
+
+
+def script_sources(scripts: Iterable[str]) -> str:
+    """Return the `script-src` of the content security policy: only the digests of these scripts."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"

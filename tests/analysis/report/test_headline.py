@@ -1,0 +1,88 @@
+"""The headline and the ranking: the score or the scaling that a reader came for, and the lesson of the other lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analysis.load.discover import read
+from analysis.report.content import Report, build
+from analysis.report.sections.ranking import HEADING as RANKING
+from tests.support.fake_runs import a_run, finished_run
+from tests.support.megatron_logs import megatron, write
+from tests.support.mlperf_logs import system
+from tests.support.report_pages import a_scaling_sweep
+
+
+def built(path: Path) -> Report:
+    return build(read([path]))
+
+
+def ranking(content: Report) -> list[list[str]]:
+    return [list(row) for section in content.sections if section.heading == RANKING for row in section.rows]
+
+
+def a_task(folder: Path, number: int, ranks: int, step_ms: float) -> None:
+    """Write a log of a model of its own, with its own losses: logs of equal losses are one run."""
+    text = megatron([(step, step_ms) for step in range(1, 12)], ranks=ranks)
+    write(folder / f"{ranks}.out", text.replace("lm loss: ", f"lm loss: {number + 1}"))
+    write(folder / "facts.yaml", f"model: model{number:02}\n")
+
+
+def test_the_headline_names_the_line_that_gains_nothing(tmp_path: Path) -> None:
+    for ranks, time_s in ((1, 1.0), (2, 0.6)):
+        finished_run(tmp_path, a_run(f"a{ranks}", parallelism="ddp", ranks_per_node=ranks), step_time_s=time_s)
+        slow = a_run(f"b{ranks}", parallelism="fsdp_full", ranks_per_node=ranks)
+        finished_run(tmp_path, slow, step_time_s=time_s * ranks**2)
+    content = built(tmp_path)
+    (sentence,) = content.headlines
+    assert "ddp speeds up 1.67 times" in sentence
+    assert "fsdp_full gains nothing from 1 to 2 ranks (0.417 times, n = 1)" in sentence
+    assert [row[:3] for row in ranking(content)] == [["ddp", "1 of 2", "2"], ["fsdp_full", "2 of 2", "1"]]
+
+
+def test_without_a_losing_line_the_headline_names_the_one_that_gains_least(tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        for layout, power in (("ddp", 1.0), ("fsdp_full", 0.5), ("pp", 0.7)):
+            run = a_run(f"{layout}{ranks}", parallelism=layout, ranks_per_node=ranks)
+            finished_run(tmp_path, run, step_time_s=1 / ranks**power)
+    (sentence,) = built(tmp_path).headlines
+    assert "fsdp_full gains 1.41 times from 1 to 2 ranks" in sentence
+    assert "pp gains" not in sentence
+
+
+def test_a_line_that_is_slower_on_more_ranks_does_not_speed_up(tmp_path: Path) -> None:
+    for ranks, time_s in ((1, 1.0), (2, 2.0)):
+        finished_run(tmp_path, a_run(f"a{ranks}", ranks_per_node=ranks), step_time_s=time_s)
+    (sentence,) = built(tmp_path).headlines
+    assert "gains nothing (0.500 times" in sentence
+    assert "speeds up" not in sentence
+
+
+def test_tasks_of_single_points_share_a_sentence_and_a_ranking_instead_of_a_paragraph_each(tmp_path: Path) -> None:
+    for i in range(12):
+        a_task(tmp_path / f"from{i}", i, 8, 1000.0 + i)
+    a_task(tmp_path / "from0", 0, 16, 600.0)
+    content = built(tmp_path)
+    scaled, others = content.headlines
+    assert "model00" in scaled
+    assert "from from0: from 8 to 16 ranks" in scaled
+    assert others.startswith("Unknown device: 11 tasks without a line of different rank counts")
+    assert "model01" in others
+    rows = ranking(content)
+    assert len(rows) == 12
+    assert all("from from" in row[-1] for row in rows)
+
+
+def test_a_score_is_the_headline_of_its_system_with_its_submitter_and_scaling(tmp_path: Path) -> None:
+    system(tmp_path / "small", 1, [30.0, 30.1, 30.2, 30.3, 30.4])
+    system(tmp_path / "large", 8, [5.0, 5.01, 5.02, 5.03, 5.04])
+    (sentence,) = built(tmp_path).headlines
+    assert sentence.startswith("llama2_70b_lora, Nobody (lies about its size): score 30.2")
+    assert "6.02 times as fast on 8 times the ranks" in sentence
+
+
+def test_a_single_line_has_no_ranking(tmp_path: Path) -> None:
+    finished_run(tmp_path / "one", a_run("one"))
+    assert ranking(built(tmp_path / "one")) == []
+    a_scaling_sweep(tmp_path / "two")
+    assert len(ranking(built(tmp_path / "two"))) == 2
