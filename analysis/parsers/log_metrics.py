@@ -61,6 +61,7 @@ ITERATION = Metric(
     "iteration", "1", "Optimizer steps so far, of the epoch or of the run, depending on the program.", digits=9
 )
 EPOCH = Metric("epoch", "1", "Passes over the data so far, as the log counts them.", digits=6)
+EPOCH_TIME = Metric("logged_epoch_time_s", "s", "Wall clock of an epoch, as the log states it.", Better.low, 4)
 STEP_TIME_SMOOTHED = Metric(
     "step_time_smoothed_s",
     "s",
