@@ -491,3 +491,24 @@ def test_lines_of_a_launcher_alone_are_no_log_and_describe_none_beside_them(tmp_
     (tmp_path / "notes.txt").write_text("NNODES=4\nGPUS_PER_NODE=4\n")
     (run,) = read_runs([tmp_path])
     assert run.setting("nodes") is None
+
+
+def micro_batches(log_every: int = 1) -> str:
+    """Twelve steps of four micro-batches of 50, 60, 70 and 80 ms, as LitGPT prints them."""
+    lines = []
+    for micro in range(1, 49):
+        step, left = divmod(micro, 4)
+        if micro % log_every == 0:
+            time_ms = (80.0, 50.0, 60.0, 70.0)[left]
+            lines.append(f"Epoch 1 | iter {micro} step {step} | loss train: {9 - micro / 10:.3f}, val: n/a"
+                         f" | iter time: {time_ms:.2f} ms{'' if left else ' (step)'}\n")  # fmt: skip
+    return "".join(lines)
+
+
+def test_a_step_takes_the_time_of_its_micro_batches_if_all_of_them_are_logged(tmp_path: Path) -> None:
+    run = one(write(tmp_path / "job.out", micro_batches()))
+    assert run.values[m.STEP_TIME_MEDIAN] == pytest.approx(0.26)
+    assert run.values[a.STEPS_PER_S] == pytest.approx(1 / 0.26)
+    assert list(run.losses) == list(range(1, 13))
+    every_second = one(write(tmp_path / "other" / "job.out", micro_batches(log_every=2)))
+    assert every_second.reason == "it reports the times of micro-batches, not of whole steps"
