@@ -6,6 +6,7 @@ This module does not import torch, because a rank that cannot import torch must 
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,12 @@ class FailureCause(Enum):
         "network",
         Retry.anywhere,
         "Check that the nodes reach each other (slurmscale doctor), and that no node died first.",
+    )
+    storage = (
+        "storage",
+        Retry.nowhere,
+        "Free space or raise the quota where the line says so; replace a damaged file, or resume from an earlier "
+        "checkpoint.",
     )
     launch_failure = (
         "launch_failure",
@@ -137,6 +144,7 @@ class FailureCause(Enum):
             FailureCause.refused,
             FailureCause.lost_peer,
             FailureCause.diverged,
+            FailureCause.storage,
             FailureCause.unknown,
         }
 
@@ -165,6 +173,8 @@ GPU_MEMORY_TYPE = "OutOfMemoryError"
 GPU_MEMORY_TEXT = re.compile(r"(?:CUDA|HIP|XPU) out of memory")
 NCCL_MEMORY_TEXT = re.compile(r"out of memory", re.IGNORECASE)
 HOST_MEMORY_TEXT = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
+# Errors of file systems: full, over the quota, failing, unreachable, read-only.
+STORAGE_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS}
 # CUDA errors that NVIDIA's documentation of Xid messages attributes to the device.
 HARDWARE_TEXT = re.compile(r"uncorrectable (NVLink|ECC) error|fallen off the bus|CUDA-capable device\(s\) is/are busy")
 # The words of `srun: error: node02: task 1: Killed`; a word that is not listed is a signal from outside.
@@ -188,6 +198,8 @@ def cause_of(error: BaseException) -> FailureCause:
         return FailureCause.out_of_gpu_memory
     if isinstance(error, MemoryError) or HOST_MEMORY_TEXT.search(text):
         return FailureCause.out_of_host_memory
+    if isinstance(error, OSError) and error.errno in STORAGE_ERRNO:
+        return FailureCause.storage
     if HARDWARE_TEXT.search(text):
         return FailureCause.hardware
     if types & LOST_PEER_TYPES or LOST_PEER_TEXT.search(text):

@@ -24,11 +24,16 @@ class Match:
     """As torchrun writes it, which sorts; empty where the order of the lines decides."""
 
 
-EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Missing\w*|Interrupt|Exit))(?:: (?P<words>.*))?$")
+# torchrun's summary indents the traceback of a rank.
+EXCEPTION = re.compile(
+    r"^ *(?P<type>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Missing\w*|Interrupt|Exit))(?:: (?P<words>.*))?$"
+)
 CONFIGURATION_TYPES = re.compile(
     r"(?:Config\w*|Missing\w*|Validation|Override\w*|Yaml\w*|Scanner|Parser|Constructor|Composer|Argument|Interpolation\w*"
     r"|(?i:toml)Decode)Error$"
-    r"|(?:Config\w*|Missing\w*|Hydra)Exception$"
+    r"|(?:Config\w*|Misconfig\w*|Missing\w*|Hydra)Exception$"
+    # Of a path that a setting names.
+    r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"
 )
 NETWORK_TYPES = re.compile(r"(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Network|Store|Backend))Error$")
 # The cause of a process that a signal ended, by the signal's number.
@@ -37,17 +42,25 @@ DIED_WITH = re.compile(r"died with <Signals\.\w+: (\d+)>")
 # torchrun's summary of its children: the fields of one failure after another.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
 RANK = re.compile(
-    r"\[Rank (\d+)\]|srun: error: \S+: tasks? (\d+)|process rank (\d+) with PID|MPI_ABORT was invoked on rank (\d+)"
-    r"|MPI_Abort\(.*\) - process (\d+)"
+    r"collective timeout from +rank (\d+)|Unexpected result \S+ on rank (\d+)|\[Rank (\d+)\]"
+    r"|srun: error: \S+: tasks? (\d+)|process rank (\d+) with PID|MPI_ABORT was invoked on rank (\d+)"
+    r"|MPI_Abort\(.*\) - process (\d+)|Process name: \[\[\d+,\d+\],(\d+)\]"
 )
 HOST = re.compile(
     r" ON (\S+) CANCELLED AT|with PID \d+ on node (\S+)|srun: error: (\S+): tasks? "
     r"|srun: error: Node failure on (\S+)"
 )
+TRACEBACK = "Traceback (most recent call last)"
+# CPython announces a traceback that does not end the program: of a destructor, of a thread, of logging itself.
+SURVIVED = ("Exception ignored in", "--- Logging error ---")
+# Exceptions that report the end of another process, which has its own reason.
+REPORTS = {
+    "ChildFailedError", "SystemExit", "KeyboardInterrupt", "SignalException", "SIGTERMException", "ActorDiedError",
+    "RayActorError", "WorkerCrashedError", "ProcessExitedException", "ProcessRaisedException",
+}  # fmt: skip
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    "Traceback (most recent call last)", "Error", "Exception", "exitcode", "  time      :", "  host      :",
-    "  rank      :",
+    TRACEBACK, *SURVIVED, "Error", "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
 SEARCH = Search(MARKERS)
@@ -56,12 +69,16 @@ SEARCH = Search(MARKERS)
 def matches(lines: Iterable[Line]) -> Iterator[Match]:
     """Yield the matches of these lines in order."""
     raising: set[RankLabel] = set()
+    survived: set[RankLabel] = set()
     child: dict[str, str] = {}
     for line in lines:
         if " NCCL INFO " in line.text:
             # NCCL also logs connections that close in normal operation.
             continue
-        if "Traceback (most recent call last)" in line.text:
+        if line.text.startswith(SURVIVED):
+            survived.add(line.rank)
+            continue
+        if TRACEBACK in line.text:
             raising.add(line.rank)
             continue
         if field := CHILD_FIELD.match(line.text):
@@ -72,7 +89,9 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
             continue
         known = next((each for each in SIGNATURES if each.pattern.search(line.text)), None)
         exception = EXCEPTION.match(line.text)
-        if known is not None:
+        if exception is not None and line.rank in survived & raising:
+            survived.discard(line.rank)
+        elif known is not None:
             yield Match(known.cause, known.weight, with_rank_and_host(line))
         elif exception is not None and line.rank in raising:
             cause, weight = cause_of_exception(exception)
@@ -85,7 +104,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
 def cause_of_exception(exception: re.Match[str]) -> tuple[FailureCause | None, Weight]:
     """Return the cause of a traceback's last line; None where it only reports another failure or a signal."""
     kind = exception["type"].rpartition(".")[2]
-    if kind in {"ChildFailedError", "SystemExit", "KeyboardInterrupt", "SignalException", "SIGTERMException"}:
+    if kind in REPORTS:
         return None, Weight.signal
     if kind == "CalledProcessError":
         # accelerate's launcher: the process has printed its own reason, unless a signal ended it.

@@ -58,8 +58,17 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     if first.cause is FailureCause.hung:
         first = laggard(equal, first)
     line = first.line
-    rank = line.rank if isinstance(line.rank, int) else None
-    return Verdict(first.cause, line.number, line.text.strip(), rank, line.host, first.weight)
+    rank, host = (line.rank if isinstance(line.rank, int) else None), line.host
+    if rank is None and first.weight is not Weight.fault and first.cause is not FailureCause.hung:
+        rank, host = first_to_end(counted) or (rank, host)
+    return Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight)
+
+
+def first_to_end(counted: list[Match]) -> tuple[int, str | None] | None:
+    """Return the rank and the host that a launcher names as the first that ended; None where it names none."""
+    ends = [each for each in counted if each.weight is Weight.signal and isinstance(each.line.rank, int)]
+    first = min(ends, key=lambda each: (each.time or "~", each.line.number), default=None)
+    return (first.line.rank, first.line.host) if first and isinstance(first.line.rank, int) else None
 
 
 def laggard(waiting: list[Match], first: Match) -> Match:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from analysis.failures.verdict import Verdict, verdict_on
 from analysis.logs.quotes import quotes
+from analysis.parsers import launcher
 from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import blocks
@@ -102,6 +103,9 @@ def read_log_file(path: Path) -> LogFile:
                 records.setdefault((form.name, record.kind), []).append(record)
         if matched:
             formats.append(form.name)
+    if formats == [launcher.FORMAT.name]:
+        # Such lines are in scripts and in the output of any program: alone they make no log.
+        formats = []
     last = max((steps[-1].line for (_, kind), steps in records.items() if kind is Kind.step), default=0)
     verdict = verdict_on(path, last_progress=last)
     numbers = [step.line for (_, kind), steps in records.items() if kind is Kind.step for step in steps]

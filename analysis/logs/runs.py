@@ -93,7 +93,7 @@ def has_measurements(file: LogFile) -> bool:
 
 def is_description(file: LogFile) -> bool:
     """Return True if a file contains only settings."""
-    return bool(file.settings or file.texts) and not file.records
+    return bool(file.formats) and bool(file.settings or file.texts) and not file.records
 
 
 def systems_in_folders(files: Iterable[LogFile]) -> dict[Path, set[str]]:
@@ -202,6 +202,7 @@ def configuration(run: LogRun, root: Path) -> dict[str, Any]:
     texts, ranks = run.texts, count(run, a.RANKS) or count(run, a.COMMUNICATOR_RANKS)
     nodes = count(run, a.NODES) or count(run, a.COMMUNICATOR_NODES)
     per_node = count(run, a.RANKS_PER_NODE) or count(run, a.GPUS_PER_NODE)
+    nodes, ranks, per_node = launched(run, nodes, ranks, per_node)
     facts = run.file.facts
     if a.RANKS in facts and nodes and per_node and nodes * per_node != ranks:
         # The log's nodes belong to another rank count than that of facts.yaml.
@@ -235,6 +236,21 @@ def configuration(run: LogRun, root: Path) -> dict[str, Any]:
         },
         "repeat": None,
     }
+
+
+def launched(
+    run: LogRun, nodes: int | None, ranks: int | None, per_node: int | None
+) -> tuple[int | None, int | None, int | None]:
+    """Return nodes, ranks and ranks of a node; a launcher's lines add what the program does not state.
+
+    Nothing is added if it contradicts the rest.
+    """
+    all_nodes, each = nodes or count(run, a.LAUNCHED_NODES), per_node or count(run, a.LAUNCHED_RANKS_PER_NODE)
+    product = all_nodes * each if all_nodes and each else None
+    all_ranks = ranks or product or count(run, a.LAUNCHED_RANKS)
+    if all_ranks and ((product and product != all_ranks) or (all_nodes and all_ranks % all_nodes)):
+        return nodes, ranks, per_node
+    return all_nodes, all_ranks, each
 
 
 def model_name(run: LogRun, model: Mapping[str, Any], root: Path) -> str:

@@ -92,7 +92,7 @@ class LogRun:
     @cached_property
     def steps(self) -> list[LogStep]:
         """Return the steps of the training, without lost ones."""
-        return kept_steps(self.attempts)
+        return of_micro_batches(kept_steps(self.attempts))
 
     @property
     def starts(self) -> int:
@@ -195,6 +195,28 @@ def kept_steps(attempts: Sequence[Attempt]) -> list[LogStep]:
         for step in attempt.steps
         if id(step) not in lost
     ]
+
+
+def of_micro_batches(logged: list[LogStep]) -> list[LogStep]:
+    """Return the whole steps of logged micro-batches; the same steps where not every micro-batch was logged.
+
+    A step ends with the micro-batch at which the count of steps rises, and takes the time of all since the last end.
+    """
+    wanted = {a.MICRO_BATCHES_DONE, a.MICRO_BATCH_TIME, m.STEP}
+    if not logged or any(m.STEP_TIME in each.values or not wanted <= each.values.keys() for each in logged):
+        return logged
+    found: list[LogStep] = []
+    # The micro-batches since the last end; None where one is missing.
+    since: list[LogStep] | None = [logged[0]] if logged[0].values[a.MICRO_BATCHES_DONE] == 1 else None
+    for before, each in pairwise(logged):
+        follows = each.values[a.MICRO_BATCHES_DONE] == before.values[a.MICRO_BATCHES_DONE] + 1
+        since = [*since, each] if since is not None and follows and each.attempt == before.attempt else None
+        if each.values[m.STEP] > before.values[m.STEP]:
+            if since and each.values[m.STEP] == before.values[m.STEP] + 1:
+                time_s = sum(part.values[a.MICRO_BATCH_TIME] for part in since)
+                found.append(replace(each, values=each.values | {m.STEP_TIME: time_s}))
+            since = []
+    return found if len(found) > 1 else logged
 
 
 def losses_of(attempts: Sequence[Attempt]) -> list[Lost] | None:

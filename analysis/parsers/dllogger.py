@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.base import POSITIVE_UNITS, Kind, Line, LineFormat, Record, Text
+from analysis.parsers.spellings import spelled
 from analysis.untrusted import as_list, as_number, printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -38,11 +39,8 @@ TRAINING: dict[str, Metric] = {
     "train.lr": m.LEARNING_RATE,
     "learning_rate": m.LEARNING_RATE,
     "train.data_time": a.DATA_TIME,
-    "total_ips": a.SAMPLES_PER_S,
     "train.ips": a.SAMPLES_PER_S,
-    "train.total_ips": a.SAMPLES_PER_S,
     "train_throughput": a.SAMPLES_PER_S,
-    "training_sequences_per_second": a.SAMPLES_PER_S,
 }
 EVALUATION: dict[str, Metric] = {
     "val.loss": m.EVALUATION_LOSS,
@@ -112,8 +110,9 @@ def numbers(data: Mapping[str, Any], names: Mapping[str, Metric]) -> dict[Metric
     values = {}
     for name, field in data.items():
         value = printed_number(field) if isinstance(field, str) else as_number(field)
-        if name in names and value is not None and (value > 0 or names[name] is not a.SAMPLES_PER_S):
-            values[names[name]] = value
+        known = (names[name], 1.0) if name in names else spelled(name) if names is TRAINING else None
+        if known and value is not None and (value > 0 or known[0].unit not in POSITIVE_UNITS):
+            values[known[0]] = value * known[1]
     return values
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
+from analysis.parsers.spellings import spelled
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -20,7 +21,6 @@ COLUMNS: tuple[tuple[re.Pattern[str], Kind, Metric], ...] = (
     (re.compile(r"lr(?:-[\w/-]+)?|learning_rate"), Kind.step, m.LEARNING_RATE),
     (re.compile(r"grad(?:ient)?_norm(?:_step)?"), Kind.step, m.GRADIENT_NORM),
     (re.compile(r"iter_time"), Kind.step, a.MICRO_BATCH_TIME),
-    (re.compile(r"(?:train\|)?global/samples_per_sec"), Kind.step, a.SAMPLES_PER_S),
     (re.compile(r"(?:train\|)?device/flops_per_sec"), Kind.step, a.FLOPS_PER_S_PER_RANK),
     (re.compile(r"(?:train(?:ing)?[_/])?loss_epoch"), Kind.summary, a.MEAN_LOSS),
     (re.compile(r"(?:val(?:id(?:ation)?)?|eval)[_/]loss(?:_epoch)?"), Kind.evaluation, m.EVALUATION_LOSS),
@@ -60,6 +60,8 @@ def names_of(columns: Iterable[str]) -> dict[Kind, Names]:
         for pattern, kind, metric in COLUMNS:
             if pattern.fullmatch(column):
                 found.setdefault(kind, {})[column] = metric, 1
+        if speed := spelled(column):
+            found.setdefault(Kind.summary if speed[0] is a.EPOCH_TIME else Kind.step, {})[column] = speed
     return dict(found)
 
 

@@ -11,6 +11,9 @@ from jobs.metrics import MEGABYTE_PER_S, Better, Metric
 NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
 RANKS = Metric("ranks", "1", "Processes of the job, mostly one per GPU.", digits=9)
 RANKS_PER_NODE = Metric("ranks_per_node", "1", "Processes on a machine.", digits=9)
+LAUNCHED_NODES = Metric("launched_nodes", "1", "Machines by the launcher's lines.", digits=9)
+LAUNCHED_RANKS = Metric("launched_ranks", "1", "Processes by the launcher's lines.", digits=9)
+LAUNCHED_RANKS_PER_NODE = Metric("launched_ranks_per_node", "1", "Processes on a machine by its lines.", digits=9)
 DATA_PARALLEL_SIZE = Metric("data_parallel_size", "1", "Groups of ranks that each hold the whole model.", digits=9)
 TENSOR_PARALLEL_SIZE = Metric("tensor_parallel_size", "1", "Ranks that share each layer.", digits=9)
 PIPELINE_PARALLEL_SIZE = Metric("pipeline_parallel_size", "1", "Stages that the layers are spread over.", digits=9)
@@ -58,6 +61,7 @@ ITERATION = Metric(
     "iteration", "1", "Optimizer steps so far, of the epoch or of the run, depending on the program.", digits=9
 )
 EPOCH = Metric("epoch", "1", "Passes over the data so far, as the log counts them.", digits=6)
+EPOCH_TIME = Metric("logged_epoch_time_s", "s", "Wall clock of an epoch, as the log states it.", Better.low, 4)
 STEP_TIME_SMOOTHED = Metric(
     "step_time_smoothed_s",
     "s",

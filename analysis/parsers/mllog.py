@@ -15,6 +15,7 @@ import orjson
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
+from analysis.parsers.spellings import spelled
 from analysis.untrusted import as_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -42,12 +43,10 @@ POWERS = {"power_reading", "interconnect_power_est"}
 # The first time of these counts.
 STARTS = {"init_start", "init_stop", "run_start"}
 SCORES = {"eval_accuracy", "eval_loss"}
-# Unit of the throughput, which the log does not state: the quantity that the reference implementation counts.
-RATES = {"gpt3": m.TOKENS_PER_S} | dict.fromkeys(
-    ("llama2_70b_lora", "llama31_405b", "llama31_8b", "resnet", "bert", "stable_diffusion"), a.SAMPLES_PER_S
-)
-# gpt3 in round 3, which logs no throughput.
-TRACKED: Names = {"train_step_timing": (m.STEP_TIME, 1), "reduced_train_loss": (m.LOSS, 1)}
+# Unit of the throughput, which the log does not state: the reference implementation of one benchmark counts tokens, all
+# others count samples.
+RATES = {"gpt3": m.TOKENS_PER_S}
+TRACKED: Names = {"reduced_train_loss": (m.LOSS, 1)}
 # In round 3 samples_count of gpt3 counts tokens; a whole training has fewer samples than this.
 MOST_SAMPLES = 1e8
 
@@ -86,7 +85,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             continue
         entry = Entry(*fields)
         if entry.key == "submission_benchmark":
-            rate = RATES.get(str(entry.value))
+            rate = RATES.get(str(entry.value), a.SAMPLES_PER_S)
         elif entry.key == "run_stop":
             stop = line.number, entry
         if entry.key in STARTS:
@@ -146,7 +145,8 @@ def content_of(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, fl
     if key in NAMES:
         return Kind.setting, {}, {NAMES[key]: str(entry.value)}
     if key == "tracked_stats" and isinstance(entry.value, dict):
-        tracked = numbers(entry.value.items(), {**TRACKED, **({"throughput": (rate, 1)} if rate else {})})
+        times = {name: found for name in entry.value if (found := spelled(name)) and found[0] is m.STEP_TIME}
+        tracked = numbers(entry.value.items(), {**TRACKED, **times, **({"throughput": (rate, 1)} if rate else {})})
         return (Kind.step, entry.progress | tracked, {}) if tracked else (Kind.event, {}, {})
     if value is None:
         return Kind.event, {}, {}

@@ -1,12 +1,16 @@
 """nccl-tests and rccl-tests: a table of message sizes, out-of-place and in-place, and the devices of each rank.
 
-Before 2.13 there is no column `root`, and a column `error` instead of `#wrong`. With `-c 0` both are `N/A`.
+Before 2.13 there is no column `root`, and a column `error` instead of `#wrong`. With `-c 0` both are `N/A`. Where the
+devices are not listed, the number of ranks n follows from the ratio of the bandwidths: 2 (n - 1) / n for an all-reduce,
+(n - 1) / n for all-gather, reduce-scatter, all-to-all, gather and scatter.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
@@ -35,24 +39,74 @@ COLUMNS: Names = {
 }
 
 
+# Half of the last printed digit, in GB/s.
+ROUNDING = 0.005
+
+
+@dataclass
+class Ranks:
+    """The number of ranks of one table: those listed, else the whole number that every row allows."""
+
+    listed: set[int] = field(default_factory=set)
+    least: float = 1.0
+    most: float = math.inf
+
+    def narrow(self, algorithm: float, bus: float) -> None:
+        """Take the ratio of a row's bandwidths, between the bounds that their rounding leaves."""
+        if algorithm > ROUNDING:
+            low, high = (bus - ROUNDING) / (algorithm + ROUNDING), (bus + ROUNDING) / (algorithm - ROUNDING)
+            # The ratio of an all-reduce lies above 1 with three ranks or more, that of the others below 1.
+            of_all_reduce = low > 1
+            if high < 1 or of_all_reduce:
+                self.least = max(self.least, ranks_of(low, all_reduce=of_all_reduce))
+                self.most = min(self.most, ranks_of(high, all_reduce=of_all_reduce))
+
+    @property
+    def number(self) -> int | None:
+        """The number of ranks; None where it is not certain."""
+        if self.listed:
+            return len(self.listed) if self.listed == set(range(len(self.listed))) else None
+        only = math.ceil(self.least)
+        return only if only > 1 and only == self.most // 1 else None
+
+
+def ranks_of(ratio: float, *, all_reduce: bool) -> float:
+    """Return the number of ranks of which bus over algorithm bandwidth is this ratio."""
+    most = 2.0 if all_reduce else 1.0
+    return most / (most - ratio) if ratio < most else math.inf
+
+
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """Return a measurement for each row and place, a setting for each device, the average as a summary."""
     program: dict[Text, str] = {}
+    ranks, number = Ranks(), 0
     for line in lines:
+        number = line.number
         if row := ROW.match(line.text):
             size, _, _, _, *columns = row.groups()
             for place, (time_us, algorithm, bus, wrong) in (("out-of-place", columns[:4]), ("in-place", columns[4:])):
                 values = measured(float(size), time_us, algorithm, bus, wrong)
+                ranks.narrow(printed_number(algorithm) or 0.0, printed_number(bus) or 0.0)
                 texts = program | {Text.variant: place}
                 yield Record(Kind.measurement, line.number, values, texts, line.rank, line.host)
         elif found := DEVICE.search(line.text):
+            ranks.listed.add(int(found[1]))
             texts = {Text.nodes: found[2], Text.gpu_name: found[3]}
             yield Record(Kind.setting, line.number, {}, texts, int(found[1]), found[2])
         elif found := AVERAGE.search(line.text):
             if values := numbers([("busbw", found[1])], COLUMNS):
                 yield Record(Kind.summary, line.number, values, program, line.rank)
+            yield from number_of(ranks, line.number)
+            ranks = Ranks()
         elif found := PROGRAM.search(line.text):
             program = {Text.benchmark: found[1]}
+    yield from number_of(ranks, number)
+
+
+def number_of(ranks: Ranks, line: int) -> Iterator[Record]:
+    """Yield the number of ranks of a table as a setting, if it is certain."""
+    if ranks.number:
+        yield Record(Kind.setting, line, {a.RANKS: float(ranks.number)})
 
 
 def measured(size: float, time_us: str, algorithm: str, bus: str, wrong: str) -> dict[Metric, float]:

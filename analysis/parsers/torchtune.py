@@ -11,20 +11,21 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Record, numbers
+from analysis.parsers.spellings import spelled
 from analysis.untrusted import printed_number
 from jobs import metrics as m
+from jobs.metrics import Metric
 
 BAR = re.compile(r"\b(\d{1,6})\|(\d{1,12})\|Loss: ([^:|\s]+):? .*?(?:, *([\d.]{1,12})(s/it|it/s)\]|$)")
 
 STEP = re.compile(r"\bStep (\d{1,12}) \| (.*)")
 FIELD = re.compile(r"([\w/]{1,60}):(\S{1,40})")
 SPEED = "tokens_per_second_per_gpu"
-NAMES: Names = {
+NAMES: dict[str, tuple[Metric, float]] = {
     "loss": (m.LOSS, 1),
     "lr": (m.LEARNING_RATE, 1),
     "grad_norm": (m.GRADIENT_NORM, 1),
-    SPEED: (m.TOKENS_PER_S_PER_RANK, 1),
     "peak_memory_alloc": (m.MEMORY_PEAK, 2**30),
     "peak_memory_reserved": (a.MEMORY_RESERVED_PEAK, 2**30),
 }
@@ -50,7 +51,9 @@ def parse_metrics(lines: Iterable[Line]) -> Iterator[Record]:
     """Return a record for each logged step."""
     for line in lines:
         if found := STEP.search(line.text):
-            values = {m.STEP: float(found[1])} | numbers(FIELD.findall(found[2]), NAMES)
+            fields = FIELD.findall(found[2])
+            speeds = {name: speed for name, _ in fields if (speed := spelled(name))}
+            values = {m.STEP: float(found[1])} | numbers(fields, NAMES | speeds)
             yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
 
 

@@ -35,8 +35,8 @@ from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from tests.support.paths import ROOT
 
-# The numbers of figures compared and right on 2026-11-23; raise them with each repair.
-BASELINE = {"compared": 1980, "right": 1972}
+# The numbers of figures compared and right on 2026-11-25; raise them with each repair.
+BASELINE = {"compared": 1980, "right": 1980}
 
 FIGURES = Path(__file__).with_name("corpus_figures.csv")
 GIB = 1 << 30

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
 
@@ -33,6 +35,8 @@ from jobs.failures import FailureCause, blames_node, cause_of, recorded_cause
             FailureCause.lost_peer,
         ),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), FailureCause.hardware),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), FailureCause.storage),
+        (OSError(errno.ENOENT, "No such file"), FailureCause.code),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), FailureCause.code),
         (KeyError("x"), FailureCause.code),
     ],

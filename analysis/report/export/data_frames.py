@@ -89,7 +89,8 @@ def steps_frame(runs: Iterable[RunResult]) -> pd.DataFrame:
             columns["sweep"].append(run.sweep)
             columns["name"].append(run.name)
             columns["path"].append(str(run.path))
-            columns[m.STEP.name].append(step)
+            # Without numbers in the log it is a position, which counts lines of the log and not steps.
+            columns[m.STEP.name].append(step if run.steps_are_numbered else None)
             for metric in m.STEP_METRICS[1:]:
                 columns[metric.name].append(number(record, metric))
     frame = {name: typed(columns[name]) for name in ("sweep", "name", "path")}

@@ -80,6 +80,39 @@ def of(log: str) -> Verdict:
         ("[PG 0 Rank 2] Heartbeat monitor timed out! Process will be terminated after dumping", C.hung),
         ("FATAL:   could not open image /nowhere.sif: failed to retrieve path", C.launch_failure),
         (f"{TRACEBACK}Exception: Current loss scale already at minimum - cannot decrease scale anymore.", C.diverged),
+        # Storage.
+        (f"{TRACEBACK}OSError: [Errno 122] Disk quota exceeded: '/scratch/you/last.pt'", C.storage),
+        ("cp: error writing '/scratch/you/a': No space left on device", C.storage),
+        (f"{TRACEBACK}OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'", C.out_of_host_memory),
+        (f"{TRACEBACK}_pickle.UnpicklingError: pickle data was truncated", C.storage),
+        (f"{TRACEBACK}_pickle.UnpicklingError: Weights only load failed.", C.code),
+        # Starts: CUDA's and the loader's own texts, ports.
+        (
+            f"{TRACEBACK}RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            C.launch_failure,
+        ),
+        (f"{TRACEBACK}ImportError: /opt/x.so: cannot allocate memory in static TLS block", C.launch_failure),
+        (
+            "W tensorflow: Could not load dynamic library 'libx.so'; dlerror: libx.so: cannot open shared object file",
+            C.unknown,
+        ),
+        # The state of a job as scontrol and the controller print it.
+        ("   JobState=TIMEOUT Reason=TimeLimit Dependency=(null)", C.time_limit),
+        (
+            "slurmstepd: error: *** STEP 7.0 ON node03 CANCELLED AT 2026-02-03T04:05:06 DUE to SIGNAL Terminated ***",
+            C.cancelled,
+        ),
+        # A traceback that CPython announces as survived; a bare exception; one that only reports another process.
+        (
+            f"Exception ignored in: <function Pool.__del__ at 0x1>\n{TRACEBACK}OSError: [Errno 5] Input/output error",
+            C.unknown,
+        ),
+        (f"--- Logging error ---\n{TRACEBACK}OSError: [Errno 122] Disk quota exceeded", C.unknown),
+        (f"{TRACEBACK}Exception: the tokenizer is damaged", C.code),
+        (
+            f"{TRACEBACK}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+            C.unknown,
+        ),
         # What only looks alike.
         ("LSF: TERM_UNKNOWN: unknown reason", C.unknown),
         ("Killed 3 zombie processes of an earlier job", C.unknown),
@@ -104,6 +137,13 @@ def test_the_first_rank_and_its_host_are_kept_even_if_the_cause_is_not_known(lin
     later = "srun: error: node09: task 9: Exited with exit code 1\n"
     found = of(f"{line}\n{later}")
     assert (found.rank, found.host) == (rank, host)
+
+
+def test_torchrun_names_the_first_rank_and_host_of_a_traceback_without_a_rank() -> None:
+    block = ("  time      : 2026-02-03_04:05:0{0}\n  host      : node0{0}\n  rank      : {0} (local_rank: 0)\n"
+             "  exitcode  : 1 (pid: 42)\n")  # fmt: skip
+    found = of(f"{TRACEBACK}KeyError: 'model'\n{block.format(3)}{block.format(2)}")
+    assert (found.cause, found.rank, found.host) == (C.code, 2, "node02")
 
 
 def test_each_signature_has_a_source_and_markers_that_are_searched() -> None:

@@ -475,3 +475,44 @@ def test_a_rate_of_one_digit_is_no_step_time(tmp_path: Path) -> None:
     assert m.STEP_TIME_MEDIAN not in rounded.values
     exact = one(write(tmp_path / "b.log", "".join(bar.format(i, i, "2.53") for i in range(1, 9))))
     assert exact.values[m.STEP_TIME_MEDIAN] == pytest.approx(1 / 2.53)
+
+
+def test_a_launcher_adds_the_nodes_that_the_program_does_not_state(tmp_path: Path) -> None:
+    log = "NNODES: 2\nGPUS_PER_NODE: 4\n" + megatron([(step, 1000.0) for step in range(1, 9)])
+    run = one(write(tmp_path / "job.out", log))
+    assert run.setting("ranks") == 8
+    assert (run.setting("nodes"), run.setting("ranks_per_node")) == (2, 4)
+
+
+def test_a_launcher_that_contradicts_the_program_adds_nothing(tmp_path: Path) -> None:
+    log = "NNODES: 3\n" + megatron([(step, 1000.0) for step in range(1, 9)])
+    run = one(write(tmp_path / "job.out", log))
+    assert (run.setting("ranks"), run.setting("nodes")) == (8, None)
+
+
+def test_lines_of_a_launcher_alone_are_no_log_and_describe_none_beside_them(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", megatron([(step, 1000.0) for step in range(1, 9)]))
+    (tmp_path / "notes.txt").write_text("NNODES=4\nGPUS_PER_NODE=4\n")
+    (run,) = read_runs([tmp_path])
+    assert run.setting("nodes") is None
+
+
+def micro_batches(log_every: int = 1) -> str:
+    """Twelve steps of four micro-batches of 50, 60, 70 and 80 ms, as LitGPT prints them."""
+    lines = []
+    for micro in range(1, 49):
+        step, left = divmod(micro, 4)
+        if micro % log_every == 0:
+            time_ms = (80.0, 50.0, 60.0, 70.0)[left]
+            lines.append(f"Epoch 1 | iter {micro} step {step} | loss train: {9 - micro / 10:.3f}, val: n/a"
+                         f" | iter time: {time_ms:.2f} ms{'' if left else ' (step)'}\n")  # fmt: skip
+    return "".join(lines)
+
+
+def test_a_step_takes_the_time_of_its_micro_batches_if_all_of_them_are_logged(tmp_path: Path) -> None:
+    run = one(write(tmp_path / "job.out", micro_batches()))
+    assert run.values[m.STEP_TIME_MEDIAN] == pytest.approx(0.26)
+    assert run.values[a.STEPS_PER_S] == pytest.approx(1 / 0.26)
+    assert list(run.losses) == list(range(1, 13))
+    every_second = one(write(tmp_path / "other" / "job.out", micro_batches(log_every=2)))
+    assert every_second.reason == "it reports the times of micro-batches, not of whole steps"

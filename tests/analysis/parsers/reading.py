@@ -9,8 +9,8 @@ from analysis.parsers.detect import read_log
 from jobs.metrics import Metric
 
 SAMPLES = Path(__file__).parent / "samples"
-# The format of a library that prints into the output of any program.
-ANYWHERE = {"NCCL INFO"}
+# The formats of a library and of launchers, which print into the output of any program.
+ANYWHERE = {"NCCL INFO", "launcher"}
 
 
 def records(path: Path, form: str, *, beside: tuple[str, ...] = ()) -> list[Record]:

@@ -125,7 +125,7 @@ def test_a_mark_of_utf_8_is_no_part_of_the_first_line(tmp_path: Path) -> None:
 def test_utf_16_is_read_as_text(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_text((SAMPLES / "megatron.txt").read_text(), encoding="utf-16")
-    assert sum(1 for _, found in read_log(file) for _ in found) == 5
+    assert sum(1 for form, found in read_log(file) for _ in found if form.name != "launcher") == 5
 
 
 def test_whole_lines_leave_out_those_that_are_too_long_and_count_on(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_memory_is_flat_for_a_line_of_a_hundred_megabytes(tmp_path: Path) -> Non
             log.write(b" iteration " + b"x" * 1_000_000)
         log.write(b"\n" + (SAMPLES / "megatron.txt").read_bytes())
     tracemalloc.start()
-    assert sum(1 for _, found in read_log(file) for _ in found) == 5
+    assert sum(1 for form, found in read_log(file) for _ in found if form.name != "launcher") == 5
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 6 * BLOCK_BYTES

@@ -39,7 +39,8 @@ def test_anything_but_a_count_of_wrong_values_is_absent(wrong: str, tmp_path: Pa
 
 
 def test_the_devices_name_host_and_gpu_of_each_rank() -> None:
-    devices = [each for each in records(SAMPLES / "nccl_tests.txt", NAME) if each.kind is Kind.setting]
+    found = [each for each in records(SAMPLES / "nccl_tests.txt", NAME) if each.kind is Kind.setting]
+    devices = [each for each in found if Text.gpu_name in each.texts]
     assert [(each.rank, each.host) for each in devices] == [(0, "gpu01"), (1, "gpu01")]
     assert texts(devices, Text.gpu_name) == ["NVIDIA H100 80GB HBM3"] * 2
 
@@ -60,3 +61,38 @@ def test_a_bandwidth_rounded_to_0_is_absent_and_its_time_is_not() -> None:
     assert column(new, Kind.measurement, a.COLLECTIVE_TIME) == pytest.approx([30.25e-6, 29.75e-6])
     assert column(new, Kind.measurement, a.BUS_BANDWIDTH) == []
     assert texts(new, Text.benchmark) == ["all_gather"] * 2
+
+
+def row(size: int, algorithm: float, ratio: float) -> str:
+    half = f"{100.0:9.1f} {algorithm:7.2f} {algorithm * ratio:7.2f}      0"
+    return f"{size:12} {size // 4:12}     float     sum      -1 {half} {half}\n"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ranks"),
+    [
+        (2 * 15 / 16, [16]),  # an all-reduce
+        (15 / 16, [16]),  # an all-gather, a reduce-scatter, an all-to-all
+        (1 / 2, [2]),
+        (1.0, []),  # an all-reduce of two ranks, or a broadcast of any number
+        (2 * 4095 / 4096, []),  # bandwidths are rounded to 0.01 GB/s
+    ],
+)
+def test_without_devices_the_number_of_ranks_follows_from_the_ratio_of_the_bandwidths(
+    ratio: float, ranks: list[int], tmp_path: Path
+) -> None:
+    log = tmp_path / "job.out"
+    rows = [row(1 << 20, 3.4, ratio), row(1 << 28, 51.55, ratio), row(1 << 31, 56.25, ratio)]
+    log.write_text("".join(rows) + "# Avg bus bandwidth    : 29.0\n")
+    assert column(records(log, NAME), Kind.setting, a.RANKS) == ranks
+
+
+def test_listed_devices_are_the_ranks_if_none_is_left_out(tmp_path: Path) -> None:
+    devices = [
+        f"#  Rank {n:2} Group  0 Pid   99 on node0{n // 2} device  {n % 2} [0x04] NVIDIA H100\n" for n in range(4)
+    ]
+    log = tmp_path / "job.out"
+    log.write_text("".join(devices))
+    assert column(records(log, NAME), Kind.setting, a.RANKS) == [4]
+    log.write_text("".join(devices[1:]))
+    assert column(records(log, NAME), Kind.setting, a.RANKS) == []

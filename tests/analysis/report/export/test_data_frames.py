@@ -20,6 +20,7 @@ from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.support.fake_runs import a_run, finished_run, prepared
 from tests.support.measured_runs import resumed
+from tests.support.mlperf_logs import logged
 from tests.support.readme_text import README
 from tests.support.report_pages import a_scaling_sweep
 
@@ -87,6 +88,16 @@ def test_names_that_are_no_utf8_are_text(tmp_path: Path) -> None:
     (directory,) = tmp_path.iterdir()
     finished_run(directory, a_run())
     assert analysis.frames(tmp_path).runs["path"][0].endswith("caf?/run")
+
+
+def test_steps_that_a_log_does_not_number_have_no_number(tmp_path: Path) -> None:
+    head = logged("submission_benchmark", "bert", 0) + logged("run_start", None, 0)
+    losses = "".join(logged("train_loss", 9 - i / 10, 10 * i, samples_count=64 * i) for i in range(1, 12))
+    (tmp_path / "result_0.txt").write_text(head + losses)
+    steps = analysis.frames(tmp_path).steps
+    assert len(steps) == 11
+    assert steps["step"].isna().all()
+    assert steps["loss"].notna().all()
 
 
 def test_a_run_whose_records_are_gone_has_no_steps(tmp_path: Path) -> None:

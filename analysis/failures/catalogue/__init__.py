@@ -1,0 +1,13 @@
+"""The catalogue of failure signatures, by the origin of the text; the first signature that matches a line counts."""
+
+from analysis.failures.catalogue.machines import MACHINES
+from analysis.failures.catalogue.managers import MANAGERS
+from analysis.failures.catalogue.programs import PROGRAMS
+from analysis.failures.catalogue.settings import SETTINGS
+from analysis.failures.catalogue.signature import Signature, Weight
+from analysis.failures.catalogue.starting import STARTING
+from analysis.failures.catalogue.storage import STORAGE
+
+__all__ = ["SIGNATURES", "Signature", "Weight"]
+
+SIGNATURES = (*MACHINES, *MANAGERS, *STORAGE, *STARTING, *SETTINGS, *PROGRAMS)

@@ -1,0 +1,102 @@
+"""Signatures of resource managers: Slurm, PBS, Torque and Moab, LSF, Grid Engine, Kubernetes."""
+
+from __future__ import annotations
+
+from analysis.failures.catalogue.signature import Weight, signatures
+from jobs.failures import FailureCause
+
+C, W = FailureCause, Weight
+
+SLURM = (
+    *signatures(
+        "https://github.com/SchedMD/slurm (20.02 to 25.05: slurmstepd, slurmd, srun)",
+        (C.out_of_host_memory, W.fault, r"Detected \d+ oom[-_]kill event|exceeded memory (?:limit|allocation)",
+         ("oom-kill", "oom_kill", "exceeded memory")),
+        (C.out_of_host_memory, W.fault, r"task \d+: Out Of Memory", ("Out Of Memory",)),
+        # Printed of successful jobs as well.
+        (C.out_of_host_memory, W.consequence, r"Exceeded (?:job|step) memory limit", ("memory limit",)),
+        (C.time_limit, W.end, r"CANCELLED AT [^%].*DUE TO TIME LIMIT", ("CANCELLED AT",)),
+        (C.preempted, W.end, r"CANCELLED AT [^%].*DUE TO PREEMPTION", ("CANCELLED AT",)),
+        (C.node_failure, W.end, r"CANCELLED AT [^%].*DUE TO NODE FAILURE|srun: error: Node failure on ",
+         ("CANCELLED AT", "Node failure on")),
+        (C.requeued, W.end, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
+        (C.launch_failure, W.end, r"execve\(\): |\berror while loading shared libraries\b",
+         ("execve()", "loading shared")),
+        (C.launch_failure, W.end, r"srun: error: (?:Task launch for |Application launch failed|Unable to confirm alloc|"
+         r"Aborting, slurmstepd on node)", ("srun: error",)),
+        (C.launch_failure, W.end, r"error: (?:container_[gp]_join\b|_forkexec_slurmstepd: |Slurmd could not set up env|"
+         r"Failed to invoke spank plugin stack|spank: required plugin )",
+         ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
+        (C.refused, W.end, r"srun: error: Unable to (?:create step for job|allocate resources)", ("srun: error",)),
+        (C.refused, W.end, r"(?:sbatch|salloc|srun): error: (?:Batch job submission|Job submit/allocate) failed",
+         ("Batch job submission", "Job submit/allocate")),
+        # Since 24.05 with `DUE to SIGNAL Terminated`.
+        (C.cancelled, W.signal, r"CANCELLED AT [\dT:-]+(?: DUE to SIGNAL \w+)? \*\*\*|"
+         r"^(?:srun: )?Force Terminated [Jj]ob",
+         ("CANCELLED AT", "Force Terminated")),
+        (C.killed, W.signal, r"tasks? [\d,-]+: (?:Killed\b|Exited with exit code 137\b)|_job_complete: .*WTERMSIG 9\b",
+         (": Killed", "exit code 137", "_job_complete")),
+        (C.aborted, W.signal, r"tasks? [\d,-]+: (?:Aborted\b|Exited with exit code 134\b)",
+         (": Aborted", "exit code 134")),
+        # Raised by corrupted memory of the program itself. A rank that lost its peer may crash in the same way.
+        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Bus error|Illegal instruction|"
+         r"Floating point ex|Exited with exit code 139\b)",
+         (": Segmentation fault", ": Bus error", ": Illegal instruction", ": Floating point", "exit code 139")),
+        # Rank and node are known, the reason is not.
+        (C.unknown, W.signal, r"srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?!143\b)\d+",
+         ("Exited with exit code",)),
+    ),
+)  # fmt: skip
+
+# The states of a job as `scontrol show job` prints them; sacct's are in analysis.failures.sacct.
+SCONTROL = (
+    *signatures(
+        "https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES",
+        (C.out_of_host_memory, W.fault, r"\bJobState=OUT_OF_MEMORY\b", ("JobState=",)),
+        (C.node_failure, W.fault, r"\bJobState=(?:NODE|BOOT)_FAIL\b", ("JobState=",)),
+        (C.time_limit, W.end, r"\bJobState=(?:TIMEOUT|DEADLINE)\b", ("JobState=",)),
+        (C.preempted, W.end, r"\bJobState=PREEMPTED\b", ("JobState=",)),
+        (C.launch_failure, W.end, r"\bJobState=LAUNCH_FAILED\b", ("JobState=",)),
+        (C.cancelled, W.signal, r"\bJobState=CANCELLED\b", ("JobState=",)),
+    ),
+)  # fmt: skip
+
+OTHERS = (
+    *signatures(
+        "https://github.com/openpbs/openpbs (src/resmom), https://github.com/adaptivecomputing/torque, Moab",
+        (C.time_limit, W.end, r"PBS: job killed: (?:walltime|cput) \d+ exceeded|"
+         r"MOAB_INFO: +job exceeded wallclock limit",
+         ("PBS: job killed", "MOAB_INFO")),
+        (C.out_of_host_memory, W.fault, r"PBS: job killed: [pv]*mem \S+ exceeded|"
+         r"[Cc]group mem(?:ory|sw)? limit exceeded",
+         ("PBS: job killed", "limit exceeded")),
+        (C.node_failure, W.end, r"PBS: job killed: node \d+ \(\S+\) requested job (?:terminate|die)|"
+         r"job preempted \(node failure\)", ("PBS: job killed", "(node failure)")),
+        (C.cancelled, W.signal, r"(?:^(?:qdel: )?|;)Job deleted at request of ", ("Job deleted at",)),
+    ),
+    *signatures(
+        "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0 (termination reasons displayed by bacct, bhist)",
+        (C.time_limit, W.end, r"\bTERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW)\b", ("TERM_",)),
+        (C.out_of_host_memory, W.fault, r"\bTERM_(?:MEMLIMIT|SWAP)\b", ("TERM_",)),
+        (C.preempted, W.end, r"\bTERM_(?:PREEMPT|LOAD|RC_RECLAIM)\b", ("TERM_",)),
+        (C.requeued, W.end, r"\bTERM_REQUEUE_\w+", ("TERM_",)),
+        (C.launch_failure, W.end, r"\bTERM_(?:CWD_NOTEXIST|PRE_EXEC_FAIL|CSM_ALLOC)\b", ("TERM_",)),
+        (C.cancelled, W.signal, r"\bTERM_(?:OWNER|FORCE_OWNER|ADMIN|FORCE_ADMIN|BUCKET_KILL)\b", ("TERM_",)),
+        (C.killed, W.signal, r"\bTERM_EXTERNAL_SIGNAL\b", ("TERM_",)),
+    ),
+    *signatures(
+        "https://github.com/gridengine/gridengine (source/daemons/execd)",
+        (C.time_limit, W.end, r"\bexceeded hard wallclock time\b", ("hard wallclock time",)),
+    ),
+    *signatures(
+        "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource, systemd-oomd",
+        (C.out_of_host_memory, W.fault, r"\bOOMKilled\b|systemd-oomd\S* Killed ", ("OOMKilled", "systemd-oomd")),
+        (C.launch_failure, W.end, r"\b(?:ImagePullBackOff|ErrImagePull|InvalidImageName|ContainerCannotRun|"
+         r"(?:CreateContainer|CreateContainerConfig|RunContainer)Error)\b",
+         ("ImagePull", "InvalidImageName", "ContainerCannotRun", "CreateContainer", "RunContainer")),
+        (C.time_limit, W.end, r"\breason: DeadlineExceeded\b", ("DeadlineExceeded",)),
+        (C.preempted, W.end, r"\bPreempted by (?:a )?pod\b", ("Preempted by",)),
+    ),
+)  # fmt: skip
+
+MANAGERS = (*SLURM, *SCONTROL, *OTHERS)

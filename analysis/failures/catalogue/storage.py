@@ -1,0 +1,49 @@
+"""Signatures of storage: full and failing file systems, damaged files. Shared memory is memory of the host."""
+
+from __future__ import annotations
+
+from analysis.failures.catalogue.signature import Weight, signatures
+from jobs.failures import FailureCause
+
+C, W = FailureCause, Weight
+
+STORAGE = (
+    *signatures(
+        "https://github.com/pytorch/pytorch (torch/utils/data, aten/src/ATen/MapAllocator.cpp), "
+        "https://github.com/NVIDIA/nccl (src/misc/shmutils.cc)",
+        (C.out_of_host_memory, W.end, r"\bdev/shm\b.*No space left on device|No space left on device.*\bdev/shm\b|"
+         r"unable to (?:write to|allocate shared memory\(shm\) for) file </torch_", ("No space left", "</torch_")),
+        (C.out_of_host_memory, W.end, r"out of shared memory\. Please try to raise|insufficient shared memory \(shm\)|"
+         r"DataLoader worker .*: (?:Killed|Bus error)\.",
+         ("out of shared memory", "insufficient shared memory", "DataLoader worker")),
+    ),
+    *signatures(
+        "https://man7.org/linux/man-pages/man3/errno.3.html (ENOSPC, EDQUOT, EIO, ESTALE, EROFS)",
+        (C.storage, W.end, r"(?i)no space left on device|disk quota exceeded",
+         ("o space left on device", "isk quota exceeded")),
+        (C.storage, W.end, r"\[Errno 5\] |\[Errno 30\] |(?:Error\b.*: |os error 116).*Stale (?:NFS )?file handle",
+         ("[Errno 5] ", "[Errno 30] ", "file handle")),
+        (C.storage, W.end, r"Cannot send after transport endpoint shutdown", ("endpoint shutdown",)),
+    ),
+    *signatures(
+        "https://doc.lustre.org (LustreError), https://github.com/torvalds/linux (block/blk-core.c)",
+        (C.storage, W.consequence, r"LustreError: .*This client was evicted by|\bI/O error, dev \w+, sector",
+         ("This client was evicted", "I/O error, dev")),
+    ),
+    *signatures(
+        "https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc, "
+        "CPython (pickle, zipfile, gzip)",
+        (C.storage, W.end, r"PytorchStream(?:Reader|Writer) failed|inline_container\.cc.*(?:unexpected pos|failed)",
+         ("PytorchStream", "inline_container")),
+        (C.storage, W.end, r"\bUnpicklingError: (?!Weights only)|^EOFError: Ran out of input|\bBadZipFile: |"
+         r"^EOFError: Compressed file ended|^zlib\.error: Error -",
+         ("UnpicklingError", "Ran out of input", "BadZipFile", "Compressed file ended", "zlib.error")),
+    ),
+    *signatures(
+        "https://github.com/huggingface/safetensors (SafetensorError), https://github.com/HDFGroup/hdf5, LMDB",
+        (C.storage, W.end, r"SafetensorError: (?:Error while deserializ|.*IncompleteBuffer)", ("SafetensorError",)),
+        (C.storage, W.end, r"(?i)unable to (?:synchronously )?open file \((?:truncated file|file signature not found)|"
+         r"MDB_(?:CORRUPTED|PAGE_NOTFOUND|MAP_FULL)\b",
+         ("truncated file", "signature not found", "MDB_")),
+    ),
+)  # fmt: skip
