@@ -112,7 +112,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_logits_are_those_of_transformers_for_the_same_weights(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    kind = name.split(",")[0]
+    kind = name.split(",", maxsplit=1)[0]
     config = transformers.AutoConfig.for_model(kind, **TINY, **PUBLISHED[name])
     theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
