@@ -31,14 +31,14 @@ EXTRAS = ("train", "liger", "float8")
 TEST_PLUGINS = {"pytest", "pytest-randomly", "pytest-timeout", "pytest-xdist", "hypothesis"}
 # On the machine, with their own dependencies.
 PRESENT = {
-    "torch", "triton", "lightning", "numpy", "pandas", "transformers", "peft", "accelerate", "datasets",
+    "torch", "triton", "numpy", "pandas", "scipy", "transformers", "peft", "accelerate", "datasets",
     # of torch
     "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "setuptools", "sympy", "typing-extensions",
-    # of transformers and lightning
-    "huggingface-hub", "packaging", "psutil", "pyyaml", "requests", "safetensors", "tokenizers", "tqdm",
+    # of transformers
+    "huggingface-hub", "packaging", "psutil", "pytorch-lightning", "pyyaml", "requests", "safetensors", "tokenizers", "tqdm",
 }  # fmt: skip
-# Only reports need them, and they are large.
-LEFT_OUT = {"scipy", "plotly"}
+# Only the report's page needs it.
+LEFT_OUT = {"plotly"}
 # What the wheels need besides, until nothing is missing.
 FURTHER = {
     "antlr4-python3-runtime", "attrs", "cloudpickle", "execnet", "iniconfig", "jsonargparse", "lightning-utilities",
