@@ -35,7 +35,8 @@ PRESENT = {
     # of torch
     "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "setuptools", "sympy", "typing-extensions",
     # of transformers
-    "huggingface-hub", "packaging", "psutil", "pytorch-lightning", "pyyaml", "requests", "safetensors", "tokenizers", "tqdm",
+    "huggingface-hub", "packaging", "psutil", "pytorch-lightning", "pyyaml", "requests", "safetensors",
+    "tokenizers", "tqdm",
 }  # fmt: skip
 # Only the report's page needs it.
 LEFT_OUT = {"plotly"}
