@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check benchmark gpu-day batching-benchmark figure fault-table slurm browser clean
+.PHONY: help demo test test-all test-fast red-team corpus check benchmark gpu-day gpu-day-wheels batching-benchmark figure fault-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -22,6 +22,7 @@ help:
 	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
 	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
+	echo "make gpu-day-wheels  download what a machine without a network needs for gpu-day besides torch: GPU_WHEELS=DIRECTORY"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
 
 $(VENV)/train.done: pyproject.toml
@@ -95,6 +96,11 @@ GPU ?=
 GPU_PYTHON ?= python3
 gpu-day:
 	$(GPU_PYTHON) -m tests.benchmarks.gpu --output '$(GPU_DAY)' $(if $(DATA),--data '$(DATA)' --tokenizer '$(TOKENIZER)') $(GPU)
+
+# There: python3 -m pip install --no-index --no-deps DIRECTORY/*.whl
+GPU_WHEELS ?= build/gpu-day-wheels
+gpu-day-wheels: $(VENV)/dev.done
+	$(BIN)/python -m tests.benchmarks.gpu_wheels --output '$(GPU_WHEELS)'
 
 # The screenshot and the numbers of README.md, from runs/demo.
 figure: demo browser

@@ -24,7 +24,7 @@ from jobs.lease import Lease
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.transport import listen_to_nccl
+from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
 
@@ -48,6 +48,7 @@ def main(run_directory: str) -> None:
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
             listen_to_nccl(directory.nccl_log(rank.rank))
+            send_gloo_as_nccl()
         if run.engine.kind is EngineKind.native:
             with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
                 refuse_old_torch(metadata.version("torch"))

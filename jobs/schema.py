@@ -503,7 +503,8 @@ class Cluster:
     setup: list[str] = field(default_factory=list)
     """Shell lines of the batch script before the ranks start, each a complete command; the run ends if one fails."""
     env: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the ranks."""
+    """Environment variables of the ranks. NCCL_SOCKET_IFNAME also sets gloo's interface, unless GLOO_SOCKET_IFNAME is
+    set."""
     sbatch: dict[str, str] = field(default_factory=dict)
     """Further sbatch options, without the dashes."""
     pbs: dict[str, str] = field(default_factory=dict)

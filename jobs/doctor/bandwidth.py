@@ -19,7 +19,13 @@ from jobs.doctor.outliers import rounds
 from jobs.files import read_text
 from jobs.ranks import Rank
 from jobs.runtime.store import met_at, refuse_strangers
-from jobs.runtime.transport import gloo_transports, nccl_environment, nccl_networks, nccl_transports
+from jobs.runtime.transport import (
+    gloo_transports,
+    nccl_environment,
+    nccl_networks,
+    nccl_transports,
+    send_gloo_as_nccl,
+)
 
 # Large enough that latency is negligible, small enough for the memory of any node.
 BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
@@ -35,6 +41,7 @@ def measure(names: list[str], place: Rank, directory: Path) -> dict[str, Any]:
     log = directory / f"nccl-{rank}.log"
     if cuda:
         os.environ |= nccl_environment(log)
+    send_gloo_as_nccl()
     # A gloo group synchronizes the rounds, whatever backend the pairs use.
     meeting = directory / "pairs-rendezvous.json"
     store = met_at(meeting, place, TIMEOUT)

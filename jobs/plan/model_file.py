@@ -26,7 +26,7 @@ from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Mlp, Model, Norm, RopeScaling
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
-TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-)?(0\.5|1\.5|3)B)")
+TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-|Math-)?(0\.5|1\.5|3)B|SmolLM2-|OLMo-1B)")
 # Names, sources and sizes before padding: they change no arithmetic. `padded_vocab_size` is compared.
 NAMES = {"name", "hf_config", "vocab_size", "padding_multiple"}
 # Architectures of Hugging Face with the arithmetic of Llama, whose differences are read below.
@@ -156,7 +156,7 @@ def from_config_json(path: Path) -> Model:
     try:
         refuse_other_arithmetic(path, given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
-        scaling, experts = given.get("rope_scaling"), given.get("num_local_experts", 0)
+        rope, experts = rope_of(given), given.get("num_local_experts", 0)
         return Model(
             name=file_name(path.absolute().parent.name),
             source=given.get("_name_or_path") or str(path),
@@ -171,15 +171,16 @@ def from_config_json(path: Path) -> Model:
             norm_eps=given["rms_norm_eps"],
             mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
             attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
-            rope_base=int(given.get("rope_theta", 10000)),
-            rope_fraction=given.get("partial_rotary_factor", 1.0),
-            rope_scaling=scaling
-            and RopeScaling(
-                factor=scaling["factor"],
-                low_freq_factor=scaling["low_freq_factor"],
-                high_freq_factor=scaling["high_freq_factor"],
-                original_max_sequence_length=scaling["original_max_position_embeddings"],
-            ),
+            rope_base=int(rope.get("rope_theta", 10000)),
+            rope_fraction=rope.get("partial_rotary_factor", 1.0),
+            rope_scaling=RopeScaling(
+                factor=rope["factor"],
+                low_freq_factor=rope["low_freq_factor"],
+                high_freq_factor=rope["high_freq_factor"],
+                original_max_sequence_length=rope["original_max_position_embeddings"],
+            )
+            if rope["rope_type"] == "llama3"
+            else None,
             tie_embeddings=given.get("tie_word_embeddings", False),
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
@@ -191,10 +192,17 @@ def from_config_json(path: Path) -> Model:
         ) from error
 
 
+def rope_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rotary embedding of a config.json: one group since transformers 5, keys of the model before."""
+    older = {key: given[key] for key in ("rope_theta", "partial_rotary_factor") if key in given}
+    rope: dict[str, Any] = older | (given.get("rope_parameters") or given.get("rope_scaling") or {})
+    return rope | {"rope_type": rope.get("rope_type", rope.get("type", "default"))}
+
+
 def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     """Raise ConfigError for a config.json with arithmetic that the schema does not have."""
     architecture = ", ".join(given["architectures"])
-    scaling, window = given.get("rope_scaling") or {}, given.get("sliding_window")
+    rope_type, window = rope_of(given)["rope_type"], given.get("sliding_window")
     slides = window and window < given["max_position_embeddings"] and given.get("use_sliding_window", True)
     wrong = {
         f"architectures={architecture}, not one of {', '.join(ARCHITECTURES)}": architecture not in ARCHITECTURES,
@@ -202,8 +210,7 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         f"sliding_window={window}": slides,
         "attention_bias=true, also on the output": given.get("attention_bias", False),
         "mlp_bias=true": given.get("mlp_bias", False),
-        f"rope_scaling of type {scaling.get('rope_type', scaling.get('type'))}, not llama3": scaling
-        and scaling.get("rope_type", scaling.get("type")) != "llama3",
+        f"rope_scaling of type {rope_type}, not llama3": rope_type not in {"default", "llama3"},
     }
     found = [what for what, is_so in wrong.items() if is_so]
     if found:

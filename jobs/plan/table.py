@@ -63,7 +63,8 @@ def plan_notes(runs: list[Run]) -> list[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         stops = [("stop", sentence) for sentence in stop_notes(run)]
-        for note in [*stops, *(("warning", sentence) for sentence in warnings(run))]:
+        networks = [("network", sentence) for sentence in network_notes(run)]
+        for note in [*stops, *networks, *(("warning", sentence) for sentence in warnings(run))]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"
@@ -77,6 +78,14 @@ def stop_notes(run: Run) -> list[str]:
     if stop_s <= STOP_S:
         return []
     return [f"{stop_s} s before the time limit, to write a checkpoint of {size_gb:,.0f} GB"]
+
+
+def network_notes(run: Run) -> list[str]:
+    """Return the interface of gloo, where the cluster sets one for NCCL only."""
+    nccl, gloo = (run.cluster.env.get(f"{library}_SOCKET_IFNAME") for library in ("NCCL", "GLOO"))
+    if not nccl or gloo:
+        return []
+    return [f"gloo, for checkpoints and ranks without GPUs, uses the interface of NCCL_SOCKET_IFNAME={nccl}"]
 
 
 def duration(minutes: int) -> str:

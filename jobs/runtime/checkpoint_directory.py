@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from jobs.errors import CheckpointError, SupersededError
+from jobs.errors import CheckpointError, SuiteError
 from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
-from jobs.runtime.exchange import broadcast
+from jobs.runtime.exchange import broadcast, gather
 from jobs.runtime.store import refuse_strangers
+from jobs.runtime.watchdog import within_s
+from jobs.schema import Run
 
 # Directories of checkpoints and exports that were being written or removed when their start ended, below the run's.
 UNFINISHED = ("checkpoints/.*.writing", "checkpoints/.*.removed", ".export.*writing", ".export.*removed")
@@ -79,8 +82,9 @@ def take_over(lease: Lease, rank: Rank) -> None:
 def written_aside(final: Path, lease: Lease, group: dist.ProcessGroup | None = None) -> Iterator[Path]:
     """Yield a hidden directory that all ranks of the group write into, and rename it when all have finished.
 
-    An error of writing must be raised on every rank; the directory is then removed. Raise CheckpointError on every
-    rank where the directory cannot be created or renamed, or another start has taken the run over.
+    An error of writing must be raised on every rank, as `together` does; the directory is then removed. Raise
+    CheckpointError on every rank where the directory cannot be created or renamed, or another start has taken the run
+    over.
     """
     writing = final.with_name(f".{final.name}.{lease.number:06d}.writing")
 
@@ -102,30 +106,45 @@ def written_aside(final: Path, lease: Lease, group: dist.ProcessGroup | None = N
             remove(final)
             writing.rename(final)
 
-    first_alone(begin, group)
+    first = dist.get_rank() == 0
+    together(begin if first else None, group)
     try:
         yield writing
     except BaseException:
-        if dist.get_rank() == 0:
+        if first:
             shutil.rmtree(writing, ignore_errors=True)
         raise
     dist.barrier(group)
-    first_alone(end, group)
+    together(end if first else None, group)
 
 
-def first_alone(action: Callable[[], None], group: dist.ProcessGroup | None) -> None:
-    """Run an action on rank 0 while the others wait; raise its error as a CheckpointError on every rank."""
+def together(action: Callable[[], None] | None, group: dist.ProcessGroup | None) -> None:
+    """Run this rank's action, if it has one, and wait for those of all ranks of the group.
+
+    Raise the errors of writing of any rank as a CheckpointError on every rank: none waits for one that has failed.
+    """
     failure = None
-    if dist.get_rank() == 0:
-        try:
+    try:
+        if action is not None:
             action()
-        except OSError as error:
-            failure = f"{error.filename}: {error.strerror}"
-        except SupersededError as error:
-            failure = str(error)
-    failure = broadcast(failure, group)
-    if failure is not None:
-        raise CheckpointError(failure)
+    except OSError as error:
+        failure = f"{error.filename or 'a file'}: {error.strerror or error}"
+    except SuiteError as error:
+        failure = str(error)
+    failures = sorted({each for each in gather(failure, group) if each is not None})
+    if failures:
+        raise CheckpointError("; ".join(failures))
+
+
+def group_of_files(run: Run, bytes_at_once: float) -> dist.ProcessGroup:
+    """Return a group in which ranks wait while others write this number of bytes; it connects every rank with all.
+
+    A group of its own: the default one is used by training, its backend (NCCL) has no CPU tensors, and its timeout is
+    that of a step.
+    """
+    longest_s = within_s(run.engine.hang_timeout_s, bytes_at_once)
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * longest_s))
+    return group
 
 
 def keep_newest(directory: Path, keep: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from jobs.files import read_text
@@ -66,6 +66,45 @@ def transport_of(channel: re.Match[str]) -> str:
     """Return the transport of a channel; older versions write `direct shared memory` for SHM."""
     over = channel[0].removeprefix(" via ")
     return "SHM" if over == "direct shared memory" else DEVICE.sub("", over)
+
+
+def send_gloo_as_nccl(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let gloo use the interface of this node that NCCL_SOCKET_IFNAME selects, unless it has one of its own.
+
+    A node without such an interface keeps gloo's choice: that of the host name's address.
+    """
+    asked = environment.get("NCCL_SOCKET_IFNAME")
+    if asked and not environment.get("GLOO_SOCKET_IFNAME"):
+        found = selected(asked, interfaces())
+        if found is not None:
+            environment["GLOO_SOCKET_IFNAME"] = found
+
+
+def selected(asked: str, names: Sequence[str]) -> str | None:
+    """Return the first interface that NCCL_SOCKET_IFNAME selects: beginnings of names; `=` names, `^` all but those.
+
+    gloo takes whole names only.
+    """
+    kind = asked[0] if asked[0] in "=^" else ""
+    # A port may follow a name.
+    given = [entry.partition(":")[0] for entry in asked.removeprefix(kind).removeprefix("=").split(",") if entry]
+    if kind == "^":
+        return next((name for name in names if name != "lo" and not name.startswith(tuple(given))), None)
+    fits = given.__contains__ if kind == "=" else lambda name: name.startswith(tuple(given))
+    return next(filter(fits, names), None)
+
+
+def interfaces() -> list[str]:
+    """Return the network interfaces of this node that are up and have an address."""
+    import psutil  # noqa: PLC0415 (reports import this module without needing psutil)
+
+    up = {name for name, status in psutil.net_if_stats().items() if status.isup}
+    internet = {socket.AF_INET, socket.AF_INET6}
+    return [
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if name in up and internet & {entry.family for entry in addresses}
+    ]
 
 
 def gloo_transports() -> list[str]:

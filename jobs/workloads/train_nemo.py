@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from importlib import metadata
 
 import torch
 import torch.distributed as dist
@@ -44,6 +43,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     startup.begins(m.STARTUP_IMPORT_TIME)
     try:
         import fiddle
+        import nemo
         import nemo.lightning as nl
         from nemo.collections import llm  # noqa: F401 (a missing package fails here)
     except ModuleNotFoundError as error:
@@ -51,7 +51,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
             f"engine=nemo needs NeMo 2 on the nodes, where Python has no {error.name}. Set cluster.container to "
             "NVIDIA's NeMo image, or run pip install --editable '.[nemo]' in the checkout."
         ) from error
-    refuse_old_nemo(nl.MegatronStrategy)
+    refuse_old_nemo(nl.MegatronStrategy, nemo.__version__)
     from jobs.engines.nemo.data import DataModule, MicroBatches
     from jobs.engines.nemo.recipe import recipe
     from jobs.engines.nemo.record import Record
@@ -94,12 +94,12 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     dist.destroy_process_group()
 
 
-def refuse_old_nemo(strategy: type) -> None:
+def refuse_old_nemo(strategy: type, version: str) -> None:
     """Raise ConfigError for a NeMo whose Megatron strategy lacks an argument that the recipe gives."""
     if "ckpt_optim_fully_reshardable" not in inspect.signature(strategy).parameters:
         raise ConfigError(
             f"engine=nemo needs a NeMo whose checkpoints any layout can load; tested is {TESTED_NEMO}, and NeMo "
-            f"{metadata.version('nemo_toolkit')} on this node is older. Set cluster.container to a later image, or run "
+            f"{version} on this node is older. Set cluster.container to a later image, or run "
             "pip install --editable '.[nemo]'."
         )
 

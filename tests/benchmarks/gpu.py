@@ -4,8 +4,9 @@
 
 Each stage is a process of its own of at most ten minutes and leaves DIR/STAGE.csv: its figures with device, date,
 versions and command. A stage whose file exists is kept, so the command continues where it was cut off; remove a file
-to measure again. At the end DIR/summary.csv contains all figures, and ratios first. Every run is a `slurmscale submit`
-with random weights, as users run it. `--rehearsal` runs tiny models on a CPU, whose figures have no meaning.
+to measure again. Runs of a stage that was killed are ended first. At the end DIR/summary.csv contains all figures, and
+ratios first. Every run is a `slurmscale submit` with random weights, as users run it. `--rehearsal` runs tiny models on
+a CPU, whose figures have no meaning.
 Requires 64 GB of memory and 30 GB of disk in $TMPDIR; the stages of an epoch also need the data and the tokenizer.
 """
 
@@ -16,14 +17,17 @@ import csv
 import os
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,6 +66,7 @@ SMALL = ("model.layers=1", "model.hidden_size=64", "model.heads=4", "model.kv_he
          "job.sequence_length=64", "job.steps=3", "job.unmeasured_steps=1", "job.warmup_steps=1",
          "engine.compile=false")  # fmt: skip
 OF_EACH = ((m.TOKENS_PER_S, "tokens/s"), (m.STARTUP_TIME, "s"), (m.MEMORY_PEAK, "B"), (m.FINAL_LOSS, ""))
+SLURMSCALE = (sys.executable, "-m", "jobs.cli")
 COLUMNS = ("what", "value", "unit", "device", "date", "versions", "command")
 Figure = tuple[str, float, str]
 
@@ -77,14 +82,13 @@ class Bench:
 
     def submitted(self, name: str, overrides: Iterable[str], **environment: str) -> tuple[list[RunResult], str]:
         """Return results and output of submitted runs, which are cancelled before the stage's limit."""
-        slurmscale = [sys.executable, "-m", "jobs.cli"]
         given = ["-m", "--wait", f"runs_dir={self.folder}", f"sweep={name}", *overrides]
         try:
-            subprocess.run([*slurmscale, "submit", *given], check=False, timeout=RUNS_S, env=os.environ | environment)
+            subprocess.run([*SLURMSCALE, "submit", *given], check=False, timeout=RUNS_S, env=os.environ | environment)
         except subprocess.TimeoutExpired:
-            subprocess.run([*slurmscale, "cancel", str(self.folder / name)], check=False)
+            cancel(self.folder)
         logs = [
-            subprocess.run([*slurmscale, "logs", str(run.path)], check=False, capture_output=True, text=True).stdout
+            subprocess.run([*SLURMSCALE, "logs", str(run.path)], check=False, capture_output=True, text=True).stdout
             for run in SweepDir(self.folder / name).runs()
         ]
         runs = [run for run in read_runs([self.folder / name]) if run.used]
@@ -96,6 +100,26 @@ class Bench:
     def model(self) -> tuple[str, ...]:
         """Return the model of the long stages."""
         return ("model=tiny", "model.vocab_size=32000") if self.rehearsal else ("model=llama2_7b",)
+
+
+@contextmanager
+def empty_folder(output: Path) -> Iterator[Path]:
+    """Yield a directory for the runs of a stage; end the runs there, also those of a stage that was killed."""
+    folder = Path(tempfile.gettempdir()) / f"gpu-day-{sha256(bytes(output.resolve())).hexdigest()[:12]}"
+    try:
+        cancel(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        cancel(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cancel(folder: Path) -> None:
+    """End the runs of all sweeps in a directory."""
+    for ledger in folder.glob("*/submissions.jsonl"):
+        subprocess.run([*SLURMSCALE, "cancel", str(ledger.parent)], check=False)
 
 
 def works(bench: Bench) -> list[Figure]:
@@ -257,9 +281,8 @@ def main() -> None:
         parser.error(f"torch sees no GPU here ({installed()}). Use --rehearsal to run tiny models on the CPU.")
     options.output.mkdir(parents=True, exist_ok=True)
     if options.stage:
-        with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(Path(folder), options.data, options.tokenizer, options.rehearsal)
-            found = STAGES[options.stage](bench)
+        with empty_folder(options.output) as folder:
+            found = STAGES[options.stage](Bench(folder, options.data, options.tokenizer, options.rehearsal))
         kept(options.output / f"{options.stage}.csv", found, where_measured(options))
         return
     failed = [stage for stage in STAGES if not measured(stage, options.output)]

@@ -38,6 +38,7 @@ class Fabric(lightning.Fabric):
         super().__init__(**keywords | {"plugins": [TorchElasticEnvironment()]}, callbacks=record)
         self.record = record
         record.device = self.device
+        record.scaler = getattr(self.strategy.precision, "scaler", None)
 
     @override
     def setup_dataloaders(self, *dataloaders: Any, **keywords: Any) -> Any:

@@ -13,10 +13,13 @@ from importlib.metadata import version
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from jobs import metrics as m
 from jobs.data import Batches, Dataset
 from jobs.engines.native.traffic import held_here
+from jobs.metrics import Metric
 from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime.checkpoint_directory import take_over
@@ -54,6 +57,9 @@ class Record:
         self.stop = stop
         self.watchdog = watchdog
         self.device = torch.device("cpu")
+        self.scaler: GradScaler | None = None
+        """Fabric's loss scaling of float16; a sharded one is a kind of it."""
+        self.scale, self.skipped = 0.0, 0
         self.began = False
         self.fence: float | None = None
         self.loss: Tensor | None = None
@@ -80,6 +86,8 @@ class Record:
     def begin(self) -> None:
         """Take the run over and record the end of start-up; all ranks have met."""
         self.began = True
+        if self.scaler is not None:
+            self.scale = self.scaler.get_scale()
         take_over(self.recorder.lease, self.recorder.rank)
         self.recorder.started(self.device, self.dataset.description, litgpt=version("litgpt"))
 
@@ -119,6 +127,7 @@ class Record:
             batch=batch,
             memory_bytes=memory_bytes,
             save_time_s=None,
+            further=self.loss_scale(),
         )
         if held:
             self.recorder.layout(step, int(held[0]), None)
@@ -127,6 +136,14 @@ class Record:
         self.watchdog.begins("between steps", weights_bytes(self.run) if step == self.recorder.steps else 0)
         if stopping and step < self.recorder.steps:
             raise Stopped(int(stopping))
+
+    def loss_scale(self) -> dict[Metric, float]:
+        """Return the numbers of float16's loss scale after a step: torch lowers it where it skipped the update."""
+        if self.scaler is None:
+            return {}
+        before, self.scale = self.scale, self.scaler.get_scale()
+        self.skipped += self.scale < before
+        return {m.LOSS_SCALE: self.scale, m.SKIPPED_UPDATES: self.skipped}
 
 
 def gathered(values: Tensor) -> Tensor:

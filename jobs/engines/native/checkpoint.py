@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,9 +41,17 @@ from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
-from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, size_bytes, written_aside
+from jobs.runtime.checkpoint_directory import (
+    Saved,
+    group_of_files,
+    keep_newest,
+    met_by_ranks,
+    size_bytes,
+    together,
+    written_aside,
+)
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data
-from jobs.runtime.watchdog import Watchdog, within_s
+from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 
 # Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
@@ -71,25 +78,14 @@ class Saver:
         self.tensor = run.parallelism.tensor
         # Two checkpoints: the previous one may still be written in the background.
         self.sizes_bytes = {"a checkpoint": 2 * checkpoint_bytes(run), "the export": 3 * weights_bytes(run)}
-        self.group = self.new_group(run)
+        writes = run.job.checkpoint_every_steps is not None or run.job.export
+        self.group = group_of_files(run, max(self.sizes_bytes.values())) if writes else None
         # One stager for all checkpoints reuses the memory that it copies into. The DefaultStager around it does not
         # work: torch 2.11 closes it after the first copy.
         self.stager = StateDictStager(pin_memory=torch.cuda.is_available())
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.under_way: Future[Saved] | None = None
         self.outcomes: list[Saved] = []
-
-    def new_group(self, run: Run) -> dist.ProcessGroup | None:
-        """Return the group of a run that writes checkpoints or an export; it connects every rank with every other one.
-
-        A group of its own: the default one is used by training, its backend (NCCL) has no CPU tensors, and its timeout
-        is that of a step.
-        """
-        if run.job.checkpoint_every_steps is None and not run.job.export:
-            return None
-        longest_s = within_s(run.engine.hang_timeout_s, max(self.sizes_bytes.values()))
-        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * longest_s))
-        return group
 
     def is_due(self, step: int, *, last: bool) -> bool:
         """Return whether a checkpoint follows this step."""
@@ -174,7 +170,8 @@ class Saver:
                 raise CheckpointError(
                     f"The weights cannot be written to {directory}: {met_by_ranks(error)}."
                 ) from error
-            if dist.get_rank() == 0:
+
+            def complete() -> None:
                 # torch.save hides the cause of a failed write if it gets a path; an open file raises OSError itself.
                 with (writing / "lit_model.pth").open("wb") as file:
                     dcp_to_torch_save(writing / "sharded", cast(Path, file))
@@ -182,6 +179,8 @@ class Saver:
                 save_config(self.gpt.config, writing)
                 for tokenizer_file in tokenizer_files:
                     shutil.copy(tokenizer_file, writing)
+
+            together(complete if dist.get_rank() == 0 else None, self.group)
 
 
 class Writer(FileSystemWriter):

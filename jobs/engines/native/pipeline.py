@@ -19,9 +19,24 @@ from jobs.data import MicroBatch
 from jobs.engines.native.loss import summed_loss
 from jobs.engines.native.model import Decoder, through
 from jobs.engines.native.step import Around
+from jobs.errors import ConfigError
 from jobs.layout import accumulation, pipeline_stages_of
+from jobs.parallelism import Schedule
 from jobs.plan.pipeline_stages import held_layers, pipeline_stage_layers
 from jobs.schema import Run
+
+# torch before this begins a pipeline with a message of every stage to the next one, also within a rank.
+NO_MESSAGE_TO_ITSELF = (2, 12)
+
+
+def refuse_message_to_itself(run: Run, device: torch.device, version: str = torch.__version__) -> None:
+    """Raise ConfigError where a rank holds two neighbouring stages and its group cannot send to itself: gloo."""
+    old = tuple(map(int, version.split(".")[:2])) < NO_MESSAGE_TO_ITSELF
+    if old and device.type == "cpu" and run.parallelism.schedule is Schedule["ZBVZeroBubble"]:
+        raise ConfigError(
+            f"parallelism.schedule=ZBVZeroBubble on CPUs needs torch {'.'.join(map(str, NO_MESSAGE_TO_ITSELF))} or "
+            f"later, and this node has {version}. Install it, or set parallelism.schedule=InterleavedZeroBubble."
+        )
 
 
 class PipelineStageModule(nn.Module):
@@ -77,6 +92,7 @@ class Pipeline:
         device: torch.device,
         around: Around,
     ) -> None:
+        refuse_message_to_itself(run, device)
         self.scale = 1.0
         self.pipeline_stages = pipeline_stages
         self.run = run

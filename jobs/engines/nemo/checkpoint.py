@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,16 @@ from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
 from jobs.errors import CheckpointError
 from jobs.lease import Lease
 from jobs.output import write_file
+from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_names import litgpt_fields
-from jobs.runtime.checkpoint_directory import keep_newest, met_by_ranks, save_archive, written_aside
+from jobs.runtime.checkpoint_directory import (
+    group_of_files,
+    keep_newest,
+    met_by_ranks,
+    save_archive,
+    together,
+    written_aside,
+)
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data, load_weights
 from jobs.runtime.exchange import broadcast
 from jobs.schema import Run
@@ -95,29 +104,40 @@ def export(run: Run, lease: Lease, strategy: MegatronStrategy, tokenizer_files: 
     """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
     A distributed optimizer that overlaps would gather the last update in the next forward pass, which never comes.
+    Raise CheckpointError on every rank where any of them cannot write.
     """
     if strategy.ddp_config.overlap_param_gather:
         strategy.megatron_parallel.force_param_sync()
-    with written_aside(lease.run.export, lease) as writing:
+    group = group_of_files(run, 3 * weights_bytes(run))
+    with written_aside(lease.run.export, lease, group) as writing:
         # One replica gathers over TP. Each of its pipeline stages writes its layers to a file, which rank 0 merges.
-        if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
-            state = dict(pipeline_stage_weights(strategy))
-            if parallel_state.get_tensor_model_parallel_rank() == 0:
-                save_archive(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
-        torch.distributed.barrier()
-        if torch.distributed.get_rank() == 0:
-            stages = sorted(writing.glob("stage*.pth"))
-            whole: dict[str, torch.Tensor] = {}
-            for stage in stages:
-                whole |= load_weights(stage)
-            if run.model.tie_embeddings:
-                whole["transformer.wte.weight"] = whole["lm_head.weight"]
-            save_archive(whole, writing / "lit_model.pth")
-            for stage in stages:
-                stage.unlink()
-            write_file(writing / "model_config.yaml", yaml.safe_dump(litgpt_fields(run.model)))
-            for file in tokenizer_files:
-                shutil.copy(file, writing)
+        writes = parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0
+        together(partial(write_pipeline_stage, strategy, writing) if writes else None, group)
+        first = dist.get_rank() == 0
+        together(partial(merge_pipeline_stages, run, writing, tokenizer_files) if first else None, group)
+
+
+def write_pipeline_stage(strategy: MegatronStrategy, writing: Path) -> None:
+    """Write the weights of this pipeline rank to a file of its own; all TP ranks of the stage call it."""
+    state = dict(pipeline_stage_weights(strategy))
+    if parallel_state.get_tensor_model_parallel_rank() == 0:
+        save_archive(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
+
+
+def merge_pipeline_stages(run: Run, writing: Path, tokenizer_files: list[Path]) -> None:
+    """Replace the files of the pipeline stages by a checkpoint directory of LitGPT's."""
+    stages = sorted(writing.glob("stage*.pth"))
+    whole: dict[str, torch.Tensor] = {}
+    for stage in stages:
+        whole |= load_weights(stage)
+    if run.model.tie_embeddings:
+        whole["transformer.wte.weight"] = whole["lm_head.weight"]
+    save_archive(whole, writing / "lit_model.pth")
+    for stage in stages:
+        stage.unlink()
+    write_file(writing / "model_config.yaml", yaml.safe_dump(litgpt_fields(run.model)))
+    for file in tokenizer_files:
+        shutil.copy(file, writing)
 
 
 def pipeline_stage_weights(strategy: MegatronStrategy) -> Iterator[tuple[str, torch.Tensor]]:

@@ -14,6 +14,8 @@ import psutil
 import pytest
 import torch
 import yaml
+from lightning.fabric.connector import _Connector
+from lightning.fabric.plugins.precision.amp import MixedPrecision
 from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.utils import check_valid_checkpoint_dir
@@ -191,6 +193,26 @@ def test_steps_beyond_an_epoch_go_on_with_the_next_ones_order(full: RunDir, nati
     batches = batches_of(run, open_dataset(samples(run, full)), rank=0)
     assert batches.steps_per_epoch == 2, "the third step is of the second epoch"
     assert [row["padded_tokens"] for row in steps(full)] == [row["padded_tokens"] + 8 for row in steps(native)]
+
+
+@pytest.mark.parametrize("overflows", [0, 1])
+def test_float16_trains_as_float32_does_and_records_skipped_updates(
+    overflows: int, full: RunDir, instructions: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = f"job.init_from={load_run(full.config).job.init_from}"
+    run = make_run(tmp_path, *LITGPT, *TUNING, *instructions, start, "job.precision=bfloat16")
+    # Fabric, and so our rules, have float16 on GPUs only; its plugin computes in float16 here too.
+    run.config.write_text(run.config.read_text().replace("precision: bfloat16", "precision: float16"))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126 if overflows else 2.0**10)
+    monkeypatch.setattr(
+        _Connector, "_check_and_init_precision", lambda _: MixedPrecision("16-mixed", "cpu", scaler=scaler)
+    )
+    ended(run)
+    assert losses(run)[:2] == pytest.approx(losses(full)[:2], abs=1e-2)
+    skipped = [row[m.SKIPPED_UPDATES.name] for row in steps(run)]
+    assert skipped == ([1, 2, 3] if overflows else [0, 0, 0])
+    assert steps(run)[0][m.LOSS_SCALE.name] == (2.0**125 if overflows else 2.0**10)
+    assert (losses(run)[2] == pytest.approx(losses(full)[2], abs=1e-2)) != bool(overflows)
 
 
 # --- the record ----------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from jobs.plan.compose import compose
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
 from jobs.submit.commands import submit
+from jobs.workloads.train_nemo import refuse_old_nemo
 from tests.support.nemo.real_nemo import Nemo, shimmed_python
 from tests.support.paths import ROOT
 from tests.support.real_run import events, losses, make_run, printed, rank_environment, steps, train
@@ -388,6 +389,14 @@ def test_a_machine_without_a_gpu_is_refused_with_what_to_set(tmp_path: Path) -> 
     run = make_run(tmp_path, *NEMO, *ONE)
     assert train(run) == [1]
     assert "computes on GPUs only, and torch sees none here" in str(events(run, "failed")[0]["error"])
+
+
+def test_an_older_nemo_is_refused_with_its_version() -> None:
+    class Strategy:
+        def __init__(self, tensor_model_parallel_size: int = 1) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"tested is 2\.7\.3, and NeMo 2\.3\.0 on this node is older"):
+        refuse_old_nemo(Strategy, "2.3.0")
 
 
 @pytest.mark.slow

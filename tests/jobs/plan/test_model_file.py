@@ -10,11 +10,16 @@ import pytest
 import torch
 from litgpt.config import Config
 from litgpt.model import GPT
+from litgpt.scripts.convert_hf_checkpoint import copy_weights_hf_llama, copy_weights_phi, copy_weights_qwen_2_5
 
 from jobs.cli import main
+from jobs.engines.native.load_sharded import load_sharded
+from jobs.engines.native.model import empty_model
 from jobs.plan.cost import parameters
 from jobs.plan.litgpt_names import litgpt_fields
+from jobs.plan.model_file import from_config_json
 from jobs.rundir import load_run
+from jobs.schema import Loss
 from tests.support.composing import one
 from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, printed, train
@@ -48,7 +53,8 @@ def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("name", "stem", "published"),
     # Of the model cards: parameters, embeddings included.
     [("Qwen2.5-7B", "qwen25_7b", 7.61e9), ("Qwen2.5-0.5B", "qwen25_05b", 0.494e9),
-     ("Llama-3.2-1B", "llama32_1b", 1.24e9), ("phi-4", "phi_4", 14.7e9)],
+     ("Llama-3.2-1B", "llama32_1b", 1.24e9), ("phi-4", "phi_4", 14.7e9),
+     ("Qwen2.5-Math-1.5B", "qwen25_math15b", 1.54e9), ("SmolLM2-135M", "smollm2_135m", 0.1345e9)],
 )  # fmt: skip
 def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
     name: str, stem: str, published: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +82,70 @@ def test_a_config_json_gives_the_same_model_as_litgpts_name(
     assert by_file.tie_embeddings == by_name.tie_embeddings is True
 
 
+def test_a_config_json_of_transformers_5_gives_the_same_model(tmp_path: Path) -> None:
+    moved = {"rope_theta": LLAMA["rope_theta"]} | LLAMA["rope_scaling"]
+    later = {key: value for key, value in LLAMA.items() if not key.startswith("rope_")} | {"rope_parameters": moved}
+    models = []
+    for config in (LLAMA, later):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        models.append(from_config_json(tmp_path / "config.json"))
+    assert models[0] == models[1]
+
+
+TINY = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 64}  # fmt: skip
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama": {"rms_norm_eps": 1e-5},
+    # Llama 3's scaling of wavelengths, within the tiny context.
+    "llama, tied": {
+        "head_dim": 32, "tie_word_embeddings": True, "rope_theta": 5e5,
+        "rope_scaling": LLAMA["rope_scaling"] | {"original_max_position_embeddings": 16},
+    },
+    "mistral": {"head_dim": 24, "sliding_window": None},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "phi3": {"partial_rotary_factor": 0.5, "pad_token_id": 0, "sliding_window": None},
+    "qwen2": {"rope_theta": 1e6, "tie_word_embeddings": True},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_logits_are_those_of_transformers_for_the_same_weights(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    kind = name.split(",", maxsplit=1)[0]
+    config = transformers.AutoConfig.for_model(kind, **TINY, **PUBLISHED[name])
+    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter, weight in theirs.named_parameters():
+            weight.normal_(1.0 if "norm" in parameter else 0.0, 0.15)
+    theirs.save_pretrained(tmp_path)
+    model = from_config_json(tmp_path / "config.json")
+
+    copied: dict[str, torch.Tensor] = {}
+    of_kind = {"phi3": copy_weights_phi, "qwen2": copy_weights_qwen_2_5}.get(kind, copy_weights_hf_llama)
+    # LitGPT reads the names of Phi 3's weights only for a model that is called so.
+    of_kind(Config(**litgpt_fields(model) | {"name": "Phi-3"}), {}, copied, theirs.state_dict())
+    ours, logits = empty_model(model, 48, Loss.whole), []
+    load_sharded(ours, torch.device("cpu"), lambda weight, *_: copied[weight], tensor=1, tied=model.tie_embeddings)
+    ours.lm_head.register_forward_hook(lambda _module, _inputs, output: logits.append(output))
+    tokens = torch.randint(128, (2, 48))
+    with torch.no_grad():
+        ours(tokens, tokens)
+        expected = theirs(tokens).logits
+    assert expected.std() > 1, "weights so small that nothing is compared"
+    torch.testing.assert_close(logits[0], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Qwen2.5-0.5B", "Llama-3.2-1B", "phi-4"])
+def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = f"model={written(name, tmp_path, monkeypatch)}"
+    run = make_run(tmp_path, model, "parallelism=single", "ranks_per_node=1")
+    assert train(run) == [0], printed(run)
+    assert losses(run)[-1] < losses(run)[0]
+    assert load_run(run.config).model.attention_bias == name.startswith("Qwen")
+
+
 @pytest.mark.parametrize(
     ("what", "words"),
     [
@@ -84,6 +154,9 @@ def test_a_config_json_gives_the_same_model_as_litgpts_name(
         ("Qwen9", "Qwen9 is neither a file nor a name in LitGPT's table"),
         (QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window=4096"),
         (LLAMA | {"attention_bias": True}, "attention_bias=true, also on the output"),
+        (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling of type yarn, not llama3"),
+        (LLAMA | {"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling of type longrope, not llama3"),
+        (LLAMA | {"architectures": ["Gemma2ForCausalLM"]}, "architectures=Gemma2ForCausalLM, not one of"),
         (LLAMA | {"architectures": ["BertModel"]}, "architectures=BertModel, not one of LlamaForCausalLM"),
         ({"a": 1}, "is not the configuration of a language model: KeyError 'architectures'"),
     ],

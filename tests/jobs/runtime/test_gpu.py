@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from jobs.engines.native.pipeline import refuse_message_to_itself
 from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.ranks import Rank
@@ -162,6 +163,14 @@ def test_an_old_torch_is_refused_in_words() -> None:
     refuse_old_torch("2.11.0a0+nv26.01")
     with pytest.raises(ConfigError, match=r"engine=native needs torch 2.11 or later, and this node has 2.9.1\+cu128"):
         refuse_old_torch("2.9.1+cu128")
+
+
+def test_a_schedule_whose_ranks_send_to_themselves_is_refused_on_cpus_before_torch_2_12() -> None:
+    run = one("parallelism=pp", "ranks_per_node=2", "parallelism.schedule=ZBVZeroBubble", "model.layers=4").run
+    refuse_message_to_itself(run, torch.device("cuda"), "2.11.0+cu130")
+    refuse_message_to_itself(run, torch.device("cpu"), "2.12.1")
+    with pytest.raises(ConfigError, match=r"needs torch 2\.12 or later, and this node has 2\.11\.0a0"):
+        refuse_message_to_itself(run, torch.device("cpu"), "2.11.0a0+nv26.01")
 
 
 def test_gpu_ranks_with_one_core_and_gathered_pipeline_stages_are_named_in_the_plan() -> None:

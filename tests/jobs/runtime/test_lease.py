@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import timeit
+from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
+from torch.distributed import FileStore, HashStore  # type: ignore[attr-defined]  # torch lists neither
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from jobs.errors import CheckpointError
 from jobs.lease import Lease, successor
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.runtime.checkpoint_directory import complete, take_over, written_aside
+from jobs.runtime.checkpoint_directory import complete, take_over, together, written_aside
 from tests.support.cli import run_cli, small
 from tests.support.real_run import events, make_run, printed, rank_environment, steps, train
 from tests.support.waiting import limit_s, wait_until
@@ -97,6 +98,32 @@ def test_a_checkpoint_of_a_superseded_start_never_replaces_that_of_the_owner(tmp
         pytest.fail("a start without the lease begins no checkpoint")
     assert (final / "part").read_text() == "new"
     assert [path.name for path in run.checkpoints.iterdir()] == [final.name]
+
+
+def writing_rank(where: Path, number: int) -> None:
+    """One of two ranks that export; the other one cannot write."""
+    store = FileStore(str(where / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=number, world_size=2, timeout=timedelta(seconds=limit_s(120)))
+    message = ""
+    try:
+        with written_aside(where / "export", Lease(RunDir(where))) as writing:
+            missing = writing / "missing/weights"
+            together(missing.touch if number == 1 else (writing / "weights").touch, None)
+    except CheckpointError as error:
+        message = str(error)
+    (where / f"message{number}").write_text(message)
+
+
+def test_an_error_of_writing_on_one_rank_is_raised_by_all_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    ranks = [get_context("fork").Process(target=writing_rank, args=(tmp_path, number)) for number in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(limit_s(180))
+    assert [process.exitcode for process in ranks] == [0, 0]
+    for number in range(2):
+        assert (tmp_path / f"message{number}").read_text().endswith("missing/weights: No such file or directory")
+    assert not list(tmp_path.glob("*export*"))
 
 
 @pytest.mark.usefixtures("alone")

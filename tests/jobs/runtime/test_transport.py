@@ -12,7 +12,15 @@ import pytest
 from analysis.report.leaderboard import notes, records
 from jobs.cli import main
 from jobs.rundir import RunDir
-from jobs.runtime.transport import SOCKETS_ADVICE, gloo_transports, listen_to_nccl, read_nccl_transports
+from jobs.runtime.transport import (
+    SOCKETS_ADVICE,
+    gloo_transports,
+    interfaces,
+    listen_to_nccl,
+    read_nccl_transports,
+    selected,
+    send_gloo_as_nccl,
+)
 from tests.support.campaigns import SLOWER, leaderboard_of, pairs
 from tests.support.fake_runs import a_run, event, finished_run
 from tests.support.real_run import events, make_run, printed, train
@@ -78,6 +86,41 @@ def test_a_run_of_several_ranks_records_once_an_attempt_how_they_talk(ranks: int
     (row,) = rows(run.path)
     assert row["transport"] == ("" if ranks == 1 else gloo_transports()[0])
     assert list(run.path.glob("nccl-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "interface"),
+    [
+        ("ib0", "ib0"),
+        ("ib", "ib0"),
+        ("=ib,eth1", "eth1"),
+        ("^docker,eth", "ib0"),
+        ("eth1:9000,ib", "ib0"),
+        ("hsn", None),
+    ],
+)
+def test_gloo_takes_the_interface_that_nccl_would(asked: str, interface: str | None) -> None:
+    assert selected(asked, ["lo", "docker0", "eth0", "ib0", "eth1"]) == interface
+
+
+@pytest.mark.parametrize(("own", "used"), [("", "lo"), ("eth7", "eth7")])
+def test_gloo_keeps_an_interface_of_its_own(own: str, used: str) -> None:
+    environment = {"NCCL_SOCKET_IFNAME": "=lo", "GLOO_SOCKET_IFNAME": own}
+    send_gloo_as_nccl(environment)
+    assert environment["GLOO_SOCKET_IFNAME"] == used
+
+
+def test_ranks_meet_over_the_interface_of_nccl_and_the_plan_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The last one, since gloo would take the first that has the host name's address.
+    name = interfaces()[-1]
+    assert main(["plan", f"+cluster.env.NCCL_SOCKET_IFNAME={name}"]) == 0
+    assert f"uses the interface of NCCL_SOCKET_IFNAME={name}" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", name)
+    run = make_run(tmp_path, "ranks_per_node=2", "parallelism=ddp", "job.steps=1")
+    assert train(run) == [0, 0], printed(run)
+    assert events(run, "transport")[0]["ways"] == [f"TCP over {name}"]
 
 
 # --- in a report -------------------------------------------------------------------------------------------------
