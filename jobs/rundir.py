@@ -216,6 +216,10 @@ class SweepDir:
         """Output of ranks and launcher."""
         return self.path / "logs"
 
+    def output(self, log_id: str, rank: int | str = 0) -> Path:
+        """Return the log of a rank of a job, as submitit names it; that of rank 0 is also that of the batch script."""
+        return self.logs / f"{log_id}_{rank}_log.out"
+
     def code(self, digest: str) -> Path:
         """Return the code snapshot with this content digest."""
         return self.path / f"code-{digest}"

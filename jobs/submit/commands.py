@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
-from submitit.core.utils import JobPaths
 
 from jobs.console import console, plain
 from jobs.errors import RunDirError, SubmitError, SuiteError
@@ -162,7 +161,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
         raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is in the shell that started it.")
     if submission.log_id is None:
         raise RunDirError(f"{run.name} waits for its turn and has not printed anything yet.")
-    file = Path(JobPaths(sweep.logs, submission.log_id, rank).stdout)
+    file = sweep.output(submission.log_id, rank)
     if not exists(file) and not file.is_symlink():
         ranks = load_run(run.config).ranks
         raise RunDirError(

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import JobPaths
-
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, record_failure
 from jobs.lease import successor
@@ -144,8 +142,8 @@ class Pilot:
         self.record("launched", turn, log_id=log_id, place=place)
         environment = code_environment(code) | {LOCAL_RESTART_COUNT: str(turn.launches)}
         # The messages of srun go to the file of rank 0.
-        output = Path(JobPaths(self.sweep.logs, log_id, 0).stdout)
-        outputs = str(JobPaths(self.sweep.logs).stdout).replace("%j", log_id)
+        output = self.sweep.output(log_id)
+        outputs = str(self.sweep.output(log_id, "%t"))
         command = step_command(turn.run, turn.directory, code, nodes, outputs)
         with open_to_append(output) as log:
             process = subprocess.Popen(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import Timeout
-from submitit.core.utils import JobPaths
 
 from jobs.errors import RunDirError, SubmitError
 from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
@@ -163,7 +162,7 @@ def main(sweep_path: str) -> None:
     if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
         error = "reached its time limit before the ranks reached a step boundary"
         record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=error)
-    record_silent_end(run, submission, printed_since_start(Path(JobPaths(sweep.logs, job_id, 0).stdout)))
+    record_silent_end(run, submission, printed_since_start(sweep.output(job_id)))
     # Slurm does not requeue a preempted job that ends within its grace time, as ours do.
     found = planned_restart(run, submission, sweep, preempted=job.get("PreemptTime", "None") != "None")
     if found is None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import JobPaths
-
 from jobs.errors import SuiteError
 from jobs.event_fields import NO_JOB
 from jobs.files import UnsuitableFileError, exists
@@ -141,7 +139,7 @@ def decide(
     if job is not None and job.state == "CANCELLED":
         return State.cancelled, "" if last else "its dependency failed"
     if job is not None and job.state not in {"COMPLETED", GONE}:
-        unstarted = not_started(printed_since_start(Path(JobPaths(sweep.logs, submission.job_id, 0).stdout)))
+        unstarted = not_started(printed_since_start(sweep.output(submission.job_id)))
         return State.failed, unstarted or f"Slurm reports {job.state}"
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
     if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
@@ -151,7 +149,7 @@ def decide(
 
 def last_sign(sweep: SweepDir, key: StageOf, submission: Submission) -> float:
     """Return the time of the last output or record of a stage, in seconds since the epoch."""
-    output = JobPaths(sweep.logs, submission.job_id, 0).stdout
+    output = sweep.output(submission.job_id)
     return max(path.stat().st_mtime for path in (record_of(sweep, key), output, sweep.submissions) if exists(path))
 
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from submitit.core.utils import JobPaths
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
@@ -371,7 +370,7 @@ def a_running_job(sweep: Path, *options: str) -> tuple[RunDir, str]:
     """A job of two nodes with the log of a run, whose ranks have met."""
     SweepDir(sweep).logs.mkdir(parents=True)
     script = f"{STARTED_LINE}; srun bash -c 'echo rank; sleep 600'"
-    output = str(JobPaths(SweepDir(sweep).logs, "%j", 0).stdout)
+    output = str(SweepDir(sweep).output("%j"))
     job_id = sbatch("--nodes=2", "--requeue", "--open-mode=append", "-o", output, *options, "--wrap", script)
     run = a_submitted(sweep, "r", job_id)
     log = Path(output.replace("%j", job_id))
