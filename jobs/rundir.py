@@ -281,6 +281,17 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     yield from filter(None, map(checked_event, read_records(path)))
 
 
+def events_or_failure(path: Path, before: int = 0, failure: str = "failed") -> list[dict[str, Any]]:
+    """Return the events of a record file after the first ones; of a file that cannot be read, a failure that says why.
+
+    So it costs the row of its own run or stage, and no command or queue.
+    """
+    try:
+        return list(read_events(path))[before:]
+    except OSError as error:
+        return [event_record(failure, error=f"{path.name} cannot be read: {reason(error)}")]
+
+
 def read_plan(run: RunDir) -> dict[str, Any]:
     """Return plan.json; empty if it is missing, incomplete or not JSON."""
     try:

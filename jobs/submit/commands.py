@@ -22,7 +22,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
-from jobs.submit.backlog import submit_backlog, submit_waiting
+from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
@@ -247,13 +247,9 @@ def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False)
         for line in moved:
             print(line)
         print(f"{summary(found)}; {len(todo)} to resume")
-        runs, damaged = [], False
-        for directory in todo:
-            try:
-                runs.append((load_run(directory.config), directory))
-            except SuiteError as error:
-                damaged = True
-                print(f"{directory.name} is not resumed: {error}", file=sys.stderr)
+        runs, damaged = launchable(todo)
+        for line in damaged:
+            print(line, file=sys.stderr)
         missing = unevaluated(sweep, found)
 
         def chain_of(run: Run) -> tuple[LauncherKind, str]:

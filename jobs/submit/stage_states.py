@@ -12,8 +12,8 @@ from typing import Any
 
 from jobs.errors import SuiteError
 from jobs.event_fields import NO_JOB
-from jobs.files import UnsuitableFileError, exists
-from jobs.rundir import SweepDir, load_run, read_events
+from jobs.files import exists
+from jobs.rundir import SweepDir, events_or_failure, load_run
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
@@ -96,13 +96,7 @@ def stage_states(sweep: SweepDir) -> list[StageState]:
 def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
     """Return the events that a stage wrote since it was submitted."""
     own = {started(key.stage), failed(key.stage), DONE[key.stage]}
-    try:
-        events = list(read_events(record_of(sweep, key)))[submission.events_before :]
-    except UnsuitableFileError:
-        if key.run is None:
-            raise
-        # The row of the run reports the reason.
-        return []
+    events = events_or_failure(record_of(sweep, key), submission.events_before, failed(key.stage))
     return [event for event in events if event["event"] in own]
 
 

@@ -280,6 +280,27 @@ def test_a_file_of_a_run_that_cannot_be_opened_costs_its_own_row(
     assert main(["watch", str(tmp_path / "demo")]) == (name == "status.jsonl")
 
 
+@pytest.mark.parametrize("attack", UNOPENABLE)
+def test_stages_that_cannot_be_read_cost_their_own_line(
+    attack: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted = {"event": "stage_submitted", "stage": "report", "launcher": "local", "job_id": "7", "host": "node0",
+                 "events_before": 0}  # fmt: skip
+    run = a_submitted_sweep(tmp_path / "demo")
+    append_record(SweepDir(tmp_path / "demo").submissions, submitted)
+    attack(tmp_path / "demo/stages.jsonl")
+    assert main(["status", str(tmp_path / "demo")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 runs: 2 finished" in shown
+    assert re.search("report: failed .stages.jsonl cannot be read: (it|a) ", shown)
+    assert main(["cancel", str(tmp_path / "demo")]) == 0
+    assert main(["watch", str(tmp_path / "demo")]) == 1
+    assert main(["resume", str(tmp_path / "demo")]) == 2, "received"
+    assert main(["resume", "--trust", str(tmp_path / "demo")]) == 0
+    assert main(["logs", str(run.path)]) == 2, "started by hand"
+    assert "Traceback" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("attack", [itself, below_a_file, long_name])
 @pytest.mark.parametrize("name", ["stages.jsonl", ".lock", "logs", "figures", "good/config.yaml", "good/code", "x"])
 def test_a_link_to_nowhere_costs_no_command(

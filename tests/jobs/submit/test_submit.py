@@ -106,7 +106,7 @@ def test_resume_names_a_damaged_run_and_launches_the_others(tmp_path: Path, caps
     printed(capsys)
     assert main(["resume", str(tmp_path / "s")]) == 2
     output = printed(capsys)
-    assert f"{first.name} is not resumed: {first.config} is damaged" in output
+    assert f"{first.name} is not launched: {first.config} is damaged" in output
     assert f"sbatch {second.path}" in output
 
 
