@@ -46,6 +46,8 @@ ASSIGNED = re.compile(
     r"""(?P<value>\\*"[^"$`][^"]*"|\$?\\*'[^']+'(?:"'"'[^']*'|\\''[^']*')*"""
     r"""|(?![$`"'\\]|\[redacted)(?:[^\s"',;}\]\)\\]|(?(colon)(?!)|,(?=[^\s"'}\]\)])))+)"""
 )
+# Limited, or the time of the search would grow with the square of the text.
+BETWEEN = r"[^\n;|&]{0,500}?"
 # Commands that take a password or key without naming it.
 COMMAND = re.compile(
     rf"""(?P<before>\b(?:setenv|set[ ]+-\w*x\w*|aws[ ]+configure[ ]+set)[ ]+{NAME}[ ]+
@@ -53,10 +55,10 @@ COMMAND = re.compile(
     | \bmachine\s+\S+\s+login\s+\S+\s+password\s+
     | \bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*--key[ =]
     | \bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*(?=["']?[\w-]*\d)
-    | \b(?:docker|podman|apptainer|singularity|helm)\b[^\n;|&]*?\slogin\b[^\n;|&]*?\s-p[ ]*
+    | \b(?:docker|podman|apptainer|singularity|helm)\b(?>{BETWEEN}\slogin\b){BETWEEN}\s-p[ ]*
     | \bsshpass\s+-p[ ]*
-    | \b(?:mysql|mariadb)[\w-]*\b[^\n;|&]*?[\s"']-p(?=\S)
-    | \bcurl\b[^\n;|&]*?\s(?:-u|--user)[ =]*["']?[^\s:"'$]+:
+    | \b(?:mysql|mariadb)[\w-]*\b{BETWEEN}[\s"']-p(?=\S)
+    | \bcurl\b{BETWEEN}\s(?:-u|--user)[ =]*["']?[^\s:"'$]+:
     )(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\-]|\[redacted)[^\s"',;}}\]\)\\]+)""",
     re.VERBOSE,
 )
@@ -78,7 +80,8 @@ def shapes() -> re.Pattern[str]:
         | (?i:\bbearer[ ]+)[\w.~+/-]{{12,}}=*
         | (?i:\bauthorization:[ ]*basic[ ]+)[A-Za-z0-9+/]{{8,}}=*
         # A block of keys, also one without its end.
-        | -----BEGIN[ ][A-Z0-9 ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----(?:[\s\S]*?-----END[^-]*-----|[A-Za-z0-9+/=\s\\]*)
+        | -----BEGIN[ ][A-Z0-9 ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
+          (?:[\s\S]{{0,16000}}?-----END[^-]*-----|[A-Za-z0-9+/=\s\\]*)
         # The same of PuTTY.
         | (?<=Private-Lines:[ ])\d+[A-Za-z0-9+/=\s\\]*
         # A token, or user:password, in a URL, in which a path has one slash: https:/user:password@host

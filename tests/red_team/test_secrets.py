@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib import resources
@@ -347,6 +348,21 @@ def test_a_received_configuration_reads_nothing_of_the_environment(
     main(["resume", str(tmp_path / "received"), "--launcher", "script"])
     assert HF not in printed(capsys)
     assert all(HF not in path.read_text() for path in directory.path.rglob("*") if path.is_file())
+
+
+BEGINNINGS = (
+    "docker login ", "docker ", "mysql ", "curl -u ", "-----BEGIN PRIVATE KEY-----", "token=", "https://a:", "://",
+    "machine x login y password ", "wandb login --a=b ", "Private-Lines: 1 ", "DB_PASS='a", "DB_PASS=a,", "a.",
+    "eyJaaaa",
+)  # fmt: skip
+
+
+def test_the_time_to_find_secrets_grows_with_the_text_only() -> None:
+    """Texts of others are redacted too: a beginning without end, repeated, must not stop a command."""
+    for beginning in BEGINNINGS:
+        began = time.process_time()
+        redact(beginning * (100_000 // len(beginning)), [])
+        assert time.process_time() - began < 5, beginning
 
 
 @given(
