@@ -422,6 +422,28 @@ def test_a_number_of_restarts_without_end_is_none(tmp_path: Path) -> None:
     assert restarts(log) == 2
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("_name_or_path", "${oc.env:HF_TOKEN}"), ("intermediate_size", "${oc.decode:1}"), ("_name_or_path", "\ud800"),
+        ("num_hidden_layers", {"a": 1}), ("hidden_size", "many"), ("rms_norm_eps", [1]), ("rope_scaling", 1),
+    ],
+)  # fmt: skip
+def test_a_model_file_of_a_received_configuration_has_values_only(
+    key: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
+    good: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "num_attention_heads": 8, "hidden_size": 64,
+                               "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100,
+                               "max_position_embeddings": 64, "rms_norm_eps": 1e-5}  # fmt: skip
+    (tmp_path / "received").mkdir()
+    for given, code in ((good | {key: value}, 2), (good, 0)):
+        (tmp_path / "received/config.json").write_text(json.dumps(given))
+        assert main(["model", str(tmp_path / "received")]) == code
+        assert (tmp_path / "site/model/received.yaml").exists() == (code == 0)
+    assert "config.json is not the configuration of a language model: " in capsys.readouterr().err
+
+
 # --- single values ---------------------------------------------------------------------------------------------
 
 

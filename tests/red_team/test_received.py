@@ -112,6 +112,30 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
     assert "is not the code that was submitted" in printed_words(capsys), "trust is no reason to run changed code"
 
 
+def test_resume_shows_what_others_can_change_of_that_which_would_run(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = project / "shared"
+    shared.mkdir()
+    for name in ("python", "image.sif"):
+        (shared / name).touch()
+    shared.chmod(0o777)
+    (project / "private").mkdir()
+    (project / "private/python").symlink_to(shared / "python")
+    for python, container in ((f"{shared}/python -X dev", f"{shared}/image.sif"), (f"{project}/private/python", None)):
+        where = project / python.split("/")[-2]
+        where.mkdir(exist_ok=True)
+        given = [f"cluster.python={python!r}", f"cluster.container={container or 'null'}"]
+        sweep = received(project / f"of-{where.name}", *given)
+        sweep.run("r").checkpoints.symlink_to(project / "elsewhere")
+        capsys.readouterr()
+        assert main(["resume", str(sweep.path)]) == 2
+        shown = printed_words(capsys)
+        assert f"others can change it: {shared} is writable by other users (mode 777)" in shown
+        assert shown.count("others can change it") == (2 if container else 1)
+        assert f"checkpoints are read, written and removed in: {project}/elsewhere" in shown
+
+
 def test_trust_is_remembered_and_a_replaced_folder_is_not_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
