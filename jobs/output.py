@@ -46,7 +46,7 @@ def write_file(path: Path, data: str | bytes, mode: int = 0o666) -> None:
 
 
 def open_to_append(path: Path) -> io.FileIO:
-    """Open a file to read it and to append to it; raise RunDirError if it is a link or no regular file."""
+    """Open a file to read it and to append to it; raise RunDirError if it is a link of any kind or no regular file."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -54,9 +54,13 @@ def open_to_append(path: Path) -> io.FileIO:
         if error.errno != errno.ELOOP:
             raise
         raise RunDirError(f"{path} is a link, and records are never written through one. Remove it.") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
-        raise RunDirError(f"{path} is not a regular file, so no record can be appended to it. Remove it.")
+        why = "is not a regular file, so no record can be appended to it. Remove it."
+        if stat.S_ISREG(found.st_mode):
+            why = "has another name as well, a hard link, and records are never written through one. Make it a copy."
+        raise RunDirError(f"{path} {why}")
     return io.FileIO(descriptor, "ab+")
 
 

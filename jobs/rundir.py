@@ -216,6 +216,10 @@ class SweepDir:
         """Output of ranks and launcher."""
         return self.path / "logs"
 
+    def output(self, log_id: str, rank: int | str = 0) -> Path:
+        """Return the log of a rank of a job, as submitit names it; that of rank 0 is also that of the batch script."""
+        return self.logs / f"{log_id}_{rank}_log.out"
+
     def code(self, digest: str) -> Path:
         """Return the code snapshot with this content digest."""
         return self.path / f"code-{digest}"
@@ -275,6 +279,17 @@ def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a record file in order; skip other records, and events without their required fields."""
     yield from filter(None, map(checked_event, read_records(path)))
+
+
+def events_or_failure(path: Path, before: int = 0, failure: str = "failed") -> list[dict[str, Any]]:
+    """Return the events of a record file after the first ones; of a file that cannot be read, a failure that says why.
+
+    So it costs the row of its own run or stage, and no command or queue.
+    """
+    try:
+        return list(read_events(path))[before:]
+    except OSError as error:
+        return [event_record(failure, error=f"{path.name} cannot be read: {reason(error)}")]
 
 
 def read_plan(run: RunDir) -> dict[str, Any]:

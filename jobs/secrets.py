@@ -4,9 +4,9 @@ A configuration that contains one is refused, because config.yaml and the batch 
 from other sources (command lines, error messages, tracebacks) REDACTED replaces it.
 
 secret_shapes.csv lists what tokens look like: a prefix, the characters after it, and the least number of these. The
-prefixes and character sets are those of gitleaks' default rules (github.com/gitleaks/gitleaks, config/gitleaks.toml,
-MIT) and, where it has none, of the issuers' documentation; the least numbers are lower, so that the beginning of a
-token is found too. tests/README.md compares with the package detect-secrets.
+prefixes and character sets are those of gitleaks' default rules (github.com/gitleaks/gitleaks, config/gitleaks.toml),
+where it has none of trufflehog's or detect-secrets', and else of tokens as the issuers give them; the least numbers are
+lower, so that the beginning of a token is found too. tests/README.md compares with the package detect-secrets.
 """
 
 from __future__ import annotations
@@ -41,9 +41,13 @@ QUOTE = r"""\\*["']"""
 # $(cat file)) and paths to credentials are kept.
 ASSIGNED = re.compile(
     rf"""(?<![\w.-])(?P<before>--?pass[ =]|(?P<dashes>--)?(?:{NAME}|PASS)"""
-    rf"""(?:(?:{QUOTE})?\s*(?:\+?=|:)\s*[bf]?|{QUOTE},\s*b?(?={QUOTE})|(?(dashes)[ ]+|(?!))))"""
-    r"""(?P<value>\\*"[^"$`][^"]*"|\$'[^']+'|\\*'[^']+'|(?![$`"'\\]|\[redacted)[^\s"',;}\]\)\\]+)"""
+    rf"""(?:(?:{QUOTE})?\s*(?:\+?=|(?P<colon>:))\s*[bf]?|{QUOTE},\s*b?(?={QUOTE})|(?(dashes)[ ]+|(?!))))"""
+    # Shells continue a quoted value after '"'"' and '\''. A comma ends a value of YAML, and not a word of a shell.
+    r"""(?P<value>\\*"[^"$`][^"]*"|\$?\\*'[^']+'(?:"'"'[^']*'|\\''[^']*')*"""
+    r"""|(?![$`"'\\]|\[redacted)(?:[^\s"',;}\]\)\\]|(?(colon)(?!)|,(?=[^\s"'}\]\)])))+)"""
 )
+# Limited, or the time of the search would grow with the square of the text.
+BETWEEN = r"[^\n;|&]{0,500}?"
 # Commands that take a password or key without naming it.
 COMMAND = re.compile(
     rf"""(?P<before>\b(?:setenv|set[ ]+-\w*x\w*|aws[ ]+configure[ ]+set)[ ]+{NAME}[ ]+
@@ -51,9 +55,10 @@ COMMAND = re.compile(
     | \bmachine\s+\S+\s+login\s+\S+\s+password\s+
     | \bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*--key[ =]
     | \bwandb\s+login\s+(?:--?[\w-]+(?:=\S+)?\s+)*(?=["']?[\w-]*\d)
-    | \b(?:docker|podman|apptainer|singularity|helm)\b[^\n;|&]*?\slogin\b[^\n;|&]*?\s-p[ ]*
+    | \b(?:docker|podman|apptainer|singularity|helm)\b(?>{BETWEEN}\slogin\b){BETWEEN}\s-p[ ]*
     | \bsshpass\s+-p[ ]*
-    | \bcurl\b[^\n;|&]*?\s(?:-u|--user)[ =]*["']?[^\s:"'$]+:
+    | \b(?:mysql|mariadb)[\w-]*\b{BETWEEN}[\s"']-p(?=\S)
+    | \bcurl\b{BETWEEN}\s(?:-u|--user)[ =]*["']?[^\s:"'$]+:
     )(?P<value>"[^"$`][^"]*"|'[^']+'|(?![$`"'\\-]|\[redacted)[^\s"',;}}\]\)\\]+)""",
     re.VERBOSE,
 )
@@ -75,7 +80,10 @@ def shapes() -> re.Pattern[str]:
         | (?i:\bbearer[ ]+)[\w.~+/-]{{12,}}=*
         | (?i:\bauthorization:[ ]*basic[ ]+)[A-Za-z0-9+/]{{8,}}=*
         # A block of keys, also one without its end.
-        | -----BEGIN[ ][A-Z0-9 ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----(?:[\s\S]*?-----END[^-]*-----|[A-Za-z0-9+/=\s\\]*)
+        | -----BEGIN[ ][A-Z0-9 ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
+          (?:[\s\S]{{0,16000}}?-----END[^-]*-----|[A-Za-z0-9+/=\s\\]*)
+        # The same of PuTTY.
+        | (?<=Private-Lines:[ ])\d+[A-Za-z0-9+/=\s\\]*
         # A token, or user:password, in a URL, in which a path has one slash: https:/user:password@host
         | (?<=://)(?=[^\s/:@]*\d)[^\s/:@]{{20,}}(?=@)
         | (?:(?<=://)|(?<=[A-Za-z]:/)(?!/))[^\s/:@]*:[^\s/]+(?=@)

@@ -23,7 +23,9 @@ from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
 from jobs.output import write_file
 from jobs.plan.litgpt_names import litgpt_fields
+from jobs.rundir import interpolation_in
 from jobs.schema import Mlp, Model, Norm, RopeScaling
+from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
 TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-|Math-)?(0\.5|1\.5|3)B|SmolLM2-|OLMo-1B)")
@@ -157,7 +159,7 @@ def from_config_json(path: Path) -> Model:
         refuse_other_arithmetic(path, given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope, experts = rope_of(given), given.get("num_local_experts", 0)
-        return Model(
+        return checked(
             name=file_name(path.absolute().parent.name),
             source=given.get("_name_or_path") or str(path),
             layers=given["num_hidden_layers"],
@@ -185,9 +187,10 @@ def from_config_json(path: Path) -> Model:
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
         )
-    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
+        what = f"{type(error).__name__} {error}".splitlines()[0]
         raise ConfigError(
-            f"{path} is not the configuration of a language model: {type(error).__name__} {error}. Set the config.json "
+            f"{path} is not the configuration of a language model: {what}. Set the config.json "
             f"of one of {', '.join(ARCHITECTURES)}."
         ) from error
 
@@ -197,6 +200,18 @@ def rope_of(given: Mapping[str, Any]) -> dict[str, Any]:
     older = {key: given[key] for key in ("rope_theta", "partial_rotary_factor") if key in given}
     rope: dict[str, Any] = older | (given.get("rope_parameters") or given.get("rope_scaling") or {})
     return rope | {"rope_type": rope.get("rope_type", rope.get("type", "default"))}
+
+
+def checked(**values: Any) -> Model:
+    """Return a model; raise ValueError or OmegaConfBaseException for a value of another type, or an interpolation.
+
+    In a model file an interpolation could read variables of the environment of whoever composes it.
+    """
+    if (found := interpolation_in(values)) is not None:
+        raise ValueError(f"{found} is an interpolation")
+    for _, text in strings(values):
+        text.encode()
+    return cast(Model, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Model), values)))
 
 
 def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: i
 
 from jobs.ranks import Rank
 from jobs.rendezvous import RendezvousError, announce, await_file, listen
-from jobs.runtime.data_pickles import unpickle_data_only
+from jobs.runtime.data_pickles import exchange_data_only
 from jobs.runtime.exchange import gather
 
 
@@ -26,8 +26,8 @@ def met_at(file: Path, rank: Rank, timeout: timedelta) -> Store:
 
     Raise RendezvousError if rank 0 does not appear in time.
     """
-    unpickle_data_only()
     if rank.world_size == 1:
+        exchange_data_only(secrets.token_bytes())
         return HashStore()
     if rank.is_first:
         listener = listen(rank.master_addr)
@@ -44,6 +44,7 @@ def met_at(file: Path, rank: Rank, timeout: timedelta) -> Store:
     else:
         found = await_file(file, timeout.total_seconds(), looking=rank.world_size)
         store = TCPStore(found.address, found.port, is_master=False, wait_for_workers=False, timeout=timeout)
+    exchange_data_only(found.token.encode())
     return PrefixStore(hashlib.sha256(found.token.encode()).hexdigest(), store)
 
 

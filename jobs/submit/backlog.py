@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from filelock import Timeout
 
+from jobs.errors import SuiteError
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind
-from jobs.submit.intents import settle
+from jobs.submit.intents import events_in, settle
 from jobs.submit.launch import launch
+from jobs.submit.launchers.launcher import Runs
 from jobs.submit.ledger import held
 from jobs.submit.submissions import intents, submissions_on_record, unannounced
 
@@ -34,8 +36,20 @@ def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
 def submit_waiting(sweep: SweepDir) -> list[str]:
     """Settle interrupted submissions and submit waiting runs; the caller holds the lock of the sweep."""
     settled = settle(sweep)
-    runs = [(load_run(directory.config), directory) for directory in waiting(sweep)]
-    return [*settled, *(launch(sweep, runs, LauncherKind.slurm) if runs else [])]
+    runs, damaged = launchable(waiting(sweep))
+    return [*settled, *damaged, *(launch(sweep, runs, LauncherKind.slurm) if runs else [])]
+
+
+def launchable(directories: list[RunDir]) -> tuple[Runs, list[str]]:
+    """Return the runs whose files a launch can read, and a sentence on each of the others."""
+    runs, damaged = [], []
+    for directory in directories:
+        try:
+            events_in(directory.status)
+            runs.append((load_run(directory.config), directory))
+        except SuiteError as error:
+            damaged.append(f"{directory.name} is not launched: {error}")
+    return runs, damaged
 
 
 def waiting(sweep: SweepDir) -> list[RunDir]:

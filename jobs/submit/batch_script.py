@@ -151,7 +151,7 @@ def carried(run: Run, wanted: dict[str, Any]) -> dict[str, Any]:
     for key, value in (wanted | {f"cluster.sbatch.{k}": f"{k}{v}" for k, v in run.cluster.sbatch.items()}).items():
         if isinstance(value, str):
             refuse_unquotable(value, key)
-    refuse_unquotable(sweep_path(run), "runs_dir and sweep", and_percent=True)
+    refuse_unquotable(sweep_path(run), "runs_dir and sweep", is_path=True)
     # Two defaults of submitit: arrays have 256 tasks at once, and sites that track wckeys refuse "submitit".
     given = {key: value for key, value in wanted.items() if value is not None}
     return {"array_parallelism": sys.maxsize} | given | {"wckey": None}
@@ -264,10 +264,10 @@ def refuse_unscriptable(run: Run) -> None:
             raise SubmitError(f"{value!r} has a NUL character, which no script can contain. Remove it.")
 
 
-def refuse_unquotable(value: str, what: str, *, and_percent: bool = False) -> None:
-    """Raise SubmitError for characters that an #SBATCH line cannot contain; paths also expand % and backslash."""
-    if any(ord(character) < 32 for character in value) or (and_percent and ("%" in value or "\\" in value)):
-        more = ", a % or a backslash" if and_percent else ""
+def refuse_unquotable(value: str, what: str, *, is_path: bool = False) -> None:
+    """Raise SubmitError for characters that an #SBATCH line cannot contain; of a path Slurm reads also backslashes."""
+    if any(ord(character) < 32 for character in value) or (is_path and "\\" in value):
+        more = " or a backslash" if is_path else ""
         raise SubmitError(
             f"{what}: {value!r} has a control character{more}, which a Slurm batch script cannot contain. "
             "Set another name."

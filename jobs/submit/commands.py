@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
-from submitit.core.utils import JobPaths
 
 from jobs.console import console, plain
 from jobs.errors import RunDirError, SubmitError, SuiteError
@@ -23,7 +22,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import plan_notes, plan_table
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
-from jobs.submit.backlog import submit_backlog, submit_waiting
+from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
@@ -162,7 +161,7 @@ def logs(path: Path, *, rank: int, follow: bool) -> int:
         raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is in the shell that started it.")
     if submission.log_id is None:
         raise RunDirError(f"{run.name} waits for its turn and has not printed anything yet.")
-    file = Path(JobPaths(sweep.logs, submission.log_id, rank).stdout)
+    file = sweep.output(submission.log_id, rank)
     if not exists(file) and not file.is_symlink():
         ranks = load_run(run.config).ranks
         raise RunDirError(
@@ -248,13 +247,9 @@ def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False)
         for line in moved:
             print(line)
         print(f"{summary(found)}; {len(todo)} to resume")
-        runs, damaged = [], False
-        for directory in todo:
-            try:
-                runs.append((load_run(directory.config), directory))
-            except SuiteError as error:
-                damaged = True
-                print(f"{directory.name} is not resumed: {error}", file=sys.stderr)
+        runs, damaged = launchable(todo)
+        for line in damaged:
+            print(line, file=sys.stderr)
         missing = unevaluated(sweep, found)
 
         def chain_of(run: Run) -> tuple[LauncherKind, str]:

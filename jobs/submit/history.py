@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jobs.failures import end_of, latest_attempt, restart_of
-from jobs.files import UnsuitableFileError, reason
 from jobs.rundir import RunDir
 from jobs.submit import job_log
 from jobs.submit.job_state import JobState
@@ -31,17 +30,11 @@ class History:
 
     run: RunDir
     submission: Submission
-    unreadable: str = ""
-    """The reason that the events of the run cannot be read; known when they have been asked for."""
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """The events of the run that belong to the submission; none if they cannot be read."""
-        try:
-            return events_since(self.run, self.submission)
-        except UnsuitableFileError as error:
-            self.unreadable = f"{self.run.status.name} cannot be read: {reason(error)}"
-            return []
+        """The events of the run that belong to the submission."""
+        return events_since(self.run, self.submission)
 
     @cached_property
     def end(self) -> Mapping[str, Any] | None:

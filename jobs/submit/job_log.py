@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from submitit.core.utils import JobPaths
-
 from jobs.files import UnsuitableFileError, read_tail
 from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
 from jobs.submit.submissions import Submission
@@ -26,7 +24,7 @@ STARTED = re.compile(rf"^{BATCH_STARTED}, restart (\d{{1,9}})\b", re.MULTILINE)
 
 def log_of(run: RunDir, submission: Submission) -> Path:
     """Return the log of the batch script of a submission, which is also that of rank 0."""
-    return Path(JobPaths(SweepDir(run.path.parent).logs, submission.log_id or submission.job_id, 0).stdout)
+    return SweepDir(run.path.parent).output(submission.log_id or submission.job_id)
 
 
 def tail(file: Path) -> str:

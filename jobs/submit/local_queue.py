@@ -15,19 +15,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
 from submitit import LocalExecutor
 
 from jobs import run as entry
-from jobs.errors import RunDirError
+from jobs.errors import SuiteError
 from jobs.failures import FailureCause, record_failure
 from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
-from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_events
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, events_or_failure, load_run, now
+from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
 from jobs.submit.ledger import HELD_BACK
 from jobs.submit.requeue import planned_restart
@@ -38,28 +41,47 @@ from jobs.submit.trust.own_sweeps import state_directory
 
 def main(sweep_path: str, codes: dict[str, str]) -> None:
     """Run these runs of a sweep, each with its code, in order; a failed run does not stop the next one."""
-    sweep, names = SweepDir(Path(sweep_path)), list(codes)
+    sweep = SweepDir(Path(sweep_path))
     turn = FileLock(state_directory() / f"local-{node_name()}.lock")
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-    stages = load_run(sweep.run(names[0]).config).stages
+    report = None
     for name, code in codes.items():
-        with turn:
-            if not finished(sweep.run(name)):
-                run_to_its_end(sweep, sweep.run(name), code, visible_gpus)
+        directory = sweep.run(name)
+        with turn, refusals_printed(name):
+            if not finished(directory):
+                run_to_its_end(sweep, directory, code, visible_gpus)
+            stages = load_run(directory.config).stages
+            report = (directory, code) if stages.report is not None else report
             if stages.evaluate is not None:
-                do_stage("evaluate", sweep.run(name).path, checked_environment(sweep, sweep.run(name), code))
-    if stages.report is not None:
-        last = names[-1]
-        do_stage("report", sweep.path, checked_environment(sweep, sweep.run(last), codes[last]))
+                do_stage("evaluate", directory, code)
+    if report is not None:
+        with refusals_printed("report"):
+            do_stage("report", *report)
+
+
+@contextmanager
+def refusals_printed(name: str) -> Iterator[None]:
+    """Print why a run or stage is refused: those after it must start all the same."""
+    try:
+        yield
+    except SuiteError as refusal:
+        print(f"{name}: {refusal}", flush=True)
 
 
 def finished(directory: RunDir) -> bool:
     """Return True if a run has finished training."""
-    return any(event["event"] == "finished" for event in read_events(directory.status))
+    return any(event["event"] == "finished" for event in events_or_failure(directory.status))
 
 
-def do_stage(name: str, path: Path, environment: dict[str, str]) -> None:
-    """Run a stage in a process of its own; the stage records its end."""
+def do_stage(name: str, directory: RunDir, code: str) -> None:
+    """Run a stage with the code of a run in a process of its own; the stage records its end, or here its refusal."""
+    sweep = SweepDir(directory.path.parent)
+    path, record = (directory.path, directory.status) if name == "evaluate" else (sweep.path, sweep.stages)
+    try:
+        environment = checked_environment(sweep, directory, code)
+    except SuiteError as refusal:
+        append_record(record, event_record(failed(name), node=node_name(), error=str(refusal)))
+        return
     command = [sys.executable, "-m", f"jobs.stages.{name}", str(path)]
     subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
 
@@ -77,7 +99,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str, visible_gpus: 
     while True:
         try:
             job_id = start_and_wait(sweep, directory, code, visible_gpus)
-        except RunDirError as refusal:
+        except SuiteError as refusal:
             record_failure(directory, FailureCause.launch_failure, rank=0, node=node_name(), error=str(refusal))
             break
         if owner := successor(directory, job_id, restart_count()):
@@ -134,5 +156,5 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     try:
         main(sys.argv[1], json.load(sys.stdin))
-    except RunDirError as error:
+    except SuiteError as error:
         sys.exit(f"slurmscale: {error}")

@@ -18,10 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import JobPaths
-
 from jobs.errors import RunDirError, SubmitError, SuiteError
-from jobs.failures import FailureCause, blames_node, record_failure
+from jobs.failures import FailureCause, blames_node, record_failure, recorded_cause
 from jobs.lease import successor
 from jobs.output import open_to_append, outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
@@ -144,8 +142,8 @@ class Pilot:
         self.record("launched", turn, log_id=log_id, place=place)
         environment = code_environment(code) | {LOCAL_RESTART_COUNT: str(turn.launches)}
         # The messages of srun go to the file of rank 0.
-        output = Path(JobPaths(self.sweep.logs, log_id, 0).stdout)
-        outputs = str(JobPaths(self.sweep.logs).stdout).replace("%j", log_id)
+        output = self.sweep.output(log_id)
+        outputs = str(self.sweep.output(log_id, "%t"))
         command = step_command(turn.run, turn.directory, code, nodes, outputs)
         with open_to_append(output) as log:
             process = subprocess.Popen(
@@ -241,9 +239,14 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
             continue
         directory = sweep.run(submission.run)
         end = own_end(directory, submission)
-        over = end is not None and (
-            end["event"] == "finished" or (end["event"] == "failed" and not FailureCause[end["cause"]].retryable)
-        )
+        cause = None if end is None else recorded_cause(end)
+        may_recover = cause is not None and cause.retryable
+        over = end is not None and (end["event"] == "finished" or (end["event"] == "failed" and not may_recover))
+        try:
+            run = load_run(directory.config)
+        except SuiteError as error:
+            print(f"{directory.name} is not started: {error}", flush=True)
+            over = True
         if over or submission.place is not None:
             word = "ended" if over else "nodes_returned"
             append_record(sweep.submissions, event_record(word, run=submission.run))
@@ -251,7 +254,7 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
             # Its step ended together with an earlier start of this job: that end must not count for its next start.
             append_event(directory, "requeued", cause=FailureCause.preempted.name)
         if not over:
-            turns.append(Turn(load_run(directory.config), directory, submission.launches))
+            turns.append(Turn(run, directory, submission.launches))
     return turns
 
 

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from filelock import Timeout
-from submitit.core.utils import JobPaths
 
-from jobs.errors import RunDirError, SubmitError
+from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
 from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.ranks import hosts, node_name, restart_count, slurm_job_id
-from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_events
+from jobs.rundir import RunDir, SweepDir, append_event, events_or_failure, load_run
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
 from jobs.submit.intents import adopt_own
@@ -71,7 +70,11 @@ def planned_restart(run: RunDir, submission: Submission, sweep: SweepDir, *, pre
     requeues = [e for e in events if e["event"] == "requeued" and e["cause"] != FailureCause.preempted.name]
     if end is None or end["event"] == "finished" or submission.cancelled:
         return None
-    launcher = load_run(run.config).launcher
+    try:
+        launcher = load_run(run.config).launcher
+    except SuiteError:
+        # Its configuration was damaged since: every start would be refused.
+        return None
     if preempted and end["event"] == "stopped" and launcher.requeues:
         return Restart(FailureCause.preempted, 0, [])
     if len(requeues) >= launcher.requeues:
@@ -89,7 +92,7 @@ def planned_restart(run: RunDir, submission: Submission, sweep: SweepDir, *, pre
 
 def bad_nodes(sweep: SweepDir) -> list[str]:
     """Return the nodes with two or more faults in this sweep; errors of the program do not count."""
-    return failed_twice(event for run in sweep.runs() for event in read_events(run.status))
+    return failed_twice(event for run in sweep.runs() for event in events_or_failure(run.status))
 
 
 def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
@@ -135,7 +138,7 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
 
 def first_rank_on(run: RunDir, node: str) -> int:
     """Return the first rank of a node at the latest start of the ranks; 0 if it is not known."""
-    starts = [event for event in read_events(run.status) if event["event"] == "started"]
+    starts = [event for event in events_or_failure(run.status) if event["event"] == "started"]
     nodes = starts[-1]["nodes"] if starts else []
     return nodes.index(node) * (starts[-1]["ranks"] // len(nodes)) if node in nodes else 0
 
@@ -163,10 +166,14 @@ def main(sweep_path: str) -> None:
     if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
         error = "reached its time limit before the ranks reached a step boundary"
         record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=error)
-    record_silent_end(run, submission, printed_since_start(Path(JobPaths(sweep.logs, job_id, 0).stdout)))
+    record_silent_end(run, submission, printed_since_start(sweep.output(job_id)))
     # Slurm does not requeue a preempted job that ends within its grace time, as ours do.
     found = planned_restart(run, submission, sweep, preempted=job.get("PreemptTime", "None") != "None")
     if found is None:
+        end = own_end(run, submission)
+        if end is not None and end["event"] == "failed":
+            reason, _, _ = end["error"].partition("\n")
+            print(f"slurmscale: {run.name} does not restart: {reason}", flush=True)
         if job["JobState"] == "RUNNING":
             send_next(sweep)
         return
@@ -210,5 +217,5 @@ if __name__ == "__main__":
     outlive_full_disk()
     try:
         main(sys.argv[1])
-    except (RunDirError, SubmitError) as error:
+    except SuiteError as error:
         sys.exit(f"slurmscale: {error}")

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from submitit.core.utils import JobPaths
-
 from jobs.errors import SuiteError
 from jobs.event_fields import NO_JOB
-from jobs.files import UnsuitableFileError, exists
-from jobs.rundir import SweepDir, load_run, read_events
+from jobs.files import exists
+from jobs.rundir import SweepDir, events_or_failure, load_run
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
@@ -98,13 +96,7 @@ def stage_states(sweep: SweepDir) -> list[StageState]:
 def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
     """Return the events that a stage wrote since it was submitted."""
     own = {started(key.stage), failed(key.stage), DONE[key.stage]}
-    try:
-        events = list(read_events(record_of(sweep, key)))[submission.events_before :]
-    except UnsuitableFileError:
-        if key.run is None:
-            raise
-        # The row of the run reports the reason.
-        return []
+    events = events_or_failure(record_of(sweep, key), submission.events_before, failed(key.stage))
     return [event for event in events if event["event"] in own]
 
 
@@ -141,7 +133,7 @@ def decide(
     if job is not None and job.state == "CANCELLED":
         return State.cancelled, "" if last else "its dependency failed"
     if job is not None and job.state not in {"COMPLETED", GONE}:
-        unstarted = not_started(printed_since_start(Path(JobPaths(sweep.logs, submission.job_id, 0).stdout)))
+        unstarted = not_started(printed_since_start(sweep.output(submission.job_id)))
         return State.failed, unstarted or f"Slurm reports {job.state}"
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
     if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
@@ -151,7 +143,7 @@ def decide(
 
 def last_sign(sweep: SweepDir, key: StageOf, submission: Submission) -> float:
     """Return the time of the last output or record of a stage, in seconds since the epoch."""
-    output = JobPaths(sweep.logs, submission.job_id, 0).stdout
+    output = sweep.output(submission.job_id)
     return max(path.stat().st_mtime for path in (record_of(sweep, key), output, sweep.submissions) if exists(path))
 
 

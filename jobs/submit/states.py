@@ -173,8 +173,6 @@ def is_explained(end: Mapping[str, Any] | None) -> bool:
 def decide(history: History, job: JobState | None) -> tuple[State, str]:
     """Return the state of a submitted run and its reason: finished is final, then the state in the scheduler counts."""
     run, submission, end = history.run, history.submission, history.end
-    if history.unreadable:
-        return State.lost, history.unreadable
     if is_finished(end):
         return State.finished, ""
     if submission.waits_for is not None:

@@ -17,8 +17,7 @@ from typing import Any
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_TASKS, NO_JOB, checked_event
 from jobs.failures import end_of, latest_attempt
-from jobs.files import UnsuitableFileError
-from jobs.rundir import RunDir, SweepDir, read_events
+from jobs.rundir import RunDir, SweepDir, events_or_failure, read_events
 from jobs.schema import LauncherKind
 
 
@@ -308,11 +307,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
 
 def submission_by_hand(run: RunDir) -> Submission | None:
     """Return the submission of a run that a person started with a script: only the events of the run show it."""
-    try:
-        events = list(read_events(run.status))
-    except UnsuitableFileError:
-        # Not known to have started; its row reports the reason.
-        return Submission(run.name, "hand", NO_JOB, 0)
+    events = events_or_failure(run.status)
     started = [event for event in events if event["event"] == "started"]
     failed = any(event["event"] == "failed" for event in events)
     if not started and not failed:
@@ -323,7 +318,7 @@ def submission_by_hand(run: RunDir) -> Submission | None:
 
 def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
     """Return the events of a run that belong to a submission."""
-    return list(read_events(run.status))[submission.events_before :]
+    return events_or_failure(run.status, submission.events_before)
 
 
 def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:

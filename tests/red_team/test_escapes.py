@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,40 @@ def test_errors_name_what_they_refuse_without_its_controls(tmp_path: Path) -> No
         assert done.returncode == 2
         assert hidden_in(done.stdout + done.stderr) == set(), arguments
         assert "owned" in done.stderr or "--x" in arguments
+
+
+def test_the_output_of_libraries_in_c_is_shown_as_text_wherever_it_is_quoted(tmp_path: Path) -> None:
+    """They write to the descriptors of a rank, not to Python's streams, so their bytes are in its log as they are."""
+    sweep, raw = tmp_path / "received", ATTACK.encode() + b"\xff\xc2\x9b31m"
+    prints = {
+        "set-up": b"%s\nslurmscale: not started: module load %s failed\n",
+        "killed": b"NCCL WARN %s\nsrun: error: node%s: task 0: Killed\n",
+        "memory": b"torch.OutOfMemoryError: CUDA out of memory. %s %s\n",
+    }
+    for number, (name, printed) in enumerate(prints.items(), start=7):
+        directory = prepared(sweep, a_run(name))
+        record = {"event": "submitted", "run": name, "job_id": "999999999", "launcher": "local",
+                  "events_before": 0, "host": socket.gethostname(), "time": "2026-01-02T03:04:05+00:00"}  # fmt: skip
+        append_record(sweep / "submissions.jsonl", record, {"event": "launched", "run": name, "log_id": str(number)})
+        (sweep / "logs").mkdir(exist_ok=True)
+        command = [sys.executable, "-c", "import os, sys; os.write(1, sys.stdin.buffer.read())"]
+        with (sweep / f"logs/{number}_0_log.out").open("wb") as log:
+            subprocess.run(command, input=printed % (raw, raw), stdout=log, check=True)
+        if name == "memory":
+            started(directory, a_run(name))
+    for command in (
+        ["status", str(sweep)],
+        ["watch", str(sweep)],
+        ["logs", str(sweep / "memory")],
+        ["report", str(sweep)],
+    ):
+        done = run_cli(*command)
+        assert hidden_in(done.stdout + done.stderr) <= ({"\r"} if command[0] == "logs" else set()), command
+    assert "\\x1b]0;owned" in run_cli("status", str(sweep)).stdout
+    for name in ("report.md", "report.html", "runs.csv"):
+        text = re.sub(r"<script>.*?</script>", "", (sweep / name).read_text(), flags=re.DOTALL)
+        assert "CUDA out of memory" in text
+        assert hidden_in(text) == set(), name
 
 
 def test_logs_prints_colours_and_nothing_else_that_acts(tmp_path: Path) -> None:

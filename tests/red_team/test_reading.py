@@ -280,6 +280,27 @@ def test_a_file_of_a_run_that_cannot_be_opened_costs_its_own_row(
     assert main(["watch", str(tmp_path / "demo")]) == (name == "status.jsonl")
 
 
+@pytest.mark.parametrize("attack", UNOPENABLE)
+def test_stages_that_cannot_be_read_cost_their_own_line(
+    attack: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted = {"event": "stage_submitted", "stage": "report", "launcher": "local", "job_id": "7", "host": "node0",
+                 "events_before": 0}  # fmt: skip
+    run = a_submitted_sweep(tmp_path / "demo")
+    append_record(SweepDir(tmp_path / "demo").submissions, submitted)
+    attack(tmp_path / "demo/stages.jsonl")
+    assert main(["status", str(tmp_path / "demo")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 runs: 2 finished" in shown
+    assert re.search("report: failed .stages.jsonl cannot be read: (it|a) ", shown)
+    assert main(["cancel", str(tmp_path / "demo")]) == 0
+    assert main(["watch", str(tmp_path / "demo")]) == 1
+    assert main(["resume", str(tmp_path / "demo")]) == 2, "received"
+    assert main(["resume", "--trust", str(tmp_path / "demo")]) == 0
+    assert main(["logs", str(run.path)]) == 2, "started by hand"
+    assert "Traceback" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("attack", [itself, below_a_file, long_name])
 @pytest.mark.parametrize("name", ["stages.jsonl", ".lock", "logs", "figures", "good/config.yaml", "good/code", "x"])
 def test_a_link_to_nowhere_costs_no_command(
@@ -399,6 +420,28 @@ def test_a_number_of_restarts_without_end_is_none(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"slurmscale: started, restart 2\nslurmscale: started, restart {'9' * 5000}\n")
     assert restarts(log) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("_name_or_path", "${oc.env:HF_TOKEN}"), ("intermediate_size", "${oc.decode:1}"), ("_name_or_path", "\ud800"),
+        ("num_hidden_layers", {"a": 1}), ("hidden_size", "many"), ("rms_norm_eps", [1]), ("rope_scaling", 1),
+    ],
+)  # fmt: skip
+def test_a_model_file_of_a_received_configuration_has_values_only(
+    key: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
+    good: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "num_attention_heads": 8, "hidden_size": 64,
+                               "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100,
+                               "max_position_embeddings": 64, "rms_norm_eps": 1e-5}  # fmt: skip
+    (tmp_path / "received").mkdir()
+    for given, code in ((good | {key: value}, 2), (good, 0)):
+        (tmp_path / "received/config.json").write_text(json.dumps(given))
+        assert main(["model", str(tmp_path / "received")]) == code
+        assert (tmp_path / "site/model/received.yaml").exists() == (code == 0)
+    assert "config.json is not the configuration of a language model: " in capsys.readouterr().err
 
 
 # --- single values ---------------------------------------------------------------------------------------------

@@ -112,6 +112,30 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
     assert "is not the code that was submitted" in printed_words(capsys), "trust is no reason to run changed code"
 
 
+def test_resume_shows_what_others_can_change_of_that_which_would_run(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = project / "shared"
+    shared.mkdir()
+    for name in ("python", "image.sif"):
+        (shared / name).touch()
+    shared.chmod(0o777)
+    (project / "private").mkdir()
+    (project / "private/python").symlink_to(shared / "python")
+    for python, container in ((f"{shared}/python -X dev", f"{shared}/image.sif"), (f"{project}/private/python", None)):
+        where = project / python.split("/")[-2]
+        where.mkdir(exist_ok=True)
+        given = [f"cluster.python={python!r}", f"cluster.container={container or 'null'}"]
+        sweep = received(project / f"of-{where.name}", *given)
+        sweep.run("r").checkpoints.symlink_to(project / "elsewhere")
+        capsys.readouterr()
+        assert main(["resume", str(sweep.path)]) == 2
+        shown = printed_words(capsys)
+        assert f"others can change it: {shared} is writable by other users (mode 777)" in shown
+        assert shown.count("others can change it") == (2 if container else 1)
+        assert f"checkpoints are read, written and removed in: {project}/elsewhere" in shown
+
+
 def test_trust_is_remembered_and_a_replaced_folder_is_not_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,19 +206,49 @@ def test_an_unknown_home_directory_of_the_record_is_refused_in_words(
     assert "the record of your sweeps, cannot be used: this machine does not know that home" in printed_words(capsys)
 
 
-def test_the_path_of_a_sweep_has_no_colon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Python would split it, and run the sitecustomize.py of another directory."""
-    for given in (["sweep=a:b", f"runs_dir={tmp_path}"], ["sweep=s", f"runs_dir={tmp_path}/a:b"]):
-        assert main(["plan", *given]) == 2
-        assert "has a colon, where Python would split PYTHONPATH. Set " in printed_words(capsys)
+PATH_CHARACTERS = {
+    # Python would run the sitecustomize.py of another directory.
+    "a:b": "a colon, where Python would split PYTHONPATH",
+    # Slurm's %j %A %a %t %u, of which submitit expands some in the paths of launcher=local.
+    "a%j": "a %, which Slurm and submitit would expand in the names of logs",
+    "50%": "a %, which Slurm and submitit would expand in the names of logs",
+}
+
+
+@pytest.mark.parametrize("name", PATH_CHARACTERS)
+def test_the_path_of_a_sweep_is_read_as_it_is_by_python_and_slurm(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in ([f"sweep={name}", f"runs_dir={tmp_path}"], ["sweep=s", f"runs_dir={tmp_path}/{name}"]):
+        for launcher in ("local", "dry", "pilot"):
+            assert main(["plan", "cluster=generic_slurm", f"launcher={launcher}", *given]) == 2
+            assert f"has {PATH_CHARACTERS[name]}. Set " in printed_words(capsys)
+    sweep = received(tmp_path)
+    (tmp_path / name).mkdir()
+    sweep.path.rename(tmp_path / name / "s")
+    assert main(["resume", "--trust", "--launcher", "local", f"{tmp_path}/{name}/s"]) == 2
+    assert f"{tmp_path}/{name}/s has {PATH_CHARACTERS[name]}" in printed_words(capsys)
+
+
+def test_a_link_does_not_hide_a_colon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a:b").mkdir()
     (tmp_path / "link").symlink_to("a:b")
     assert main(["submit", "launcher=dry", "sweep=s", f"runs_dir={tmp_path}/link"]) == 2
     assert f"{tmp_path}/a:b/s has a colon" in printed_words(capsys)
-    sweep = received(tmp_path)
-    sweep.path.rename(tmp_path / "a:b/s")
-    assert main(["resume", "--trust", "--launcher", "local", f"{tmp_path}/a:b/s"]) == 2
-    assert f"{tmp_path}/a:b/s has a colon" in printed_words(capsys)
+
+
+@pytest.mark.parametrize("name", ["a%j", "%a-%A", "%t"])
+def test_logs_are_read_where_they_lie_below_any_name(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished_run(tmp_path / name / "s", a_run("r"))
+    sweep = SweepDir(run.path.parent)
+    submitted = {"run": "r", "launcher": "slurm", "job_id": "7", "events_before": 0, "host": "node0", "time": now()}
+    append_record(sweep.submissions, {"event": "submitted"} | submitted)
+    sweep.logs.mkdir()
+    (sweep.logs / "7_0_log.out").write_text("printed by the rank\n")
+    assert main(["logs", str(run.path)]) == 0
+    assert capsys.readouterr().out == "printed by the rank\n"
 
 
 def test_a_trusted_group_is_shown_and_is_one_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from jobs.doctor.node_check import ClockDesk, clock_of
 from jobs.rendezvous import Rendezvous, announce, await_file
 from jobs.run import main
 from jobs.rundir import RunDir
-from jobs.runtime.data_pickles import DataUnpickler, unpickle_data_only
+from jobs.runtime.data_pickles import DataUnpickler, Sealed, exchange_data_only
 from jobs.runtime.exchange import LARGEST_BYTES, broadcast, gather
 from tests.support.real_run import FORK, _ended, _print_to, events, losses, make_run, printed
 from tests.support.waiting import limit_s, wait_until
@@ -190,12 +190,12 @@ def test_a_stranger_in_the_place_of_a_rank_is_refused_and_its_pickle_creates_not
 @pytest.fixture
 def alone() -> Iterator[None]:
     """A process group of this process, which receives what it sends."""
-    before = dist.distributed_c10d._unpickler
-    unpickle_data_only()
+    before = dist.distributed_c10d._pickler, dist.distributed_c10d._unpickler
+    exchange_data_only(b"key")
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-    dist.distributed_c10d._unpickler = before
+    dist.distributed_c10d._pickler, dist.distributed_c10d._unpickler = before
 
 
 @pytest.mark.usefixtures("alone")
@@ -220,6 +220,21 @@ def test_object_collectives_of_libraries_construct_nothing_but_data(tmp_path: Pa
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
         dist.all_gather_object(received, Calls(torch.storage._load_from_bytes, inner.getvalue()))
     assert not mark.exists()
+
+
+# Each index of a pickle is an entry of a table in the memory of the unpickler in C.
+INDEX = pickle.NONE + pickle.LONG_BINPUT + struct.pack("<I", 2**31) + pickle.STOP
+
+
+@pytest.mark.parametrize("sent", [pickle.dumps("data"), b"", b"x" * 32, b"x" * 32 + INDEX, INDEX])
+def test_an_object_that_no_rank_of_the_start_has_sent_is_not_unpickled(sent: bytes) -> None:
+    # The message of a start before, and of another run, has the code of another key.
+    old = io.BytesIO()
+    Sealed(b"token of an earlier start", old).dump("data")
+    for received in (sent, old.getvalue(), old.getvalue()[:-1]):
+        with pytest.raises(pickle.UnpicklingError, match="no rank of this start has sent"):
+            Sealed(b"token", io.BytesIO(received)).load()
+    assert Sealed(b"token of an earlier start", io.BytesIO(old.getvalue())).load() == "data"
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,16 @@ Each token has the length and characters that its issuer gives; none is a real o
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -57,7 +61,61 @@ TOKENS = {
     "Stripe": f"sk_live_{LETTERS[:24]}",
     "Vault": f"hvs.{LETTERS}{LETTERS}{LETTERS}",
     "W&B": f"wandb_v1_{LETTERS}{LETTERS}",
+    "Adobe": f"p8e-{HEX[:32]}",
+    "age": "AGE-SECRET-KEY-1" + "QPZRY9X8GF2TVDW0" * 4,
+    "Airtable": f"pat{LETTERS[:14]}.{HEX}",
+    "Alibaba Cloud": f"LTAI{LETTERS[:20]}",
+    "Artifactory": f"AKCp{LETTERS}{LETTERS[:29]}",
+    "Artifactory reference": f"cmVmd{LETTERS}{LETTERS[:19]}",
+    "Atlassian": f"ATATT3{LETTERS}-{LETTERS}={HEX[:8]}",
+    "Cloudflare": f"v1.0-{HEX[:24]}-{HEX}",
+    "Databricks": f"dapi{HEX[:32]}",
+    "Doppler": f"dp.pt.{LETTERS}abc",
+    "Dynatrace": f"dt0c01.{LETTERS[:24]}.{LETTERS}{LETTERS[:24]}",
+    "Figma": f"figd_{LETTERS[:20]}-{LETTERS[:20]}",
+    "Fireworks": f"fw_{LETTERS[:24]}",
+    "Fly.io": f"fm2_{LETTERS}{LETTERS}",
+    "GitLab runner": f"GR1348941{LETTERS[:20]}",
+    "Grafana": f"glsa_{LETTERS[:32]}_{HEX[:8]}",
+    "Grafana cloud": f"glc_{LETTERS}{LETTERS}",
+    "Groq": f"gsk_{LETTERS}{LETTERS[:12]}",
+    "Harness": f"pat.{LETTERS[:22]}.{HEX[:24]}.{LETTERS[:20]}",
+    "Heroku": f"HRKU-{HEX[:8]}-{HEX[:4]}-{HEX[:4]}-{HEX[:4]}-{HEX[:12]}",
+    "Jina": f"jina_{LETTERS}{LETTERS[:20]}",
+    "LangSmith": f"lsv2_pt_{HEX[:32]}_{HEX[:10]}",
+    "Linear": f"lin_api_{LETTERS}",
+    "New Relic": f"NRAK-{LETTERS[:27].upper()}",
+    "New Relic browser": f"NRJS-{HEX[:19]}",
+    "Notion": f"ntn_12345678901{LETTERS[:35]}",
+    "OpenAI session": f"sess-{LETTERS}",
+    "OpenShift": f"sha256~{LETTERS}abc",
+    "Perplexity": f"pplx-{LETTERS}{LETTERS[:8]}",
+    "Pinecone": f"pcsk_{LETTERS[:6]}_{LETTERS}{LETTERS[:23]}",
+    "PlanetScale": f"pscale_pw_{LETTERS}abc",
+    "Postman": f"PMAK-{HEX[:24]}-{HEX[:34]}",
+    "Prefect": f"pnu_{LETTERS[:36]}",
+    "Pulumi": f"pul-{HEX[:40]}",
+    "Replicate": f"r8_{LETTERS[:37]}",
+    "RubyGems": f"rubygems_{HEX[:48]}",
+    "RunPod": f"rpa_{LETTERS.upper()}ABCD",
+    "Sentry": f"sntryu_{HEX}",
+    "Shopify": f"shpat_{HEX[:32]}",
+    "Slack webhook": f"hooks.slack.com/services/T0123456789/B0123456789/{LETTERS[:24]}",
+    "Square": f"sq0atp-{LETTERS[:22]}",
+    "Tailscale": f"tskey-auth-{LETTERS[:12]}-{LETTERS[:20]}",
+    "Together": f"tgp_v1_{LETTERS}_-a",
+    "Twilio": f"SK{HEX[:32]}",
+    "xAI": f"xai-{LETTERS}{LETTERS}",
+    "Yandex": f"AQVN{LETTERS[:35]}abc",
 }
+PUTTY_KEY = f"""PuTTY-User-Key-File-3: ssh-ed25519
+Encryption: none
+Public-Lines: 1
+AAAAC3Nz
+Private-Lines: 2
+{LETTERS}{HEX[:24]}
+{PLAIN.replace("-", "")}
+Private-MAC: {HEX}"""
 # Secrets that no token's shape shows: the text around them does. Each ends with PLAIN, which must go.
 NAMED = [
     f"export DB_PASS={PLAIN}",
@@ -89,6 +147,15 @@ NAMED = [
     f"machine host login me password {PLAIN}",
     f"DB_PASS+={PLAIN}",
     f"DB_PASS=$'{PLAIN}'",
+    f"DB_PASS=a,{PLAIN}",
+    f"--password a,b,{PLAIN}",
+    """DB_PASS='it'"'"'s '"'"' """ + PLAIN + "'",
+    f"DB_PASS='it'\\''s {PLAIN}'",
+    f"mysql -p{PLAIN}",
+    f"mysqldump --port=3306 -u me -p'{PLAIN}' base > /tmp/x",
+    f"['mariadb', '-p{PLAIN}']",
+    PUTTY_KEY,
+    PUTTY_KEY.partition("Private-MAC")[0],
 ]
 # Ordinary lines of a set-up, which look a little like the above.
 ORDINARY = [
@@ -97,6 +164,10 @@ ORDINARY = [
     "export SSH_KEY=/home/me/.ssh/id_ed25519",
     "set -x",
     "git clone https://me@host/project",
+    "mysql -u me -p base",
+    "mysql --protocol=tcp -P 3306",
+    "mkdir -p data; mysql < x.sql; mkdir -parents",
+    "the mysql client; rsync -pav a b",
 ]
 
 
@@ -107,6 +178,16 @@ def test_every_kind_of_token_is_replaced_wherever_it_stands(kind: str) -> None:
         assert token[-12:] not in redact(text)
         assert REDACTED in redact(text)
         assert redact(redact(text)) == redact(text)
+
+
+def test_every_shape_has_a_token_that_no_other_shape_finds() -> None:
+    with resources.files("jobs").joinpath("secret_shapes.csv").open(newline="", encoding="utf-8") as file:
+        shapes = {
+            f"{row['kind']} {row['prefix']}": re.compile(f"(?:{row['prefix']})[{row['characters']}]{{{row['least']},}}")
+            for row in csv.DictReader(file)
+        }
+    found_by = [{name for name, shape in shapes.items() if shape.match(token)} for token in TOKENS.values()]
+    assert [name for name in shapes if {name} not in found_by] == []
 
 
 @pytest.mark.parametrize("text", NAMED)
@@ -267,6 +348,21 @@ def test_a_received_configuration_reads_nothing_of_the_environment(
     main(["resume", str(tmp_path / "received"), "--launcher", "script"])
     assert HF not in printed(capsys)
     assert all(HF not in path.read_text() for path in directory.path.rglob("*") if path.is_file())
+
+
+BEGINNINGS = (
+    "docker login ", "docker ", "mysql ", "curl -u ", "-----BEGIN PRIVATE KEY-----", "token=", "https://a:", "://",
+    "machine x login y password ", "wandb login --a=b ", "Private-Lines: 1 ", "DB_PASS='a", "DB_PASS=a,", "a.",
+    "eyJaaaa",
+)  # fmt: skip
+
+
+def test_the_time_to_find_secrets_grows_with_the_text_only() -> None:
+    """Texts of others are redacted too: a beginning without end, repeated, must not stop a command."""
+    for beginning in BEGINNINGS:
+        began = time.process_time()
+        redact(beginning * (100_000 // len(beginning)), [])
+        assert time.process_time() - began < 5, beginning
 
 
 @given(

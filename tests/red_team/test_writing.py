@@ -88,6 +88,27 @@ def test_records_are_never_appended_through_a_link(victim: Path, tmp_path: Path)
     assert victim.read_text() == VICTIM
 
 
+def test_records_are_never_appended_to_a_file_that_has_another_name(victim: Path, tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "received", a_run())
+    for file in (run.status, run.metrics, tmp_path / "received/submissions.jsonl", tmp_path / "received/queue.log"):
+        file.unlink(missing_ok=True)
+        file.hardlink_to(victim)
+        with pytest.raises(RunDirError, match="has another name as well, a hard link, and records are never written"):
+            append_record(file, {"event": "prepared"})
+    assert main(["report", str(tmp_path / "received")]) == 0
+    assert victim.read_text() == VICTIM
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html", "runs.csv"])
+def test_a_report_replaces_a_hard_link_at_the_name_of_its_file(name: str, victim: Path, tmp_path: Path) -> None:
+    sweep = received(tmp_path)
+    (sweep / name).unlink(missing_ok=True)
+    (sweep / name).hardlink_to(victim)
+    assert main(["report", str(sweep)]) == 0
+    assert victim.read_text() == VICTIM
+    assert (sweep / name).read_text() != VICTIM
+
+
 def test_a_pipe_in_place_of_a_record_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "status.jsonl")
     with pytest.raises(RunDirError, match="is not a regular file"):

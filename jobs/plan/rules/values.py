@@ -91,11 +91,16 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
     return None
 
 
-def path_fits_a_search_path(run: Run) -> str | None:
-    """Require a sweep directory whose path can be a part of PYTHONPATH, as the code of its runs is."""
+def path_stays_as_it_is(run: Run) -> str | None:
+    """Require a sweep directory whose path is neither split nor expanded; integrity.sh requires it of moved ones."""
     for key, value in (("runs_dir", run.runs_dir), ("sweep", run.sweep)):
         if value is not None and ":" in value:
             return f"{key}={value!r} has a colon, where Python would split PYTHONPATH. Set {key} without one."
+        if value is not None and "%" in value:
+            return (
+                f"{key}={value!r} has a %, which Slurm and submitit would expand in the names of logs. Set {key} "
+                "without one."
+            )
     return None
 
 
@@ -354,7 +359,7 @@ RULES: tuple[Rule, ...] = (
     counts_are_positive,
     hyperparameters_are_in_range,
     names_are_file_names,
-    path_fits_a_search_path,
+    path_stays_as_it_is,
     one_of_steps_and_epochs,
     batch_fits_scaling_mode,
     buckets_are_bucketed,

@@ -54,6 +54,9 @@ refuse_changed() {
     case "$sweep$physical" in
         *:*) not_started "$physical has a colon, where Python would split PYTHONPATH and run code of another directory. Set runs_dir=PATH and sweep=NAME without one, or rename the directory." ;;
     esac
+    case "$sweep" in
+        *%*) not_started "$sweep has a %, which Slurm and submitit would expand in the names of logs. Set runs_dir=PATH and sweep=NAME without one, or rename the directory." ;;
+    esac
     [ ! -L "$sweep/logs" ] || not_started "$sweep/logs is a link, and output is never written through one. Remove it."
     for path in "$sweep" "$physical"; do
         while [ "$path" != / ]; do

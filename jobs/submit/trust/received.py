@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.errors import SubmitError, SuiteError
+from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
 from jobs.submit.batch_script import rank_python
 from jobs.submit.provenance import packaged_code
+from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import is_own, own
 
 # Most names in a line.
@@ -58,6 +60,10 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     yield f"command: {rank_python(run)} -u -m jobs.run"
     yield f"code: {code_beside_installed(directory.code_snapshot)}"
     yield f"launcher: {run.launcher.kind.name}"
+    if directory.checkpoints.is_symlink():
+        yield f"checkpoints are read, written and removed in: {os.path.realpath(directory.checkpoints)}"
+    commands = [cluster.python or "", shlex.quote(cluster.container or "")]
+    yield from (f"others can change it: {why}" for why in map(changeable, commands) if why)
     parts = {
         "set-up line": cluster.setup,
         "module": cluster.modules,
@@ -71,6 +77,20 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     }
     for what, values in parts.items():
         yield from (f"{what}: {value}" for value in values)
+
+
+def changeable(command: str) -> str:
+    """Return in words why others could change the program of a command; empty if they cannot, or it has no path."""
+    try:
+        program = shlex.split(command)[0]
+        if program.startswith("/"):
+            refuse_changed(Path(program), None)
+    except RunDirError as error:
+        return str(error).partition(". ")[0]
+    except (ValueError, LookupError):
+        # No shell reads such a command.
+        return ""
+    return ""
 
 
 def code_beside_installed(code: Path) -> str:

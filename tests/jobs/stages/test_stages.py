@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from jobs.cli import main
 from jobs.errors import DataError
 from jobs.plan.compose import compose
-from jobs.rundir import RunDir, SweepDir, append_record, now, read_plan, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_plan, read_records
 from jobs.submit.prepare import prepared
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.states import State, states
@@ -132,6 +133,24 @@ def test_a_stage_whose_local_queue_is_gone_is_lost_and_one_that_did_its_work_fin
         "evaluate: 1 finished",
         "report: lost (its job is gone and recorded no end)",
     ]
+
+
+def test_a_refused_stage_is_recorded_and_ends_no_local_queue(tmp_path: Path) -> None:
+    given = chained(tmp_path, "ranks_per_node=1", "name=damaged,other_code,good", "job.init_from=null")
+    sweep, runs = made(given, multirun=True)
+    codes = {directory.name: directory.code_snapshot.name for directory in runs}
+    for directory in runs:
+        append_record(directory.status, event_record("finished", step=2))
+    sweep.run("damaged").config.write_text("sweep: [")
+    subprocess.run(
+        [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
+        cwd=ROOT, input=json.dumps(codes | {"other_code": "code-0"}), text=True, check=True,
+    )  # fmt: skip
+    (refused,) = events(sweep.run("other_code"), "evaluate_failed")
+    assert "and the run was submitted with code-0. Submit the run again." in str(refused["error"])
+    assert not events(sweep.run("other_code"), "evaluate_started")
+    assert events(sweep.run("good"), "evaluate_started")
+    assert stage_event(sweep, "reported")
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from jobs.failures import FailureCause
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.submit.requeue import Restart, planned_restart, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
+from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, train
 from tests.support.training import long
 from tests.support.waiting import limit_s, wait_until
@@ -87,6 +90,53 @@ def test_a_node_that_failed_twice_is_avoided_by_every_run_of_the_sweep(tmp_path:
     found = decided(second)
     assert found is not None
     assert found.avoided == ["node03"], "a rank that lost another one does not incriminate its own node"
+
+
+def requeued(run: RunDir, where: Path) -> tuple[str, str]:
+    """What the batch script of the run prints at its end, and its calls of scontrol."""
+    (where / "bin").mkdir()
+    (where / "bin/scontrol").write_text(
+        f'#!/bin/sh\necho "$*" >> {where}/calls\n'
+        'case "$*" in *partition*) echo PartitionName=p TotalNodes=9 ;; *) echo JobState=RUNNING Partition=p ;; esac\n'
+    )
+    (where / "bin/scontrol").chmod(0o755)
+    env = os.environ | {"PATH": f"{where}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0"}
+    done = subprocess.run([sys.executable, "-m", "jobs.submit.requeue", str(run.path.parent)], cwd=ROOT, env=env,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout, (where / "calls").read_text()
+
+
+def test_the_unreadable_record_of_another_run_keeps_none_from_its_restart(tmp_path: Path) -> None:
+    run, other = a_run(tmp_path, "name=first"), a_run(tmp_path, "name=second")
+    started(run)
+    failed(run, FailureCause.hung)
+    append_record(SweepDir(run.path.parent).submissions, {"event": "ended", "run": "second"})
+    other.status.unlink()
+    os.mkfifo(other.status)
+    assert decided(run) == Restart(FailureCause.hung, 30, [])
+
+
+def test_a_run_whose_record_cannot_be_read_ends_with_the_reason_in_its_log(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    run.status.unlink()
+    os.mkfifo(run.status)
+    printed, calls = requeued(run, tmp_path)
+    assert (
+        printed == f"slurmscale: {run.name} does not restart: status.jsonl cannot be read: it is a FIFO, not a "
+        "regular file\n"
+    )
+    assert "requeue" not in calls
+
+
+def test_a_run_whose_configuration_was_damaged_does_not_restart(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    started(run)
+    failed(run, FailureCause.hung)
+    run.config.write_text("sweep: [")
+    printed, calls = requeued(run, tmp_path)
+    assert printed == f"slurmscale: {run.name} does not restart: hung it was\n"
+    assert "requeue" not in calls
 
 
 def test_a_time_limit_without_progress_is_not_tried_again(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_resume_names_a_damaged_run_and_launches_the_others(tmp_path: Path, caps
     printed(capsys)
     assert main(["resume", str(tmp_path / "s")]) == 2
     output = printed(capsys)
-    assert f"{first.name} is not resumed: {first.config} is damaged" in output
+    assert f"{first.name} is not launched: {first.config} is damaged" in output
     assert f"sbatch {second.path}" in output
 
 
@@ -206,8 +206,8 @@ def test_slurm_commands_without_a_controller_state_where_to_go(
 
 
 def test_what_a_batch_script_cannot_carry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=a%j"]) == 2
-    assert "has a control character, a % or a backslash, which a Slurm batch script cannot contain" in printed(capsys)
+    assert main(["submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}", 'sweep="a\\j"']) == 2
+    assert "has a control character or a backslash, which a Slurm batch script cannot contain" in printed(capsys)
     told_now = run_cli("submit", "launcher=dry", "cluster=generic_slurm", f"runs_dir={tmp_path}",
                        'cluster.partition="gpu\n#SBATCH --nodes=99"')  # fmt: skip
     assert told_now.returncode == 2
