@@ -116,7 +116,7 @@ def report(
 
 
 def frames(*paths: str | Path) -> Frames:
-    """Return the tables of a report as pandas data frames: `.runs`, `.points` and `.steps`, in SI units."""
+    """Return the tables of a report as data frames: `.runs`, `.points`, `.steps`, `.measurements`, in SI units."""
     from analysis import frames as read_frames
 
     return read_frames(*paths)

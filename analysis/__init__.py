@@ -16,7 +16,7 @@ __all__ = ["frames"]
 
 
 def frames(*paths: str | Path | Iterable[str | Path]) -> Frames:
-    """Return the report's tables as pandas data frames: `.runs`, `.points` and `.steps`, in SI units.
+    """Return the report's tables as pandas data frames: `.runs`, `.points`, `.steps`, `.measurements`, in SI units.
 
     Each of `paths` is a run, sweep or parent directory, as for `slurmscale report`, or a list of them. Raise
     ReportError if one does not exist or contains no run.

@@ -78,6 +78,23 @@ def unit(metric: Metric) -> str:
     return "" if name in {"1", "1/s"} else name
 
 
+def binary_size(size_bytes: float) -> str:
+    """Return a size in binary units if it is a whole number of them, else in decimal ones: `8 MiB`, `4 GB`."""
+    for power, prefix in enumerate("TGMK"):
+        count = size_bytes / 2.0 ** (40 - 10 * power)
+        if 1 <= count < 1024 and count == round(count):
+            return f"{count:.0f} {prefix}iB"
+    return decimal_size(size_bytes)
+
+
+def decimal_size(size_bytes: float) -> str:
+    """Return a number of bytes in decimal units: `4.00 GB`."""
+    for power, prefix in enumerate("TGMk"):
+        if size_bytes >= (step := 1000.0 ** (4 - power)):
+            return f"{significant(size_bytes / step, 3)} {prefix}B"
+    return f"{size_bytes:,.3g} B"
+
+
 def title(metric: Metric) -> str:
     """Return a metric's name as a heading: `Step time median (s)`."""
     name = metric.name
@@ -88,6 +105,17 @@ def title(metric: Metric) -> str:
     words = name.replace("_per_", "/").replace("_", " ")
     heading = metric.heading or f"{words[0].upper()}{words[1:]}"
     return f"{heading} ({unit(metric)})" if unit(metric) else heading
+
+
+def without_unit(metric: Metric) -> str:
+    """Return a metric's name as a heading whose values carry their unit: `Step time median`."""
+    return title(metric).removesuffix(f" ({unit(metric)})")
+
+
+def within_sentence(metric: Metric) -> str:
+    """Return a metric's name as it stands within a sentence: `step time median`, `I/O bandwidth`."""
+    words = without_unit(metric)
+    return words if words[:2].isupper() else f"{words[0].lower()}{words[1:]}"
 
 
 def per_second(rate: Metric) -> str:

@@ -6,7 +6,7 @@
         code-3f9c.../                   snapshot of the submitted code, shared by runs of the same code
         logs/                           output of the launcher and the ranks, and the submitted scripts
                                         (flat: Slurm does not create a directory for a job's output)
-        report.html report.md runs.csv  written by `slurmscale report`
+        report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
@@ -62,7 +62,7 @@ BATCH_STARTED = "slurmscale: started"
 # Prefix of the last line of a batch script that ends before its ranks start.
 NOT_STARTED = "slurmscale: not started: "
 # Files of `slurmscale report`, which it may write into a sweep directory or beside logs.
-WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "runs.parquet", "points.tex"}
+WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measurements.csv", "runs.parquet", "points.tex"}
 FIGURES = "figures"
 # Files of a sweep directory that are not runs.
 RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}

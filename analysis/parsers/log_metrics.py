@@ -5,7 +5,7 @@ Values are SI base units, as there: a parser converts what its format prints in 
 
 from __future__ import annotations
 
-from jobs.metrics import MEGABYTE_PER_S, Better, Metric
+from jobs.metrics import GIGABYTE_PER_S, MEGABYTE_PER_S, MICROSECOND, PERCENT, Better, Metric
 
 # --- what was run ------------------------------------------------------------------------------------------------
 NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
@@ -188,9 +188,14 @@ CONVERGENCE_FACTOR = Metric(
 
 # --- collectives -------------------------------------------------------------------------------------------------
 MESSAGE_SIZE = Metric("message_size_bytes", "B", "Bytes of the collective's buffer.", digits=12)
-COLLECTIVE_TIME = Metric("collective_time_s", "s", "Mean wall clock of one call.", Better.low, 4)
+COLLECTIVE_TIME = Metric("collective_time_s", "s", "Mean wall clock of one call.", Better.low, 4, shown_in=MICROSECOND)
 ALGORITHM_BANDWIDTH = Metric(
-    "algorithm_bandwidth_bytes_per_s", "B/s", "message_size_bytes divided by collective_time_s.", Better.high, 4
+    "algorithm_bandwidth_bytes_per_s",
+    "B/s",
+    "message_size_bytes divided by collective_time_s.",
+    Better.high,
+    4,
+    shown_in=GIGABYTE_PER_S,
 )
 BUS_BANDWIDTH = Metric(
     "bus_bandwidth_bytes_per_s",
@@ -198,6 +203,7 @@ BUS_BANDWIDTH = Metric(
     "algorithm_bandwidth times the share of the buffer that every link must carry, which makes rank counts comparable.",
     Better.high,
     4,
+    shown_in=GIGABYTE_PER_S,
 )
 WRONG_VALUES = Metric("wrong_values", "1", "Wrong elements of the result.", Better.low)
 COMMUNICATOR_RANKS = Metric("communicator_ranks", "1", "Processes that one communicator joins.", digits=9)
@@ -329,7 +335,13 @@ REQUEST_LATENCY = distribution("request_latency", "from sending a request to the
 
 # --- storage ------------------------------------------------------------------------------------------------------
 IO_BANDWIDTH = Metric(
-    "io_bandwidth_bytes_per_s", "B/s", "Bytes read or written per second, all processes together.", Better.high, 4
+    "io_bandwidth_bytes_per_s",
+    "B/s",
+    "Bytes read or written per second, all processes together.",
+    Better.high,
+    4,
+    shown_in=GIGABYTE_PER_S,
+    heading="I/O bandwidth",
 )
 IO_OPERATIONS_PER_S = Metric(
     "io_operations_per_s",
@@ -337,6 +349,7 @@ IO_OPERATIONS_PER_S = Metric(
     "Reads or writes per second, for metadata files per second, all processes together.",
     Better.high,
     4,
+    heading="I/O operations/s",
 )
 TRANSFER_SIZE = Metric("transfer_size_bytes", "B", "Bytes of one read or write call.", digits=9)
 BLOCK_SIZE = Metric("block_size_bytes", "B", "Contiguous bytes that a process reads or writes.", digits=12)
@@ -346,6 +359,7 @@ IO500_SCORE = Metric(
     "Square root of the geometric mean bandwidth in GiB/s times that of the operations in 1,000/s.",
     Better.high,
     4,
+    heading="IO500 score",
 )
 STORAGE_READ_PEAK = Metric(
     "storage_read_peak_bytes_per_s",
@@ -377,4 +391,5 @@ ACCELERATOR_UTILIZATION = Metric(
     "1",
     "Share of the time in which the accelerators of a training computed instead of waiting for data.",
     Better.high,
+    shown_in=PERCENT,
 )

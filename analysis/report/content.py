@@ -13,16 +13,18 @@ from analysis.failures.runs import failures
 from analysis.formatting import listed, one_line, plural
 from analysis.load.account import FileUse, only_listed, summary
 from analysis.load.discover import Found
+from analysis.logs.measurements import Measurement, measurements
 from analysis.report.attempt_labels import labelled_by_attempt
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
+from analysis.report.figures.benchmarks import benchmark_figures
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
 from analysis.report.leaderboard import answers as campaign_answers
 from analysis.report.leaderboard import sections as campaign_sections
 from analysis.report.runs_table import Row, rows_of
-from analysis.report.sections.benchmarks import measurement_sections
+from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
 from analysis.report.sections.goodput import goodput_section
@@ -58,8 +60,9 @@ class Report:
     campaigns: Sequence[Section]
     """Leaderboards and ledgers, shown before all other measurements."""
     sections: Sequence[Section]
-    measurements: Sequence[Section]
+    measurements: Sequence[Measurement]
     """Measurements in logs without training: collectives, storage, serving."""
+    measurement_sections: Sequence[Section]
     unknown: Sequence[str]
     """Files of unknown format."""
     account: str
@@ -92,16 +95,16 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     doubts = loss_doubts(runs)
     groups = labelled_by_attempt(scaling_groups(runs, doubts.keys()))
     used = [run for run in runs if run.used]
-    measurements = measurement_sections(found.logs)
+    beside = measurements(found.logs)
     return Report(
         title=report_title(found),
-        lead=lead(used, len(runs), len(found.logs), beside=bool(measurements)),
-        headlines=[*campaign_answers(runs), *headlines(groups, runs)],
+        lead=lead(used, len(runs), len(found.logs), beside=bool(beside)),
+        headlines=[*campaign_answers(runs), *headlines(groups, runs, benchmark_headlines(beside))],
         bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),
         groups=groups,
         rows=rows_of(runs, groups, doubts, failures(runs)),
-        figures=figures(groups),
+        figures=[*figures(groups), *benchmark_figures(beside)],
         campaigns=campaign_sections(runs),
         sections=[
             each
@@ -120,7 +123,8 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
             )
             if each
         ],
-        measurements=measurements,
+        measurements=beside,
+        measurement_sections=measurement_sections(beside),
         unknown=found.unknown,
         account=summary(found.uses),
         listed=only_listed(found.uses),

@@ -24,12 +24,16 @@ from jobs.metrics import Metric
 MOST_SCORES, MOST_SOURCES, MOST_LESSONS = 8, 2, 3
 
 
-def headlines(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]:
-    """Return the scores, a sentence for each task that scales, and one for the others; or why there is none."""
+def headlines(groups: Sequence[Group], runs: Collection[RunResult], benchmarks: Sequence[str] = ()) -> list[str]:
+    """Return the scores, a sentence for each task that scales, and one for the others; or why there is none.
+
+    `benchmarks` are the sentences of benchmarks that are no training, which follow.
+    """
     scored = [line for line in systems_of(runs) if any(system.score_s is not None for system in line)]
     sentences = [score(line) for line in scored]
     if not groups:
-        return sentences or [no_headline(runs)]
+        missing = [] if sentences or (benchmarks and not runs) else [no_headline(runs)]
+        return [*sentences, *missing, *benchmarks]
     # The score of a system is more than its throughput, which the ranking has.
     covered = {run.path for line in scored for system in line for run in system.results}
     every, beside = list(by_task(groups).values()), side_by_side(runs)
@@ -39,7 +43,7 @@ def headlines(groups: Sequence[Group], runs: Collection[RunResult]) -> list[str]
     sentences += [
         headline(task, prefix(task, name_task=len(every) > 1), beside) for task in tasks if task not in together
     ]
-    return sentences + ([unscaled(together)] if together else [])
+    return [*sentences, *([unscaled(together)] if together else []), *benchmarks]
 
 
 def score(line: Sequence[System]) -> str:

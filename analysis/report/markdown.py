@@ -25,7 +25,11 @@ def unused_cells(row: Row) -> list[str]:
 
 def rows_left_out(count: int) -> str:
     """Return the note below a table with this number of rows; empty if all are shown."""
-    return f"The first {MOST_ROWS:,} of {count:,} rows; every run is in runs.csv." if count > MOST_ROWS else ""
+    return (
+        f"The first {MOST_ROWS:,} of {count:,} rows; the CSV files beside this page have all."
+        if count > MOST_ROWS
+        else ""
+    )
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], count: int | None = None) -> str:
@@ -62,7 +66,7 @@ def markdown(content: Report) -> str:
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
             parts.append("\n## Memory and communication per rank\n\n" + table(held_headings, cells))
-    for section in (*content.sections, *content.measurements):
+    for section in (*content.sections, *content.measurement_sections):
         parts.append(f"\n## {escaped(section.heading)}\n\n" + table(section.headings, section.rows))
     if content.used:
         parts.append("\n## Runs\n\n" + table([column.heading or "" for column in columns], runs, len(content.used)))

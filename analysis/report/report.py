@@ -17,6 +17,8 @@ from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
 from analysis.report.leaderboard import to_csv as leaderboard_csv
 from analysis.report.markdown import markdown
+from analysis.report.measurements_table import FILE_NAME as MEASUREMENTS
+from analysis.report.measurements_table import to_csv as measurements_csv
 from analysis.report.page import page
 from analysis.report.runs_table import to_csv
 from analysis.report.sections.training_cost import DEFAULT, training_of
@@ -54,6 +56,8 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     }
     if board := leaderboard_csv([row.run for row in content.rows]):
         files[LEADERBOARD] = visible(board)
+    if content.measurements:
+        files[MEASUREMENTS] = visible(measurements_csv(content.measurements))
     files |= exported(formats, content.rows, content.groups, content.all_figures)
     earlier = [name for name in exports_in(folder) if name not in files]
     try:

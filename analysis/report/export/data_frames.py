@@ -17,8 +17,10 @@ import pandas as pd
 from pandas.api.types import infer_dtype
 
 from analysis.compare.loss import loss_doubts
-from analysis.load.discover import read_runs
+from analysis.load.discover import read
 from analysis.load.run_directory import latest, step_records
+from analysis.logs.measurements import Measurement, measurements
+from analysis.report.measurements_table import measurements_frame
 from analysis.report.points_table import POINT_METRICS, spread_at
 from analysis.report.runs_table import Row, columns_of, rows_of, runs_frame
 from analysis.run import RunResult
@@ -42,20 +44,35 @@ class Frames:
     """A row a point: medians over repeats; `METRIC_low` and `METRIC_high` are the smallest and the largest repeat."""
     steps: pd.DataFrame
     """A row a recorded step of every run, its latest attempt; `path` is that of `runs`."""
+    measurements: pd.DataFrame
+    """A row a value of a benchmark that is no training; the columns of measurements.csv."""
 
 
 def read_frames(paths: Iterable[Path]) -> Frames:
     """Return the frames of all runs below these directories; raise ReportError as `slurmscale report` does."""
-    runs = read_runs(paths)
+    found = read(paths)
+    runs = found.runs
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts.keys())
-    return Frames(typed_runs(rows_of(runs, groups, doubts)), points_frame(groups), steps_frame(runs))
+    return Frames(
+        typed_runs(rows_of(runs, groups, doubts)),
+        points_frame(groups),
+        steps_frame(runs),
+        typed_measurements(measurements(found.logs)),
+    )
 
 
 def typed_runs(rows: Sequence[Row]) -> pd.DataFrame:
     """Return the table of runs.csv with typed columns."""
     frame = runs_frame(rows)
     return pd.DataFrame({each.name: typed(frame[each.name], each.metric) for each in columns_of(rows)})
+
+
+def typed_measurements(found: Sequence[Measurement]) -> pd.DataFrame:
+    """Return the table of measurements.csv with typed columns."""
+    frame = measurements_frame(found)
+    numbers = {name: frame[name].astype("Float64") for name in ("at", "value")}
+    return pd.DataFrame({name: numbers.get(name, typed(frame[name])) for name in frame.columns})
 
 
 def points_frame(groups: Sequence[Group]) -> pd.DataFrame:

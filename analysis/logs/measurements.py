@@ -1,0 +1,196 @@
+"""Benchmarks that are no training: one row a measurement, and the series that they form over a size or a load.
+
+A series is one test of one program: a file that measures several sizes, or files of one folder that measure one each.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analysis.logs.file import LogFile
+from analysis.parsers import log_metrics as a
+from analysis.parsers.base import Kind, Text
+from jobs.metrics import Better, Metric
+
+# Texts that distinguish the measurements of one file, without the benchmark's own name.
+NAMING = (Text.variant, Text.model, Text.device, Text.event, Text.job_id, Text.job_name, Text.state)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a group of benchmarks measures."""
+
+    name: str
+    merits: Sequence[Metric]
+    """A measurement counts by the first of these that it has."""
+    axes: Sequence[Metric] = ()
+    """A series goes over the first of these that varies."""
+    latencies: Sequence[Metric] = ()
+
+
+COLLECTIVES = Subject("Collectives", (a.BUS_BANDWIDTH,), (a.MESSAGE_SIZE,), (a.COLLECTIVE_TIME,))
+SERVING = Subject(
+    "Serving",
+    (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S),
+    (a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S),
+    (a.TIME_TO_FIRST_TOKEN["p99"], a.INTER_TOKEN_LATENCY["p99"], a.REQUEST_LATENCY["p99"]),
+)
+STORAGE = Subject(
+    "Storage",
+    (a.IO500_SCORE, a.ACCELERATOR_UTILIZATION, a.IO_BANDWIDTH, a.IO_OPERATIONS_PER_S),
+    (a.TRANSFER_SIZE, a.RANKS),
+    (a.COMPLETION_LATENCY["p99"], a.IO_LATENCY["p99"]),
+)
+SUBJECTS = (COLLECTIVES, SERVING, STORAGE)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measurement of a log."""
+
+    path: Path
+    line: int
+    form: str
+    """The format, named after the program."""
+    kind: Kind
+    values: Mapping[Metric, float]
+    texts: Mapping[Text, str]
+    settings: Mapping[Metric, float] = field(default_factory=dict)
+    """Numbers that the log states once for all of its measurements."""
+    hardware: str = ""
+
+    @property
+    def benchmark(self) -> str:
+        """The name of the test, else of the program."""
+        return self.texts.get(Text.benchmark, self.form)
+
+    @property
+    def details(self) -> str:
+        """What else distinguishes it within its file."""
+        return ", ".join(self.texts[text] for text in NAMING if text in self.texts)
+
+    @property
+    def subject(self) -> Subject | None:
+        """What it measures; None for a reading that no benchmark made."""
+        return next((each for each in SUBJECTS if any(merit in self.values for merit in each.merits)), None)
+
+    def at(self, axis: Metric) -> float | None:
+        """Return its place on an axis: its own value, else that of its log."""
+        return self.values.get(axis, self.settings.get(axis))
+
+    @property
+    def axis(self) -> Metric | None:
+        """The size or the load of its subject that it states."""
+        return next((axis for axis in (self.subject.axes if self.subject else ()) if self.at(axis) is not None), None)
+
+
+@dataclass(frozen=True)
+class Series:
+    """The measurements of one test."""
+
+    subject: Subject
+    merit: Metric
+    axis: Metric | None
+    """None where neither size nor load varies."""
+    name: str
+    place: Path
+    """The file, or the folder of its files."""
+    measurements: Sequence[Measurement]
+
+    @property
+    def points(self) -> dict[float | None, list[Measurement]]:
+        """The measurements by place on the axis, in its order."""
+        found: dict[float | None, list[Measurement]] = defaultdict(list)
+        for each in self.measurements:
+            found[each.at(self.axis) if self.axis else None].append(each)
+        return dict(sorted(found.items(), key=lambda item: item[0] or 0.0))
+
+    def median(self, metric: Metric, at: float | None) -> float | None:
+        """Return the median of a metric over the repeats at a place; None if none has it."""
+        values = [each.values[metric] for each in self.points[at] if metric in each.values]
+        return statistics.median(values) if values else None
+
+    @property
+    def best(self) -> tuple[float | None, float]:
+        """The place with the best median of the merit, and that median."""
+        middles = {at: value for at in self.points if (value := self.median(self.merit, at)) is not None}
+        pick = min if self.merit.better is Better.low else max
+        at = pick(middles, key=lambda each: middles[each])
+        return at, middles[at]
+
+
+def measurements(logs: Iterable[LogFile]) -> list[Measurement]:
+    """Return every measurement of these logs that is no training, in the order of files and lines."""
+    return [
+        Measurement(
+            log.path,
+            record.line,
+            form,
+            record.kind,
+            record.values,
+            record.texts,
+            log.settings,
+            log.texts.get(Text.gpu_name, ""),
+        )
+        for log in logs
+        for form, records in log.measurements.items()
+        for record in records
+    ]
+
+
+def series_of(found: Iterable[Measurement]) -> list[Series]:
+    """Return the series of the measurements that belong to a subject."""
+    tests: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
+    for each in without_summaries(list(found)):
+        if each.subject is not None:
+            merit = next(metric for metric in each.subject.merits if metric in each.values)
+            tests[each.path.parent, each.form, each.benchmark, each.details, each.subject.name, merit].append(each)
+    return [series for members in tests.values() for series in split(members)]
+
+
+def without_summaries(found: Sequence[Measurement]) -> list[Measurement]:
+    """Return the measurements without the summaries of a file that has the measurements themselves."""
+    measured = {(each.path, each.form) for each in found if each.kind is Kind.measurement}
+    return [
+        each
+        for each in found
+        if each.kind is Kind.measurement or (each.path, each.form) not in measured or a.IO500_SCORE in each.values
+    ]
+
+
+def split(members: Sequence[Measurement]) -> list[Series]:
+    """Return one series of the files of a folder if they measure one point each, else one a file."""
+    files: dict[Path, list[Measurement]] = defaultdict(list)
+    for each in members:
+        files[each.path].append(each)
+    subject = members[0].subject
+    assert subject is not None
+    merit = next(metric for metric in subject.merits if metric in members[0].values)
+    name = ", ".join(filter(None, (members[0].benchmark, members[0].details)))
+    axis = varying(subject, members)
+    if len(files) > 1 and axis and all(varying(subject, each) is None for each in files.values()):
+        others = {tuple(each.at(other) for other in (a.RANKS, a.NODES) if other is not axis) for each in members}
+        if len(others) == 1:
+            return [Series(subject, merit, axis, name, members[0].path.parent, members)]
+    return [Series(subject, merit, varying(subject, each), name, path, each) for path, each in files.items()]
+
+
+def varying(subject: Subject, members: Sequence[Measurement]) -> Metric | None:
+    """Return the first axis of a subject on which all members have a place and not all the same; None without one."""
+    for axis in subject.axes:
+        places = {each.at(axis) for each in members}
+        if None not in places and len(places) > 1:
+            return axis
+    return None
+
+
+def names_below(found: Iterable[Series]) -> dict[Path, str]:
+    """Return the places of series, each by its path below the folder that they share."""
+    places = {series.place for series in found}
+    above = os.path.commonpath([place.parent for place in places]) if places else ""
+    return {place: os.path.relpath(place, above) for place in places}
