@@ -1,7 +1,9 @@
 """Published results, and the conditions under which a run may be compared with them.
 
 published.csv has a row a figure, published_documents.csv a row a document: numbers, settings and citations as printed;
-a cell is empty if the document does not state the value. The time that H20044 prints for 40 steps cannot include its
+a cell is empty if the document does not state the value. Tokens/s of all GPUs become those of one GPU. No FLOP/s are
+kept: programs count them by different formulas (analysis.metrics.mfu). An MFU is kept if its document counts as
+analysis.metrics.mfu does, 6 N + 12 L a s. The time that H20044 prints for 40 steps cannot include its
 checkpoint: 3.32 minutes less 2:30 would be 2.4 PFLOP/s for each GPU, more than an H100 has.
 """
 
@@ -10,23 +12,31 @@ from __future__ import annotations
 import csv
 import functools
 import math
+import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
-from analysis.untrusted import as_list, lookup, number
+from analysis.untrusted import as_list, as_number, lookup, number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 METRICS = {each.name: each for each in vars(a).values() if isinstance(each, Metric)} | m.REGISTRY
 COUNTS = (
-    "nodes", "gpus", "tensor", "pipeline",
+    "parameters", "nodes", "gpus", "tensor", "pipeline",
     "micro_batch_size", "global_batch_size", "sequence_length", "steps", "epochs",
 )  # fmt: skip
+# Rates of one GPU, which runs of other sizes reach as well.
+PER_GPU = {m.TOKENS_PER_S_PER_RANK, m.MFU}
+# A published MFU stands beside runs whose models have a number of weights within this factor.
+SIMILAR = 1.5
+GPU_FAMILY = re.compile(r"\b(?:GH200|GB200|GB300|A100|H100|H200|B200|B300|MI\d{3}X)", re.IGNORECASE)
+# GPUs of a family that are slower than its others.
+SLOWER_FORMS = ("PCIE", "NVL")
 # The beginning of an override that selects a file of conf/experiment.
 EXPERIMENT = "experiment="
 # The parts of the training loop of a run that was started once.
@@ -69,6 +79,8 @@ class Published:
     """The file of conf/experiment that reproduces it."""
     model: str
     """As in conf/model, if it is there."""
+    parameters: int | None
+    """Stated by documents whose models are not in conf/model."""
     nodes: int
     gpus: int
     gpu: str
@@ -120,9 +132,10 @@ def figure(row: Mapping[str, str], documents: Mapping[str, Document]) -> Publish
     other = {*COUNTS, "document", "metric", "value", "unit"}
     settings: dict[str, Any] = {name: text for name, text in row.items() if name not in other}
     settings |= {name: int(row[name]) if row[name] else None for name in COUNTS}
-    return Published(
-        document=documents[row["document"]], metric=METRICS[row["metric"]], value=float(row["value"]), **settings
-    )
+    metric, value = METRICS[row["metric"]], float(row["value"])
+    if metric is m.TOKENS_PER_S:
+        metric, value = m.TOKENS_PER_S_PER_RANK, value / settings["gpus"]
+    return Published(document=documents[row["document"]], metric=metric, value=value, **settings)
 
 
 # --- beside a run ----------------------------------------------------------------------------------------------
@@ -136,13 +149,29 @@ def experiment_of(run: RunResult) -> str | None:
 
 
 def figures_for(run: RunResult) -> list[Published]:
-    """Return the results published for the run's experiment, or else for equal settings."""
+    """Return the results published for the run's experiment, or else for equal settings, and the rates of its GPU."""
     named = [each for each in published() if each.experiment and each.experiment == experiment_of(run)]
-    return named or [each for each in published() if not list(conflicts(run, each))]
+    equal = [each for each in published() if not list(conflicts(run, each))]
+    per_gpu = [each for each in equal if each.metric in PER_GPU]
+    return (named or [each for each in equal if each not in per_gpu]) + nearest_sizes(per_gpu, run.ranks or 1)
+
+
+def nearest_sizes(figures: Sequence[Published], ranks: int) -> list[Published]:
+    """Return of each program, model and precision the figure whose number of GPUs is nearest to that of a run."""
+    nearest: dict[tuple[str, ...], Published] = {}
+    for each in figures:
+        key = (each.document.document, each.software, each.model, each.variant, each.metric.name)
+        distance = abs(math.log(each.gpus / ranks))
+        if key not in nearest or distance < abs(math.log(nearest[key].gpus / ranks)):
+            nearest[key] = each
+    return list(nearest.values())
 
 
 def conflicts(run: RunResult, figure: Published) -> Iterator[str]:
     """Yield the settings of a run that are known to differ from those of a figure."""
+    if figure.metric in PER_GPU:
+        yield from conflicts_per_gpu(run, figure)
+        return
     both = {**task(run, figure), "tensor": (run.setting("parallelism.tensor"), figure.tensor)}
     both["pipeline"] = run.setting("parallelism.pipeline"), figure.pipeline
     both["data"] = run.setting("data.name"), figure.data or None
@@ -151,8 +180,45 @@ def conflicts(run: RunResult, figure: Published) -> Iterator[str]:
             yield name
 
 
+def conflicts_per_gpu(run: RunResult, figure: Published) -> Iterator[str]:
+    """Yield the settings that make the rate of a GPU another one; the number of GPUs is none of them."""
+    if gpu_family(str(run.started.get("device_name"))) != gpu_family(figure.gpu):
+        yield "GPU"
+    if arithmetic(run) != figure.precision:
+        yield "precision"
+    if run.setting("job.sequence_length") != figure.sequence_length:
+        yield "sequence length"
+    if run.setting("job.lora") is not None:
+        yield "trained weights"
+    weights = as_number(lookup(run.plan, "parameters"))
+    if figure.metric is not m.MFU or not weights or not figure.parameters:
+        if run.setting("model.name") != figure.model:
+            yield "model"
+    elif abs(math.log(weights / figure.parameters)) > math.log(SIMILAR):
+        yield "number of weights"
+
+
+def gpu_family(device: str) -> str | None:
+    """Return the family of a device that computes equally fast: `H100`, `H100 PCIE`; None if it is not known."""
+    found = GPU_FAMILY.search(device)
+    if found is None:
+        return None
+    form = next((form for form in SLOWER_FORMS if form in device.upper()), "")
+    return f"{found[0].upper()} {form}".rstrip()
+
+
+def arithmetic(run: RunResult) -> str | None:
+    """Return the type of a run's matrix products as published.csv names it; None if it is not known."""
+    named = str(run.setting("job.precision")).lower()
+    if run.setting("engine.float8") is True or "fp8" in named or "float8" in named:
+        return "float8"
+    return "bfloat16" if "bf16" in named or "bfloat16" in named else None
+
+
 def task(run: RunResult, figure: Published) -> dict[str, tuple[Any, Any]]:
     """Return the settings that must be equal for a ratio: of the run, and as published."""
+    if figure.metric in PER_GPU:
+        return {"model": (run.setting("model.name"), figure.model)}
     return {
         "model": (run.setting("model.name"), figure.model),
         "nodes": (run.setting("nodes"), figure.nodes),

@@ -33,7 +33,9 @@ def published_section(groups: Sequence[Group]) -> Section | None:
     note = (
         f"{measured_on}: medians over n repeats, with the smallest and the largest, beside published results. The "
         "ratio is measured / published; for a time, below 1 is faster. There is no ratio if the metric was not "
-        "measured, or if model, size or task differ. Documents seldom state which phases a time includes. "
+        "measured, or if model, size or task differ; rates of one GPU are compared over sizes, and of each program the "
+        "nearest number of GPUs is shown. An MFU is shown beside those of models of similar size. "
+        "Documents seldom state which phases a time includes. "
         f"{'. '.join(documents)}. " + " ".join(f"{name}: {definition}" for name, definition in metrics.items())
     )
     return Section(HEADING, note, HEADINGS, rows)

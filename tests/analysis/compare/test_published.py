@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html import unescape
@@ -10,13 +11,25 @@ from typing import Any
 
 import pytest
 
-from analysis.compare.published import METRICS, Published, experiment_of, figures_for, published, table
+from analysis.compare.published import (
+    METRICS,
+    PER_GPU,
+    Published,
+    experiment_of,
+    figures_for,
+    gpu_family,
+    obstacle,
+    published,
+    table,
+)
 from analysis.load.discover import read_runs
 from analysis.report.report import report
 from analysis.report.sections.published import published_section
 from analysis.scaling.groups import scaling_groups
+from jobs import metrics as m
 from jobs.cli import main
 from jobs.plan.compose import compose
+from jobs.plan.cost import parameters
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from tests.support.composing import options
@@ -42,10 +55,98 @@ def in_si(figure: Published) -> float:
 
 def test_every_value_is_the_printed_one_in_the_unit_of_its_metric() -> None:
     rows = table("published.csv")
-    assert len(rows) == len(published()) == 28
+    assert len(rows) == len(published())
     for row, figure in zip(rows, published(), strict=True):
-        assert figure.value == pytest.approx(in_si(figure)), figure
+        gpus = figure.gpus if row["metric"] == "tokens_per_s" else 1
+        assert gpus * figure.value == pytest.approx(in_si(figure)), figure
         assert row["unit"] == METRICS[row["metric"]].unit
+
+
+def test_every_row_has_a_dated_source_and_what_makes_it_comparable() -> None:
+    for figure in published():
+        assert figure.document.title, figure
+        assert re.match(r"20\d\d", figure.document.date), figure
+        assert figure.value > 0, figure
+        assert figure.metric.unit != "FLOP/s", figure
+        if figure.metric in PER_GPU:
+            assert gpu_family(figure.gpu), figure
+            assert figure.sequence_length, figure
+            assert figure.micro_batch_size, figure
+            assert figure.precision in {"bfloat16", "float8"}, figure
+
+
+def test_published_rates_are_a_sane_share_of_the_peak_of_their_gpu() -> None:
+    shares = [share_of_peak(each) for each in published() if each.metric in PER_GPU]
+    assert len(shares) > 90
+    assert 0.05 < min(shares) <= max(shares) < 0.75
+
+
+def share_of_peak(figure: Published) -> float:
+    """Return the MFU of a rate by 6 N + 12 L a s, without the embedding; a published MFU as it is."""
+    if figure.metric is m.MFU:
+        return figure.value
+    (point,) = compose([f"model={figure.model}"], multirun=False)
+    model, peak = point.run.model, {"A100": 312e12, "H100": 989e12}[str(gpu_family(figure.gpu))]
+    weights = parameters(model) - model.vocab_size * model.hidden_size
+    assert figure.sequence_length is not None
+    flops = 6 * weights + 12 * model.layers * model.hidden_size * figure.sequence_length
+    return figure.value * flops / (peak * (2 if figure.precision == "float8" else 1))
+
+
+# --- rates of one GPU --------------------------------------------------------------------------------------------
+
+
+def a_gpu_run(where: Path, *overrides: str, device: str = "NVIDIA H100 80GB HBM3") -> RunDir:
+    """Write a finished run on GPUs."""
+    (point,) = compose(
+        ["job.precision=bfloat16", "job.steps=12", "job.sequence_length=8192", "data=random", f"runs_dir={where}",
+         "parallelism=fsdp_full", *overrides],
+        multirun=False,
+    )  # fmt: skip
+    directory = finished_run(where, replace(point.run, name="run"), device="gpu", device_name=device)
+    plan = json.loads(directory.plan.read_text()) | {"parameters": parameters(point.run.model)}
+    directory.plan.write_text(json.dumps(plan))
+    return directory
+
+
+def rates_beside(where: Path) -> dict[tuple[str, int], Published]:
+    (run,) = read_runs([where])
+    return {(each.software, each.gpus): each for each in figures_for(run) if each.metric in PER_GPU}
+
+
+def test_a_run_on_another_number_of_gpus_stands_beside_the_nearest_published_size(tmp_path: Path) -> None:
+    a_gpu_run(tmp_path, "model=llama31_8b", "nodes=2", "ranks_per_node=8")
+    beside = rates_beside(tmp_path)
+    assert ("NVIDIA NeMo", 16) in beside
+    assert ("torchtitan, FSDP + torch.compile, selective checkpointing", 8) in beside
+    assert {each.precision for each in beside.values()} == {"bfloat16"}
+    section = published_section(scaling_groups(read_runs([tmp_path])))
+    assert section is not None
+    rows = [row for row in section.rows if row[1] == "Tokens/s/rank"]
+    assert rows
+    assert all(row[5] != "—" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device"),
+    [
+        (["model=llama31_8b", "job.sequence_length=4096"], "NVIDIA H100 80GB HBM3"),
+        (["model=llama31_8b"], "NVIDIA H100 PCIe"),
+        (["model=llama31_8b"], "NVIDIA A100-SXM4-80GB"),
+        (["model=mistral_large_2407"], "NVIDIA H100 80GB HBM3"),
+    ],
+)
+def test_another_sequence_gpu_or_model_has_no_rate_beside_it(overrides: list[str], device: str, tmp_path: Path) -> None:
+    a_gpu_run(tmp_path, *overrides, "nodes=2", "ranks_per_node=8", device=device)
+    assert not [each for each in rates_beside(tmp_path).values() if each.metric is m.TOKENS_PER_S_PER_RANK]
+
+
+def test_an_mfu_stands_beside_models_of_similar_size_without_a_ratio(tmp_path: Path) -> None:
+    a_gpu_run(tmp_path, "model=llama2_7b", "job.sequence_length=4096", "nodes=1", "ranks_per_node=8")
+    (run,) = read_runs([tmp_path])
+    found = [each for each in figures_for(run) if each.metric is m.MFU]
+    assert {each.model for each in found} == {"mpt_7b"}
+    assert all("model llama2_7b, published mpt_7b" in str(obstacle(run, each)) for each in found)
 
 
 def test_the_figures_of_one_row_of_a_table_share_its_settings() -> None:
@@ -117,7 +218,7 @@ def test_a_run_of_an_experiment_stands_beside_what_was_published_of_it(tmp_path:
     h100 = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3"}
     trained(tmp_path, run, [EXPERIMENT], step_time_s=4.0, **h100)
     trained(tmp_path, replace(run, name="again", repeat=2), [EXPERIMENT], step_time_s=6.0, **h100)
-    time, size, writing, *storage = rows(tmp_path)
+    time, size, writing, *storage, rate = rows(tmp_path)
     assert time["Line"] == "GPU: llama2_7b with tp on 8 ranks on 1 node"
     assert (time["Metric"], time["n"], time["Published"]) == ("Useful time (s)", "2", "199.2")
     assert time["Measured"] == "200.0 (160.0 to 240.0)"
@@ -130,6 +231,8 @@ def test_a_run_of_an_experiment_stands_beside_what_was_published_of_it(tmp_path:
     assert size["Differences, and the source"] == "Differs as above. 100 GB in table 4 of H20044."
     assert (size["Measured / published"], writing["Measured / published"]) == ("0.800", "0.667")
     assert [row["Measured / published"] for row in storage] == ["—", "—"]
+    assert (rate["Metric"], rate["Published"]) == ("Tokens/s/rank", "9,600")
+    assert "96 NVIDIA H100 80GB HBM3" in rate["Differences, and the source"]
     assert all(row["Differences, and the source"].startswith("Not measured by this run. ") for row in storage)
 
 
