@@ -364,6 +364,29 @@ MEMORY_AVAILABLE = Metric(
     4,
     GIBIBYTE,
 )
+GPU_CLOCK = Metric(
+    "gpu_clock_hz",
+    "Hz",
+    "Clock of the GPU's multiprocessors; of a run of ours the mean over readings, the GPU of rank 0.",
+    digits=4,
+)
+GPU_THROTTLED = Metric(
+    "gpu_throttled",
+    "1",
+    "Share of the readings in which heat or the power supply slowed the GPU of rank 0 down; its power limit does not "
+    "count.",
+    Better.low,
+    3,
+    PERCENT,
+)
+GPU_MEMORY_FREE = Metric(
+    "gpu_memory_free_bytes",
+    "B",
+    "Memory of the GPU of rank 0 that no process holds, at the fewest over the readings.",
+    Better.high,
+    4,
+    GIBIBYTE,
+)
 LOAD_AVERAGE = Metric(
     "load_average", "1", "Processes that ran or waited for a processor of rank 0's node in the minute before the start."
 )
@@ -399,7 +422,8 @@ EVALUATION_SAMPLES = Metric(
 TOKENS_PER_S = Metric(
     "tokens_per_s",
     "1/s",
-    "Tokens of the steady steps, divided by the sum of their step times; all ranks together.",
+    "Tokens of the steady steps, divided by the sum of their step times; all ranks together. Single steps that are far "
+    "out are left out and named in the warnings.",
     Better.high,
     4,
     on_page=True,

@@ -16,6 +16,9 @@ OVER_SAMPLES: Mapping[Metric, Callable[[Sequence[float]], float]] = {
     m.CPU_CLOCK: statistics.fmean,
     m.CPU_THROTTLED: sum,
     m.MEMORY_AVAILABLE: min,
+    m.GPU_CLOCK: statistics.fmean,
+    m.GPU_THROTTLED: statistics.fmean,
+    m.GPU_MEMORY_FREE: min,
 }
 AT_START = (m.LOAD_AVERAGE, m.OTHER_USERS_PROCESSES)
 

@@ -243,7 +243,6 @@ TEMPERATURE = Metric("temperature_celsius", "°C", "Temperature of the GPU.", di
 GPU_BUSY = Metric(
     "gpu_busy", "1", "Share of the time in which any kernel ran on the GPU, on however small a part of it."
 )
-GPU_CLOCK = Metric("gpu_clock_hz", "Hz", "Clock of the GPU's multiprocessors.", digits=4)
 GPU_MEMORY = Metric("gpu_memory_bytes", "B", "Memory of the GPU.", digits=4)
 GPU_MEMORY_USED = Metric("gpu_memory_used_bytes", "B", "Memory of the GPU in use by any process.", digits=4)
 GPU_MEMORY_BUSY = Metric("gpu_memory_busy", "1", "Share of the time in which the GPU's memory was read or written.")

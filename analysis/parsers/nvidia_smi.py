@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
+from jobs import metrics as m
 from jobs.metrics import Metric
 
 PERCENT = 1e-2
@@ -26,7 +27,7 @@ COLUMNS: dict[str, tuple[Metric, float]] = {
     "temperature.memory": (a.GPU_MEMORY_TEMPERATURE, 1),
     "power.draw": (a.POWER, 1),
     "power.limit": (a.POWER_LIMIT, 1),
-    "clocks.current.sm": (a.GPU_CLOCK, MHZ),
+    "clocks.current.sm": (m.GPU_CLOCK, MHZ),
     "clocks.current.memory": (a.GPU_MEMORY_CLOCK, MHZ),
     "sm": (a.GPU_BUSY, PERCENT),
     "mem": (a.GPU_MEMORY_BUSY, PERCENT),
@@ -34,7 +35,7 @@ COLUMNS: dict[str, tuple[Metric, float]] = {
     "gtemp": (a.TEMPERATURE, 1),
     "mtemp": (a.GPU_MEMORY_TEMPERATURE, 1),
     "pwr": (a.POWER, 1),
-    "pclk": (a.GPU_CLOCK, MHZ),
+    "pclk": (m.GPU_CLOCK, MHZ),
     "mclk": (a.GPU_MEMORY_CLOCK, MHZ),
 }
 HEADER_CELL = re.compile(r"[a-z][a-z0-9_.]*(?: \[[^\]]{1,9}\])?")

@@ -29,11 +29,14 @@ SAME = 0.05
 # A repeat is an outlier if its distance from the median of its point is larger than this share of the median, and
 # larger than this many times the median distance of all repeats.
 REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_FOR_OUTLIERS = 0.05, 5, 4
-# What a machine suffers from others, in words; shares count if they are larger by MORE_LOAD.
+# What makes a machine slower, in words; shares count if they are larger by MORE_LOAD, clocks if lower by this share.
 DISTURBANCES = {
     m.OTHER_LOAD: "other work took",
     m.CPU_STEAL: "the host took",
     m.CPU_THROTTLED: "throttled by heat:",
+    m.GPU_THROTTLED: "heat or power slowed the GPU in",
+    m.CPU_CLOCK: "its processors ran at",
+    m.GPU_CLOCK: "its GPU ran at",
 }
 MORE_LOAD = 0.05
 # Two repeats are apart if they differ by more than this share, and by more than the steps within a run do.
@@ -127,11 +130,18 @@ def load_words(slow: Collection[RunResult], fast: Collection[RunResult]) -> str:
         sides = [[run.values[metric] for run in runs if metric in run.values] for runs in (slow, fast)]
         if sides[0] and sides[1]:
             before, now = (statistics.median(side) for side in sides)
-            if before - now > (MORE_LOAD if metric.unit == "1" and metric.shown_in else 0):
+            if is_disturbed(metric, before, now):
                 found.append(
                     f"{words} {shown(metric, before)} {unit(metric)}".rstrip() + f" against {shown(metric, now)}"
                 )
     return ", ".join(found)
+
+
+def is_disturbed(metric: Metric, slow: float, fast: float) -> bool:
+    """Return whether a value of the slow side explains that it is slow."""
+    if metric.unit == "Hz":
+        return relative_change(slow, fast) < -MORE_LOAD
+    return slow - fast > (MORE_LOAD if metric.shown_in else 0)
 
 
 def held(reference: Point, point: Point, cause: str, metric: Metric, words: str) -> Evidence:
@@ -249,7 +259,7 @@ def far_apart(group: Group, point: Point) -> list[str]:
 def why(slow: RunResult, fast: RunResult) -> str:
     """Return the sentence on the load of the slow run's node, if it explains the difference; else an empty one."""
     words = load_words([slow], [fast])
-    return f"The node of the slow one was busier: {words}. " if words else ""
+    return f"The node of the slow one: {words}. " if words else ""
 
 
 # --- side by side ----------------------------------------------------------------------------------------------

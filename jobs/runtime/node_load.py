@@ -1,7 +1,7 @@
-"""Record the load of the node of rank 0 while a run trains: other processes, steal, clock, throttling, free memory.
+"""Record the load of the node of rank 0 while a run trains: other processes, steal, clocks, throttling, free memory.
 
-Rank 0 reads /proc between two steps, every EVERY_S seconds and at the end; nothing is started. The ranks' own processor
-time is not other work. Where the ranks of the node cannot be found, other work is not known and absent.
+Rank 0 reads /proc, /sys and its GPU between two steps, every EVERY_S seconds and at the end; nothing is started. The
+ranks' own processor time is not other work. Where the ranks of the node cannot be found, other work is absent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import psutil
 
 from jobs import metrics as m
 from jobs.metrics import Metric
+from jobs.runtime.gpu_load import GpuLoad
 
 EVERY_S = 60.0
 # A shorter time has too few clock ticks (10 ms) for shares of it.
 SHORTEST_S = 0.5
 THROTTLE_COUNTS = "devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"
+CLOCKS = "devices/system/cpu/cpu*/cpufreq/scaling_cur_freq"
+KHZ = 1e3
 SYSTEM_USERS = 1000
 SYS = Path("/sys")
 
@@ -29,6 +32,7 @@ class NodeLoad:
     """The load of this node by others, as means over the time since the last sample."""
 
     def __init__(self, ranks_on_node: int) -> None:
+        self.gpu: GpuLoad | None = None
         self.ranks = ranks_here(ranks_on_node)
         self.cpus = psutil.cpu_count() or 1
         self.begin()
@@ -72,19 +76,23 @@ class NodeLoad:
             values[m.OTHER_LOAD] = min(1.0, max(0.0, others_s / available_s))
         if self.throttled is not None and throttled is not None:
             values[m.CPU_THROTTLED] = float(self.throttled - throttled)
-        if clock_hz := clock():
-            values[m.CPU_CLOCK] = clock_hz
-        return values
+        return values | now(self.gpu)
 
 
-def at_start() -> dict[Metric, float]:
+def now(gpu: GpuLoad | None) -> dict[Metric, float]:
+    """Return the clock of the processors, and what is known of the GPU."""
+    known = {m.CPU_CLOCK: clock_hz} if (clock_hz := clock()) else {}
+    return known | (gpu.sample() if gpu else {})
+
+
+def at_start(gpu: GpuLoad | None = None) -> dict[Metric, float]:
     """Return the load of the node as it is now; the processes of other users are counted here only."""
     values = {
         m.LOAD_AVERAGE: os.getloadavg()[0],
         m.MEMORY_AVAILABLE: float(psutil.virtual_memory().available),
         m.OTHER_USERS_PROCESSES: float(other_users_processes()),
     }
-    return values | ({m.CPU_CLOCK: clock_hz} if (clock_hz := clock()) else {})
+    return values | now(gpu)
 
 
 def busy_s(times: Any) -> float:
@@ -94,6 +102,8 @@ def busy_s(times: Any) -> float:
 
 def clock() -> float | None:
     """Return the mean clock of the processors in Hz; None if the kernel does not show it."""
+    if clocks_khz := numbers_in(CLOCKS):
+        return KHZ * sum(clocks_khz) / len(clocks_khz)
     try:
         frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError):
@@ -103,11 +113,17 @@ def clock() -> float | None:
 
 def throttle_count() -> int | None:
     """Return how often the processors were throttled by heat since boot; None if the kernel does not count it."""
-    counts: list[int] = []
-    for file in SYS.glob(THROTTLE_COUNTS):
-        with contextlib.suppress(OSError, ValueError):
-            counts.append(int(file.read_text()))
+    counts = numbers_in(THROTTLE_COUNTS)
     return sum(counts) if counts else None
+
+
+def numbers_in(pattern: str) -> list[int]:
+    """Return the numbers in the files of /sys that match a pattern and can be read."""
+    found: list[int] = []
+    for file in SYS.glob(pattern):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(file.read_text()))
+    return found
 
 
 def other_users_processes() -> int:

@@ -28,6 +28,7 @@ from jobs.plan.rules.values import finetunes_nothing
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime.checkpoint_directory import Saved
+from jobs.runtime.gpu_load import gpu_load
 from jobs.runtime.node_load import NodeLoad, at_start
 from jobs.runtime.process_group import (
     device_name,
@@ -82,7 +83,9 @@ class Recorder:
         # Also here, because a killed attempt records no end.
         parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
         startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
-        startup |= {metric.name: value for metric, value in at_start().items()}
+        if self.load is not None:
+            self.load.gpu = gpu_load(device)
+            startup |= {metric.name: value for metric, value in at_start(self.load.gpu).items()}
         ranks, named = self.rank.world_size, device_name(device)
         where = {"ranks": ranks, "job_id": slurm_job_id(), **nodes, "device": device.type, "device_name": named}
         self.event("started", **place, **startup, **where, torch=torch.__version__, **more, data=data)

@@ -105,9 +105,29 @@ def test_a_difference_of_repeats_is_explained_by_the_load_of_the_node(tmp_path: 
         directory = finished_run(tmp_path, a_run(f"r{repeat}", repeat=repeat), step_time_s=step_time_s)
         event(directory, "node_load", attempt=1, step=6, other_load=others, cpu_steal=0.0, cpu_throttled=0)
     _, (message,) = said(tmp_path)
-    assert "The node of the slow one was busier: other work took 61.0 % against 2.00." in message
+    assert "The node of the slow one: other work took 61.0 % against 2.00." in message
     (run, _) = read_runs([tmp_path])
     assert run.values[m.OTHER_LOAD] == 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "slow", "fast", "words"),
+    [
+        ("gpu_clock_hz", 1.2e9, 1.9e9, "its GPU ran at 1,200,000,000 Hz against 1,900,000,000"),
+        ("gpu_throttled", 0.5, 0.0, "heat or power slowed the GPU in 50.0 % against 0"),
+        ("cpu_clock_hz", 1.2e9, 2.4e9, "its processors ran at 1,200,000,000 Hz against 2,400,000,000"),
+        ("gpu_clock_hz", 1.88e9, 1.9e9, ""),
+    ],
+)
+def test_a_difference_of_repeats_is_explained_by_clocks_and_throttling(
+    name: str, slow: float, fast: float, words: str, tmp_path: Path
+) -> None:
+    for repeat, (step_time_s, value) in enumerate(((0.5, fast), (1.0, slow)), start=1):
+        directory = finished_run(tmp_path, a_run(f"r{repeat}", repeat=repeat), step_time_s=step_time_s)
+        event(directory, "node_load", attempt=1, step=6, **{name: value})
+    _, (message,) = said(tmp_path)
+    assert words in message
+    assert ("The node of the slow one" in message) == bool(words)
 
 
 def test_a_reference_that_shared_its_machine_is_doubted_in_the_headline(tmp_path: Path) -> None:

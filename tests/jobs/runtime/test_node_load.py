@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jobs import metrics as m
+from jobs.runtime import node_load
+from jobs.runtime.gpu_load import GpuLoad
 from jobs.runtime.node_load import SHORTEST_S, NodeLoad, at_start
 from tests.support.real_run import events, make_run, train
 
@@ -66,6 +69,76 @@ def test_ranks_are_found_by_their_common_ancestor_and_equal_commands() -> None:
 def test_the_load_at_the_start_has_a_value_of_each_kind() -> None:
     values = at_start()
     assert {m.LOAD_AVERAGE, m.MEMORY_AVAILABLE, m.OTHER_USERS_PROCESSES} <= values.keys()
+
+
+def test_clocks_and_throttling_are_those_that_the_kernel_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cpu, (khz, throttled) in enumerate([(1_200_000, 7), (2_000_000, 5)]):
+        write(tmp_path / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq", khz)
+        write(tmp_path / f"devices/system/cpu/cpu{cpu}/thermal_throttle/core_throttle_count", throttled)
+    monkeypatch.setattr(node_load, "SYS", tmp_path)
+    assert at_start()[m.CPU_CLOCK] == 1.6e9
+    load = NodeLoad(1)
+    write(tmp_path / "devices/system/cpu/cpu1/thermal_throttle/core_throttle_count", 9)
+    work_s(2 * SHORTEST_S)
+    values = load.sample()
+    assert values is not None
+    assert values[m.CPU_THROTTLED] == 4
+    assert values[m.CPU_CLOCK] == 1.6e9
+
+
+def write(file: Path, number: int) -> None:
+    """Write a file of /sys."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{number}\n")
+
+
+class NvmlError(Exception):
+    """Raised by NVML for what a GPU does not support."""
+
+
+def nvml(reasons: int, *, older: bool = False, memory: bool = True) -> SimpleNamespace:
+    """Return the functions of pynvml that are called, for one GPU with a clock of 1,410 MHz."""
+
+    def memory_info(handle: str) -> SimpleNamespace:
+        if not memory:
+            raise NvmlError(handle)
+        return SimpleNamespace(free=5 << 30)
+
+    name = "nvmlDeviceGetCurrentClocksThrottleReasons" if older else "nvmlDeviceGetCurrentClocksEventReasons"
+    return SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        NVMLError=NvmlError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1410}[kind],
+        nvmlDeviceGetMemoryInfo=memory_info,
+        **{name: lambda handle: reasons},
+    )
+
+
+@pytest.mark.parametrize("older", [True, False])
+@pytest.mark.parametrize(("reasons", "slowed"), [(0x0, 0), (0x4, 0), (0x1, 0), (0x20, 1), (0x40, 1), (0x84, 1)])
+def test_a_gpu_is_throttled_by_heat_and_power_brakes_and_not_by_its_power_limit(
+    reasons: int, slowed: int, older: bool
+) -> None:
+    values = GpuLoad(nvml(reasons, older=older), "GPU-1").sample()
+    assert values == {m.GPU_CLOCK: 1410e6, m.GPU_THROTTLED: slowed, m.GPU_MEMORY_FREE: 5 << 30}
+
+
+def test_what_a_gpu_does_not_support_is_absent() -> None:
+    assert m.GPU_MEMORY_FREE not in GpuLoad(nvml(0, memory=False), "GPU-1").sample()
+
+
+def test_nvml_is_not_imported_where_there_is_no_gpu() -> None:
+    # torch imports it where it is installed, so each import after that is refused.
+    code = (
+        "import torch; from jobs.runtime.gpu_load import gpu_load, importlib;"
+        "importlib.import_module = None; print(gpu_load(torch.device('cpu')))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "None\n"
 
 
 @pytest.mark.slow
