@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -24,7 +24,7 @@ from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
 from analysis.metrics.goodput import account, starts_of
 from analysis.metrics.node_load import node_load
-from analysis.metrics.step_variation import step_variation
+from analysis.metrics.step_variation import far_out, far_out_share, step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number, printed_number
@@ -85,6 +85,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         )
     spent = account(starts) if starts else None
     step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
+    torn = far_out(step_times_s)
     slow, collectives = stragglers(events, step_times_s), collectives_of(events)
     return RunResult(
         path,
@@ -93,7 +94,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         provenance,
         events,
         values={
-            **measured(steps, steady, ranks),
+            **measured(steps, steady, torn, ranks),
             **step_variation(step_times_s),
             **straggler_share(slow),
             **attempt_times(events),
@@ -112,6 +113,8 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         energy=energy,
         collectives=collectives,
         stragglers=slow,
+        far_out_s={step: step_times_s[step] for step in torn},
+        far_out_share=far_out_share(step_times_s, torn),
     )
 
 
@@ -254,11 +257,16 @@ def refuse_unmeasured(steps: dict[int, dict[str, Any]], steady: list[dict[str, A
 # --- numbers ---------------------------------------------------------------------------------------------------
 
 
-def measured(steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], ranks: int) -> dict[Metric, float]:
-    """Return the metrics of one run, by their definitions in jobs.metrics."""
+def measured(
+    steps: dict[int, dict[str, Any]], steady: list[dict[str, Any]], torn: Collection[int], ranks: int
+) -> dict[Metric, float]:
+    """Return the metrics of one run, by their definitions in jobs.metrics; the steps `torn` are not in its rate."""
     times_s = [record[m.STEP_TIME.name] for record in steady]
     tokens = sum(record[m.TOKENS.name] for record in steady)
-    tokens_per_s = tokens / math.fsum(times_s)
+    kept = [record for record in steady if int(record[m.STEP.name]) not in torn]
+    tokens_per_s = sum(record[m.TOKENS.name] for record in kept) / math.fsum(
+        record[m.STEP_TIME.name] for record in kept
+    )
     trained = [number(record, m.TOKENS) for record in steps.values()]
     values = {
         m.TOKENS_PER_S: tokens_per_s,

@@ -27,8 +27,9 @@ from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
 from analysis.logs.identity import without_copies
 from analysis.logs.model import model_of, parameters_of, shape_name
-from analysis.logs.steps import LogRun, LogStep, attempts_of, far_out, steady
+from analysis.logs.steps import LogRun, LogStep, attempts_of, steady
 from analysis.logs.streams import job_name
+from analysis.metrics.step_variation import far_out, far_out_share
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
 from analysis.parsers import mlperf_system
@@ -126,8 +127,10 @@ def result(run: LogRun, root: Path) -> RunResult:
     """Return a log as a run, with a reason if it is not used."""
     settings = configuration(run, root)
     counted = steady(run.steps)
-    torn = far_out(counted)
-    values = measured(run, counted, torn, settings["ranks"])
+    times_s = {index: time_s for index, step in enumerate(counted) if (time_s := step.time_s) is not None}
+    torn = far_out(times_s)
+    torn_steps = [counted[index] for index in torn]
+    values = measured(run, counted, torn_steps, settings["ranks"])
     derived = {} if rates_of(values) else throughput_of_blocks(run.file)
     values |= derived
     state, reason = standing(run, values)
@@ -145,8 +148,8 @@ def result(run: LogRun, root: Path) -> RunResult:
         steady_steps=len(counted),
         step_times_s=by_step(run, m.STEP_TIME, counted),
         stragglers=slow,
-        far_out_s=by_step(run, m.STEP_TIME, torn),
-        far_out_share=share_of(torn, counted),
+        far_out_s=by_step(run, m.STEP_TIME, torn_steps),
+        far_out_share=far_out_share(times_s, torn),
         log=run.file,
         derived=DERIVED if derived else None,
     )
@@ -178,15 +181,6 @@ def by_step(run: LogRun, metric: Metric, chosen: Sequence[LogStep]) -> dict[int,
         for number, step in zip(numbers, run.steps, strict=True)
         if metric in step.values and id(step) in wanted
     }
-
-
-def share_of(torn: Sequence[LogStep], counted: Sequence[LogStep]) -> float:
-    """Return by which share the rate would be lower with the steps that are left out of it."""
-    kept_s = sum(step.time_s or 0.0 for step in counted if step not in torn)
-    if not (torn and kept_s):
-        return 0.0
-    mean_s = kept_s / (len(counted) - len(torn))
-    return 1 - mean_s * len(counted) / (kept_s + sum(step.time_s or 0.0 for step in torn))
 
 
 def name_below(root: Path, path: Path) -> str:

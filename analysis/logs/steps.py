@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import pairwise
 
 from analysis.logs.file import LogFile
-from analysis.metrics.step_variation import slow_steps
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, Kind, RankLabel, Record, Text
 from jobs import metrics as m
@@ -27,12 +26,6 @@ WARM_UP_RULE = (
     "In logs of other programs, the first reported step of every attempt is not measured, nor are the steps after it "
     f"until one takes at most {MOST_OVER_LATER:g} times the median of the attempt's second half; at most half of the "
     "attempt is excluded."
-)
-MOST_FAR_OUT_SHARE = 0.02
-STEADY_RULE = (
-    "Rates are work divided by time over the steady steps. In logs of other programs, slow steps (slow_steps below) "
-    f"are left out of the rate and named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the "
-    "steady steps: the last iteration of a job that was ending is no part of its speed. More of them are part of it."
 )
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, m.TOKENS_PER_S_PER_RANK, a.SAMPLES_PER_S_TIMED)
 Place = tuple[float, ...]
@@ -290,12 +283,3 @@ def steady(steps: Sequence[LogStep]) -> list[LogStep]:
         )
         counted += [step for step, _ in timed[warm:]]
     return counted
-
-
-def far_out(counted: Sequence[LogStep]) -> list[LogStep]:
-    """Return the steps that are not in the steady rate, according to STEADY_RULE; the report names each."""
-    times_s = {index: time_s for index, step in enumerate(counted) if (time_s := step.time_s) is not None}
-    if len(times_s) < m.SLOW_FEWEST_STEPS:
-        return []
-    slow = slow_steps(times_s)
-    return [counted[index] for index in slow] if len(slow) <= max(1, MOST_FAR_OUT_SHARE * len(times_s)) else []

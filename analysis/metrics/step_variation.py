@@ -8,13 +8,37 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobs import metrics as m
 from jobs.metrics import Metric
+
+MOST_FAR_OUT_SHARE = 0.02
+STEADY_RULE = (
+    "Rates are work divided by time over the steady steps. Slow steps (slow_steps below) are left out of the rate and "
+    f"named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the steady steps: one pause of the "
+    "machine, or the last iteration of a job that was ending, is no part of its speed. More of them are part of it."
+)
+
+
+def far_out(step_times_s: Mapping[int, float]) -> list[int]:
+    """Return the steady steps that are not in the rate, according to STEADY_RULE; the report names each."""
+    if len(step_times_s) < m.SLOW_FEWEST_STEPS:
+        return []
+    slow = slow_steps(step_times_s)
+    return slow if len(slow) <= max(1, MOST_FAR_OUT_SHARE * len(step_times_s)) else []
+
+
+def far_out_share(step_times_s: Mapping[int, float], torn: Collection[int]) -> float:
+    """Return by which share the rate would be lower with the steps that are left out of it, at equal work a step."""
+    kept_s = math.fsum(time_s for step, time_s in step_times_s.items() if step not in torn)
+    if not (torn and kept_s):
+        return 0.0
+    mean_s = kept_s / (len(step_times_s) - len(torn))
+    return 1 - mean_s * len(step_times_s) / math.fsum(step_times_s.values())
 
 
 def step_variation(step_times_s: Mapping[int, float]) -> dict[Metric, float]:

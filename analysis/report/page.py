@@ -15,7 +15,8 @@ import jinja2
 from markupsafe import Markup
 
 from analysis.formatting import listed, unbroken
-from analysis.logs.steps import STEADY_RULE, WARM_UP_RULE
+from analysis.logs.steps import WARM_UP_RULE
+from analysis.metrics.step_variation import STEADY_RULE
 from analysis.report.content import MOST_LISTED, Report
 from analysis.report.markdown import MOST_ROWS, UNUSED_HEADINGS, in_words, rows_left_out, unused_cells
 from analysis.report.points_table import interval_words, point_table
@@ -63,7 +64,8 @@ def page(content: Report) -> str:
         most_rows=MOST_ROWS,
         rows_left_out=rows_left_out,
         unmeasured=listed([str(count) for count in unmeasured], MOST_LISTED),
-        warm_up_rule=f"{WARM_UP_RULE} {STEADY_RULE}" if len(own) < len(content.used) else None,
+        warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
+        steady_rule=STEADY_RULE if content.used else None,
         plots=plots,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
         script_sources=Markup(script_sources(scripts)),  # noqa: S704 (digests)

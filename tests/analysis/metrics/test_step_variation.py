@@ -57,6 +57,29 @@ def test_the_drift_and_its_p_are_those_of_theil_sen_and_of_kendall(times: list[i
     assert values.get(m.STEP_TIME_DRIFT_P, math.nan) == pytest.approx(p, nan_ok=True)
 
 
+# --- steps that are far out ------------------------------------------------------------------------------------
+
+
+def test_one_step_far_out_is_named_and_not_in_the_rate_of_a_run_of_ours(tmp_path: Path) -> None:
+    times_s = noise(40)
+    timed_run(tmp_path / "s", "alone", times_s)
+    timed_run(tmp_path / "s", "torn", [*times_s, 30.0])
+    alone, torn = read_runs([tmp_path])
+    assert torn.values[m.TOKENS_PER_S] == pytest.approx(alone.values[m.TOKENS_PER_S])
+    assert list(torn.far_out_s.values()) == [30.0]
+    (named,) = [text for text in sentences(tmp_path) if text.startswith("Far out")]
+    assert "torn" in named
+    assert "30.00 s" in named
+    assert "-41 % with it" in named, "what the rate would be with it"
+
+
+def test_steps_that_are_slow_again_and_again_are_in_the_rate_of_a_run_of_ours(tmp_path: Path) -> None:
+    timed_run(tmp_path, "saves", [3.0 if place % 5 == 0 else 1.0 + place % 3 / 1000 for place in range(40)])
+    (run,) = read_runs([tmp_path])
+    assert not run.far_out_s
+    assert run.values[m.TOKENS_PER_S] == pytest.approx(1024 / 1.4, rel=0.01)
+
+
 # --- slow steps ------------------------------------------------------------------------------------------------
 
 
@@ -110,7 +133,7 @@ def test_slow_steps_at_equal_distances_state_every_how_many(tmp_path: Path) -> N
 def test_of_many_runs_with_slow_steps_those_that_lost_most_are_named(tmp_path: Path) -> None:
     for i in range(5):
         timed_run(tmp_path, f"run{i}", [1.0] * 19 + [2.0 + i])
-    (sentence,) = sentences(tmp_path)
+    (sentence,) = [text for text in sentences(tmp_path) if text.startswith("Slow steps")]
     assert "in 5 of 5 runs: run4 1 of 20 (step 22)" in sentence
     assert "; run3 1 of 20" in sentence
     assert "; and 2 more, in runs.csv." in sentence
@@ -119,7 +142,7 @@ def test_of_many_runs_with_slow_steps_those_that_lost_most_are_named(tmp_path: P
 
 def test_a_long_name_is_cut_in_the_middle(tmp_path: Path) -> None:
     timed_run(tmp_path, f"{'a' * 100}-end", [1.0] * 19 + [2.0])
-    (sentence,) = sentences(tmp_path)
+    (sentence,) = [text for text in sentences(tmp_path) if text.startswith("Slow steps")]
     assert f"in 1 of 1 run: {'a' * 29}…{'a' * 25}-end 1 of 20" in sentence
 
 
