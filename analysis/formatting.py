@@ -61,6 +61,11 @@ def shown_spread(metric: Metric, spread: Spread | None) -> str:
     return f"{middle} ({low} to {high}{interval})"
 
 
+def percent(share: float) -> str:
+    """Return a share in per cent, with three digits: `99.5 %`."""
+    return f"{share * 100:.3g} %"
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: `1 rank`, `2 ranks`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

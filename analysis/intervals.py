@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import statistics
@@ -17,6 +18,10 @@ CONFIDENCE = 0.95
 FEWEST_FOR_MEDIAN = 6
 # Fewer repeats give no usable variance.
 FEWEST_FOR_MEAN = 3
+# A difference counts as detectable if it is found in this share of repetitions of the comparison.
+POWER = 0.8
+# More pairs nobody runs.
+MOST_PAIRS = 100_000
 
 
 def coverage(n: int, k: int) -> float:
@@ -87,3 +92,31 @@ def paired_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> 
     error = statistics.stdev(logs) / math.sqrt(len(logs))
     middle, half = statistics.fmean(logs), float(stdtrit(len(logs) - 1, (1 + confidence) / 2)) * error
     return math.exp(middle - half), math.exp(middle + half)
+
+
+def detectable(ratios: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
+    """Return the relative difference that as many pairs with this spread find with POWER; None without a spread."""
+    if len(ratios) < FEWEST_FOR_MEAN or len(set(ratios)) == 1:
+        return None
+    return math.expm1(log_detectable(log_deviation(ratios), len(ratios), confidence))
+
+
+def pairs_needed(ratios: Sequence[float], difference: float, confidence: float = CONFIDENCE) -> int | None:
+    """Return the fewest pairs with this spread that find a relative difference with POWER; None above MOST_PAIRS."""
+    deviation = log_deviation(ratios)
+    enough = range(FEWEST_FOR_MEAN, MOST_PAIRS + 1)
+    place = bisect.bisect_left(
+        enough, True, key=lambda n: log_detectable(deviation, n, confidence) <= math.log1p(difference)
+    )
+    return enough[place] if place < len(enough) else None
+
+
+def log_deviation(ratios: Sequence[float]) -> float:
+    """Return the standard deviation of the logarithms of ratios."""
+    return statistics.stdev(math.log(ratio) for ratio in ratios)
+
+
+def log_detectable(deviation: float, n: int, confidence: float) -> float:
+    """Return the difference of mean logarithms that a t interval over n pairs leaves out with POWER."""
+    quantiles = float(stdtrit(n - 1, (1 + confidence) / 2)) + float(stdtrit(n - 1, POWER))
+    return quantiles * deviation / math.sqrt(n)

@@ -27,11 +27,12 @@ from analysis.compare.campaign import (
     rehearsal,
 )
 from analysis.compare.published import figures_for
-from analysis.formatting import ABSENT, csv_cell, plural, shown, significant
+from analysis.formatting import ABSENT, csv_cell, percent, plural, shown, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
 from analysis.load.discover import read_runs
 from analysis.report.figures.leaderboard import leaderboard_figure
 from analysis.report.figures.style import Section
+from analysis.report.sensitivity import sensitivity, unseen_below
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
 from jobs.console import console, plain
@@ -126,7 +127,9 @@ def answer(board: Leaderboard) -> str:
         none = "no attempt is significantly faster than the baseline"
         if not board.compared:
             none = "nothing is decided yet" if board.baseline else "no repeat of the baseline has finished"
-        return f"Campaign {board.path.name}: {none}; {counted}."
+        unseen = [each for entry in board.entries if (each := unseen_below(entry)) is not None]
+        limit = f"; differences below {percent(min(unseen))} are hardly seen at this noise" if unseen else ""
+        return f"Campaign {board.path.name}: {none}; {counted}{limit}."
     listed = [
         f"{entry.trial.name} {ratio.middle:.3g} times ({ratio.interval[0]:.3g} to {ratio.interval[1]:.3g}, "
         f"{len(entry.ratios)} pairs)"
@@ -156,7 +159,9 @@ def notes(board: Leaderboard) -> list[str]:
             f"baseline's {plural(len(board.baseline.runs), 'repeat')}, +- the larger of "
             f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
         )
-    return text + transports(board) + (published_words(board.baseline.run) if board.baseline else [])
+    return (
+        text + sensitivity(board) + transports(board) + (published_words(board.baseline.run) if board.baseline else [])
+    )
 
 
 def transports(board: Leaderboard) -> list[str]:
@@ -166,11 +171,6 @@ def transports(board: Leaderboard) -> list[str]:
     known = {trial.name: trial.first.transport for trial in board.trials if used and trial.first.transport}
     others = [f"{name} used {own}" for name, own in known.items() if own != used]
     return [f"Collectives of the baseline used {used}; {'; '.join(others)}."] if others else []
-
-
-def percent(share: float) -> str:
-    """Return a share in per cent, with three digits: `99.5 %`."""
-    return f"{share * 100:.3g} %"
 
 
 def published_words(run: RunResult) -> list[str]:

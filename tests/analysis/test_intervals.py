@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis.formatting import shown_spread
-from analysis.intervals import Spread, coverage, interval_rank
+from analysis.intervals import (
+    Spread,
+    coverage,
+    detectable,
+    interval_rank,
+    log_detectable,
+    log_deviation,
+    paired_interval,
+    pairs_needed,
+)
 from analysis.report.points_table import interval_words
 from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
@@ -86,3 +97,31 @@ def test_a_page_without_intervals_states_why() -> None:
     assert interval_words(groups) == (
         "Medians have no confidence interval: that takes 6 repeats, and no point has more than 2."
     )
+
+
+@pytest.mark.parametrize(("n", "deviation"), [(3, 0.02), (5, 0.05), (5, 0.4), (20, 0.1)])
+def test_a_detectable_difference_is_found_four_times_of_five(n: int, deviation: float) -> None:
+    drawn = np.random.default_rng(1)
+    shape = drawn.normal(size=n)
+    ratios = np.exp(deviation * (shape - shape.mean()) / shape.std(ddof=1))
+    difference = detectable(list(ratios))
+    assert difference is not None
+    campaigns = np.exp(np.log1p(difference) + drawn.normal(scale=deviation, size=(1500, n)))
+    intervals = [paired_interval(list(each)) for each in campaigns]
+    found = np.mean([interval is not None and interval[0] > 1 for interval in intervals])
+    assert 0.75 < found < 0.87
+
+
+def test_as_many_pairs_as_are_needed_find_the_difference_and_one_less_do_not() -> None:
+    ratios = [0.95, 1.02, 1.08, 0.97, 1.01]
+    needed = pairs_needed(ratios, 0.03)
+    assert needed is not None
+    assert needed > len(ratios)
+    deviation = log_deviation(ratios)
+    assert log_detectable(deviation, needed, 0.95) <= math.log(1.03) < log_detectable(deviation, needed - 1, 0.95)
+    assert pairs_needed([0.01, 100.0, 1.0], 0.0001) is None
+
+
+def test_pairs_without_a_spread_have_no_detectable_difference() -> None:
+    assert detectable([1.0, 1.1]) is None
+    assert detectable([1.0, 1.0, 1.0]) is None

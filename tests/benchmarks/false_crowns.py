@@ -2,15 +2,18 @@
 
 Simulated campaigns take their step times from real ones: of runs one after the other on a busy CPU machine
 (step_times.csv), or of logs (--corpus). The stationary bootstrap (Politis and Romano, JASA 89, 1994) keeps their
-autocorrelation, within a run and from run to run. With --pairs, real pairs train on this CPU instead.
+autocorrelation, within a run and from run to run. Real pairs (tests.benchmarks.real_pairs) are judged beside them;
+--pairs N trains more on this CPU until the file has N, and goes on where an earlier call ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,13 +23,15 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from analysis.compare.campaign import BASELINE, Leaderboard, Verdict, judged
+from analysis.intervals import pairs_needed
 from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from jobs import metrics as m
-from tests.support.real_run import make_run, steps, train
+from tests.benchmarks.real_pairs import PairedRun, collect, read
 
 Series = NDArray[np.float64]
 KEPT = Path(__file__).with_name("step_times.csv")
+REAL = Path(__file__).with_name("real_pairs.csv")
 # A log with fewer steps says little about how its noise persists.
 FEWEST_STEPS = 100
 # Mean length of a block of the bootstrap, in runs.
@@ -34,8 +39,6 @@ BLOCK_RUNS = 3
 # A campaign lies in one part of the time.
 PARTS = 3
 EFFECT = 1.03
-UNMEASURED = 10
-REAL = ("model.layers=6", "ranks_per_node=1", "job.steps=120", f"job.unmeasured_steps={UNMEASURED}")
 
 
 @dataclass(frozen=True)
@@ -130,9 +133,8 @@ def rates(
     crowned = starred = 0
     for _ in range(campaigns):
         board = campaign(*sources[int(chosen.integers(len(sources)))], scenario, chosen)
-        faster = [entry for entry in board.entries if entry.verdict is Verdict.faster]
-        crowned += bool(faster)
-        starred += any(entry.holds for entry in faster)
+        crowned += is_crowned(board)
+        starred += any(entry.holds for entry in board.entries if entry.verdict is Verdict.faster)
     return crowned, starred
 
 
@@ -160,35 +162,55 @@ def show(name: str, sources: Sequence[tuple[Series, int]], campaigns: int, seed:
 # --- real pairs ------------------------------------------------------------------------------------------------
 
 
-def real_run(where: Path) -> list[float]:
-    """Return the steady step times of a real run."""
-    run = make_run(where, *REAL)
-    assert train(run) == [0]
-    return [row["step_time_s"] for row in steps(run)][UNMEASURED:]
+def show_real(rows: Sequence[PairedRun]) -> None:
+    """Print the verdicts on real pairs of equal runs: campaigns of each size, of pairs one after the other."""
+    logs = [math.log(baseline / trial) for baseline, trial in times_of(rows)]
+    loads = [row.other_load for row in rows if row.other_load is not None]
+    print(
+        f"\n{len(logs)} real pairs of equal runs: the ratio of a pair varies by {100 * statistics.stdev(logs):.1f} % "
+        f"(standard deviation), mean {100 * statistics.fmean(logs):+.1f} %; other work took "
+        f"{100 * min(loads):.0f} to {100 * max(loads):.0f} % of the machine"
+    )
+    for size in (3, 5):
+        apart = boards_of(rows, size, step=size)
+        overlapping = boards_of(rows, size, step=1)
+        print(f"  campaigns of {size} pairs, {crowns(apart)}; of all {size} neighbours, {crowns(overlapping)}")
+    for effect in (EFFECT, 1.1, 1.3, 2.0):
+        found = sum(is_crowned(board) for board in boards_of(rows, 5, step=1, effect=effect))
+        print(f"  truly {effect - 1:.0%} faster: named by {found} of {len(logs) - 4} campaigns of 5 neighbours")
+    needed = pairs_needed([math.exp(log) for log in logs], EFFECT - 1)
+    print(f"  pairs that a true {EFFECT - 1:.0%} takes at this noise: {needed}")
 
 
-def real_pairs(pairs: int, keep: Path | None) -> None:
-    """Train real pairs of equal runs in alternating order, judge them by five, and print the verdicts."""
-    rows, runs = [], []
-    for pair in range(1, pairs + 1):
-        for role in (BASELINE, "attempt") if pair % 2 else ("attempt", BASELINE):
-            with tempfile.TemporaryDirectory() as where:
-                rows.append(real_run(Path(where)))
-            runs.append(a_result("again", role, pair, sum(rows[-1])))
-    boards = [judged(Path("campaign"), runs[i : i + 10]) for i in range(0, len(runs) - 9, 10)] or [
-        judged(Path("campaign"), runs)
+def times_of(rows: Sequence[PairedRun]) -> list[tuple[float, float]]:
+    """Return the times of the baseline and of the trial of each pair."""
+    by_pair: dict[int, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        by_pair[row.pair][row.role] = row.time_s
+    return [(pair[BASELINE], pair["attempt"]) for pair in by_pair.values()]
+
+
+def boards_of(rows: Sequence[PairedRun], size: int, step: int, effect: float = 1.0) -> list[Leaderboard]:
+    """Return the verdicts on campaigns of so many pairs one after the other, the trial made faster by an effect."""
+    pairs = [
+        (a_result("again", BASELINE, number, baseline), a_result("again", "attempt", number, trial / effect))
+        for number, (baseline, trial) in enumerate(times_of(rows), start=1)
     ]
-    for entry in chain.from_iterable(board.entries for board in boards):
-        interval = " to ".join(f"{value:.3f}" for value in entry.interval or ())
-        print(f"{[round(ratio, 3) for ratio in entry.ratios]}: {entry.verdict.value}, interval {interval}")
-    if keep is not None:
-        write(keep, rows)
+    starts = range(0, len(pairs) - size + 1, step)
+    return [judged(Path("campaign"), list(chain.from_iterable(pairs[start : start + size]))) for start in starts]
 
 
-def write(path: Path, rows: Iterable[Sequence[float]]) -> None:
-    """Write step times, one row a run."""
-    with path.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([f"{value:.5f}" for value in row] for row in rows)
+def is_crowned(board: Leaderboard) -> bool:
+    """Return whether a campaign names an attempt `faster`."""
+    return any(entry.verdict is Verdict.faster for entry in board.entries)
+
+
+def crowns(boards: Sequence[Leaderboard]) -> str:
+    """Return how many campaigns name an attempt `faster`, and with a star."""
+    crowned = [board for board in boards if is_crowned(board)]
+    starred = sum(entry.holds for board in crowned for entry in board.entries)
+    low, high = binomtest(len(crowned), len(boards)).proportion_ci(method="wilson")
+    return f"`faster` in {len(crowned)} of {len(boards)} ({low:.1%} to {high:.1%}), starred in {starred}"
 
 
 def main() -> None:
@@ -196,12 +218,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--campaigns", type=int, default=1000)
     parser.add_argument("--corpus", type=Path, help="a directory of logs, whose steps are drawn too")
-    parser.add_argument("--pairs", type=int, help="train this number of real pairs on this CPU instead")
-    parser.add_argument("--keep", type=Path, help="write the step times of the real pairs")
+    parser.add_argument("--pairs", type=int, default=0, help="train pairs on this CPU until the file has so many")
+    parser.add_argument("--minutes", type=float, default=9.0, help="begin no pair after this time")
+    parser.add_argument("--keep", type=Path, default=REAL, help="the file of the real pairs")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.pairs:
-        real_pairs(options.pairs, options.keep)
+        show_real(collect(options.keep, options.pairs, options.minutes))
         return
     sources = kept_sources()
     show("runs on a CPU, busy and quiet", sources, options.campaigns, options.seed)
@@ -209,6 +232,7 @@ def main() -> None:
     if options.corpus:
         sources = list(corpus_series(options.corpus))
         show(f"steps of {len(sources)} logs", sources, options.campaigns, options.seed)
+    show_real(read(options.keep))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from rich.console import Console
 from analysis.compare.campaign import Entry, Leaderboard, Verdict, leaderboards
 from analysis.load.discover import read, read_runs
 from analysis.report.content import build
-from analysis.report.leaderboard import lead, notes, print_board, reasons
+from analysis.report.leaderboard import answer, lead, notes, print_board, reasons
 from jobs.campaign.campaign import opened
 from jobs.campaign.campaign_file import read_trials
 from jobs.campaign.trial import baseline_points, campaign_points, trial_points
@@ -31,6 +31,7 @@ from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run
 from jobs.submit.provenance import PACKAGES
 from tests.benchmarks.false_crowns import Scenario, kept_sources, quietest, rates
+from tests.benchmarks.real_pairs import collect, read
 from tests.support.campaigns import SLOWER, a_repeat, leaderboard_of, pairs
 from tests.support.fake_runs import a_run, ended, event, prepared, step, with_job
 from tests.support.paths import ROOT
@@ -63,6 +64,26 @@ def shown(board: Leaderboard, width: int = 80) -> str:
 
 NOISE = ((10.0, 10.1), (10.2, 10.0), (9.9, 10.0))
 FASTER = ((10.0, 8.0), (10.2, 8.1), (9.9, 8.0))
+
+
+@pytest.mark.long
+def test_real_pairs_are_collected_in_several_calls(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.csv"
+    first = collect(file, pairs=1, minutes=5)
+    assert [row.role for row in first] == ["baseline", "attempt"]
+    assert collect(file, pairs=1, minutes=5) == first == read(file), "nothing more is trained"
+    assert collect(file, pairs=2, minutes=0) == first, "no time is left"
+    assert [row.role for row in collect(file, pairs=2, minutes=5)][2:] == ["attempt", "baseline"]
+
+
+def test_the_page_says_which_difference_the_pairs_of_a_tie_would_miss(tmp_path: Path) -> None:
+    a_repeat(tmp_path, "baseline", 1, 10.0, role="baseline")
+    pairs(tmp_path, "noisy", [(10.0, 10.2), (10.0, 9.7), (10.1, 10.0), (9.9, 10.1), (10.0, 9.9)])
+    board = leaderboard_of(tmp_path)
+    (text,) = [each for each in notes(board) if each.startswith("A tie does not prove")]
+    assert "noisy (n = 5): below 3.69 %" in text
+    assert "use 7 pairs to see 3 %" in text
+    assert "differences below 3.69 % are hardly seen at this noise" in answer(board)
 
 
 def test_the_same_configuration_again_is_a_tie_and_shares_the_baselines_rank(tmp_path: Path) -> None:
