@@ -16,8 +16,9 @@ from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from jobs.metrics import Metric
 
-# With fewer results, nothing is left after the fastest and the slowest are dropped.
-FEWEST_RESULTS = 3
+# The results that the score drops at either end, by mlperf_logging's result_summarizer.
+DROPPED = {"unet3d": 4}
+DROPPED_ELSE = 1
 # A speedup in throughput above that in score by at most this share is not reported.
 LAG_TOLERANCE = 0.05
 
@@ -67,12 +68,14 @@ class System:
 
     @property
     def score_s(self) -> float | None:
-        """The score in seconds; None if too few results are left, or more than the dropped one do not count."""
-        dropped_aborted = self.missed.total()
+        """The score in seconds; None if no result is left, or more than the dropped ones do not count."""
+        dropped, missed = DROPPED.get(self.benchmark, DROPPED_ELSE), self.missed.total()
         times_s = sorted(run.values[a.TIME_TO_TRAIN] for run in self.reached)
-        if len(self.results) < FEWEST_RESULTS or dropped_aborted > 1:
+        # Those that missed the target are the slowest.
+        counted_s = times_s[dropped : len(times_s) - (dropped - missed)]
+        if missed > dropped or not counted_s:
             return None
-        return statistics.fmean(times_s[1:] if dropped_aborted else times_s[1:-1]) * self.convergence_factor
+        return statistics.fmean(counted_s) * self.convergence_factor
 
     def median(self, metric: Metric) -> float | None:
         """Return the median of a metric over the results that reached the target."""

@@ -4,7 +4,7 @@ The texts of tests/analysis/failures/unseen.csv are lines as programs print them
 and numbers replaced; their causes are those that the source's discussion states. 134 texts were collected before the
 catalogue was changed and divided by a hash of the text: two of five were held back, so that no signature was made from
 them, but the author had read them. The texts `collected_later` were collected after the change and read by it once;
-then signatures were made for them, too.
+then signatures were made for them, too, and the same was done with those `collected_last`.
 
 `python -m tests.benchmarks.failure_causes` prints the figures of both sets; `--list SET` prints the texts that were
 read wrongly. A text whose cause is `unknown` counts against precision if a cause is named, and never for recall.

@@ -28,8 +28,9 @@ SLURM = (
          r"Failed to invoke spank plugin stack|spank: required plugin )",
          ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
         (C.refused, W.end, r"srun: error: Unable to (?:create step for job|allocate resources)", ("srun: error",)),
-        (C.refused, W.end, r"(?:sbatch|salloc|srun): error: (?:Batch job submission|Job submit/allocate) failed",
-         ("Batch job submission", "Job submit/allocate")),
+        (C.refused, W.end, r"(?:sbatch|salloc|srun): error: (?:Batch job submission|Job submit/allocate) failed|"
+         r"sbatch: error: (?:Batch script is empty|This does not look like a batch script)",
+         ("Batch job submission", "Job submit/allocate", "sbatch: error")),
         # Since 24.05 with `DUE to SIGNAL Terminated`.
         (C.cancelled, W.signal, r"CANCELLED AT [\dT:-]+(?: DUE to SIGNAL \w+)? \*\*\*|"
          r"^(?:srun: )?Force Terminated [Jj]ob",

@@ -98,3 +98,14 @@ def test_no_result_is_called_aborted_that_was_not(tmp_path: Path) -> None:
     assert "1 result aborted" in html
     (tmp_path / "one" / "result_3.txt").unlink()
     assert "result aborted" not in page(build(read([tmp_path])))
+
+
+def test_of_unet3d_the_four_fastest_and_the_four_slowest_results_are_dropped(tmp_path: Path) -> None:
+    minutes = [10.0, 10, 10, 10, 20, 22, 24, 90, 90, 90, 90]
+    for i, took in enumerate(minutes):
+        write(tmp_path / f"result_{i}.txt", without_throughput(took).replace('"bert"', '"unet3d"'))
+    ((one,),) = systems_of(read_runs([tmp_path]))
+    assert one.score_s == pytest.approx(60 * 22)
+    write(tmp_path / "result_10.txt", without_throughput(90, status="aborted").replace('"bert"', '"unet3d"'))
+    ((one,),) = systems_of(read_runs([tmp_path]))
+    assert one.score_s == pytest.approx(60 * 22), "a result that missed the target counts as one of the slowest"
