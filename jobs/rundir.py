@@ -359,6 +359,13 @@ def load_run(path: Path) -> Run:
         raise ConfigError(f"{path} is not the configuration of a run of this version: {error}") from error
 
 
+def load_to_launch(directory: RunDir) -> Run:
+    """Return the frozen Run of a run directory, in the sweep where it is now: it may have been moved or received."""
+    run = load_run(directory.config)
+    run.runs_dir, run.sweep = str(directory.path.parent.parent), directory.path.parent.name
+    return run
+
+
 def damaged(path: Path, how: str) -> RunDirError:
     """Return the error for a config.yaml that was changed or removed after it was written."""
     return RunDirError(

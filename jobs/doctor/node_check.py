@@ -118,7 +118,12 @@ class ClockDesk:
 
     def _serve(self) -> None:
         while True:
-            guest, _ = self._listener.accept()
+            try:
+                guest, _ = self._listener.accept()
+            except OSError:
+                # Strangers hold all descriptors of this process; their connections end after CONNECT_WITHIN_S.
+                time.sleep(POLL_S)
+                continue
             threading.Thread(target=self._answer, args=(guest,), daemon=True).start()
 
     def _answer(self, guest: socket.socket) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from filelock import Timeout
 
 from jobs.errors import SuiteError
-from jobs.rundir import RunDir, SweepDir, load_run
+from jobs.rundir import RunDir, SweepDir, load_to_launch
 from jobs.schema import LauncherKind
 from jobs.submit.intents import events_in, settle
 from jobs.submit.launch import launch
@@ -46,7 +46,7 @@ def launchable(directories: list[RunDir]) -> tuple[Runs, list[str]]:
     for directory in directories:
         try:
             events_in(directory.status)
-            runs.append((load_run(directory.config), directory))
+            runs.append((load_to_launch(directory), directory))
         except SuiteError as error:
             damaged.append(f"{directory.name} is not launched: {error}")
     return runs, damaged

@@ -24,7 +24,7 @@ from jobs.lease import successor
 from jobs.output import open_to_append, outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
-from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_run, read_events
+from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_to_launch, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment
@@ -243,7 +243,7 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
         may_recover = cause is not None and cause.retryable
         over = end is not None and (end["event"] == "finished" or (end["event"] == "failed" and not may_recover))
         try:
-            run = load_run(directory.config)
+            run = load_to_launch(directory)
         except SuiteError as error:
             print(f"{directory.name} is not started: {error}", flush=True)
             over = True

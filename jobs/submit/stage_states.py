@@ -13,7 +13,7 @@ from typing import Any
 from jobs.errors import SuiteError
 from jobs.event_fields import NO_JOB
 from jobs.files import exists
-from jobs.rundir import SweepDir, events_or_failure, load_run
+from jobs.rundir import SweepDir, events_or_failure, load_to_launch
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
@@ -180,7 +180,7 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
         if item.run.name in cared_for or not (item.state is State.finished or trains):
             continue
         try:
-            run = load_run(item.run.config)
+            run = load_to_launch(item.run)
         except SuiteError as error:
             # This run has finished; the others must not wait for its evaluation.
             print(f"{item.run.name} is not evaluated: {error}", file=sys.stderr)

@@ -143,6 +143,9 @@ def test_trust_is_remembered_and_a_replaced_folder_is_not_trusted(
     assert main(["resume", str(sweep.path)]) == 2
     assert "equal to the installed code" in printed_words(capsys)
     assert main(["resume", "--trust", str(sweep.path)]) == 0
+    script = (sweep.run("r").path / "job.sbatch").read_text()
+    assert str(sweep.path) in script
+    assert str(tmp_path / "theirs") not in script, "their directory is neither checked nor written by my job"
     assert main(["resume", str(sweep.path)]) == 0
     shutil.rmtree(sweep.path)
     shutil.copytree(tmp_path / "theirs/s", sweep.path, symlinks=True)

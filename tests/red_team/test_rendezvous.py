@@ -8,6 +8,8 @@ import pickle
 import secrets
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -26,6 +28,7 @@ from jobs.run import main
 from jobs.rundir import RunDir
 from jobs.runtime.data_pickles import DataUnpickler, Sealed, exchange_data_only
 from jobs.runtime.exchange import LARGEST_BYTES, broadcast, gather
+from tests.support.paths import ROOT
 from tests.support.real_run import FORK, _ended, _print_to, events, losses, make_run, printed
 from tests.support.waiting import limit_s, wait_until
 
@@ -268,3 +271,21 @@ def test_the_doctor_answers_its_own_nodes_only(tmp_path: Path) -> None:
             line.sendall(guest)
             assert line.recv(1) == b""
     assert abs(clock_of(place, "node02")["ahead_s"]) < 1
+
+
+def test_the_doctor_answers_after_strangers_have_taken_all_its_connections(tmp_path: Path) -> None:
+    body = (
+        "import pathlib, resource, sys; from jobs.doctor.node_check import ClockDesk\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
+        "ClockDesk('127.0.0.1', pathlib.Path(sys.argv[1])); sys.stdin.read()\n"
+    )
+    file = tmp_path / "desk.json"
+    with subprocess.Popen([sys.executable, "-c", body, file], cwd=ROOT, stdin=subprocess.PIPE) as desk:
+        place = await_file(file, limit_s(60))
+        with ExitStack() as strangers:
+            for _ in range(60):
+                strangers.enter_context(socket.create_connection((place.address, place.port), timeout=limit_s(30)))
+            # Those beyond its descriptors wait in the queue of the port.
+            wait_until(lambda: len(list(Path(f"/proc/{desk.pid}/fd").iterdir())) >= 40)
+        assert abs(clock_of(place, "node02")["ahead_s"]) < 60
+        desk.communicate()
