@@ -14,7 +14,7 @@ from analysis.formatting import listed, one_line, plural
 from analysis.load.account import FileUse, only_listed, summary
 from analysis.load.discover import Found
 from analysis.logs.measurements import Measurement, measurements
-from analysis.report.attempt_labels import labelled_by_attempt
+from analysis.report.attempt_labels import attempts_of, labelled_by_attempt
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.figures.benchmarks import benchmark_figures
@@ -57,8 +57,8 @@ class Report:
     groups: Sequence[Group]
     rows: Sequence[Row]
     figures: Sequence[Figure]
-    campaigns: Sequence[Section]
-    """Leaderboards and ledgers, shown before all other measurements."""
+    rankings: Sequence[Section]
+    """Leaderboards, ledgers and the ranking of all lines, shown before all other measurements."""
     sections: Sequence[Section]
     measurements: Sequence[Measurement]
     """Measurements in logs without training: collectives, storage, serving."""
@@ -76,7 +76,7 @@ class Report:
     @property
     def all_figures(self) -> list[Figure]:
         """The figures of sections and those of the section of figures."""
-        return [*(section.figure for section in self.campaigns if section.figure), *self.figures]
+        return [*(section.figure for section in self.rankings if section.figure), *self.figures]
 
     @property
     def used(self) -> list[Row]:
@@ -94,22 +94,26 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     runs = found.runs
     doubts = loss_doubts(runs)
     groups = labelled_by_attempt(scaling_groups(runs, doubts.keys()))
+    # The sentence of a campaign is that of its leaderboard.
+    others, campaigns = [group for group in groups if not attempts_of(group)], campaign_sections(runs)
     used = [run for run in runs if run.used]
     beside = measurements(found.logs)
     return Report(
         title=report_title(found),
         lead=lead(used, len(runs), len(found.logs), beside=bool(beside)),
-        headlines=[*campaign_answers(runs), *headlines(groups, runs, benchmark_headlines(beside))],
+        headlines=[
+            *campaign_answers(runs),
+            *(headlines(others, runs, benchmark_headlines(beside)) if others or beside or not campaigns else []),
+        ],
         bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),
         groups=groups,
         rows=rows_of(runs, groups, doubts, failures(runs)),
         figures=[*figures(groups), *benchmark_figures(beside)],
-        campaigns=campaign_sections(runs),
+        rankings=[*campaigns, *filter(None, [ranking_section(groups, runs)])],
         sections=[
             each
             for each in (
-                ranking_section(groups, runs),
                 published_section(groups),
                 fits_section(groups),
                 mlperf_section(runs),

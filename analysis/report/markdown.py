@@ -53,7 +53,7 @@ def markdown(content: Report) -> str:
         parts.append(f"\n## {escaped(each.heading)}\n\n{text}")
     if content.warnings:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
-    parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.campaigns]
+    parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.rankings]
     if content.used:
         point_headings, points = point_table(content.groups)
         held_headings, held_rows = memory_and_communication(content.groups)

@@ -18,7 +18,7 @@ def built(path: Path) -> Report:
 
 
 def ranking(content: Report) -> list[list[str]]:
-    return [list(row) for section in content.sections if section.heading == RANKING for row in section.rows]
+    return [list(row) for section in content.rankings if section.heading == RANKING for row in section.rows]
 
 
 def a_task(folder: Path, number: int, ranks: int, step_ms: float) -> None:
