@@ -20,13 +20,15 @@ class MicroBatch(NamedTuple, Generic[Array]):
 
     inputs: Array
     targets: Array
-    positions: Array | None = None
-    """Position of each token in its sample, for a packed row: a sample begins at each 0."""
+    labels: int
+    """The number of targets that contribute to the loss. Known here, a GPU need not be waited for to count them."""
+    bounds: Array | None = None
+    """Where the samples of a packed row begin, then the row's length: (1, samples + 1)."""
 
     def converted(self, convert: Callable[[Array], Other]) -> MicroBatch[Other]:
         """Return the micro-batch with converted arrays."""
-        positions = None if self.positions is None else convert(self.positions)
-        return MicroBatch(convert(self.inputs), convert(self.targets), positions)
+        bounds = None if self.bounds is None else convert(self.bounds)
+        return MicroBatch(convert(self.inputs), convert(self.targets), self.labels, bounds)
 
 
 def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -> MicroBatch[Tokens]:
@@ -35,20 +37,25 @@ def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -
     for row, sample in enumerate(samples.tolist()):
         used = int(dataset.lengths[sample])
         inputs[row, :used], targets[row, :used] = dataset.sample(sample)
-    return MicroBatch(inputs, targets)
+    return MicroBatch(inputs, targets, labels_in(targets))
 
 
 def end_to_end(dataset: Dataset, samples: npt.NDArray[np.intp], length: int, longest: int) -> MicroBatch[Tokens]:
     """Return samples in one row of this length, padded with unlabelled samples of at most `longest` tokens."""
     inputs, targets = padding((1, length))
-    positions = np.empty((1, length), dtype=np.int64)
+    starts = []
     end = 0
     for sample in samples.tolist():
+        starts.append(end)
         start, end = end, end + int(dataset.lengths[sample])
         inputs[0, start:end], targets[0, start:end] = dataset.sample(sample)
-        positions[0, start:end] = np.arange(end - start)
-    positions[0, end:] = np.arange(length - end) % longest
-    return MicroBatch(inputs, targets, positions)
+    bounds = np.array([[*starts, *range(end, length, longest), length]], dtype=np.int64)
+    return MicroBatch(inputs, targets, labels_in(targets), bounds)
+
+
+def labels_in(targets: Tokens) -> int:
+    """Return the number of targets that contribute to the loss."""
+    return int(np.count_nonzero(targets != IGNORED))
 
 
 def padding(shape: tuple[int, int]) -> tuple[Tokens, Tokens]:

@@ -79,8 +79,8 @@ def mean_loss(gpt: Decoder, dataset: Dataset, held_out: int, micro_batch_size: i
     gpt.eval()
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
-        for inputs, targets, _ in held_out_batches(dataset, held_out, micro_batch_size):
-            total += gpt(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device))
+        for micro_batch in held_out_batches(dataset, held_out, micro_batch_size):
+            total += gpt(*micro_batch.converted(lambda tokens: torch.from_numpy(tokens).to(device)))
     return total.item() / labels_of(dataset, held_out)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -41,6 +41,7 @@ from jobs.runtime.process_group import (
     StopRequest,
     join,
     largest_of_ranks,
+    on_host,
     process_start,
     synchronize,
 )
@@ -173,6 +174,8 @@ class Trainer:
 
         The loss of a step is the mean over all labels of the global batch, so it does not depend on the layout:
         L = 1/n sum over micro-batches and ranks of summed cross-entropies, n = labels of the global batch.
+
+        The host waits for the device in on_host only, so that it stays ahead of it.
         """
         job = self.run.job
         micro_batches = [
@@ -188,12 +191,13 @@ class Trainer:
         rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        if self.loss_scale is None or not self.loss_scale.overflows(norm, self.device):
+        if self.loss_scale is None or not self.loss_scale.overflows(norm):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
-        return total.item() / (batch.labels * self.equal_losses), norm, rate
+        loss, norm_found = on_host(total, norm)
+        return loss / (batch.labels * self.equal_losses), norm_found, rate
 
 
 def batches_for(
@@ -206,7 +210,7 @@ def batches_for(
     return prefetch(make, range(done + 1, steps + 1), depth)
 
 
-def on_device(tokens: Tokens, device: torch.device) -> torch.Tensor:
+def on_device(tokens: Tokens, device: torch.device) -> Tensor:
     """Return tokens on the device; from page-locked memory the copy is asynchronous."""
     return torch.from_numpy(tokens).to(device, non_blocking=True)
 
@@ -226,7 +230,7 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values())
 
 
-def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh, loss_scale: float) -> float:
+def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh, loss_scale: float) -> Tensor:
     """Divide gradients by the loss scale and limit their global norm to max_norm; return the norm before that limit.
 
     norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
@@ -243,7 +247,7 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: Dev
         limit = torch.inf if max_norm is None else max_norm
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
         torch._foreach_mul_(gradients, factor / loss_scale)
-    return norm.item()
+    return norm
 
 
 def held_up(device: torch.device, action: Callable[[], None]) -> float:

@@ -95,7 +95,8 @@ def cost_of_loss(model: str, labels: int, chunk: int) -> Cost:
     weight = torch.empty(run.model.vocab_size, run.model.hidden_size, device="meta", dtype=torch.bfloat16)
     counted = Cost()
     with counted:
-        LinearCrossEntropy.apply(hidden, weight, torch.empty(labels, device="meta", dtype=torch.int64), chunk, None)  # type: ignore[no-untyped-call]
+        targets, chosen = (torch.empty(labels, device="meta", dtype=torch.int64) for _ in range(2))
+        LinearCrossEntropy.apply(hidden, weight, targets, chosen, chunk, None)  # type: ignore[no-untyped-call]
     return counted
 
 

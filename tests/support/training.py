@@ -68,7 +68,7 @@ def mean_loss(model: torch.nn.Module, run: RunDir) -> float:
     config = load_run(run.config)
     data = open_dataset(prepare(config.data, sequence_length=32, vocab_size=320, seed=config.job.seed))
     batch = Batches(data, global_batch_size=8, micro_batch_size=8, dp=1, dp_rank=0, seed=config.job.seed).step(1)
-    ((inputs, targets, _),) = batch.micro_batches
+    ((inputs, targets, *_),) = batch.micro_batches
     with torch.no_grad():
         logits = model(torch.from_numpy(inputs))
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten()))

@@ -18,17 +18,21 @@ from torch.nn.attention.varlen import varlen_attn
 from jobs.engines.native.rotary import rotated
 
 
-def bounds_of(positions: Tensor) -> Tensor:
-    """Return where the samples of a row begin, then the row's length: (samples + 1), int32.
+def bounds_of(bounds: Tensor) -> Tensor:
+    """Return where the samples of a row begin, then its length, as kernels take them: (1, samples + 1) -> int32, flat.
 
-    `positions` (1, row) counts tokens within each sample: 0 starts a new one. Padding counts as samples too, so that
-    no softmax is over nothing.
+    Padding counts as samples too, so that no softmax is over nothing.
     """
-    starts = (positions[0] == 0).nonzero().flatten()
-    bounds = F.pad(starts, (0, 1), value=positions.shape[1]).to(torch.int32)
+    bounds = bounds[0].to(torch.int32)
     # Rows of equal length with other samples share a compiled graph.
     torch._dynamo.maybe_mark_dynamic(bounds, 0)  # noqa: SLF001 (its public name is only in the making)
     return bounds
+
+
+def positions_in(bounds: Tensor, row: int) -> Tensor:
+    """Return the position of each token of a row in its sample, (row)."""
+    place = torch.arange(row, device=bounds.device, dtype=bounds.dtype)
+    return place - bounds[torch.bucketize(place, bounds, right=True) - 1]
 
 
 class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes no types
@@ -79,8 +83,8 @@ def within_samples(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int
     if torch.compiler.is_compiling():
         # A graph cannot depend on the lengths. Slow, and meant for CPUs, where compilation is only tested.
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask(bounds, q.shape[2])).transpose(1, 2)
-    # Neighbouring samples of equal length are computed as one batch.
-    runs = [(len(list(equal)), length) for length, equal in groupby(bounds.diff().tolist())]
+    # Neighbouring samples of equal length are computed as one batch; pipeline stages get empty samples at the end.
+    runs = [(len(list(equal)), length) for length, equal in groupby(bounds.diff().tolist()) if length]
     lengths = [count * length for count, length in runs]
     parts = []
     for run, *qkv in zip(runs, *(each[0].split(lengths, 1) for each in (q, k, v)), strict=True):

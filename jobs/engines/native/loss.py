@@ -23,13 +23,14 @@ CHUNK = 1024
 GPU_CHUNK = 4096
 
 
-def summed_loss(kind: Loss, hidden: Tensor, head: nn.Module, targets: Tensor) -> Tensor:
+def summed_loss(kind: Loss, hidden: Tensor, head: nn.Module, targets: Tensor, labels: int) -> Tensor:
     """Return cross-entropy summed over labels: hidden (mbs, seq, hidden), targets (mbs, seq), -100 for no loss.
 
-    Must run inside the forward pass for which FSDP gathers the head's weight.
+    At most `labels` of the targets are labels. Must run inside the forward pass for which FSDP gathers the head's
+    weight.
     """
     if kind is Loss.chunked:
-        return chunked(hidden, head.get_parameter("weight"), targets)
+        return chunked(hidden, head.get_parameter("weight"), targets, labels)
     return whole(head(hidden), targets)
 
 
@@ -39,7 +40,7 @@ def whole(logits: Tensor, targets: Tensor) -> Tensor:
     return loss.to_local() if isinstance(loss, DTensor) else loss
 
 
-def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, size: int | None = None) -> Tensor:
+def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: int | None = None) -> Tensor:
     """Return the loss from hidden states and the head's weight (vocab, hidden), `size` labels at a time."""
     group = None
     size = size or (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK)
@@ -52,10 +53,12 @@ def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, size: int | None = 
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
-    # Positions without a label cost nothing: (mbs, seq, hidden) -> (labels, hidden).
-    labelled = targets != IGNORED
+    # (mbs, seq, hidden) -> (positions, hidden)
+    hidden, targets = hidden.flatten(0, 1), targets.flatten()
+    # Positions without a label cost nothing. A selection by a mask would wait for the device to count them.
+    chosen = (targets == IGNORED).byte().argsort(stable=True)[:labels]
     loss: Tensor = LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch has no types for it
-        hidden[labelled], weight, targets[labelled], size, group
+        hidden, weight, targets, chosen, size, group
     )
     return loss
 
@@ -69,16 +72,24 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917 (torch passes them by position)
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, size: int, group: dist.ProcessGroup | None
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        chosen: Tensor,
+        size: int,
+        group: dist.ProcessGroup | None,
     ) -> Tensor:
-        """Return the sum over targets (n); hidden (n, hidden), weight (vocab / tp, hidden): this rank's rows."""
+        """Return the sum over the chosen of n targets; hidden (n, hidden), weight (vocab / tp, hidden): own rows."""
         rows = len(weight)
-        # Targets as row numbers of this rank; those outside 0 .. rows - 1 belong to other TP ranks.
-        own = targets - (dist.get_rank(group) * rows if group else 0)
+        # Targets as row numbers of this rank; those outside 0 .. rows - 1 belong to other TP ranks, or are no labels.
+        first = dist.get_rank(group) * rows if group else 0
         loss = torch.zeros((), device=hidden.device)
-        hidden_gradient = torch.empty_like(hidden)
+        hidden_gradient = torch.zeros_like(hidden)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
-        for h, row, gradient in zip(hidden.split(size), own.split(size), hidden_gradient.split(size), strict=True):
+        for positions in chosen.split(size):
+            h, target = hidden[positions], targets[positions]
+            row, counts = target - first, (target != IGNORED).float()[:, None]
             logits = (h @ weight.T).float()
             # Subtract the largest logit of each row, over all TP ranks: exp cannot overflow.
             top = logits.amax(1, keepdim=True)
@@ -94,11 +105,11 @@ class LinearCrossEntropy(torch.autograd.Function):
                 both = torch.cat([of_target, total])
                 dist.all_reduce(both, group=group)
                 of_target, total = both.split(len(h))
-            loss += (total.log() - of_target).sum()
+            loss += ((total.log() - of_target) * counts).sum()
             if ctx.needs_input_grad[0]:  # not in an evaluation
                 # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
-                error = logits.div_(total).scatter_add_(1, place, -here).to(h.dtype)
-                torch.mm(error, weight, out=gradient)
+                error = logits.mul_(counts / total).scatter_add_(1, place, -here).to(h.dtype)
+                hidden_gradient[positions] = error @ weight
                 if error.dtype == weight_gradient.dtype:
                     weight_gradient.addmm_(error.T, h)
                 else:
@@ -110,4 +121,4 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients that forward computed, times the gradient of the loss."""
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient * gradients[0], weight_gradient * gradients[0], None, None, None
+        return hidden_gradient * gradients[0], weight_gradient * gradients[0], None, None, None, None

@@ -7,8 +7,6 @@ does the same, but not with the plain and sharded gradients of TP in one model, 
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -16,6 +14,7 @@ from torch import Tensor
 from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.metrics import Metric
+from jobs.runtime.process_group import on_host
 
 FIRST_SCALE = 2.0**16
 GROWTH_STEPS = 2000
@@ -42,15 +41,15 @@ class LossScale:
         """Return the numbers of the record of a step."""
         return {m.LOSS_SCALE: self.value, m.SKIPPED_UPDATES: self.skipped}
 
-    def overflows(self, norm: float, device: torch.device) -> bool:
+    def overflows(self, norm: Tensor) -> bool:
         """Return whether the gradient norm of any rank is not finite; adapt the scale to it. Every rank calls it.
 
         Ranks of TP compute the gradients of their replicated weights separately, so that one alone may overflow.
         """
         scale, good, skipped = self.state.tolist()
-        overflow: Tensor = torch.tensor(float(not math.isfinite(norm)), device=device)
+        overflow = 1 - norm.isfinite().float()
         dist.all_reduce(overflow, dist.ReduceOp.MAX)
-        if overflow.item() == 0:
+        if on_host(overflow) == [0]:
             grows = good + 1 == GROWTH_STEPS
             self.state.copy_(torch.tensor([scale * 2, 0, skipped] if grows else [scale, good + 1, skipped]))
             return False

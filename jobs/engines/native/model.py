@@ -9,7 +9,7 @@ from litgpt.config import Config
 from litgpt.model import GPT, Block
 from torch import Tensor, nn
 
-from jobs.engines.native.attention import Attention, bounds_of
+from jobs.engines.native.attention import Attention, bounds_of, positions_in
 from jobs.engines.native.loss import summed_loss
 from jobs.engines.native.norm import fuse_norms
 from jobs.plan.litgpt_names import litgpt_fields
@@ -26,24 +26,25 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         for layer in layers(self):
             layer.attn.__class__ = Attention
 
-    def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return the loss summed over targets; all (mbs, seq), positions within samples if rows are packed."""
+    def forward(self, inputs: Tensor, targets: Tensor, labels: int, bounds: Tensor | None = None) -> Tensor:
+        """Return the loss summed over targets (mbs, seq), of which `labels` are labels; bounds if rows are packed."""
         # Tokens (mbs, seq) -> embeddings (mbs, seq, hidden) -> layers -> norm -> head and loss.
-        x = through(self.transformer.h, self.transformer.wte(inputs), (self.cos, self.sin), targets, positions)
-        return summed_loss(self.loss, self.transformer.ln_f(x), self.lm_head, targets)
+        x = through(self.transformer.h, self.transformer.wte(inputs), (self.cos, self.sin), targets, bounds)
+        return summed_loss(self.loss, self.transformer.ln_f(x), self.lm_head, targets, labels)
 
 
 def through(
-    blocks: Iterable[nn.Module], x: Tensor, rotary: tuple[Tensor, Tensor], targets: Tensor, positions: Tensor | None
+    blocks: Iterable[nn.Module], x: Tensor, rotary: tuple[Tensor, Tensor], targets: Tensor, bounds: Tensor | None
 ) -> Tensor:
     """Return hidden states (mbs, seq, hidden) after some layers; under sequence parallelism (mbs, seq / tp, hidden)."""
     # The length is the targets', since x may be sharded along the sequence.
-    if positions is None:
-        cos, sin = (table[None, : targets.shape[1]] for table in rotary)
-        bounds = None
+    row = targets.shape[1]
+    if bounds is None:
+        cos, sin = (table[None, :row] for table in rotary)
     else:
-        cos, sin = (table[positions] for table in rotary)
-        bounds = bounds_of(positions)
+        bounds = bounds_of(bounds)
+        positions = positions_in(bounds, row)
+        cos, sin = (table[None, positions] for table in rotary)
     for block in blocks:
         # Positional, as in GPT.forward: tensor parallelism addresses attention's inputs by position.
         x = block(x, cos, sin, bounds, None, None)

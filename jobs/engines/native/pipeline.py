@@ -53,14 +53,14 @@ class PipelineStageModule(nn.Module):
         # Read at each pass: the table gets its memory after FSDP is applied.
         self.rotary: Callable[[], tuple[Tensor, Tensor]] = lambda: (gpt.cos, gpt.sin)
 
-    def forward(self, x: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor, labels: int, bounds: Tensor | None = None) -> Tensor:
         """Run this stage's part of Decoder.forward."""
         if self.wte is not None:
             x = self.wte(x)
-        x = through(self.layers, x, self.rotary(), targets, positions)
+        x = through(self.layers, x, self.rotary(), targets, bounds)
         if self.ln_f is None or self.lm_head is None:
             return x
-        return summed_loss(self.loss, self.ln_f(x), self.lm_head, targets)
+        return summed_loss(self.loss, self.ln_f(x), self.lm_head, targets, labels)
 
 
 def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageModule]:
@@ -79,6 +79,14 @@ def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageMo
         del gpt.transformer["ln_f"]
         del gpt.lm_head
     return stages
+
+
+def side_by_side(bounds: list[Tensor]) -> Tensor | None:
+    """Return the bounds of packed rows as one tensor, with empty samples at the end of all rows but the fullest."""
+    if not bounds:
+        return None
+    width = max(each.shape[1] for each in bounds)
+    return torch.cat([torch.cat([each, each[:, -1:].expand(-1, width - each.shape[1])], 1) for each in bounds])
 
 
 class Pipeline:
@@ -123,9 +131,7 @@ class Pipeline:
         """Run all micro-batches (ForwardBackward.forward_backward)."""
         self.scale = scale
         # The schedule splits the batch itself: (accumulation * mbs, seq).
-        inputs, targets, *packed = (
-            torch.cat(parts) for parts in zip(*micro_batches, strict=True) if parts[0] is not None
-        )
+        inputs, targets = (torch.cat([getattr(each, name) for each in micro_batches]) for name in ("inputs", "targets"))
         size = inputs.shape  # before `around`, which may shard the sequences
         if size not in self.schedules:
             self.schedules[size] = self.schedule()
@@ -136,7 +142,9 @@ class Pipeline:
             self.schedules[size](
                 *((inputs,) if first else ()),
                 targets=targets,
-                **({"positions": packed[0]} if packed else {}),
+                # One number for all of them: the most.
+                labels=max(each.labels for each in micro_batches),
+                bounds=side_by_side([each.bounds for each in micro_batches if each.bounds is not None]),
                 **({"target": targets, "losses": losses} if last else {}),
                 return_outputs=False,
             )

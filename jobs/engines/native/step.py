@@ -36,10 +36,10 @@ class OneAfterAnother:
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
         """Run all micro-batches (ForwardBackward.forward_backward)."""
         total = torch.zeros((), device=micro_batches[0].inputs.device)
-        for i, (inputs, targets, positions) in enumerate(micro_batches, start=1):
+        for i, micro_batch in enumerate(micro_batches, start=1):
             reduce_gradients_now(self.model, now=i == len(micro_batches))
-            with self.around([inputs, targets]):
-                loss = self.model(inputs, targets, positions)
+            with self.around([micro_batch.inputs, micro_batch.targets]):
+                loss = self.model(*micro_batch)
                 torch.autograd.backward(loss * scale)
             total += loss.detach()
         return total

@@ -41,7 +41,7 @@ class MicroBatches(IterableDataset[MicroBatch]):
     def __iter__(self) -> Iterator[MicroBatch]:
         for step in self.steps:
             self.current = self.batches.step(step)
-            for inputs, targets, _ in self.current.micro_batches:
+            for inputs, targets, *_ in self.current.micro_batches:
                 yield megatron(torch.from_numpy(inputs), torch.from_numpy(targets))
 
 

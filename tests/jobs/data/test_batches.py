@@ -28,7 +28,7 @@ def batches(
 def rows(batch: StepBatch) -> list[tuple[list[int], list[int]]]:
     """Inputs and targets of every sample, padding taken off; our tokens are never 0."""
     found = []
-    for inputs, targets, _ in batch.micro_batches:
+    for inputs, targets, *_ in batch.micro_batches:
         for row_inputs, row_targets in zip(inputs, targets, strict=True):
             length = int(np.count_nonzero(row_inputs))
             found.append((row_inputs[:length].tolist(), row_targets[:length].tolist()))
@@ -66,13 +66,13 @@ def test_labels_are_counted_over_the_global_batch(
     unlabelled = [data.draw(st.integers(0, length - 1)) for length in lengths]
     dataset = stored(tmp_path_factory.getbasetemp() / "labels", lengths, unlabelled)
     ranks = [batches(dataset, 4, 2, 2, rank).step(1) for rank in range(2)]
-    counted = sum(int((targets != IGNORED).sum()) for rank in ranks for _, targets, _ in rank.micro_batches)
+    counted = sum(int((targets != IGNORED).sum()) for rank in ranks for _, targets, *_ in rank.micro_batches)
     assert {rank.labels for rank in ranks} == {counted}
 
 
 def test_a_micro_batch_is_as_long_as_its_longest_sample_and_padded_behind(tmp_path: Path) -> None:
     dataset = stored(tmp_path, [3, 1], unlabelled=[2, 0])
-    ((inputs, targets, _),) = batches(dataset, gbs=2, mbs=2).step(1).micro_batches
+    ((inputs, targets, *_),) = batches(dataset, gbs=2, mbs=2).step(1).micro_batches
     by_length = np.argsort(inputs.min(axis=1))[::-1]  # the padded row holds a 0
     assert inputs[by_length].tolist() == [[1, 2, 3], [5, 0, 0]]
     assert targets[by_length].tolist() == [[IGNORED, IGNORED, 4], [6, IGNORED, IGNORED]]

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
-from jobs.engines.native import model as engine_model
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.loss import chunked, whole
 from jobs.engines.native.model import Decoder, empty_model
@@ -194,7 +193,7 @@ def far(one: Tensor, other: Tensor) -> float:
 
 @pytest.mark.parametrize("recomputed", ActivationCheckpointing)
 def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_others(
-    recomputed: ActivationCheckpointing, uneven: Path, monkeypatch: pytest.MonkeyPatch
+    recomputed: ActivationCheckpointing, uneven: Path
 ) -> None:
     gpt, data = decoder(), open_dataset(uneven)
     (row,) = map(tensors, batch_of(data, Batching.packed, row_multiple=64).micro_batches)
@@ -205,9 +204,7 @@ def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_othe
     packed_loss, packed_gradients = computed(gpt, row)
     assert packed_loss == pytest.approx(loss, rel=1e-5)
     assert far(packed_gradients, gradients) < 1e-5
-    everything = torch.tensor([0, row.inputs.shape[1]], dtype=torch.int32)
-    monkeypatch.setattr(engine_model, "bounds_of", lambda _: everything)
-    unmasked_loss, unmasked_gradients = computed(gpt, row)
+    unmasked_loss, unmasked_gradients = computed(gpt, row._replace(bounds=torch.tensor([[0, row.inputs.shape[1]]])))
     assert unmasked_loss != pytest.approx(loss, rel=1e-3)
     assert far(unmasked_gradients, gradients) > 0.1
 
@@ -215,7 +212,7 @@ def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_othe
 def test_a_row_of_padding_alone_has_no_loss_and_no_gradient(uneven: Path) -> None:
     gpt = decoder(Loss.chunked)
     nothing = torch.zeros(1, 32, dtype=torch.int64)
-    loss, gradients = computed(gpt, MicroBatch(nothing, nothing + IGNORED, torch.arange(32)[None]))
+    loss, gradients = computed(gpt, MicroBatch(nothing, nothing + IGNORED, 0, torch.tensor([[0, 32]])))
     assert loss == 0
     assert not gradients.any()
 
@@ -231,24 +228,27 @@ def of_head(loss: Callable[[Tensor, Tensor, Tensor], Tensor], hidden: Tensor, we
     return value.detach(), hidden.grad, weight.grad
 
 
-@given(size=st.integers(1, 40), labels=st.integers(0, 30), seed=st.integers(0, 99))
-def test_chunks_of_logits_give_the_loss_and_gradients_of_whole_ones(size: int, labels: int, seed: int) -> None:
+@given(size=st.integers(1, 40), labels=st.integers(0, 30), more=st.integers(0, 40), seed=st.integers(0, 99))
+def test_chunks_of_logits_give_the_loss_and_gradients_of_whole_ones(
+    size: int, labels: int, more: int, seed: int
+) -> None:
+    """Pipeline stages know the most labels of several micro-batches, not those of each."""
     torch.manual_seed(seed)
     hidden, weight = torch.randn(3, 10, 8), torch.randn(50, 8)
     targets = torch.full((30,), IGNORED)
     targets[torch.randperm(30)[:labels]] = torch.randint(50, (labels,))
     targets = targets.view(3, 10)
     expected = of_head(lambda h, w, t: whole(F.linear(h, w), t), hidden, weight, targets)
-    for found, wanted in zip(of_head(lambda h, w, t: chunked(h, w, t, size), hidden, weight, targets), expected,
-                             strict=True):  # fmt: skip
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    found = of_head(lambda h, w, t: chunked(h, w, t, labels + more, size), hidden, weight, targets)
+    for each, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(each, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_the_loss_of_chunks_in_bfloat16_is_summed_in_float32() -> None:
     torch.manual_seed(0)
     hidden, weight = torch.randn(1, 3000, 8).bfloat16(), torch.randn(50, 8).bfloat16()
     targets = torch.randint(50, (1, 3000))
-    loss = chunked(hidden, weight, targets)
+    loss = chunked(hidden, weight, targets, 3000)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, whole(F.linear(hidden, weight), targets), rtol=1e-5, atol=0)
 
@@ -264,12 +264,12 @@ def layouts(draw: st.DrawFn) -> tuple[int, int, int]:
 
 def samples_in(micro_batch: MicroBatch[Tokens]) -> list[tuple[list[int], list[int]]]:
     """Inputs and targets of the samples of a packed row, padding too."""
-    assert micro_batch.positions is not None
-    (inputs,), (targets,), (positions,) = micro_batch.inputs, micro_batch.targets, micro_batch.positions
-    starts = np.flatnonzero(positions == 0)
-    cut = [np.split(row, starts[1:]) for row in (inputs, targets, positions)]
-    for each in cut[2]:
-        assert each.tolist() == list(range(len(each)))
+    assert micro_batch.bounds is not None
+    (inputs,), (targets,), (bounds,) = micro_batch.inputs, micro_batch.targets, micro_batch.bounds
+    assert bounds[0] == 0
+    assert bounds[-1] == len(inputs)
+    assert micro_batch.labels == np.count_nonzero(targets != IGNORED)
+    cut = [np.split(row, bounds[1:-1]) for row in (inputs, targets)]
     return [(ids.tolist(), labels.tolist()) for ids, labels in zip(cut[0], cut[1], strict=True)]
 
 
@@ -291,7 +291,7 @@ def test_packing_loses_no_token_doubles_none_and_all_ranks_agree(
     alone = Batches(dataset, global_batch_size=gbs, micro_batch_size=gbs, dp=1, dp_rank=0, seed=3).step(n)
     rows = [row for rank in ranks for row in rank.micro_batches]
     found = [sample for row in rows for sample in samples_in(row) if sample[0] != [0] * len(sample[0])]
-    ((inputs, targets, _),) = alone.micro_batches
+    ((inputs, targets, *_),) = alone.micro_batches
     expected = [(ids[ids > 0].tolist(), labels[ids > 0].tolist()) for ids, labels in zip(inputs, targets, strict=True)]
     assert sorted(found) == sorted(expected)
     for rank in ranks:

@@ -162,7 +162,7 @@ def test_the_loss_of_several_ranks_is_the_mean_of_their_micro_batches_means(shar
     dataset = open_dataset(samples(run, sharded))
     means = []
     for rank in range(2):
-        for inputs, targets, _ in batches_of(run, dataset, rank).step(1).micro_batches:
+        for inputs, targets, *_ in batches_of(run, dataset, rank).step(1).micro_batches:
             labels = torch.from_numpy(targets)
             with torch.no_grad():
                 means.append(whole(gpt(torch.from_numpy(inputs)), labels).item() / int((labels >= 0).sum()))

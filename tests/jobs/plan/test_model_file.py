@@ -130,7 +130,7 @@ def test_the_logits_are_those_of_transformers_for_the_same_weights(name: str, tm
     ours.lm_head.register_forward_hook(lambda _module, _inputs, output: logits.append(output))
     tokens = torch.randint(128, (2, 48))
     with torch.no_grad():
-        ours(tokens, tokens)
+        ours(tokens, tokens, tokens.numel())
         expected = theirs(tokens).logits
     assert expected.std() > 1, "weights so small that nothing is compared"
     torch.testing.assert_close(logits[0], expected, rtol=0, atol=1e-4)
