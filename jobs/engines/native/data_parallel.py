@@ -11,14 +11,15 @@ different tokens, so shard groups span them too.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
-from litgpt.model import Block
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.engines.native.model import layers
+from jobs.engines.native.model import ends, layers
 from jobs.engines.native.weights import TYPES
 from jobs.layout import data_degree, degree_product, frees_weights
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Strategy
@@ -41,7 +42,11 @@ def uses_fsdp(run: Run) -> bool:
 
 
 def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
-    """Apply FSDP2 in place: each layer is a unit (one all-gather), the root holds the rest."""
+    """Apply FSDP2 in place: embedding, each layer, and norm and head are units, each gathered at once.
+
+    The root has no weights of its own, so the first layer waits for the embedding only. Tied, the embedding is the
+    head: then both, and the norm, are the root's.
+    """
     policy = MixedPrecisionPolicy()
     if run.job.precision is not Precision.float32:
         # Compute in 16 bits, reduce gradients in float32. Inputs are not cast: activations have 16 bits already,
@@ -49,15 +54,18 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
         narrow = TYPES[run.job.precision]
         policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
     data_mesh = data_parallel_mesh(mesh)
-    for layer in layers(unit):
-        fully_shard(layer, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
+    before, after = ([], []) if run.model.tie_embeddings else ends(unit)
+    for part in (*before, *layers(unit)):
+        fully_shard(part, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
+    if after:
+        # Backward starts with the head, so freeing it would only gather it twice.
+        fully_shard(after, mesh=data_mesh, mp_policy=policy, reshard_after_forward=False)
     if run.parallelism.prefetch is not None:
-        gather_ahead(layers(unit), run.parallelism.prefetch)
-    # The root keeps torch's default: backward starts with its head, so freeing it would only gather it twice.
+        gather_ahead(cast(list[FSDPModule], [*before, *layers(unit), *after[:1]]), run.parallelism.prefetch)
     fully_shard(unit, mesh=data_mesh, mp_policy=policy)
 
 
-def gather_ahead(units: list[Block], depth: int) -> None:
+def gather_ahead(units: list[FSDPModule], depth: int) -> None:
     """Let each FSDP unit gather the weights of the next `depth` units before it computes, in forward and in backward.
 
     The host then issues the all-gathers early, so that they overlap with computation even if it is not far ahead.

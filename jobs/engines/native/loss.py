@@ -6,7 +6,7 @@ Sums, not means: micro-batches and ranks have unequal numbers of labels, and the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from jobs.data.dataset import IGNORED
-from jobs.schema import Loss
 
 # Labels per chunk: logits of 1024 x 32000 in float32 are 131 MB. Every chunk adds to the whole gradient of the weight,
 # so chunks are larger where memory is faster.
@@ -23,15 +22,23 @@ CHUNK = 1024
 GPU_CHUNK = 4096
 
 
-def summed_loss(kind: Loss, hidden: Tensor, head: nn.Module, targets: Tensor, labels: int) -> Tensor:
+def summed_loss(hidden: Tensor, head: nn.Module, targets: Tensor, labels: int) -> Tensor:
     """Return cross-entropy summed over labels: hidden (mbs, seq, hidden), targets (mbs, seq), -100 for no loss.
 
-    At most `labels` of the targets are labels. Must run inside the forward pass for which FSDP gathers the head's
-    weight.
+    At most `labels` of the targets are labels.
     """
-    if kind is Loss.chunked:
-        return chunked(hidden, head.get_parameter("weight"), targets, labels)
+    if isinstance(head, ChunkedHead):
+        # By name: TP's hooks address the first position.
+        return cast(Tensor, head(hidden, targets=targets, labels=labels))
     return whole(head(hidden), targets)
+
+
+class ChunkedHead(nn.Linear):
+    """An output head that returns the loss from its logits in chunks: FSDP gathers its weight for its forward pass."""
+
+    def forward(self, hidden: Tensor, targets: Tensor, labels: int) -> Tensor:  # type: ignore[override]
+        """Return the summed loss (summed_loss)."""
+        return chunked(hidden, self.weight, targets, labels)
 
 
 def whole(logits: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from litgpt.model import GPT, Block
 from torch import Tensor, nn
 
 from jobs.engines.native.attention import Attention, bounds_of, positions_in
-from jobs.engines.native.loss import summed_loss
+from jobs.engines.native.loss import ChunkedHead, summed_loss
 from jobs.engines.native.norm import fuse_norms
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Loss, Model
@@ -21,7 +21,8 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
 
     def __init__(self, config: Config, loss: Loss) -> None:
         super().__init__(config)
-        self.loss = loss
+        if loss is Loss.chunked:
+            self.lm_head.__class__ = ChunkedHead
         fuse_norms(self)
         for layer in layers(self):
             layer.attn.__class__ = Attention
@@ -30,7 +31,7 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         """Return the loss summed over targets (mbs, seq), of which `labels` are labels; bounds if rows are packed."""
         # Tokens (mbs, seq) -> embeddings (mbs, seq, hidden) -> layers -> norm -> head and loss.
         x = through(self.transformer.h, self.transformer.wte(inputs), (self.cos, self.sin), targets, bounds)
-        return summed_loss(self.loss, self.transformer.ln_f(x), self.lm_head, targets, labels)
+        return summed_loss(self.transformer.ln_f(x), self.lm_head, targets, labels)
 
 
 def through(
@@ -65,6 +66,13 @@ def tie_embeddings(gpt: GPT, *, tied: bool) -> None:
     """Let embedding and head share one weight if `tied`."""
     if tied:
         gpt.transformer.wte.weight = gpt.lm_head.weight
+
+
+def ends(module: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
+    """Return what a module has before its layers, the embedding, and after them: norm and head."""
+    held = {name.rpartition(".")[2]: part for name, part in module.named_modules()}
+    before, after = ([held[name] for name in names if name in held] for names in (("wte",), ("ln_f", "lm_head")))
+    return before, after
 
 
 def layers(module: nn.Module) -> list[Block]:

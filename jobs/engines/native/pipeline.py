@@ -49,7 +49,6 @@ class PipelineStageModule(nn.Module):
         self.layers = nn.ModuleList(gpt.transformer.h.get_submodule(str(i)) for i in layers)
         self.ln_f = gpt.transformer.ln_f if last else None
         self.lm_head = gpt.lm_head if last else None
-        self.loss = gpt.loss
         # Read at each pass: the table gets its memory after FSDP is applied.
         self.rotary: Callable[[], tuple[Tensor, Tensor]] = lambda: (gpt.cos, gpt.sin)
 
@@ -60,7 +59,7 @@ class PipelineStageModule(nn.Module):
         x = through(self.layers, x, self.rotary(), targets, bounds)
         if self.ln_f is None or self.lm_head is None:
             return x
-        return summed_loss(self.loss, self.ln_f(x), self.lm_head, targets, labels)
+        return summed_loss(self.ln_f(x), self.lm_head, targets, labels)
 
 
 def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageModule]:

@@ -18,7 +18,7 @@ from litgpt.config import Config
 from litgpt.model import GPT, Block, LLaMAMoE
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -29,6 +29,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from jobs.engines.native.loss import ChunkedHead
 from jobs.engines.native.model import layers
 
 
@@ -49,7 +50,9 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
         parallelize_module(layer, mesh, layer_plan(layer, between))
     plan: dict[str, ParallelStyle] = {
         "transformer.wte": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
-        "lm_head": ColwiseParallel(
+        "lm_head": WeightOnly()
+        if isinstance(getattr(gpt, "lm_head", None), ChunkedHead)
+        else ColwiseParallel(
             input_layouts=between,
             output_layouts=Shard(-1) if loss_parallel else Replicate(),
             use_local_output=not loss_parallel,
@@ -60,6 +63,13 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     # A pipeline rank may lack embedding or head.
     held = dict(gpt.named_modules())
     parallelize_module(gpt, mesh, {name: style for name, style in plan.items() if name in held})
+
+
+class WeightOnly(ColwiseParallel):
+    """Shard a matrix by rows of its weight; its module takes and returns what it did."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, self._partition_linear_fn)
 
 
 def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelStyle]:
