@@ -6,8 +6,9 @@ samples' bounds are passed instead and attention runs on each sample alone.
 
 from __future__ import annotations
 
+from inspect import signature
 from itertools import groupby
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,9 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from jobs.engines.native.rotary import rotated
+
+FLASH_HEAD_SIZE = 256
+GROUPED_VARLEN = "enable_gqa" in signature(varlen_attn).parameters
 
 
 def bounds_of(bounds: Tensor) -> Tensor:
@@ -44,6 +48,8 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
 
     longest: int
     """Most tokens of a sample: job.sequence_length. A constant, where the longest of a row would be a new graph."""
+    ring: bool = False
+    """Context parallelism sends keys and values around."""
     rotate = staticmethod(rotated)
     """(qkv, cos, sin, groups) -> rotated q, rotated k, v; see jobs.engines.native.rotary.rotated."""
 
@@ -62,8 +68,8 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         qkv = self.qkv(x).unflatten(-1, (-1, size))
         # Attention wants heads before the sequence: (mbs, heads, seq, size).
         q, k, v = (each.transpose(1, 2) for each in self.rotate(qkv, cos, sin, groups))
-        if heads > groups:
-            # Grouped-query attention: heads / groups query heads share one key and value head.
+        # Grouped-query attention: heads / groups query heads share one key and value head.
+        if heads > groups and not takes_groups(q, packed=bounds is not None, ring=self.ring):
             k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
         y = causal(q, k, v) if bounds is None else within_samples(q, k, v, bounds, self.longest)
         result: Tensor = self.proj(y.flatten(2))
@@ -72,14 +78,15 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return causal attention of q, k and v (mbs, heads, seq, head size), as (mbs, seq, heads, head size)."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, **grouped(q, k)).transpose(1, 2)
 
 
 def within_samples(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int) -> Tensor:
     """Return attention within the samples of one row, by torch's variable-length kernel if it applies."""
     if has_varlen_kernel(q):
+        further: dict[str, Any] = {"window_size": (-1, 0), **grouped(q, k)}
         q, k, v = (each[0].transpose(0, 1) for each in (q, k, v))
-        return cast(Tensor, varlen_attn(q, k, v, bounds, bounds, longest, longest, window_size=(-1, 0)))[None]
+        return cast(Tensor, varlen_attn(q, k, v, bounds, bounds, longest, longest, **further))[None]
     if torch.compiler.is_compiling():
         # A graph cannot depend on the lengths. Slow, and meant for CPUs, where compilation is only tested.
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask(bounds, q.shape[2])).transpose(1, 2)
@@ -98,6 +105,20 @@ def mask(bounds: Tensor, row: int) -> Tensor:
     place = torch.arange(row, device=bounds.device, dtype=bounds.dtype)
     sample = torch.bucketize(place, bounds, right=True)
     return (sample[:, None] == sample) & (place[:, None] >= place)
+
+
+def grouped(q: Tensor, k: Tensor) -> dict[str, Any]:
+    """Return torch's argument for fewer heads of keys than of queries (mbs, heads, seq, head size)."""
+    return {"enable_gqa": True} if k.shape[1] < q.shape[1] else {}
+
+
+def takes_groups(q: Tensor, *, packed: bool, ring: bool) -> bool:
+    """Return whether the kernel for these queries (mbs, heads, seq, head size) takes fewer heads of keys and values.
+
+    FlashAttention and cuDNN do (torch's sdp_utils.cpp: can_use_flash_attention, can_use_cudnn_attention), for packed
+    rows since torch 2.12. Its other kernels, for float32 and CPUs, do not: all scores would be in memory.
+    """
+    return has_varlen_kernel(q) and q.shape[-1] <= FLASH_HEAD_SIZE and not ring and (GROUPED_VARLEN or not packed)
 
 
 def has_varlen_kernel(q: Tensor) -> bool:

@@ -114,6 +114,8 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
             contexts.enter_context(apply_cp(gpt, mesh[CP.name], tokens))
         return contexts
 
+    for layer in layers(gpt):
+        layer.attn.ring = p.context > 1
     execution: ForwardBackward
     if p.pipeline > 1:
         execution = Pipeline(

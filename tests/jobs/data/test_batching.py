@@ -16,6 +16,7 @@ from torch import Tensor
 
 from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
+from jobs.engines.native import attention
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.loss import chunked, whole
 from jobs.engines.native.model import Decoder, empty_model
@@ -207,6 +208,16 @@ def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_othe
     unmasked_loss, unmasked_gradients = computed(gpt, row._replace(bounds=torch.tensor([[0, row.inputs.shape[1]]])))
     assert unmasked_loss != pytest.approx(loss, rel=1e-3)
     assert far(unmasked_gradients, gradients) > 0.1
+
+
+def test_kernels_that_take_fewer_heads_of_keys_compute_the_same(uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpt, data = decoder(), open_dataset(uneven)
+    (rows,) = map(tensors, batch_of(data, Batching.padded).micro_batches)
+    loss, gradients = computed(gpt, rows)
+    monkeypatch.setattr(attention, "takes_groups", lambda *_, **__: True)
+    grouped_loss, grouped_gradients = computed(gpt, rows)
+    assert grouped_loss == pytest.approx(loss, rel=1e-6)
+    assert far(grouped_gradients, gradients) < 1e-5
 
 
 def test_a_row_of_padding_alone_has_no_loss_and_no_gradient(uneven: Path) -> None:

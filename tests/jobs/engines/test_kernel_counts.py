@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.engines.native import attention
@@ -46,6 +48,25 @@ def calls_of_a_packed_layer(mode: str) -> Counter[str]:
     with counted:
         layer(x, cos, sin, bounds, None, None).sum().backward()
     return counted.calls
+
+
+def test_heads_that_share_keys_and_values_are_not_copied_for_the_kernels_of_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = one("model=llama3_8b", "model.layers=1", "ranks_per_node=1", "job.sequence_length=512").run
+    (layer,) = layers(empty_model(run.model, 512, run.engine.loss))
+    x, (cos, sin) = torch.empty(1, 512, 4096, device="meta"), torch.empty(2, 1, 512, 128, device="meta")
+    taken = []
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, **further: Any) -> Tensor:
+        taken.append((k.shape[1], v.shape[1], further.get("enable_gqa", False)))
+        return q
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
+    layer(x, cos, sin, None, None, None)
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
+    layer(x, cos, sin, None, None, None)
+    assert taken == [(32, 32, False), (8, 8, True)]
 
 
 @pytest.mark.parametrize("mode", ["none", "selective"])
