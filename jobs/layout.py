@@ -32,12 +32,17 @@ from jobs.parallelism import (
     Sharding,
     Strategy,
 )
-from jobs.schema import EngineKind, Run
+from jobs.schema import EngineKind, Loss, Run
 
 Place = tuple[int, ...]
 """One number for each of AXES."""
 GPU_ROW_MULTIPLE = 64
 """Tokens that rows of unequal length are rounded up to on GPUs: few lengths, whole tiles of matrix kernels."""
+
+LEAST_CHUNK, USUAL_CHUNK, MOST_CHUNK = 1024, 4096, 8192
+"""Labels of a chunk of the loss: on CPUs, on GPUs of unknown memory, and where a larger one saves nothing."""
+LOGITS_SHARE = 1 / 16
+"""Share of a GPU's memory for the logits of a chunk."""
 
 # --- grid ----------------------------------------------------------------------------------------------------
 
@@ -200,6 +205,32 @@ def pipeline_stages_of(run: Run, pp_rank: int) -> list[int]:
 def has_gpus(run: Run) -> bool:
     """Return whether the configuration has GPUs: of the cluster, or of this machine (launcher=local)."""
     return run.cluster.gpus or run.gpu.name != "none"
+
+
+def loss_chunk(run: Run) -> int | None:
+    """Return the labels whose logits are in memory at a time; None: those of all positions (engine.loss=whole).
+
+    By default, GPUs compute the loss of a micro-batch in chunks where it is more than one.
+    """
+    size = chunk_size(run)
+    if run.engine.loss is None and has_gpus(run):
+        return size if run.job.micro_batch_size * run.job.sequence_length > size else None
+    return size if run.engine.loss is Loss.chunked else None
+
+
+def chunk_size(run: Run) -> int:
+    """Return the labels of a chunk: each adds to the whole gradient of the head's weight, so as many as memory allows.
+
+    On GPUs a power of two.
+    """
+    if not has_gpus(run):
+        return LEAST_CHUNK
+    if run.gpu.memory_gb is None:
+        return USUAL_CHUNK
+    # In 16 bits, in float32, and their log-softmax.
+    label_bytes = (2 + 4 + 4) * run.model.vocab_size / run.parallelism.tensor
+    fitting = int(LOGITS_SHARE * run.gpu.memory_gb * 1e9 / label_bytes)
+    return 1 << min(max(fitting, LEAST_CHUNK), MOST_CHUNK).bit_length() - 1
 
 
 def padding(run: Run) -> tuple[int, bool]:

@@ -162,7 +162,7 @@ class Loss(Enum):
     whole = "whole"
     """From the logits of all positions at once."""
     chunked = "chunked"
-    """From the logits of 1,024 positions at a time (4,096 on GPUs), of positions with a label only."""
+    """From the logits of some positions at a time, of positions with a label only; `plan` prints their number."""
 
 
 class Kernels(Enum):
@@ -186,8 +186,9 @@ class Engine:
     """Activations that the backward pass computes again instead of keeping."""
     compile: bool = False
     """Compile with torch.compile: every layer, whole (native), or the model (litgpt); not for nemo."""
-    loss: Loss = Loss.whole
-    """Computation of the loss from the last hidden states (native)."""
+    loss: Loss | None = None
+    """Computation of the loss from the last hidden states; null: on GPUs in chunks where a micro-batch has
+    more than one, else whole (native)."""
     distributed_optimizer: bool = False
     """Shard Megatron's optimizer state over data-parallel ranks, as ZeRO stage 1 does (nemo)."""
     float8: bool = False

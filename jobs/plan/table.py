@@ -5,14 +5,14 @@ from __future__ import annotations
 from rich.table import Table
 
 from jobs.console import plain
-from jobs.layout import accumulation, layout_of
+from jobs.layout import accumulation, layout_of, loss_chunk
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
-from jobs.schema import Batching, Run
+from jobs.schema import Batching, EngineKind, Run
 
 
 def plan_table(runs: list[Run]) -> Table:
@@ -64,7 +64,8 @@ def plan_notes(runs: list[Run]) -> list[str]:
     for run in runs:
         stops = [("stop", sentence) for sentence in stop_notes(run)]
         networks = [("network", sentence) for sentence in network_notes(run)]
-        for note in [*stops, *networks, *(("warning", sentence) for sentence in warnings(run))]:
+        losses = [("loss", sentence) for sentence in loss_notes(run)]
+        for note in [*stops, *networks, *losses, *(("warning", sentence) for sentence in warnings(run))]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"
@@ -86,6 +87,12 @@ def network_notes(run: Run) -> list[str]:
     if not nccl or gloo:
         return []
     return [f"gloo, for checkpoints and ranks without GPUs, uses the interface of NCCL_SOCKET_IFNAME={nccl}"]
+
+
+def loss_notes(run: Run) -> list[str]:
+    """Return how the loss is computed, where that is not from all logits at once."""
+    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native else None
+    return [f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"] if chunk else []
 
 
 def duration(minutes: int) -> str:

@@ -23,6 +23,7 @@ from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
 from jobs.engines.native.weights import TYPES, values_of
 from jobs.errors import CheckpointError
+from jobs.layout import loss_chunk
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, read_events
 from jobs.runtime.checkpoint_directory import newest_readable
@@ -59,7 +60,7 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
 
 def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[Decoder, int]:
     """Return the whole model with its trained weights, and their step."""
-    gpt, tied = empty_model(run.model, run.job.sequence_length, run.engine.loss), run.model.tie_embeddings
+    gpt, tied = empty_model(run.model, run.job.sequence_length, loss_chunk(run)), run.model.tie_embeddings
     tie_embeddings(gpt, tied=tied)
     if directory.export.exists():
         load_sharded(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)

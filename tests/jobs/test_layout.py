@@ -8,8 +8,9 @@ from itertools import product
 
 import pytest
 
-from jobs.layout import Layout, padding
+from jobs.layout import Layout, loss_chunk, padding
 from jobs.parallelism import AXES, AXIS_NAMES, DP_REPLICATE, DP_SHARD, MODEL_AXES, TP, Parallelism
+from jobs.plan.table import plan_notes
 from tests.support.composing import one
 
 
@@ -85,3 +86,36 @@ def test_rows_have_few_lengths_on_gpus_and_none_beyond_the_sequence(overrides: t
     run = one(*overrides).run
     assert padding(run) == (multiple, False)
     assert run.job.sequence_length % multiple == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "chunk"),
+    [
+        (("cluster=xe9680_h100", "model=llama3_8b", "job.sequence_length=8192"), 2048),
+        (("cluster=xe9680_h100", "model=llama3_8b", "job.sequence_length=8192", "parallelism.tensor=8"), None),
+        (("cluster=xe9680_h100", "model=llama2_7b", "job.sequence_length=4096"), None),
+        (("cluster=xe9680_h100", "model=llama2_7b", "job.sequence_length=4096", "job.micro_batch_size=4"), 8192),
+        (("cluster=xe9680_h100", "model=llama2_7b", "job.micro_batch_size=4", "engine.loss=whole"), None),
+        (("cluster=xe9680_h100", "model=llama2_7b", "job.sequence_length=512", "engine.loss=chunked"), 8192),
+        (
+            (
+                "cluster=generic_slurm",
+                "cluster.gpus=true",
+                "ranks_per_node=1",
+                "model=llama3_8b",
+                "job.sequence_length=8192",
+            ),
+            4096,
+        ),
+        (("model=llama3_8b", "job.sequence_length=8192"), None),
+        (("model=llama3_8b", "engine.loss=chunked"), 1024),
+    ],
+)
+def test_gpus_compute_the_loss_in_chunks_that_their_memory_holds_and_the_plan_prints_it(
+    overrides: tuple[str, ...], chunk: int | None
+) -> None:
+    run = one("job.micro_batch_size=1", "ranks_per_node=8", *overrides).run
+    assert loss_chunk(run) == chunk
+    printed = [note for note in plan_notes([run]) if note.startswith("loss")]
+    assert printed == ([f"loss ({run.name}): from the logits of {chunk:,} labels at a time (engine.loss=chunked)"]
+                       if chunk else [])  # fmt: skip

@@ -16,11 +16,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from jobs.data.dataset import IGNORED
 
-# Labels per chunk: logits of 1024 x 32000 in float32 are 131 MB. Every chunk adds to the whole gradient of the weight,
-# so chunks are larger where memory is faster.
-CHUNK = 1024
-GPU_CHUNK = 4096
-
 
 def summed_loss(hidden: Tensor, head: nn.Module, targets: Tensor, labels: int) -> Tensor:
     """Return cross-entropy summed over labels: hidden (mbs, seq, hidden), targets (mbs, seq), -100 for no loss.
@@ -36,9 +31,12 @@ def summed_loss(hidden: Tensor, head: nn.Module, targets: Tensor, labels: int) -
 class ChunkedHead(nn.Linear):
     """An output head that returns the loss from its logits in chunks: FSDP gathers its weight for its forward pass."""
 
+    size: int
+    """Labels per chunk."""
+
     def forward(self, hidden: Tensor, targets: Tensor, labels: int) -> Tensor:  # type: ignore[override]
         """Return the summed loss (summed_loss)."""
-        return chunked(hidden, self.weight, targets, labels)
+        return chunked(hidden, self.weight, targets, labels, self.size)
 
 
 def whole(logits: Tensor, targets: Tensor) -> Tensor:
@@ -47,18 +45,17 @@ def whole(logits: Tensor, targets: Tensor) -> Tensor:
     return loss.to_local() if isinstance(loss, DTensor) else loss
 
 
-def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: int | None = None) -> Tensor:
+def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: int) -> Tensor:
     """Return the loss from hidden states and the head's weight (vocab, hidden), `size` labels at a time."""
     group = None
-    size = size or (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK)
     if isinstance(weight, DTensor):
         if not isinstance(hidden, DTensor):
             hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()], run_check=False)
         # Each TP rank holds some rows of the weight, so its gradient of the hidden states is a partial sum.
         hidden = hidden.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         group, weight = weight.device_mesh.get_group(), weight.to_local()
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
+    device = hidden.device.type  # no autocast has meta
+    if device != "meta" and torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
     # (mbs, seq, hidden) -> (positions, hidden)
     hidden, targets = hidden.flatten(0, 1), targets.flatten()
@@ -95,28 +92,27 @@ class LinearCrossEntropy(torch.autograd.Function):
         hidden_gradient = torch.zeros_like(hidden)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         for positions in chosen.split(size):
-            h, target = hidden[positions], targets[positions]
-            row, counts = target - first, (target != IGNORED).float()[:, None]
+            target = targets[positions]
+            row, counts = target - first, (target != IGNORED).to(hidden.dtype)[:, None]
+            here, place = ((row >= 0) & (row < rows))[:, None], row.clamp(0, rows - 1)[:, None]
+            # Without a label a state is 0, and so are its gradients.
+            h = hidden[positions] * counts
             logits = (h @ weight.T).float()
-            # Subtract the largest logit of each row, over all TP ranks: exp cannot overflow.
-            top = logits.amax(1, keepdim=True)
+            log_p = logits.log_softmax(1)
             if group:
-                dist.all_reduce(top, dist.ReduceOp.MAX, group)
-            logits.sub_(top)
-            here = ((row >= 0) & (row < rows)).float()[:, None]
-            place = row.clamp(0, rows - 1)[:, None]
-            # The target's logit and sum_v exp z_v; only one TP rank holds the target.
-            of_target = logits.gather(1, place) * here
-            total = logits.exp_().sum(1, keepdim=True)
+                # Of this rank's rows; subtract the logarithm of their share of exp z_v over all TP ranks.
+                own = logits[:, :1] - log_p[:, :1]
+                log_p += own - log_sum_exp(own, group)
+            del logits
+            # Only one TP rank holds the target.
+            of_target = log_p.gather(1, place) * here
             if group:
-                both = torch.cat([of_target, total])
-                dist.all_reduce(both, group=group)
-                of_target, total = both.split(len(h))
-            loss += ((total.log() - of_target) * counts).sum()
+                dist.all_reduce(of_target, group=group)
+            loss -= (of_target * counts).sum()
             if ctx.needs_input_grad[0]:  # not in an evaluation
                 # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
-                error = logits.mul_(counts / total).scatter_add_(1, place, -here).to(h.dtype)
-                hidden_gradient[positions] = error @ weight
+                error = log_p.exp_().scatter_add_(1, place, -here.float()).to(h.dtype)
+                hidden_gradient[positions] = (error @ weight) * counts
                 if error.dtype == weight_gradient.dtype:
                     weight_gradient.addmm_(error.T, h)
                 else:
@@ -129,3 +125,12 @@ class LinearCrossEntropy(torch.autograd.Function):
         """Return the gradients that forward computed, times the gradient of the loss."""
         hidden_gradient, weight_gradient = ctx.saved_tensors
         return hidden_gradient * gradients[0], weight_gradient * gradients[0], None, None, None, None
+
+
+def log_sum_exp(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return log sum exp over the ranks of a group, without overflow."""
+    top = own.clone()
+    dist.all_reduce(top, dist.ReduceOp.MAX, group)
+    total = (own - top).exp()
+    dist.all_reduce(total, group=group)
+    return top + total.log()

@@ -13,16 +13,16 @@ from jobs.engines.native.attention import Attention, bounds_of, positions_in
 from jobs.engines.native.loss import ChunkedHead, summed_loss
 from jobs.engines.native.norm import fuse_norms
 from jobs.plan.litgpt_names import litgpt_fields
-from jobs.schema import Loss, Model
+from jobs.schema import Model
 
 
 class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
     """LitGPT's GPT under its parameter names; forward returns the loss and accepts packed rows."""
 
-    def __init__(self, config: Config, loss: Loss) -> None:
+    def __init__(self, config: Config, chunk: int | None) -> None:
         super().__init__(config)
-        if loss is Loss.chunked:
-            self.lm_head.__class__ = ChunkedHead
+        if chunk is not None:
+            self.lm_head.__class__, self.lm_head.size = ChunkedHead, chunk
         fuse_norms(self)
         for layer in layers(self):
             layer.attn.__class__ = Attention
@@ -52,10 +52,10 @@ def through(
     return x
 
 
-def empty_model(model: Model, sequence_length: int, loss: Loss) -> Decoder:
-    """Return the model on the meta device, with a rotary table of the sequence length."""
+def empty_model(model: Model, sequence_length: int, chunk: int | None = None) -> Decoder:
+    """Return the model on the meta device, with a rotary table of the sequence length; `chunk` as of loss_chunk."""
     with torch.device("meta"):
-        gpt = Decoder(Config(**litgpt_fields(model)), loss)
+        gpt = Decoder(Config(**litgpt_fields(model)), chunk)
     gpt.max_seq_length = sequence_length
     for layer in layers(gpt):
         layer.attn.longest = sequence_length

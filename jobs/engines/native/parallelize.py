@@ -35,7 +35,7 @@ from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
-from jobs.layout import Layout, sequence_parallel
+from jobs.layout import Layout, loss_chunk, sequence_parallel
 from jobs.metrics import Metric
 from jobs.parallelism import AXIS_NAMES, CP, PP, TP
 from jobs.schema import ActivationCheckpointing, Kernels, Precision, Run
@@ -76,7 +76,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     """Return the run's model on this rank, with its weights; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
     p = run.parallelism
-    gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)
+    gpt = empty_model(run.model, run.job.sequence_length, loss_chunk(run))
     gpt.to(TYPES[run.engine.parameters])
 
     # Units are what FSDP and autocast wrap: the whole model, or each of this rank's pipeline stages.

@@ -26,7 +26,7 @@ from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
-from jobs.schema import ActivationCheckpointing, Batching, Loss
+from jobs.schema import ActivationCheckpointing, Batching
 from tests.support.composing import one
 from tests.support.real_run import SMALL, events, make_run, printed, steps, train
 from tests.support.stored_samples import stored
@@ -157,10 +157,10 @@ def test_packed_equals_padded_under_every_technique(settings: tuple[str, ...], u
 # --- one forward and backward pass ----------------------------------------------------------------------------
 
 
-def decoder(loss: Loss = Loss.whole) -> Decoder:
+def decoder(chunk: int | None = None) -> Decoder:
     """The small model with weights large enough for attention to matter."""
     (point,) = compose([*SMALL, *LAYOUTS["single"]], multirun=False)
-    gpt = empty_model(point.run.model, 32, loss)
+    gpt = empty_model(point.run.model, 32, chunk)
     load_sharded(gpt, torch.device("cpu"), values_of(None, 7), tensor=1, tied=False)
     with torch.no_grad():
         for weight in gpt.parameters():
@@ -194,7 +194,7 @@ def far(one: Tensor, other: Tensor) -> float:
 
 @pytest.mark.parametrize("recomputed", ActivationCheckpointing)
 def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_others(
-    recomputed: ActivationCheckpointing, uneven: Path
+    recomputed: ActivationCheckpointing, uneven: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpt, data = decoder(), open_dataset(uneven)
     (row,) = map(tensors, batch_of(data, Batching.packed, row_multiple=64).micro_batches)
@@ -205,7 +205,8 @@ def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_othe
     packed_loss, packed_gradients = computed(gpt, row)
     assert packed_loss == pytest.approx(loss, rel=1e-5)
     assert far(packed_gradients, gradients) < 1e-5
-    unmasked_loss, unmasked_gradients = computed(gpt, row._replace(bounds=torch.tensor([[0, row.inputs.shape[1]]])))
+    monkeypatch.setattr(attention, "within_samples", lambda q, k, v, *_: attention.causal(q, k, v))
+    unmasked_loss, unmasked_gradients = computed(gpt, row)
     assert unmasked_loss != pytest.approx(loss, rel=1e-3)
     assert far(unmasked_gradients, gradients) > 0.1
 
@@ -221,7 +222,7 @@ def test_kernels_that_take_fewer_heads_of_keys_compute_the_same(uneven: Path, mo
 
 
 def test_a_row_of_padding_alone_has_no_loss_and_no_gradient(uneven: Path) -> None:
-    gpt = decoder(Loss.chunked)
+    gpt = decoder(1024)
     nothing = torch.zeros(1, 32, dtype=torch.int64)
     loss, gradients = computed(gpt, MicroBatch(nothing, nothing + IGNORED, 0, torch.tensor([[0, 32]])))
     assert loss == 0
@@ -259,7 +260,7 @@ def test_the_loss_of_chunks_in_bfloat16_is_summed_in_float32() -> None:
     torch.manual_seed(0)
     hidden, weight = torch.randn(1, 3000, 8).bfloat16(), torch.randn(50, 8).bfloat16()
     targets = torch.randint(50, (1, 3000))
-    loss = chunked(hidden, weight, targets, 3000)
+    loss = chunked(hidden, weight, targets, 3000, 1024)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, whole(F.linear(hidden, weight), targets), rtol=1e-5, atol=0)
 
@@ -372,7 +373,7 @@ def test_micro_batches_of_a_bucket_have_similar_lengths_on_all_ranks(tmp_path: P
         (("engine=nemo", "job.batching=packed"), "job.batching=packed is only supported by engine=native, not by "
          "engine=nemo. Set job.batching=padded, or engine=native."),
         (("engine=litgpt", "engine.loss=chunked"), "engine.loss=chunked is only supported by engine=native, not by "
-         "engine=litgpt. Set engine.loss=whole, or engine=native."),
+         "engine=litgpt. Set engine.loss=null, or engine=native."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_batched_so_is_refused(overrides: tuple[str, ...], text: str) -> None:

@@ -13,7 +13,6 @@ from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import values_of
 from jobs.plan.compose import compose
 from jobs.plan.litgpt_names import litgpt_fields
-from jobs.schema import Loss
 
 SHAPES = {
     "as many keys as queries": ("model=tiny", "model.kv_heads=4"),
@@ -29,7 +28,7 @@ SHAPES = {
 def test_the_decoder_has_the_loss_and_gradients_of_litgpts_gpt(shape: str, precision: torch.dtype) -> None:
     (point,) = compose([*SHAPES[shape], "ranks_per_node=1"], multirun=False)
     model = point.run.model
-    ours = empty_model(model, 24, Loss.whole)
+    ours = empty_model(model, 24)
     load_sharded(ours, torch.device("cpu"), values_of(None, 5), tensor=1, tied=model.tie_embeddings)
     with torch.no_grad():
         for weight in ours.parameters():

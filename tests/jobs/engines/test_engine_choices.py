@@ -22,7 +22,6 @@ from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.runtime.prefetch import prefetch
-from jobs.schema import Loss
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, refusal
 
@@ -269,7 +268,7 @@ def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(monkeypatch:
     monkeypatch.setitem(sys.modules, "liger_kernel", ModuleType("liger_kernel"))
     monkeypatch.setitem(sys.modules, "liger_kernel.ops", stand_in)
     (point,) = compose(["model=tiny"], multirun=False)
-    gpt = empty_model(point.run.model, 16, Loss.whole)
+    gpt = empty_model(point.run.model, 16)
     load_sharded(gpt, torch.device("cpu"), values_of(None, 1), tensor=1, tied=False)
     tokens = torch.arange(32).reshape(2, 16)
     # Whole rows, and one packed row of samples of 9 and 7 tokens.

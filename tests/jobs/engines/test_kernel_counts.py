@@ -38,7 +38,7 @@ def calls_of_a_packed_layer(mode: str) -> Counter[str]:
     """The calls of a layer's forward and backward pass over a packed row, with the kernel of GPUs."""
     run = one("model=llama2_7b", "model.layers=1", "job.micro_batch_size=1", "ranks_per_node=1",
               "job.sequence_length=4096", f"engine.activation_checkpointing={mode}").run  # fmt: skip
-    gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss).bfloat16()
+    gpt = empty_model(run.model, run.job.sequence_length).bfloat16()
     wrap_layers(gpt, run)
     (layer,) = layers(gpt)
     x = torch.empty(1, 4096, 4096, device="meta", dtype=torch.bfloat16, requires_grad=True)
@@ -54,7 +54,7 @@ def test_heads_that_share_keys_and_values_are_not_copied_for_the_kernels_of_gpus
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = one("model=llama3_8b", "model.layers=1", "ranks_per_node=1", "job.sequence_length=512").run
-    (layer,) = layers(empty_model(run.model, 512, run.engine.loss))
+    (layer,) = layers(empty_model(run.model, 512))
     x, (cos, sin) = torch.empty(1, 512, 4096, device="meta"), torch.empty(2, 1, 512, 128, device="meta")
     taken = []
 

@@ -52,7 +52,7 @@ class Waits:
     def add(self, what: str) -> None:
         """Add a place, but for the exchange of sizes between pipeline stages before the first step of each size."""
         frames = traceback.extract_stack()
-        if not self.reading and not any("infer" in frame.name for frame in frames):
+        if not self.reading and not any("initialize" in frame.name for frame in frames):
             self.found.append(f"{what}: {[f'{Path(f.filename).name}:{f.lineno}' for f in frames[-8:-2]]}")
 
     def allowed(self, read: Callable[..., list[float]], *numbers: Tensor) -> list[float]:

@@ -19,7 +19,6 @@ from jobs.plan.cost import parameters
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.rundir import load_run
-from jobs.schema import Loss
 from tests.support.composing import one
 from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, printed, train
@@ -125,7 +124,7 @@ def test_the_logits_are_those_of_transformers_for_the_same_weights(name: str, tm
     of_kind = {"phi3": copy_weights_phi, "qwen2": copy_weights_qwen_2_5}.get(kind, copy_weights_hf_llama)
     # LitGPT reads the names of Phi 3's weights only for a model that is called so.
     of_kind(Config(**litgpt_fields(model) | {"name": "Phi-3"}), {}, copied, theirs.state_dict())
-    ours, logits = empty_model(model, 48, Loss.whole), []
+    ours, logits = empty_model(model, 48), []
     load_sharded(ours, torch.device("cpu"), lambda weight, *_: copied[weight], tensor=1, tied=model.tie_embeddings)
     ours.lm_head.register_forward_hook(lambda _module, _inputs, output: logits.append(output))
     tokens = torch.randint(128, (2, 48))
