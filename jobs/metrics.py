@@ -155,13 +155,23 @@ ELAPSED = Metric(
 MEMORY_PEAK = Metric(
     "memory_peak_bytes",
     "B",
-    "Peak memory of a rank so far: allocated device memory on a GPU, resident set of the process on a CPU; the rank "
-    "with the most.",
+    "Peak memory of a rank so far: on a GPU device memory that tensors took since the first step began, on a CPU "
+    "resident set of the process; the rank with the most.",
     Better.low,
     4,
     GIBIBYTE,
     group=Group.step,
     on_page=True,
+)
+MEMORY_RESERVED_PEAK = Metric(
+    "memory_reserved_peak_bytes",
+    "B",
+    "Peak device memory that a rank's allocator held since the first step began, its fragments included (GPUs); the "
+    "rank with the most.",
+    Better.low,
+    4,
+    GIBIBYTE,
+    group=Group.step,
 )
 
 # --- one value per attempt, of rank 0 (status.jsonl, `started` event); they sum to startup_time_s -----------------

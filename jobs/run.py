@@ -24,6 +24,7 @@ from jobs.lease import Lease
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
+from jobs.runtime.allocator import use_expandable_segments
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
@@ -49,9 +50,8 @@ def main(run_directory: str) -> None:
         if run.ranks > 1:
             listen_to_nccl(directory.nccl_log(rank.rank))
             send_gloo_as_nccl()
-        if run.engine.kind is EngineKind.native:
-            with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
-                refuse_old_torch(metadata.version("torch"))
+        with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
+            prepare_for_torch(run, metadata.version("torch"))
         workload(run)(run, lease, rank)
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
@@ -81,6 +81,17 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
         case EngineKind.litgpt:
             from jobs.workloads.train_litgpt import train
     return train
+
+
+def prepare_for_torch(run: Run, version: str) -> None:
+    """Refuse a torch that is too old for the engine, and set what torch reads when it is imported.
+
+    LitGPT's own scripts set nothing.
+    """
+    if run.engine.kind is EngineKind.native:
+        refuse_old_torch(version)
+    if run.engine.kind is not EngineKind.litgpt:
+        use_expandable_segments(os.environ, version)
 
 
 def refuse_old_torch(version: str) -> None:

@@ -283,8 +283,10 @@ def measured(
     if None not in samples:
         total = sum(filter(None, samples))
         values |= {m.SAMPLES_TRAINED: total, m.SAMPLES_PER_STEP: total / len(samples)}
-    memory = [value for record in steps.values() if (value := number(record, m.MEMORY_PEAK)) is not None]
-    return values | ({m.MEMORY_PEAK: max(memory)} if memory else {})
+    for metric in (m.MEMORY_PEAK, m.MEMORY_RESERVED_PEAK):
+        peaks = [value for record in steps.values() if (value := number(record, metric)) is not None]
+        values |= {metric: max(peaks)} if peaks else {}
+    return values
 
 
 def attempt_times(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:

@@ -108,13 +108,6 @@ NAN_STEPS = Metric("nan_steps", "1", "Steps since the previous line whose loss w
 MEMORY_ALLOCATED = Metric(
     "memory_allocated_bytes", "B", "Device memory that a rank's tensors occupy at this time.", Better.low, 4
 )
-MEMORY_RESERVED_PEAK = Metric(
-    "memory_reserved_peak_bytes",
-    "B",
-    "Peak device memory reserved by a rank's allocator, so far or since the previous line.",
-    Better.low,
-    4,
-)
 DEVICE_MEMORY_USED = Metric(
     "device_memory_used_bytes", "B", "Memory of a rank's GPU in use by any process.", Better.low, 4
 )

@@ -200,7 +200,7 @@ def readings(line: Line) -> Iterator[Record]:
             m.STEP: float(step),
             a.MEMORY_ALLOCATED: float(allocated) * 2**20,
             m.MEMORY_PEAK: float(most) * 2**20,
-            a.MEMORY_RESERVED_PEAK: float(reserved) * 2**20,
+            m.MEMORY_RESERVED_PEAK: float(reserved) * 2**20,
         }
         yield Record(Kind.sample, line.number, values, {}, int(rank), line.host)
     if found := DETECTED.search(line.text):

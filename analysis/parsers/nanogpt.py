@@ -65,7 +65,7 @@ NAMES: Names = {
     "total_ms": (a.STEPS_TIME, 1e-3),
     "speed": (m.TOKENS_PER_S, 1),
     "memory": (m.MEMORY_PEAK, 1 << 20),
-    "reserved": (a.MEMORY_RESERVED_PEAK, 1 << 20),
+    "reserved": (m.MEMORY_RESERVED_PEAK, 1 << 20),
 }
 
 

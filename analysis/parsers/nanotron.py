@@ -51,7 +51,7 @@ NAMES: Names = {
     "grad_norm": (m.GRADIENT_NORM, 1),
     "model_tflops_per_gpu": (a.FLOPS_PER_S_PER_RANK, 1e12),
     "cuda_max_memory_allocated": (m.MEMORY_PEAK, 1),
-    "cuda_max_memory_reserved": (a.MEMORY_RESERVED_PEAK, 1),
+    "cuda_max_memory_reserved": (m.MEMORY_RESERVED_PEAK, 1),
 }
 
 

@@ -41,8 +41,8 @@ NAMES: Names = {
     "samples/sec": (a.SAMPLES_PER_S, 1),
     "tokens_per_sec_per_gpu": (m.TOKENS_PER_S_PER_RANK, 1),
     "TFLOPS_per_GPU": (a.FLOPS_PER_S_PER_RANK, 1e12),
-    "peak_memory_usage": (a.MEMORY_RESERVED_PEAK, 1),
-    "max_memory_reserved": (a.MEMORY_RESERVED_PEAK, 1),
+    "peak_memory_usage": (m.MEMORY_RESERVED_PEAK, 1),
+    "max_memory_reserved": (m.MEMORY_RESERVED_PEAK, 1),
     "max_memory_allocated": (m.MEMORY_PEAK, 1),
     "val_loss": (m.EVALUATION_LOSS, 1),
 }

@@ -24,7 +24,7 @@ FIELD = re.compile(r"(\w+): *(-?[\d.,]+)(GiB\(|%|(?=  ))")
 VALUES: dict[tuple[str, str], tuple[Metric, float]] = {
     ("loss", ""): (m.LOSS, 1),
     ("grad_norm", ""): (m.GRADIENT_NORM, 1),
-    ("memory", "GiB("): (a.MEMORY_RESERVED_PEAK, 2**30),
+    ("memory", "GiB("): (m.MEMORY_RESERVED_PEAK, 2**30),
     ("tps", ""): (m.TOKENS_PER_S_PER_RANK, 1),
     ("wps", ""): (m.TOKENS_PER_S_PER_RANK, 1),
     ("tflops", ""): (a.FLOPS_PER_S_PER_RANK, 1e12),

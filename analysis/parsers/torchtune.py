@@ -27,7 +27,7 @@ NAMES: dict[str, tuple[Metric, float]] = {
     "lr": (m.LEARNING_RATE, 1),
     "grad_norm": (m.GRADIENT_NORM, 1),
     "peak_memory_alloc": (m.MEMORY_PEAK, 2**30),
-    "peak_memory_reserved": (a.MEMORY_RESERVED_PEAK, 2**30),
+    "peak_memory_reserved": (m.MEMORY_RESERVED_PEAK, 2**30),
 }
 
 

@@ -194,6 +194,7 @@ MEASURED = (
     measured(m.MFU),
     measured(m.HFU),
     measured(m.MEMORY_PEAK),
+    measured(m.MEMORY_RESERVED_PEAK),
     measured(m.PARAMETERS_HELD),
     measured(m.COLLECTIVE_BYTES),
     measured(m.COLLECTIVE_CALLS),

@@ -16,8 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch does not list it
 
+from jobs import metrics as m
 from jobs.failures import STOPS
 from jobs.lease import Lease
+from jobs.metrics import Metric
 from jobs.ranks import Rank, node_name, started_after_boot_s
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
@@ -100,11 +102,20 @@ def on_host(*numbers: Tensor) -> list[float]:
     return found
 
 
-def memory_peak_bytes(device: torch.device) -> float:
-    """Return MEMORY_PEAK of this rank."""
+def memory_peaks(device: torch.device) -> dict[Metric, float]:
+    """Return the peaks of this rank's memory in bytes."""
+    if device.type != "cuda":
+        return {m.MEMORY_PEAK: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+    return {
+        m.MEMORY_PEAK: float(torch.cuda.max_memory_allocated(device)),
+        m.MEMORY_RESERVED_PEAK: float(torch.cuda.max_memory_reserved(device)),
+    }
+
+
+def forget_memory_of_startup(device: torch.device) -> None:
+    """Begin the peaks of a GPU anew: loading weights may take more than a step."""
     if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def nodes_of_run(planned: int) -> dict[str, Any]:

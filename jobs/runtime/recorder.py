@@ -32,8 +32,9 @@ from jobs.runtime.gpu_load import gpu_load
 from jobs.runtime.node_load import NodeLoad, at_start
 from jobs.runtime.process_group import (
     device_name,
+    forget_memory_of_startup,
     largest_of_ranks,
-    memory_peak_bytes,
+    memory_peaks,
     nodes_of_run,
     transports_of_run,
 )
@@ -71,6 +72,7 @@ class Recorder:
     def started(self, device: torch.device, data: str, **more: str) -> None:
         """Record the start, after all ranks have met and before the first step. All ranks call it."""
         nodes = nodes_of_run(self.run.nodes)
+        forget_memory_of_startup(device)
         self.loop_started = self.startup.ends()
         if not self.writes:
             return
@@ -105,7 +107,7 @@ class Recorder:
         norm: float | None,
         step_time_s: float,
         batch: StepBatch,
-        memory_bytes: float,
+        memory: Mapping[Metric, float],
         save_time_s: float | None,
         further: Mapping[Metric, float] | None = None,
     ) -> None:
@@ -126,7 +128,7 @@ class Recorder:
             m.PADDED_TOKENS: batch.padded_tokens,
             m.CHECKPOINT_TIME: save_time_s,
             m.ELAPSED: time.time() - self.loop_started,
-            m.MEMORY_PEAK: int(memory_bytes),
+            **{metric: int(size_bytes) for metric, size_bytes in memory.items()},
             **(further or {}),
         }
         known = {k.name: v for k, v in values.items() if v is not None and math.isfinite(v)}
@@ -149,16 +151,19 @@ class Recorder:
         """Return True on rank 0 if another start has taken the run over; all ranks act on the maximum over all."""
         return self.writes and self.lease.is_lost()
 
-    def agreed(self, step_time_s: float, signal_number: int, device: torch.device) -> tuple[float, float, int]:
+    def agreed(
+        self, step_time_s: float, signal_number: int, device: torch.device
+    ) -> tuple[float, dict[Metric, float], int]:
         """Return the slowest rank's time, the fullest rank's memory, and any rank's signal, by one small all-reduce.
 
         All ranks call it after a step; raise SupersededError on all of them if another start has taken the run over.
         """
-        own = [step_time_s, memory_peak_bytes(device), signal_number, self.superseded()]
-        slowest_s, memory_bytes, stopping, superseded = largest_of_ranks(own, device)
+        memory = memory_peaks(device)
+        own = [step_time_s, signal_number, self.superseded(), *memory.values()]
+        slowest_s, stopping, superseded, *most_bytes = largest_of_ranks(own, device)
         if superseded:
             raise self.lease.loss()
-        return slowest_s, memory_bytes, int(stopping)
+        return slowest_s, dict(zip(memory, most_bytes, strict=True)), int(stopping)
 
     def transport(self, step: int) -> None:
         """Record the transports of all ranks' collectives, if known; every rank calls it."""

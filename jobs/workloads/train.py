@@ -102,7 +102,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
             seconds = time.perf_counter() - fence
 
             # All ranks see the same signal, so they stop after the same step.
-            step_time_s, memory_bytes, stopping = recorder.agreed(seconds, stop.signal, device)
+            step_time_s, memory, stopping = recorder.agreed(seconds, stop.signal, device)
 
             save_time_s, last = None, bool(stopping) or step == steps
             if saver.is_due(step, last=last):
@@ -114,7 +114,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
                 norm=norm,
                 step_time_s=step_time_s,
                 batch=batch,
-                memory_bytes=memory_bytes,
+                memory=memory,
                 save_time_s=save_time_s,
                 further=None if trainer.loss_scale is None else trainer.loss_scale.numbers(),
             )

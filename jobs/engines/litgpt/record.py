@@ -23,7 +23,7 @@ from jobs.metrics import Metric
 from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime.checkpoint_directory import take_over
-from jobs.runtime.process_group import StopRequest, memory_peak_bytes, synchronize
+from jobs.runtime.process_group import StopRequest, memory_peaks, synchronize
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
@@ -107,11 +107,13 @@ class Record:
         seconds = time.perf_counter() - self.fence
         step = self.recorder.last_step + 1
         lost = self.recorder.superseded()
-        own = [seconds, memory_peak_bytes(self.device), self.stop.signal, lost, self.loss.item()]
+        peaks = memory_peaks(self.device)
+        own = [seconds, self.stop.signal, lost, self.loss.item(), *peaks.values()]
         if step == 1:
             own.append(held_here(parameter for group in optimizer.param_groups for parameter in group["params"]))
         ranks = gathered(torch.tensor(own, dtype=torch.float64, device=self.device))
-        step_time_s, memory_bytes, stopping, superseded, _, *held = ranks.amax(0).tolist()
+        step_time_s, stopping, superseded, _, *further = ranks.amax(0).tolist()
+        memory, held = dict(zip(peaks, further, strict=False)), further[len(peaks) :]
         if superseded:
             raise self.recorder.lease.loss()
         batch = self.batches.step(step)
@@ -120,12 +122,12 @@ class Record:
             batch = replace(batch, padded_tokens=batch.padded_tokens + self.run.global_batch_size)
         self.recorder.step(
             step,
-            loss=ranks[:, 4].mean().item(),
+            loss=ranks[:, 3].mean().item(),
             rate=float(optimizer.param_groups[0]["lr"]),
             norm=None,
             step_time_s=step_time_s,
             batch=batch,
-            memory_bytes=memory_bytes,
+            memory=memory,
             save_time_s=None,
             further=self.loss_scale(),
         )

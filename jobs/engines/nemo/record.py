@@ -105,7 +105,7 @@ class Record(pl.Callback):
         seconds = time.perf_counter() - self.fence
         step, last = self.recorder.last_step + 1, self.recorder.steps
 
-        step_time_s, memory_bytes, self.stopping = self.recorder.agreed(seconds, self.stop.signal, self.device)
+        step_time_s, memory, self.stopping = self.recorder.agreed(seconds, self.stop.signal, self.device)
 
         save_time_s = None
         every = self.run.job.checkpoint_every_steps
@@ -121,7 +121,7 @@ class Record(pl.Callback):
             norm=float(logged["grad_norm"]),
             step_time_s=step_time_s,
             batch=self.data.current,
-            memory_bytes=memory_bytes,
+            memory=memory,
             save_time_s=save_time_s,
         )
         trainer.should_stop = bool(self.stopping)

@@ -69,7 +69,7 @@ def test_ranks_that_print_their_memory_into_one_line_are_separate_records() -> N
     assert (first.rank, second.rank) == (1, 0)
     assert first.values == {
         m.STEP: 20, a.MEMORY_ALLOCATED: 19494.5 * 2**20, m.MEMORY_PEAK: 22106.25 * 2**20,
-        a.MEMORY_RESERVED_PEAK: 26718 * 2**20,
+        m.MEMORY_RESERVED_PEAK: 26718 * 2**20,
     }  # fmt: skip
 
 

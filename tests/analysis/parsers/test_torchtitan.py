@@ -20,7 +20,7 @@ def test_a_coloured_step_has_its_numbers_in_base_units() -> None:
     assert first.rank == 0
     assert first.texts == {Text.timestamp: "2026-03-04 05:06:10,505"}
     assert first.values == pytest.approx({
-        m.STEP: 1, m.LOSS: 8.125, m.GRADIENT_NORM: 1.5, a.MEMORY_RESERVED_PEAK: 1.25 * 2**30,
+        m.STEP: 1, m.LOSS: 8.125, m.GRADIENT_NORM: 1.5, m.MEMORY_RESERVED_PEAK: 1.25 * 2**30,
         m.TOKENS_PER_S_PER_RANK: 12345, a.FLOPS_PER_S_PER_RANK: 1000.25e12, a.MODEL_FLOPS_UTILIZATION: 0.125,
     })  # fmt: skip
 
@@ -28,7 +28,7 @@ def test_a_coloured_step_has_its_numbers_in_base_units() -> None:
 def test_a_loss_of_minus_one_and_a_memory_of_zero_are_absent() -> None:
     second = [each.values for each in records(SAMPLE, NAME) if each.kind is Kind.step][1]
     assert m.LOSS not in second
-    assert a.MEMORY_RESERVED_PEAK not in second
+    assert m.MEMORY_RESERVED_PEAK not in second
     assert second[m.TOKENS_PER_S_PER_RANK] == 212462
 
 
@@ -40,7 +40,7 @@ def test_until_2024_tokens_were_called_words_and_before_that_not_counted() -> No
 
 def test_of_a_torn_line_only_whole_numbers_count_and_a_loss_of_nan_is_absent() -> None:
     torn = records(SAMPLE, NAME)[-1].values
-    assert torn == pytest.approx({m.STEP: 3, m.GRADIENT_NORM: 0, a.MEMORY_RESERVED_PEAK: 1.25 * 2**30})
+    assert torn == pytest.approx({m.STEP: 3, m.GRADIENT_NORM: 0, m.MEMORY_RESERVED_PEAK: 1.25 * 2**30})
 
 
 def test_a_validation_is_an_evaluation() -> None:
@@ -67,7 +67,7 @@ def test_version_0_3_is_read_with_its_mesh_and_without_a_utilization_by_the_peak
     assert column(found, Kind.step, m.TOKENS_PER_S_PER_RANK) == [411, 4065, 4070, 5056, 590, 4539, 4578, 5452]
     assert column(found, Kind.evaluation, m.EVALUATION_LOSS) == [7.8124, 8.4047] * 2
     assert column(found, Kind.step, a.MODEL_FLOPS_UTILIZATION) == [], "of an A100, which it warns of, or N/A"
-    assert column(found, Kind.step, a.MEMORY_RESERVED_PEAK) == [], "-0.00GiB: a CPU does not report it"
+    assert column(found, Kind.step, m.MEMORY_RESERVED_PEAK) == [], "-0.00GiB: a CPU does not report it"
 
 
 def test_the_peak_of_a_gpu_that_is_known_counts_again_after_a_run_on_one_that_is_not(tmp_path: Path) -> None:

@@ -63,11 +63,11 @@ def test_memory_is_the_peak_over_all_steps_and_absent_when_never_recorded(tmp_pa
         directory = prepared(tmp_path, run)
         started(directory, run)
         for number, peak in enumerate(peaks, start=1):
-            step(directory, number, memory_peak_bytes=peak)
+            step(directory, number, memory_peak_bytes=peak, memory_reserved_peak_bytes=peak and peak + 1)
         ended(directory)
     found = {run.name: run.values for run in read_runs([tmp_path])}
-    assert found["with"][m.MEMORY_PEAK] == 9
-    assert m.MEMORY_PEAK not in found["without"]
+    assert (found["with"][m.MEMORY_PEAK], found["with"][m.MEMORY_RESERVED_PEAK]) == (9, 10)
+    assert not {m.MEMORY_PEAK, m.MEMORY_RESERVED_PEAK} & set(found["without"])
 
 
 def test_a_torn_last_line_costs_only_itself(tmp_path: Path) -> None:

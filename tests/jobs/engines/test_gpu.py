@@ -6,9 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
+from jobs.data.batches import StepBatch
 from jobs.rundir import RunDir
-from tests.support.real_run import events, losses, make_run, printed, steps, train
+from jobs.runtime.process_group import on_host
+from jobs.workloads import train as workload
+from jobs.workloads.train import Trainer
+from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
 
 # Asking torch itself would start CUDA in this process, which ranks are forked from; imported, the extras ask.
 pytestmark = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here")
@@ -42,6 +47,39 @@ def test_one_gpu_trains_under_every_parallelism_as_the_cpu_does(
     assert train(cpu) == [0], printed(cpu)
     tolerance = 0.05 if precision == "bfloat16" else 1e-3
     assert losses(gpu) == pytest.approx(losses(cpu), abs=tolerance)
+    for row in steps(gpu):
+        assert row["memory_reserved_peak_bytes"] >= row["memory_peak_bytes"] > 0
+
+
+def strict_rank(directory: Path, number: int, world: int, start: str) -> None:
+    """One rank that fails where a step after the first waits for the GPU, but to read its loss and norm."""
+    of_step, patch = Trainer.step, pytest.MonkeyPatch()
+
+    def strict(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float, float]:
+        torch.cuda.set_sync_debug_mode("error" if step > 1 else "default")
+        try:
+            return of_step(self, step, batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def reading(*numbers: torch.Tensor) -> list[float]:
+        torch.cuda.set_sync_debug_mode("default")
+        return on_host(*numbers)
+
+    patch.setattr(Trainer, "step", strict)
+    patch.setattr(workload, "on_host", reading)
+    rank(directory, number, world, start)
+
+
+@pytest.mark.parametrize("batching", ["padded", "packed"])
+@pytest.mark.parametrize("parallelism", ["single", "ddp", "fsdp_full"])
+def test_a_step_waits_for_the_gpu_only_to_read_its_results(parallelism: str, batching: str, tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path, "ranks_per_node=1", f"parallelism={parallelism}", "model.head_size=16", "job.precision=bfloat16",
+        "data=docstrings", "data.max_samples=48", "data.bpe_vocab_size=300", "job.sequence_length=64",
+        "data.too_long=truncate", f"job.batching={batching}", "engine.loss=chunked", "engine.prefetch_batches=2",
+    )  # fmt: skip
+    assert train(run, of_rank=strict_rank) == [0], printed(run)
 
 
 @needs("liger_kernel", "liger")
