@@ -23,6 +23,8 @@ from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
+from jobs.engines.native.data_parallel import uses_fsdp
+from jobs.engines.native.float8 import scale_weights
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
@@ -193,6 +195,8 @@ class Trainer:
             group["lr"] = rate
         if self.loss_scale is None or not self.loss_scale.overflows(norm):
             self.optimizer.step()
+            if self.run.engine.float8 and uses_fsdp(self.run):
+                scale_weights(self.model.gpt)
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)

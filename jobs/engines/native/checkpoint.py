@@ -36,6 +36,7 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
+from jobs.engines.native.float8 import plain
 from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.errors import CheckpointError, before_torch_archive
@@ -131,7 +132,12 @@ class Saver:
         """Restore model, optimizer and counts in place and return the step of the checkpoint; every rank calls it."""
         weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
         # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
-        state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": torch.tensor(0), **self.counts}
+        state: dict[str, Any] = {
+            "model": {name: plain(value) for name, value in weights.items()},
+            "optimizer": moments,
+            "step": torch.tensor(0),
+            **self.counts,
+        }
         read_into(state, path)
         set_state_dict(
             self.gpt,
@@ -218,7 +224,7 @@ def read_into(state: dict[str, Any], path: Path) -> None:
 
 def in_litgpt_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:
     """Return a state with the rows of fused qkv in LitGPT's order (see tensor_parallel), sharded as before."""
-    return {name: reordered(name, value, as_in_litgpt, config, tensor) for name, value in state.items()}
+    return {name: reordered(name, plain(value), as_in_litgpt, config, tensor) for name, value in state.items()}
 
 
 def in_layout_order(state: Mapping[str, Any], config: Config, tensor: int) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     # TP replaces parameters, which unties them.
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
-        multiply_in_float8(gpt, device)
+        multiply_in_float8(gpt, device, gathers=uses_fsdp(run))
     kernels = usable(run.engine.kernels, device)
     if kernels is Kernels.liger:
         fuse(gpt)

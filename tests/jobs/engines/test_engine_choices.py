@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from jobs.engines.native import float8
 from jobs.engines.native.data_parallel import gather_ahead
 from jobs.engines.native.kernels import fuse
 from jobs.engines.native.load_sharded import load_sharded
@@ -22,7 +30,7 @@ from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.runtime.prefetch import prefetch
-from tests.support.real_run import events, losses, make_run, printed, steps, train
+from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
 from tests.support.training import assert_equal, refusal
 
 FLOAT8 = "engine.float8=true engine.compile=true job.precision=bfloat16"
@@ -166,7 +174,7 @@ def test_every_layer_gathers_the_next_ones_and_in_backward_the_ones_before(monke
             self.before = modules
 
     units = [Unit() for _ in range(4)]
-    gather_ahead(units, 2)
+    gather_ahead(cast(list[FSDPModule], units), 2)
     assert [unit.after for unit in units] == [units[1:3], units[2:4], units[3:], []]
     assert [unit.before for unit in units] == [[], [units[0]], [units[1], units[0]], [units[2], units[1]]]
 
@@ -315,3 +323,72 @@ def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
     run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "gpu=h100_sxm", *FLOAT8.split())
     assert train(run) == [1]
     assert "this rank has no NVIDIA GPU. Set engine.float8=false." in str(events(run, "failed")[0]["error"])
+
+
+def float8_rank(directory: Path, number: int, world: int, start: str) -> None:
+    """One rank of a machine without float8, whose torchao writes its calls."""
+    calls: list[str] = []
+    torchao = ModuleType("torchao.float8")
+    torchao.__dict__.update(
+        Float8LinearConfig=lambda **settings: settings,
+        convert_to_float8_training=lambda _, config, module_filter_fn: calls.append(json.dumps(config)),
+        precompute_float8_dynamic_scale_for_fsdp=lambda _: calls.append("scales"),
+    )
+    sys.modules.update({"torchao": ModuleType("torchao"), "torchao.float8": torchao})
+    patch = pytest.MonkeyPatch()
+    patch.setattr(float8, "refuse_float8", lambda _: None)
+    patch.setattr(torch, "compile", lambda function, **_: function)
+    try:
+        rank(directory, number, world, start)
+    finally:
+        (directory / f"calls{number}.json").write_text(json.dumps(calls))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parallelism", "gathers"), [("fsdp_full", True), pytest.param("ddp", False, marks=pytest.mark.long)]
+)
+def test_fsdp_sends_weights_in_float8_and_scales_them_once_a_step(
+    parallelism: str, gathers: bool, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, f"parallelism={parallelism}", "ranks_per_node=2", "job.steps=3", "gpu=h100_sxm",
+                   *FLOAT8.split())  # fmt: skip
+    assert set(train(run, of_rank=float8_rank)) == {0}, printed(run)
+    for file in run.path.glob("calls*.json"):
+        converted, *scaled = json.loads(file.read_text())
+        assert json.loads(converted)["enable_fsdp_float8_all_gather"] is gathers
+        assert scaled == ["scales"] * (3 if gathers else 0)
+
+
+class Wrapped(torch.Tensor):
+    """A tensor around another one, as torchao wraps the weights that FSDP sends in float8."""
+
+    @staticmethod
+    def __new__(cls, tensor: torch.Tensor) -> Wrapped:
+        return torch.Tensor._make_wrapper_subclass(cls, tensor.size(), dtype=tensor.dtype)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stub takes it for no class method
+        cls, operator: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Wrapped:
+        return cls(operator(*[each._tensor if isinstance(each, cls) else each for each in args], **(kwargs or {})))
+
+
+def test_checkpoints_contain_weights_without_torchaos_type() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh, inner = init_device_mesh("cpu", (2,)), torch.ones(2, 3)
+        weight = DTensor.from_local(
+            Wrapped(inner), mesh, [Shard(0)], run_check=False, shape=torch.Size((3, 3)), stride=(3, 1)
+        )
+        found = float8.plain(weight)
+        assert isinstance(found, DTensor)
+        assert type(found.to_local()) is torch.Tensor
+        assert found.to_local().data_ptr() == inner.data_ptr()
+        assert (found.shape, found.placements) == (weight.shape, weight.placements)
+        assert float8.plain(found) is found
+    finally:
+        dist.destroy_process_group()
