@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import warnings
+from itertools import permutations
 
 import torch
+import torch._inductor.config
+import torch.distributed as dist
 from litgpt.model import Block
 from torch import Tensor, nn
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
+from jobs.layout import layout_of, sequence_parallel
+from jobs.parallelism import TP
 from jobs.private import cache_on_this_machine
+from jobs.schema import Run
 
 
 def compile_layers(layers: list[Block]) -> None:
@@ -23,6 +31,33 @@ def compile_layers(layers: list[Block]) -> None:
     torch._dynamo.config.optimize_ddp = False  # noqa: SLF001 (torch.compile has no argument for it)
     for layer in layers:
         layer.forward = torch.compile(layer.forward, fullgraph=True)
+
+
+def overlaps_tp(run: Run, device: torch.device) -> bool:
+    """Return whether compiled products overlap with TP's collectives.
+
+    The ranks of a TP group write into each other's memory, so they are NVIDIA GPUs of one node with such links.
+    Without sequence parallelism there is nothing to cut: an all-reduce needs the whole product.
+    """
+    return (
+        run.engine.compile
+        and run.parallelism.tensor > 1
+        and sequence_parallel(run)
+        and device.type == "cuda"
+        and torch.version.hip is None
+        and not layout_of(run).crosses_nodes(TP)
+        and torch.cuda.device_count() >= run.parallelism.tensor
+        and all(torch.cuda.can_device_access_peer(*pair) for pair in permutations(range(torch.cuda.device_count()), 2))
+    )
+
+
+def overlap_tp(group: dist.ProcessGroup) -> None:
+    """Let products be cut into pieces, each computed while the next one is gathered, or the last one is reduced."""
+    torch._inductor.config._micro_pipeline_tp = True  # noqa: SLF001 (torchtitan sets it too: torch has no public name)
+    with warnings.catch_warnings():
+        # Called unnecessary by torch 2.11 to 2.13, whose compiler leaves groups alone for which it was not called.
+        warnings.simplefilter("ignore", FutureWarning)
+        enable_symm_mem_for_group(group.group_name)
 
 
 def await_embeddings(wte: nn.Module) -> None:

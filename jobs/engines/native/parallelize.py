@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from jobs import metrics as m
 from jobs.engines.native.activation_checkpointing import recompute_all, recompute_cheap
-from jobs.engines.native.compilation import await_embeddings, compile_layers
+from jobs.engines.native.compilation import await_embeddings, compile_layers, overlap_tp, overlaps_tp
 from jobs.engines.native.context_parallel import apply_cp
 from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_fsdp
 from jobs.engines.native.float8 import multiply_in_float8
@@ -87,6 +87,8 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     # matrices (out, in) -> (out / TP, in) or (out, in / TP)
     if p.tensor > 1:
         apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+        if overlaps_tp(run, device):
+            overlap_tp(mesh[TP.name].get_group())
     # TP replaces parameters, which unties them.
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
+from torch.distributed._symmetric_memory import is_symm_mem_enabled_for_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from jobs.engines.native.compilation import overlap_tp, overlaps_tp
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.recorder import Recorder
+from tests.support.composing import one
 from tests.support.real_run import make_run, printed, rank, steps, train
 from tests.support.training import assert_equal, long, refusal
 
@@ -113,6 +119,39 @@ def test_every_step_of_every_layer_is_compiled(layout: str, checkpointing: str, 
         # Rows of another length are one graph more: the second is for any length.
         devices = 2 if run.parallelism.pipeline > 1 else 1
         assert after_steps[-1]["forward graphs"] <= (1 if rows == "equal" else 2) * devices
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "linked", "expected"),
+    [
+        ((), "cuda", True, True),
+        ((), "cuda", False, False),
+        ((), "cpu", True, False),
+        (("engine.compile=false",), "cuda", True, False),
+        (("parallelism.sequence_parallel=false",), "cuda", True, False),
+        (("parallelism=fsdp_full",), "cuda", True, False),
+        (("nodes=2", "ranks_per_node=1"), "cuda", True, False),
+    ],
+)
+def test_products_overlap_with_tps_collectives_on_linked_gpus_of_one_node_only(
+    overrides: tuple[str, ...], device: str, linked: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: linked)
+    run = one("parallelism=tp", "ranks_per_node=2", "engine.compile=true", *overrides).run
+    assert overlaps_tp(run, torch.device(device)) is expected
+
+
+def test_the_compiler_and_the_group_of_tp_know_that_products_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor.config, "_micro_pipeline_tp", False)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        group = init_device_mesh("cpu", (2,)).get_group()
+        overlap_tp(group)
+        assert torch._inductor.config._micro_pipeline_tp
+        assert is_symm_mem_enabled_for_group(group.group_name)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
