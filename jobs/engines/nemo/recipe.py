@@ -20,6 +20,8 @@ from nemo.collections import llm
 from nemo.collections.llm.fn import walk
 from nemo.collections.llm.gpt.model.base import HAVE_TE
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
+from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
+from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 
 from jobs.engines.native.weights import values_of
 from jobs.engines.nemo.weights import load_sharded
@@ -76,6 +78,7 @@ def recipe(run: Run, steps: int) -> nemo_run.Partial:
             max_steps=steps,
             strategy=strategy(run),
             plugins=[precision(run), nemo_run.Config(TorchElasticEnvironment)],
+            callbacks=[overlaps(run)] if torch.cuda.is_available() else [],
             limit_val_batches=0,
             num_sanity_val_steps=0,
             # The workload writes the record and the checkpoints, and prints progress.
@@ -177,6 +180,21 @@ def strategy(run: Run) -> nemo_run.Config:
         # Any layout can load a checkpoint.
         ckpt_optim_fully_reshardable=True,
         replace_progress_bar=False,
+    )
+
+
+def overlaps(run: Run) -> nemo_run.Config:
+    """Return NeMo's callback that overlaps communication with computation, set as NVIDIA's own recipes set it.
+
+    TP overlaps by buffers of Transformer Engine, with NVIDIA's configuration for this shape if there is one.
+    """
+    job, p, kind = run.job, run.parallelism, "b200" if torch.cuda.get_device_capability() >= (10, 0) else "h100"
+    shape = f"h{run.model.hidden_size}_tp{p.tensor}{f'_cp{p.context}' if p.context > 1 else ''}"
+    tuned = f"userbuffers_bf16_{kind}_{shape}_mbs{job.micro_batch_size}_seqlen{job.sequence_length}"
+    return nemo_run.Config(
+        MegatronCommOverlapCallback,
+        tp_comm_overlap=sequence_parallel(run) and job.precision is Precision.bfloat16 and job.lora is None,
+        tp_comm_overlap_cfg=getattr(userbuffers, tuned, None),
     )
 
 

@@ -5,10 +5,12 @@ The runs are NeMo's own on a CPU, by the shim in tests/support/nemo; they prove 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -380,6 +382,39 @@ def test_the_record_states_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_p
     assert values[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
     assert 0 < values[m.GOODPUT] < 1
     assert values[m.LOST_TIME] == 0
+
+
+# --- on GPUs -------------------------------------------------------------------------------------------------
+
+RECIPE = """
+import json, sys, torch
+torch.cuda.is_available, torch.cuda.get_device_capability = lambda: True, lambda: (9, 0)
+from jobs.engines.nemo.recipe import overlaps, strategy
+from jobs.plan.compose import compose
+for overrides in json.loads(sys.argv[1]):
+    run = compose(["engine=nemo", "cluster=xe9680_h100", "nodes=2", *overrides], multirun=False)[0].run
+    callback, ddp = overlaps(run), strategy(run).ddp
+    gather = ddp.overlap_param_gather and ddp.overlap_grad_reduce
+    print(json.dumps([callback.tp_comm_overlap, callback.tp_comm_overlap_cfg is not None, gather]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_recipe_overlaps_communication_as_nvidias_own_recipes_do() -> None:
+    tp = ["parallelism=tp", "parallelism.tensor=4", "model=llama3_70b", "job.sequence_length=8192",
+          "job.precision=bfloat16", "job.micro_batch_size=1", "scaling.global_batch_size=16"]  # fmt: skip
+    cases = [
+        (tp, [True, True, True]),
+        ([*tp, "job.sequence_length=4096"], [True, False, True]),
+        ([*tp, "parallelism.sequence_parallel=false"], [False, True, True]),
+        (["parallelism=ddp", "model=llama3_8b", "job.micro_batch_size=1"], [False, False, True]),
+    ]
+    command = [sys.executable, "-c", RECIPE, json.dumps([overrides for overrides, _ in cases])]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("[")] == [
+        expected for _, expected in cases
+    ]
 
 
 # --- where it cannot run -------------------------------------------------------------------------------------
