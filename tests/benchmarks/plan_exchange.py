@@ -43,8 +43,8 @@ def state_of(layers: int, ranks: int) -> dict[str, Any]:
     fully_shard(gpt, mesh=mesh)
     optimizer = torch.optim.AdamW(gpt.parameters())
     for parameter in gpt.parameters():
-        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[parameter] = {"step": torch.zeros(()), **moments}
+        averages = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": torch.zeros(()), **averages}
     weights, moments = get_state_dict(gpt, optimizer, options=FLAT)
     return {"model": weights, "optimizer": moments, "step": torch.tensor(1)}
 
