@@ -27,7 +27,7 @@ from analysis.intervals import pairs_needed
 from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from jobs import metrics as m
-from tests.benchmarks.real_pairs import PairedRun, collect, read
+from tests.benchmarks.real_pairs import PairedRun, collect, kept_pairs
 
 Series = NDArray[np.float64]
 KEPT = Path(__file__).with_name("step_times.csv")
@@ -232,7 +232,7 @@ def main() -> None:
     if options.corpus:
         sources = list(corpus_series(options.corpus))
         show(f"steps of {len(sources)} logs", sources, options.campaigns, options.seed)
-    show_real(read(options.keep))
+    show_real(kept_pairs(options.keep))
 
 
 if __name__ == "__main__":

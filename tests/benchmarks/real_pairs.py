@@ -41,7 +41,7 @@ class PairedRun:
 def collect(file: Path, pairs: int, minutes: float) -> list[PairedRun]:
     """Train pairs until the file has as many or the time is over; return all rows of the file."""
     begin = time.monotonic()
-    rows = read(file) if file.exists() else []
+    rows = kept_pairs(file) if file.exists() else []
     while len(rows) < 2 * pairs and time.monotonic() - begin < 60 * minutes:
         found = list(trained(len(rows) // 2 + 1))
         append(file, found)
@@ -88,7 +88,7 @@ def append(file: Path, rows: list[PairedRun]) -> None:
         writer.writerows(asdict(each) for each in rows)
 
 
-def read(file: Path) -> list[PairedRun]:
+def kept_pairs(file: Path) -> list[PairedRun]:
     """Return the rows of a file."""
     with file.open(newline="") as text:
         return [
