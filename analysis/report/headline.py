@@ -125,12 +125,17 @@ def submitted_by(groups: Sequence[Group]) -> str:
 
 def named_after(start: str, group: Group) -> str:
     """Return a line's name for a sentence, without the model if the sentence starts with it."""
-    return bare_label(group) or "it" if f", {group.model}" in start else group.described
+    return label_within(start, group) or "it" if names_model(start, group) else group.described
 
 
-def bare_label(group: Group) -> str:
-    """Return the label of a line without the model; empty if it is the model alone."""
-    return group.label.removeprefix(group.model).strip()
+def label_within(text: str, group: Group) -> str:
+    """Return the label of a line, without the model if a text names it; empty if it is the model alone."""
+    return group.label.removeprefix(group.model).strip() if names_model(text, group) else group.label
+
+
+def names_model(text: str, group: Group) -> bool:
+    """Return True if a text contains the task of a line, and the task is named by its model."""
+    return task_name([group]) in text and not group.runs[0].setting("data.name")
 
 
 def fastest(groups: Sequence[Group]) -> tuple[Group, Point] | None:
@@ -250,7 +255,7 @@ def overlap(fastest: Point, points: Sequence[Point]) -> str:
     best, others = fastest.throughput, [point.throughput for point in points if point is not fastest]
     equal = sum(other.median == best.median for other in others)
     within = sum(other.median < best.median and other.high >= best.low for other in others)
-    reached = "a spread that {} reached into" if best.n > 1 else "which a repeat of {} reached"
+    reached = "overlapping the spread of {}" if best.n > 1 else "within the spread of {}"
     return (f", as fast as {plural(equal, 'other point')}" if equal else "") + (
         f", {reached.format(plural(within, 'other point'))}" if within else ""
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from analysis.formatting import ABSENT, plural, shown, title
 from analysis.metrics.mfu import reports_flops
 from analysis.report.figures.style import Section
-from analysis.run import RunResult, hardware
+from analysis.run import DEVICES, RunResult, hardware
 from jobs import metrics as m
 
 HEADING = "Model FLOPs utilization"
@@ -18,7 +18,8 @@ SHARED = "In all rows with an MFU"
 def utilization_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run with an MFU, and one for each reason that runs have none; None without any.
 
-    Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not.
+    Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not. Runs on CPUs
+    have none, because conf/gpu has the peaks of GPUs only.
     """
     known, reasons = [], defaultdict(list)
     for run in runs:
@@ -26,7 +27,7 @@ def utilization_section(runs: Sequence[RunResult]) -> Section | None:
             continue
         if found.values:
             known.append((run, found))
-        elif run.log is None or reports_flops(run):
+        elif not on_cpu(run) and (run.log is None or reports_flops(run)):
             reasons["; ".join(found.explanation)].append(run)
     counts = Counter(clause for _, found in known for clause in found.explanation)
     shared = [clause for clause, count in counts.items() if count == len(known) > 1]
@@ -51,3 +52,8 @@ def utilization_section(runs: Sequence[RunResult]) -> Section | None:
     )
     headings = ("Run", "Ranks", title(m.MFU), title(m.HFU), "Inputs, or the reason for no value")
     return Section(HEADING, note, headings, rows) if rows else None
+
+
+def on_cpu(run: RunResult) -> bool:
+    """Return True if a run trained on CPUs."""
+    return DEVICES.get(str(run.started.get("device"))) == "CPU"

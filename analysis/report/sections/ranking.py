@@ -8,7 +8,7 @@ from pathlib import Path
 from analysis.formatting import ABSENT, per_second, shown, shown_spread, title
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.report.figures.style import Section, word
-from analysis.report.headline import bare_label, fastest, gain_of, lesson, submitted_by, task_name
+from analysis.report.headline import fastest, gain_of, label_within, lesson, submitted_by, task_name
 from analysis.run import RunResult
 from analysis.scaling.groups import RATES, Group, by_task
 from jobs import metrics as m
@@ -42,7 +42,9 @@ def rows_of(task: Sequence[Group], beside: Mapping[Path, RunResult], *, name_tas
             notes = [lesson(group, beside, name="") if gain_of(group) else "", submitted_by([group])]
             rows.append(
                 [
-                    ": ".join(filter(None, [task_name(task), bare_label(group)])) if name_task else group.label,
+                    ": ".join(filter(None, [task_name(task), label_within(task_name(task), group)]))
+                    if name_task
+                    else group.label,
                     f"{place} of {len(best)}",
                     f"{point.ranks:,}",
                     f"{len(point.runs):,}",

@@ -137,7 +137,7 @@ def test_of_short_samples_attention_is_that_of_their_mean_length(tmp_path: Path)
 @pytest.mark.parametrize(
     ("run", "started", "why"),
     [
-        (a_gpu_run(), {"device": "cpu", "device_name": "AMD EPYC"}, "the peak of AMD EPYC is not known"),
+        (a_gpu_run(), {"device_name": "AMD Instinct MI999"}, "the peak of AMD Instinct MI999 is not known"),
         (a_gpu_run(), {"device_name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"},
          "the peak of NVIDIA H100 80GB HBM3 MIG 1g.10gb is not known"),
         (a_gpu_run(), {"device_name": None}, "the peak of an unnamed device is not known"),
@@ -253,10 +253,17 @@ def test_what_is_the_same_in_all_runs_is_stated_once(tmp_path: Path) -> None:
 
 def test_runs_without_mfu_for_one_reason_share_a_row(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
-        finished_run(tmp_path, a_run(name, ranks_per_node=1 if name == "a" else 2))
+        run = a_run(name, ranks_per_node=1 if name == "a" else 2)
+        finished_run(tmp_path, run, device="cuda", device_name="Test GPU")
     report([tmp_path], None)
-    row = "| a and 2 more runs | 1, 2 | — | — | no MFU: the peak of Test CPU is not known |"
+    row = "| a and 2 more runs | 1, 2 | — | — | no MFU: the peak of Test GPU is not known |"
     assert row in (tmp_path / "report.md").read_text().splitlines()
+
+
+def test_runs_on_cpus_which_have_no_peak_have_no_section_of_mfu(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run())
+    report([tmp_path], None)
+    assert "Model FLOPs utilization" not in (tmp_path / "report.md").read_text()
 
 
 # --- figures ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from analysis.intervals import Spread
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
 from analysis.report.headline import headlines
+from analysis.report.sections.ranking import ranking_section
 from analysis.scaling.groups import Group, scaling_groups
 from jobs.parallelism import Parallelism, Sharding, Strategy
 from jobs.schema import Precision, Run, Scaling, ScalingMode
@@ -299,17 +300,20 @@ def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a", model="tiny"), step_time_s=0.1)
     finished_run(tmp_path, a_run("b", model="large"), step_time_s=1.0)
     runs = read_runs([tmp_path])
-    sentences = headlines(scaling_groups(runs), runs)
-    assert len(sentences) == 2
-    assert sentences[0].startswith("CPU, random, sequence length 64: large ddp reaches 1,024 tokens/s")
-    assert sentences[1].startswith("CPU, random, sequence length 64: tiny ddp reaches 10,240 tokens/s")
+    (sentence,) = headlines(scaling_groups(runs), runs)
+    assert "2 tasks without a line of different rank counts" in sentence
+    assert "this is no contest" in sentence
+    section = ranking_section(scaling_groups(runs), runs)
+    assert section is not None
+    task = "random, sequence length 64"
+    assert [row[:2] for row in section.rows] == [[f"{task}: large ddp", "1 of 1"], [f"{task}: tiny ddp", "1 of 1"]]
 
 
 def test_a_fastest_point_within_the_spread_of_others_is_reported_as_such(tmp_path: Path) -> None:
     for repeat in (1, 2):
         finished_run(tmp_path, a_run(f"a-r{repeat}", repeat=repeat), step_time_s=0.5 * repeat)
         finished_run(tmp_path, a_run(f"b-r{repeat}", parallelism="fsdp_full", repeat=repeat), step_time_s=0.6 * repeat)
-    assert "(n = 2, 1,024 to 2,048, a spread that 1 other point reached into), the fastest of 2" in answer_in(tmp_path)
+    assert "(n = 2, 1,024 to 2,048, overlapping the spread of 1 other point), the fastest of 2" in answer_in(tmp_path)
 
 
 def test_a_fastest_point_of_one_repeat_that_others_reach_has_no_spread(tmp_path: Path) -> None:
@@ -321,7 +325,7 @@ def test_a_fastest_point_of_one_repeat_that_others_reach_has_no_spread(tmp_path:
         finished_run(tmp_path, a_run(name, parallelism="tp", repeat=repeat), step_time_s=0.25 + 0.5 * repeat)
     assert "(n = 1, no spread, as fast as 1 other point), the fastest of 3 points" in answer_in(tmp_path)
     finished_run(tmp_path, a_run("c-r3", parallelism="tp", repeat=3), step_time_s=0.4)
-    assert "as fast as 1 other point, which a repeat of 1 other point reached)" in answer_in(tmp_path)
+    assert "as fast as 1 other point, within the spread of 1 other point)" in answer_in(tmp_path)
 
 
 def test_emulated_nodes_are_the_first_words(tmp_path: Path) -> None:
