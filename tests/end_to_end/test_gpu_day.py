@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from email.message import Message
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
@@ -76,6 +78,6 @@ def test_the_wheels_have_all_that_they_need_beside_what_the_machine_has() -> Non
     carried = []
     for name in {canonicalize_name(Requirement(text).name) for text in [*wanted(), *SOURCES]}:
         with suppress(PackageNotFoundError):  # Liger and torchao are for GPUs
-            carried.append(metadata(name))
+            carried.append(cast(Message, metadata(name)))
     assert len(carried) > 20
     assert missing(carried) == []

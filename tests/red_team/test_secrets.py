@@ -181,7 +181,7 @@ def test_every_kind_of_token_is_replaced_wherever_it_stands(kind: str) -> None:
 
 
 def test_every_shape_has_a_token_that_no_other_shape_finds() -> None:
-    with resources.files("jobs").joinpath("secret_shapes.csv").open(newline="", encoding="utf-8") as file:
+    with Path(str(resources.files("jobs") / "secret_shapes.csv")).open(newline="", encoding="utf-8") as file:
         shapes = {
             f"{row['kind']} {row['prefix']}": re.compile(f"(?:{row['prefix']})[{row['characters']}]{{{row['least']},}}")
             for row in csv.DictReader(file)

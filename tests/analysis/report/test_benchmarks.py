@@ -10,7 +10,9 @@ import pytest
 
 import analysis
 from analysis.load.discover import read
-from analysis.report.report import Report, build, markdown, report
+from analysis.report.content import Report, build
+from analysis.report.markdown import markdown
+from analysis.report.report import report
 from tests.analysis.parsers.reading import SAMPLES
 
 GB = 1e9

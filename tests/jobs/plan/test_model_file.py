@@ -25,7 +25,7 @@ from tests.support.real_run import losses, make_run, printed, train
 from tests.support.training import DEEP
 
 # The facts of https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json and Qwen/Qwen2.5-0.5B.
-LLAMA = {
+LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 2048, "head_dim": 64,
     "intermediate_size": 8192, "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 16,
     "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True,
