@@ -53,6 +53,8 @@ def shardings(run: Run) -> list[Values]:
             return [(), (("engine.distributed_optimizer", True),)]
         case EngineKind.native if run.parallelism.pipeline == 1:
             return [(), FULLY_SHARDED]
+        case EngineKind.deepspeed:
+            return [(), (("parallelism.strategy", Strategy.zero3),)]
         case _:
             return [()]
 

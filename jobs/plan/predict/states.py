@@ -17,9 +17,11 @@ from jobs.layout import (
     shard_degree,
 )
 from jobs.parallelism import Strategy
+from jobs.plan.cost import parameters
+from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
-from jobs.schema import EngineKind, Precision, Run
+from jobs.schema import EngineKind, Offload, Precision, Run
 
 WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
 """Bytes of a number."""
@@ -34,7 +36,7 @@ class States:
     weights: int
     gradients: int
     optimizer: int
-    """AdamW's moments, and NeMo's float32 copy of narrow weights."""
+    """AdamW's moments, and a float32 copy of the weights (NeMo in 16 bits, DeepSpeed)."""
     gathered: int = 0
     """Weights of other ranks, which FSDP keeps in the type of the arithmetic."""
 
@@ -58,6 +60,8 @@ def states(run: Run) -> States:
             return nemo(run)
         case EngineKind.litgpt:
             return litgpt(run)
+        case EngineKind.deepspeed:
+            return deepspeed(run)
 
 
 def native(run: Run) -> States:
@@ -103,6 +107,24 @@ def litgpt(run: Run) -> States:
     if run.job.lora is not None:
         return States(weights=width * held, gradients=0, optimizer=0)
     return States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)
+
+
+def deepspeed(run: Run) -> States:
+    """Return the states of ZeRO: weights and gradients in the type of the arithmetic, the optimizer in float32.
+
+    Stage 1 partitions the optimizer's copy of the weights and its moments, stage 2 gradients too, stage 3 all
+    (https://arxiv.org/abs/1910.02054, section 5). What is offloaded takes no memory of the device.
+    """
+    stage, chosen, ranks = stage_of(run), settings_of(run), data_degree(run)
+    whole, width = parameters(run.model), WIDTHS[run.job.precision]
+    partition = -(-whole // ranks)
+    return States(
+        weights=0 if chosen.offload_param is not Offload.none else width * (partition if stage == 3 else whole),
+        gradients=width * (partition if stage >= 2 else whole),
+        optimizer=0
+        if chosen.offload_optimizer is not Offload.none
+        else 4 * (1 + MOMENTS) * (partition if stage >= 1 else whole),
+    )
 
 
 def parameters_held(run: Run, *, sharded: bool = True) -> int:

@@ -33,6 +33,7 @@ def refusal(*overrides: str, multirun: bool = False) -> str:
     return str(caught.value)
 
 
+ZERO = {"zero1", "zero2", "zero3"}
 # Values that some files require.
 NEEDS = {
     "single": ("ranks_per_node=1",),
@@ -44,6 +45,8 @@ NEEDS = {
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
     "all": ("data.held_out_samples=8", "job.export=true"),
+    **dict.fromkeys(ZERO, ("engine=deepspeed",)),
+    **dict.fromkeys(("apac_hpc_ai_2024", "llama31_8b_deepspeed", "llama31_70b_deepspeed"), ("data.path=data.json",)),
 }
 
 
@@ -64,8 +67,7 @@ def test_every_file_composes_and_survives_being_frozen(group: str, option: str, 
 
 @pytest.mark.parametrize("option", options("experiment"))
 def test_every_experiment_composes_with_the_sweep_it_declares(option: str) -> None:
-    needed = {"apac_hpc_ai_2024": ["data.path=/where/the/organisers/put/it"]}.get(option, [])
-    points = compose([f"experiment={option}", *needed], multirun=True)
+    points = compose([f"experiment={option}", *NEEDS.get(option, ())], multirun=True)
     assert len({point.run.name for point in points}) == len(points)
 
 
@@ -75,7 +77,7 @@ def test_every_model_composes_with_every_parallelism_on_cpu_and_gpu_clusters(
     model: str, cluster: str, ranks: int
 ) -> None:
     on_gpus_only = {"cp_fsdp"} if cluster == "local" else set()
-    choices = ",".join(set(options("parallelism")) - {"single"} - on_gpus_only)
+    choices = ",".join(set(options("parallelism")) - {"single", *ZERO} - on_gpus_only)
     points = compose(
         [
             f"model={model}",
@@ -174,10 +176,12 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("nodes=null", "'nodes' is not Optional (key: nodes). Set nodes=NUMBER, a whole one."),
         ("job.clip_norm=much", "could not be converted to Float (key: job.clip_norm). Set job.clip_norm=NUMBER."),
         ("job.export=perhaps", "(key: job.export). Set job.export=true or job.export=false."),
-        ("parallelism.strategy=foo", "expected one of [single, ddp, fsdp] (key: parallelism.strategy)"),
+        ("parallelism.strategy=foo",
+         "expected one of [single, ddp, fsdp, zero1, zero2, zero3] (key: parallelism.strategy)"),
         ("model=llama_2b", "model=llama_2b: there is no such choice. Did you mean llama3_8b or llama2_7b"),
         ("experiment=nope", "experiment=nope: there is no such choice. Set experiment=NAME with one of "
-         "apac_hpc_ai_2024, demo, llama2_70b_nemo, llama2_7b_nemo, one_gpu."),
+         "apac_hpc_ai_2024, demo, llama2_70b_nemo, llama2_7b_nemo, llama31_70b_deepspeed, llama31_8b_deepspeed, "
+         "one_gpu."),
         ("launcher=", "launcher=: there is no such choice. Set launcher=NAME with one of "),
         ("model=3", "model=3: Set model=NAME with one of llama2_13b, "),
         ("job=[1]", "job=[1]: Set job=NAME with one of "),
