@@ -156,7 +156,6 @@ def test_the_page_has_its_parts_in_order(tmp_path: Path) -> None:
         "Results",
         *ALL_FIGURES,
         "All measured runs",
-        "Runs not used, with reasons",
         "Definitions of the metrics",
         "Provenance",
     ]
