@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.plan.legality import BY_ENGINE, GENERAL, broken, problems
-from jobs.plan.rules import sbatch_variables
+from jobs.plan.legality import BY_ENGINE, GENERAL, broken, but_memory, problems
+from jobs.plan.rules import memory, sbatch_variables
 from jobs.plan.rules.rule import Rule
 from jobs.schema import Run
 from jobs.secrets import config_holds_no_secret
@@ -37,6 +37,7 @@ ILLEGAL = (
     "name=code-x",
     "sweep=a:b",
     "runs_dir=/a:b",
+    "runs_dir=/a%j",
     "job.epochs=1",
     "job.steps=null",
     "scaling.sequences_per_rank=4",
@@ -152,6 +153,7 @@ ILLEGAL = (
     f"{FINETUNE} job.checkpoint_every_steps=2",
     f"{FINETUNE} job.precision=float16",
     f"{FINETUNE} engine.distributed_optimizer=true",
+    H100.replace("llama2_7b", "llama31_405b"),
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.nodes=0",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.loss_tolerance=-1",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 job.steps=10 job.epochs=null",
@@ -163,7 +165,7 @@ ILLEGAL = (
 )
 # What these refuse is nothing that an override sets right.
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
-RULES = {rule for rules in (*GENERAL, *BY_ENGINE.values()) for rule in rules} - WITHOUT
+RULES = {rule for rules in (*GENERAL, *BY_ENGINE.values(), memory.RULES) for rule in rules} - WITHOUT
 
 
 def typed(text: str) -> Overrides:
@@ -173,7 +175,7 @@ def typed(text: str) -> Overrides:
 
 def refused(run: Run) -> dict[Rule, list[str]]:
     """What a user reads, by the rule that refused it: the mistakes of the first group that has any."""
-    for rules in (*GENERAL, BY_ENGINE[run.engine.kind]):
+    for rules in (*but_memory(run), memory.RULES):
         if found := {rule: lines for rule in rules if (lines := list(broken([rule], run)))}:
             return found
     return {}
