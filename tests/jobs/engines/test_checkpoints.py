@@ -127,7 +127,7 @@ def test_a_run_whose_weights_find_no_room_at_its_end_states_that_the_disk_is_ful
 
 def save_while_training_goes_on(where: Path, parallelism: str) -> None:
     """Write a checkpoint in the background, held until the weights have changed, and compare what it contains."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=0, world_size=1)
     directory = make_run(where, f"parallelism={parallelism}", "ranks_per_node=1", "job.checkpoint_every_steps=1")
     run, lease, held = load_run(directory.config), Lease(directory), Event()
     gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)

@@ -4,6 +4,7 @@ leads on, until the run can run.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from jobs.plan.legality import BY_ENGINE, GENERAL, broken, but_memory, problems
 from jobs.plan.rules import memory, sbatch_variables
-from jobs.plan.rules.rule import Rule
+from jobs.plan.rules.rule import Rule, multiples_near
 from jobs.schema import Run
 from jobs.secrets import config_holds_no_secret
 from tests.support.suggestions import Overrides, composed, run_of, suggestions
@@ -227,6 +228,16 @@ def test_every_rule_suggests_what_ends_its_refusal() -> None:
 @pytest.mark.parametrize("text", ILLEGAL)
 def test_whoever_types_the_first_suggestion_each_time_ends_at_a_run_that_can_run(text: str) -> None:
     first_suggestions_lead_to_a_legal_run(typed(text))
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "most", "words"),
+    [(63, 6, math.inf, "60 or 66"), (5, 6, math.inf, "6"), (512, 6, 512, "510"), (60, 6, math.inf, "60 or 66")],
+)
+def test_multiples_lie_on_both_sides_of_a_number_and_below_the_limit(
+    number: int, unit: int, most: float, words: str
+) -> None:
+    assert multiples_near(number, unit, most) == words
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,10 @@ def test_a_process_id_that_another_queue_got_meanwhile_is_not_taken_for_this_one
     with subprocess.Popen([sys.executable, *QUEUE, str(tmp_path)], stdin=subprocess.PIPE) as queue:
         its_id = str(queue.pid)
         wait_until(lambda: queue_process(its_id) is not None, 60)
-        known = Submission("r", "local", its_id, 0, process_started=started_after_boot_s(its_id))
+        began_s = started_after_boot_s(its_id)
+        known = Submission("r", "local", its_id, 0, process_started=began_s)
         assert queue_is_alive(known)
-        assert not queue_is_alive(replace(known, process_started=known.process_started - 60))
+        assert not queue_is_alive(replace(known, process_started=began_s - 60))
         queue.kill()
 
 

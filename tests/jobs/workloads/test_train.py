@@ -78,7 +78,9 @@ def test_bfloat16_trains_close_to_float32_but_not_equal(
     if parallelism == "fsdp_full":
         # Gradients are summed over ranks in float32, in each of 4 micro-batches.
         (layout,) = events(run, "layout")
-        sent = {each["collective"]: each[COLLECTIVE_BYTES.name] for each in layout["collectives"]}
+        collectives = layout["collectives"]
+        assert isinstance(collectives, list)
+        sent = {each["collective"]: each[COLLECTIVE_BYTES.name] for each in collectives}
         assert sent["reduce_scatter"] == 4 * 4 * parameters(load_run(run.config).model)
 
 
