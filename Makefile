@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check benchmark gpu-day gpu-day-wheels batching-benchmark figure fault-table slurm browser clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark figure fault-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -19,6 +19,7 @@ help:
 	echo "make red-team   run the attacks by other users and received files; as root also those that make a user"
 	echo "make corpus     read a corpus of real logs and compare the values with the known ones: CORPUS=DIRECTORY"
 	echo "make check      run ruff, mypy --strict and shellcheck"
+	echo "make mutation   change one committed module in many small ways, and list the changes that its tests do not notice: MODULE=FILE TESTS=FILES"
 	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
 	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
@@ -75,6 +76,18 @@ check: $(VENV)/dev.done
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck sbatch/*.sbatch jobs/submit/trust/integrity.sh tests/install.sh .ci/run
+
+# Each mutant costs a run of these tests. It is made in a copy of the last commit; the same command continues a session.
+MODULE ?= jobs/plan/rules/rule.py
+TESTS ?= tests/jobs/plan/test_suggestions.py
+MUTANTS := build/mutation/$(subst /,.,$(MODULE))
+MUTATION = [cosmic-ray]\nmodule-path = "$(MODULE)"\ntimeout = 300.0\nexcluded-modules = []\ntest-command = "$(CURDIR)/$(BIN)/python -m pytest -q -x -n 0 -p no:randomly -p no:cacheprovider $(TESTS)"\n[cosmic-ray.distributor]\nname = "local"\n
+mutation: $(VENV)/train.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,mutation]'
+	test -d $(MUTANTS) || { mkdir -p $(MUTANTS) && git archive HEAD | tar -x -C $(MUTANTS) && cd $(MUTANTS) && \
+	    printf '$(MUTATION)' > mutation.toml && $(CURDIR)/$(BIN)/cosmic-ray init mutation.toml mutation.sqlite; }
+	cd $(MUTANTS) && $(CURDIR)/$(BIN)/cosmic-ray baseline mutation.toml && $(CURDIR)/$(BIN)/cosmic-ray exec mutation.toml mutation.sqlite
+	$(BIN)/cr-report --surviving-only --show-diff $(MUTANTS)/mutation.sqlite
 
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks.submitting

@@ -3,6 +3,7 @@
 #
 #     tests/install.sh slurm      a one-machine Slurm; tests/support/slurm/cluster.py brings its daemons up
 #     tests/install.sh browser    chromium, which opens the report
+#     tests/install.sh locale     sources of the Turkish locale, and time zones: CI runs in both
 #
 # Exit status: 0 all programs are installed, 3 they cannot be installed here (stderr has the reason).
 set -euo pipefail
@@ -19,8 +20,12 @@ browser)
     PROGRAMS=(chromium)
     PACKAGES=(chromium)
     ;;
+locale)
+    PROGRAMS=(localedef /usr/share/i18n/locales/tr_TR /usr/share/zoneinfo/Pacific/Apia)
+    PACKAGES=(libc-bin locales tzdata)
+    ;;
 *)
-    echo "usage: tests/install.sh slurm|browser" >&2
+    echo "usage: tests/install.sh slurm|browser|locale" >&2
     exit 2
     ;;
 esac
@@ -30,7 +35,7 @@ POLICY=/usr/sbin/policy-rc.d
 missing() {
     local program
     for program in "${PROGRAMS[@]}"; do
-        command -v "$program" >/dev/null || printf '%s ' "$program"
+        command -v "$program" >/dev/null || [[ $program == /* && -e $program ]] || printf '%s ' "$program"
     done
 }
 

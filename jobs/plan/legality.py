@@ -12,12 +12,11 @@ from jobs.schema import EngineKind, Run
 
 # A larger global batch is never a default.
 LARGEST_GLOBAL_BATCH = 16_384
-# In this order: later rules rely on what earlier ones have checked.
+# In this order: each group relies on what those before it have checked. All mistakes of a group are reported at once.
 GENERAL: tuple[tuple[Rule, ...], ...] = (
-    values.RULES,
-    contest.RULES,
+    values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
-    layout.RULES,
+    (*values.OTHERS, *contest.RULES, *layout.RULES),
     batch.RULES,
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
@@ -50,8 +49,8 @@ def warnings(run: Run) -> list[str]:
 
 
 def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:
-    """Yield the sentences of the rules that a run breaks; a rule may rely on those before it in `any(broken(...))`."""
-    return (sentence for rule in rules if (sentence := rule(run)))
+    """Yield the lines of the rules that a run breaks; a rule may rely on those before it in `any(broken(...))`."""
+    return (line for rule in rules for line in (rule(run) or "").splitlines())
 
 
 def common_global_batch(runs: list[Run]) -> int | None:

@@ -72,6 +72,15 @@ def test_each_parallelism_cuts_eight_ranks_on_two_nodes_as_its_name_states(
     assert not layout.crosses_nodes(DP_SHARD) or parallelism in {"fsdp_full", "fsdp_grad_op"}
 
 
+def test_a_hybrid_shard_group_stays_inside_a_node_beside_context_parallelism() -> None:
+    from jobs.layout import layout_of
+
+    gpus = ("cluster=xe9680_h100", "model=llama2_7b", "job.micro_batch_size=1", "scaling.global_batch_size=64")
+    layout = layout_of(one(*gpus, "parallelism=fsdp_hybrid", "parallelism.context=2", "nodes=2").run)
+    assert (layout.degree(DP_REPLICATE), layout.degree(DP_SHARD)) == (2, 4)
+    assert not layout.crosses_nodes(DP_SHARD)
+
+
 @pytest.mark.parametrize(
     ("overrides", "multiple"),
     [

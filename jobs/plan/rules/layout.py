@@ -32,7 +32,7 @@ def sharding_goes_with_fsdp(run: Run) -> str | None:
     if p.strategy is not Strategy.fsdp and (p.sharding is not None or p.data_shard is not None):
         return (
             f"parallelism.sharding and data_shard have no meaning with strategy={p.strategy.name}. "
-            "Set parallelism=fsdp_full, or set both to null."
+            "Set parallelism.sharding=null parallelism.data_shard=null, or parallelism=fsdp_full."
         )
     if p.sharding is Sharding.NO_SHARD and (p.data_shard or 1) > 1:
         return (
@@ -48,7 +48,7 @@ def gathering_ahead_needs_shards(run: Run) -> str | None:
     if p.prefetch is not None and (p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD):
         return (
             f"parallelism.prefetch={p.prefetch} gathers FSDP's weights ahead, and parallelism={p.name} shards none. "
-            "Set parallelism=fsdp_full, or parallelism.prefetch=null."
+            "Set parallelism.prefetch=null, or parallelism=fsdp_full."
         )
     return None
 
@@ -65,7 +65,7 @@ def tensor_divides_matrices(run: Run) -> str | None:
     if run.parallelism.sequence_parallel and tensor == 1:
         return (
             "parallelism.sequence_parallel=true shards activations over the TP group, and parallelism.tensor=1 has "
-            "none. Set parallelism.tensor=2, or parallelism.sequence_parallel=null."
+            "none. Set parallelism.sequence_parallel=null, or parallelism.tensor=2."
         )
     return None
 
@@ -81,7 +81,7 @@ def cuts_divide_sequence(run: Run) -> str | None:
         why = f"tensor={p.tensor}" + (f" x 2 x context={p.context}" if p.context > 1 else "")
         return (
             f"job.sequence_length={length} is split along the sequence and is not a multiple of {unit} ({why}). "
-            f"Set job.sequence_length={multiples_near(length, unit)}"
+            f"Set job.sequence_length={multiples_near(length, unit, run.model.max_sequence_length)}"
             + (", or parallelism.sequence_parallel=false." if p.context == 1 else ".")
         )
     return None
@@ -107,7 +107,7 @@ def pipeline_settings_have_a_pipeline(run: Run) -> str | None:
     if given:
         return (
             f"parallelism.{given[0]} describes a pipeline, and parallelism.pipeline=1 has none. Set "
-            f"parallelism.pipeline=2, or parallelism.{given[0]}=null."
+            f"{' '.join(f'parallelism.{key}=null' for key in given)}, or parallelism.pipeline=2."
         )
     return None
 
@@ -136,6 +136,7 @@ def pipeline_stages_share_layers(run: Run) -> str | None:
     """Require at least one layer for each pipeline stage, and all layers in some stage."""
     p, layers, name = run.parallelism, run.model.layers, run.model.name
     stages = p.pipeline * pipeline_stages_per_rank(run)
+    whole = [pipeline for pipeline in divisors(layers) if layers % (pipeline * stages // p.pipeline) == 0] or [1]
     what = f"parallelism.pipeline={p.pipeline}" + (
         f" x {pipeline_stages_per_rank(run)} stages a rank" if stages > p.pipeline else ""
     )
@@ -144,17 +145,17 @@ def pipeline_stages_share_layers(run: Run) -> str | None:
         if len(counts) != stages or sum(counts) != layers or min(counts) < 1:
             return (
                 f"parallelism.stage_layers={counts} must give each of {stages} stages ({what}) a layer or "
-                f"more, {layers} in all ({name}). Set parallelism.stage_layers=null, or {stages} such numbers."
+                f"more, {layers} in all ({name}). Set parallelism.stage_layers=null, or to {stages} such numbers."
             )
         return None
     if stages > layers:
         return (
-            f"{what} makes {stages} stages of {layers} layers ({name}): a stage needs one. Use a smaller "
-            f"parallelism.pipeline{' or stages_per_rank' if stages > p.pipeline else ''}."
+            f"{what} makes {stages} stages of {layers} layers ({name}): a stage needs one. Set "
+            f"parallelism.pipeline={either(whole)}."
         )
     if layers % stages and p.stage_split is StageSplit.even:
         return (
-            f"{what} does not divide model.layers={layers} ({name}). Use {either(divisors(layers))} stages, or set "
+            f"{what} does not divide model.layers={layers} ({name}). Set parallelism.pipeline={either(whole)}, or "
             "parallelism.stage_split=balanced for stages of unequal length."
         )
     return None
@@ -176,22 +177,26 @@ def grid_fills_world(run: Run) -> str | None:
     p = run.parallelism
     model_ranks = degree_product(run, MODEL_AXES)
     if run.ranks % model_ranks:
+        whole_nodes = model_ranks // math.gcd(model_ranks, run.ranks_per_node)
         shown = [axis for axis in MODEL_AXES if not axis.rare or degree_of(run, axis) > 1]
         product = " x ".join(["dp", *(f"{axis.field}({degree_of(run, axis)})" for axis in shown)])
         return (
             f"{product} cannot be the world size {run.ranks} = "
             f"nodes({run.nodes}) x ranks_per_node({run.ranks_per_node}): {run.ranks} is not a multiple "
-            f"of {model_ranks}. Use nodes such that nodes x {run.ranks_per_node} is, or smaller degrees."
+            f"of {model_ranks}. Set nodes={multiples_near(run.nodes, whole_nodes)}, or smaller degrees."
         )
     dp = data_degree(run)
     replicas = dp * degree_product(run, (axis for axis in MODEL_AXES if axis.averages_gradients))
     if p.strategy is Strategy.single and replicas > 1:
+        one_rank = "nodes=1 ranks_per_node=1, or " if model_ranks == 1 else ""
         return (
-            f"parallelism={p.name} has one replica and no data parallelism, but {run.ranks} ranks leave dp={dp}. "
-            "Set nodes=1 ranks_per_node=1, or parallelism=ddp."
+            f"parallelism={p.name} has one replica and no data parallelism, but {run.ranks} ranks make {replicas}. "
+            f"Set {one_rank}parallelism=ddp."
         )
     shard = shard_degree(run)
-    for key, value in (("data_shard", p.data_shard), ("data_replicate", p.data_replicate)):
+    # Replicas that imply the shard group are free; else the shard group leaves one number of them.
+    free = p.data_replicate if p.strategy is Strategy.fsdp and p.data_shard is None else None
+    for key, value in (("data_shard", p.data_shard), ("data_replicate", free)):
         if value is not None and dp % value:
             allowed = either(divisors(dp))
             return f"parallelism.{key}={value} does not divide dp={dp}. Set parallelism.{key} to one of {allowed}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.layout import degree_of, degree_product, has_gpus, layout_of
-from jobs.parallelism import DP_SHARD, MODEL_AXES
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, Sharding
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
 from jobs.plan.rules.native_only import choices_are_native
@@ -19,21 +19,30 @@ def ranks_only_shard(run: Run) -> str | None:
         given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in MODEL_AXES)
         return (
             f"engine=litgpt has data parallelism only, and parallelism={p.name} has {given}. "
-            f"Set parallelism={sharding_of(script)}, or engine=native."
+            f"Set {sharding_of(run)}, or engine=native."
         )
     shard = run.ranks_per_node if script is Script.pretrain else run.ranks
     if layout.degree(DP_SHARD) != shard:
         whole = "the ranks of a node" if script is Script.pretrain else "all ranks"
         return (
             f"engine=litgpt: {script.name} shards weights over {whole} (FSDP), and parallelism={p.name} does not. Set "
-            f"parallelism={sharding_of(script)}, or engine=native."
+            f"{sharding_of(run)}, or engine=native."
         )
     return None
 
 
-def sharding_of(script: Script) -> str:
-    """Return the script's sharding as a name of the group `parallelism`."""
-    return "fsdp_hybrid" if script is Script.pretrain else "fsdp_full"
+def sharding_of(run: Run) -> str:
+    """Return the assignments of the script's sharding: of the group `parallelism`, and of keys that would remain."""
+    p = run.parallelism
+    name, sharding = (
+        ("fsdp_hybrid", Sharding.HYBRID_SHARD)
+        if script_of(run) is Script.pretrain
+        else ("fsdp_full", Sharding.FULL_SHARD)
+    )
+    degrees = [f"{axis.key}=1" for axis in MODEL_AXES if degree_of(run, axis) > 1]
+    data = [f"{axis.key}=null" for axis in (DP_REPLICATE, DP_SHARD) if getattr(p, axis.field) is not None]
+    other = [f"parallelism.sharding={sharding.name}"] if p.sharding not in {None, sharding} else []
+    return " ".join([f"parallelism={name}", *degrees, *data, *other])
 
 
 def nodes_have_gpus(run: Run) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jobs.layout import data_degree, degree_of, frees_weights, has_gpus
 from jobs.parallelism import DP_SHARD, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters
+from jobs.plan.rules.batch import one_stage_a_rank
 from jobs.plan.rules.rule import Rule
 from jobs.schema import ActivationCheckpointing, Batching, Kernels, Mlp, Norm, Precision, Run, WeightsReader
 
@@ -19,8 +20,8 @@ def no_adapters(run: Run) -> str | None:
     """Refuse adapters."""
     if run.job.lora is not None:
         return (
-            "engine=native trains all weights, not adapters (job.lora). Set engine=nemo, engine=litgpt, or "
-            "job=finetune_full."
+            "engine=native trains all weights, not adapters (job.lora). Set job=finetune_full, engine=nemo, or "
+            "engine=litgpt."
         )
     return None
 
@@ -29,8 +30,8 @@ def no_distributed_optimizer(run: Run) -> str | None:
     """Refuse Megatron's distributed optimizer: FSDP shards the optimizer state here."""
     if run.engine.distributed_optimizer:
         return (
-            "engine.distributed_optimizer=true is Megatron's. Set engine.distributed_optimizer=false and "
-            "parallelism.sharding=SHARD_GRAD_OP, or engine=nemo."
+            "engine.distributed_optimizer=true is Megatron's; here FSDP shards the optimizer state. Set "
+            "engine.distributed_optimizer=false, or engine=nemo."
         )
     return None
 
@@ -44,18 +45,22 @@ def split_backward_finds_what_it_needs(run: Run) -> str | None:
     p, engine = run.parallelism, run.engine
     if p.pipeline == 1 or p.schedule not in SPLIT_BACKWARD:
         return None
-    wrong = {
-        "engine.compile=true, set engine.compile=false": engine.compile,
-        f"sharding={p.sharding and p.sharding.name} (weights freed after forward), set "
-        "parallelism.sharding=SHARD_GRAD_OP": frees_weights(run),
-        f"engine.activation_checkpointing={engine.activation_checkpointing.name}, set "
-        "engine.activation_checkpointing=none": engine.activation_checkpointing is not ActivationCheckpointing.none,
+    remedies = {
+        "engine.compile=true": "engine.compile=false" if engine.compile else None,
+        f"sharding={p.sharding and p.sharding.name} (weights freed after forward)": (
+            "parallelism.sharding=SHARD_GRAD_OP" if frees_weights(run) else None
+        ),
+        f"engine.activation_checkpointing={engine.activation_checkpointing.name}": (
+            None
+            if engine.activation_checkpointing is ActivationCheckpointing.none
+            else "engine.activation_checkpointing=none"
+        ),
     }
-    found = [what for what, is_so in wrong.items() if is_so]
+    found = {what: remedy for what, remedy in remedies.items() if remedy}
     if found:
         return (
             f"parallelism.schedule={p.schedule.name} splits the backward pass and cannot do so with "
-            f"{'; nor with '.join(found)}. Set parallelism.schedule=Interleaved1F1B to keep them."
+            f"{', nor with '.join(found)}. Set {' '.join(found.values())}, or {one_stage_a_rank(run)}."
         )
     return None
 
@@ -111,12 +116,12 @@ def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
     if run.engine.parameters is Precision.float16:
         return (
             "engine.parameters=float16 would lose small updates and gradients; loss scaling needs weights in float32. "
-            "Set engine.parameters=float32, with job.precision=float16 for the arithmetic."
+            "Set engine.parameters=float32; job.precision=float16 is the type of the arithmetic."
         )
     if run.engine.parameters is Precision.bfloat16 and run.job.precision is not Precision.bfloat16:
         return (
             f"engine.parameters=bfloat16 keeps weights in bfloat16, and job.precision={run.job.precision.name} "
-            "computes in another type. Set job.precision=bfloat16, or engine.parameters=float32."
+            "computes in another type. Set engine.parameters=float32, or job.precision=bfloat16."
         )
     return None
 
@@ -177,7 +182,7 @@ def float8_has_its_hardware(run: Run) -> str | None:
     if run.job.precision is not Precision.bfloat16:
         return (
             f"engine.float8=true replaces bfloat16 matrix products, and job.precision={run.job.precision.name}. "
-            f"Set job.precision=bfloat16, or engine.float8=false."
+            f"{off}, or job.precision=bfloat16."
         )
     sizes = {
         "hidden_size": model.hidden_size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.parallelism import Schedule, StageSplit, Strategy
+from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.schema import Precision, Run
@@ -13,10 +14,12 @@ SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])
 
 def weights_are_replicated(run: Run) -> str | None:
     """Refuse FSDP: Megatron's data parallelism replicates weights and shards the optimizer state."""
-    if run.parallelism.strategy is Strategy.fsdp:
+    p = run.parallelism
+    if p.strategy is Strategy.fsdp:
+        replicated = "_".join(name for name, degree in (("tp", p.tensor), ("pp", p.pipeline)) if degree > 1) or "ddp"
         return (
             f"engine=nemo replicates weights and parallelism={run.parallelism.name} shards them; Megatron shards "
-            "optimizer state instead (engine.distributed_optimizer=true). Set parallelism=ddp, tp, pp or tp_pp, or "
+            f"optimizer state instead (engine.distributed_optimizer=true). Set parallelism={replicated}, or "
             "engine=native."
         )
     return None
@@ -47,13 +50,18 @@ def pipeline_stages_are_even(run: Run) -> str | None:
 def micro_batches_make_whole_rounds(run: Run) -> str | None:
     """Require a multiple of PP micro-batches for the interleaved schedule."""
     pipeline, count = run.parallelism.pipeline, accumulation(run)
-    if pipeline > 1 and pipeline_stages_per_rank(run) > 1 and count % pipeline:
+    if not makes_whole_rounds(run, count):
         return (
             f"engine=nemo runs parallelism.schedule={run.parallelism.schedule.name} in rounds of {pipeline} "
-            f"micro-batches (parallelism.pipeline), and a step has {count}. Choose a global batch of a multiple of "
-            f"{pipeline}, or set parallelism.schedule=1F1B."
+            f"micro-batches (parallelism.pipeline), and a step has {count}. Set "
+            f"{batch_to_set(run, makes_whole_rounds)}, or {one_stage_a_rank(run)}."
         )
     return None
+
+
+def makes_whole_rounds(run: Run, count: int) -> bool:
+    """Return whether a number of micro-batches is a multiple of PP, where the schedule is interleaved."""
+    return pipeline_stages_per_rank(run) == 1 or count % run.parallelism.pipeline == 0
 
 
 def loss_stays_cut(run: Run) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import cache
 
 from jobs.schema import Run
 
 Rule = Callable[[Run], str | None]
-"""Run -> sentence (key and value, place, allowed values, remedy), or None."""
+"""Run -> a line for each mistake (key and value, place, allowed values, remedy), or None."""
 
 
 @cache
@@ -17,10 +18,10 @@ def divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def multiples_near(number: int, unit: int) -> str:
-    """Return the positive multiples of a unit next to a number, as text: `60 or 66`."""
-    below = number // unit * unit
-    return either(n for n in (below, below + unit) if n > 0)
+def multiples_near(number: int, unit: int, most: float = math.inf) -> str:
+    """Return the positive multiples of a unit next to a number, none above `most`, as text: `60 or 66`."""
+    below = min(number, most) // unit * unit
+    return either(int(n) for n in (below, below + unit) if 0 < n <= most)
 
 
 def either(choices: Iterable[object]) -> str:

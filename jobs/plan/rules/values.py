@@ -35,6 +35,8 @@ def counts_are_positive(run: Run) -> str | None:
         "job.sequence_length": run.job.sequence_length,
         "job.bucket_batches": run.job.bucket_batches,
         "job.steps": run.job.steps,
+        # The first step is never a steady one.
+        "job.unmeasured_steps": run.job.unmeasured_steps,
         "job.epochs": run.job.epochs,
         "job.checkpoint_every_steps": run.job.checkpoint_every_steps,
         "job.keep_checkpoints": run.job.keep_checkpoints,
@@ -48,10 +50,11 @@ def counts_are_positive(run: Run) -> str | None:
         "engine.cpu_threads_per_rank": run.engine.cpu_threads_per_rank,
         "engine.hang_timeout_s": run.engine.hang_timeout_s,
     }
-    wrong = {key: value for key, value in counts.items() if value is not None and value < 1}
-    if wrong:
-        key, value = next(iter(wrong.items()))
-        return f"{key}={value} is not a positive number. Set {key}=1 or more."
+    wrong = [
+        f"{key}={value} is not a positive number. Set {key}=1 or more."
+        for key, value in counts.items()
+        if value is not None and value < 1
+    ]
     none_or_more = {
         "launcher.requeues": run.launcher.requeues,
         # Slurm's --mem=0 is all memory of a node.
@@ -59,16 +62,12 @@ def counts_are_positive(run: Run) -> str | None:
         "launcher.requeue_pause_s": run.launcher.requeue_pause_s,
         "engine.pace_every_steps": run.engine.pace_every_steps or 0,
         "engine.prefetch_batches": run.engine.prefetch_batches,
+        "job.warmup_steps": run.job.warmup_steps,
+        "model.experts": run.model.experts,
+        "model.experts_per_token": run.model.experts_per_token,
     }
-    for key, value in none_or_more.items():
-        if value < 0:
-            return f"{key}={value} is negative. Set {key}=0 or more."
-    if run.job.warmup_steps < 0 or run.job.unmeasured_steps < 1:
-        return (
-            f"job.warmup_steps={run.job.warmup_steps} must be 0 or more, and job.unmeasured_steps="
-            f"{run.job.unmeasured_steps} 1 or more: the first step is never a steady one."
-        )
-    return None
+    wrong += [f"{key}={value} is negative. Set {key}=0 or more." for key, value in none_or_more.items() if value < 0]
+    return "\n".join(wrong) or None
 
 
 def hyperparameters_are_in_range(run: Run) -> str | None:
@@ -76,30 +75,37 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
     job = run.job
     ranges = {
         "job.learning_rate": (job.learning_rate, 0.0, 1e3),
-        "job.min_learning_rate": (job.min_learning_rate, 0.0, job.learning_rate),
+        "job.min_learning_rate": (job.min_learning_rate, 0.0, job.learning_rate if job.learning_rate >= 0 else 1e3),
         "job.weight_decay": (job.weight_decay, 0.0, 1e3),
         "job.beta1": (job.beta1, 0.0, 0.99999),
         "job.beta2": (job.beta2, 0.0, 0.99999),
     }
-    for key, (value, low, high) in ranges.items():
-        if not low <= value <= high:
-            return f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}=VALUE in that range."
+    wrong = [
+        f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}={max(low, min(high, value))}, or another in that "
+        "range."
+        for key, (value, low, high) in ranges.items()
+        if not low <= value <= high
+    ]
     if not 0 <= job.seed < 2**31:  # the other 32 bits of a generator's seed are a hash of the parameter's name
-        return f"job.seed={job.seed} is outside 0 to {2**31 - 1}. Set job.seed=NUMBER in that range."
+        wrong.append(f"job.seed={job.seed} is outside 0 to {2**31 - 1}. Set job.seed=NUMBER in that range.")
     if job.clip_norm is not None and not job.clip_norm > 0:
-        return f"job.clip_norm={job.clip_norm:g} is not positive. Set job.clip_norm=1.0, or null for no clipping."
-    return None
+        wrong.append(
+            f"job.clip_norm={job.clip_norm:g} is not positive. Set job.clip_norm=1.0, or null for no clipping."
+        )
+    return "\n".join(wrong) or None
 
 
 def path_stays_as_it_is(run: Run) -> str | None:
     """Require a sweep directory whose path is neither split nor expanded; integrity.sh requires it of moved ones."""
     for key, value in (("runs_dir", run.runs_dir), ("sweep", run.sweep)):
         if value is not None and ":" in value:
-            return f"{key}={value!r} has a colon, where Python would split PYTHONPATH. Set {key} without one."
+            without = value.replace(":", "-")
+            return f"{key}={value!r} has a colon, where Python would split PYTHONPATH. Set {key}={without!r}."
         if value is not None and "%" in value:
+            without = value.replace("%", "-")
             return (
-                f"{key}={value!r} has a %, which Slurm and submitit would expand in the names of logs. Set {key} "
-                "without one."
+                f"{key}={value!r} has a %, which Slurm and submitit would expand in the names of logs. Set "
+                f"{key}={without!r}."
             )
     return None
 
@@ -115,7 +121,7 @@ def names_are_file_names(run: Run) -> str | None:
         if name is not None and key == "name" and is_reserved(name):
             return (
                 f"name={name!r} is reserved in a sweep directory (code-..., logs, hidden, "
-                f"{', '.join(sorted(RESERVED))}). Set another name."
+                f"{', '.join(sorted(RESERVED))}). Set name=SOMETHING else."
             )
     return None
 
@@ -142,7 +148,7 @@ def batch_fits_scaling_mode(run: Run) -> str | None:
     if getattr(run.scaling, other) is not None:
         return (
             f"scaling.{other} has no meaning with scaling={run.scaling.mode.name}, which fixes scaling.{needed}. "
-            f"Set scaling.{needed}=NUMBER, or scaling={'weak' if strong else 'strong'}."
+            f"Set scaling.{other}=null, or scaling={'weak' if strong else 'strong'} scaling.{needed}=null."
         )
     return None
 
@@ -153,7 +159,7 @@ def buckets_are_bucketed(run: Run) -> str | None:
     if job.bucket_batches is not None and job.batching is not Batching.bucketed:
         return (
             f"job.bucket_batches={job.bucket_batches} has no meaning with job.batching={job.batching.name}. Set "
-            "job.batching=bucketed, or job.bucket_batches=null."
+            "job.bucket_batches=null, or job.batching=bucketed."
         )
     return None
 
@@ -173,9 +179,16 @@ def model_is_consistent(run: Run) -> str | None:
     """Require consistent numbers of heads and of experts."""
     m = run.model
     if m.kv_heads > 0 and m.heads % m.kv_heads:
-        return f"model.kv_heads={m.kv_heads} does not divide model.heads={m.heads}. Use {either(divisors(m.heads))}."
+        return (
+            f"model.kv_heads={m.kv_heads} does not divide model.heads={m.heads}. Set model.kv_heads="
+            f"{either(divisors(m.heads))}."
+        )
     if (m.experts > 0) != (m.experts_per_token > 0) or m.experts_per_token > m.experts:
-        return f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together."
+        some = f", or model.experts_per_token=1 to {m.experts}" if m.experts else ""
+        return (
+            f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together. Set "
+            f"model.experts=0 model.experts_per_token=0 for a dense model{some}."
+        )
     return None
 
 
@@ -184,8 +197,8 @@ def service_units_are_positive(run: Run) -> str | None:
     rate = run.cluster.service_units_per_node_hour
     if rate is not None and not 0 < rate < float("inf"):
         return (
-            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set it to the charge of your site "
-            "for a node and hour, or to null."
+            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set "
+            "cluster.service_units_per_node_hour=NUMBER, the charge of your site for a node and hour, or null."
         )
     return None
 
@@ -230,7 +243,8 @@ def fits_pilot(run: Run) -> str | None:
     if run.wall_time_min >= minutes:
         return (
             f"wall_time_min={run.wall_time_min} leaves launcher.pilot_wall_time_min={minutes} no time to start. Set "
-            f"launcher.pilot_wall_time_min={run.wall_time_min + 1} or more, or wall_time_min={minutes - 1} or less."
+            + (f"wall_time_min={minutes - 1} or less, or " if minutes > 1 else "")
+            + f"launcher.pilot_wall_time_min={run.wall_time_min + 1} or more."
         )
     for key, value, most in (("nodes", nodes, c.max_nodes), ("wall_time_min", minutes, c.max_wall_time_min)):
         if most is not None and value > most:
@@ -258,7 +272,7 @@ def bfloat16_has_its_units(run: Run) -> str | None:
     if run.job.precision is Precision.bfloat16 and capability is not None and capability < least:
         return (
             f"job.precision=bfloat16 needs an NVIDIA GPU of compute capability {least} or more, and {run.gpu.name} has "
-            f"{capability}. Set job.precision=float16, or float32."
+            f"{capability}. Set job.precision=float32, or float16."
         )
     return None
 
@@ -354,9 +368,9 @@ def updates_are_rounded(run: Run) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (
-    config_holds_no_secret,
-    counts_are_positive,
+# Later rules calculate with the counts.
+COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_positive)
+OTHERS: tuple[Rule, ...] = (
     hyperparameters_are_in_range,
     names_are_file_names,
     path_stays_as_it_is,
@@ -373,6 +387,7 @@ RULES: tuple[Rule, ...] = (
     sbatch_variables.agree_with_keys,
     *stages.RULES,
 )
+RULES = (*COUNTS, *OTHERS)
 WARNINGS: tuple[Rule, ...] = (
     nothing_is_steady,
     one_sample_is_no_pack,

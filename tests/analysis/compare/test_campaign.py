@@ -314,7 +314,7 @@ def a_mixed_campaign(path: Path) -> Leaderboard:
         a_repeat(path, "baseline", number, 10.0 + number / 10, role="baseline")
     pairs(path, "fast", FASTER, run=with_job(a_run(steps=4), micro_batch_size=2))
     pairs(path, "again", NOISE)
-    pairs(path, "<b>hot", ((10.0, 9.0),), losses=(5.0, 9.0, 9.0, 9.0))
+    pairs(path, "=<b>hot", ((10.0, 9.0),), losses=(5.0, 9.0, 9.0, 9.0))
     return leaderboard_of(path)
 
 
@@ -322,7 +322,7 @@ def test_a_leaderboard_fits_80_columns_and_lists_the_changes(tmp_path: Path) -> 
     text = shown(a_mixed_campaign(tmp_path))
     assert max(map(len, text.splitlines())) <= 80
     assert "faster" in text
-    assert "Not ranked, because they do not count:\n  <b>hot: loss 9.000 is outside" in text
+    assert "Not ranked, because they do not count:\n  =<b>hot: loss 9.000 is outside" in text
     assert "  fast: job.micro_batch_size 1 → 2\n" in text
     assert "  again: job.micro_batch_size 2 → 1\n" in text
 
@@ -338,7 +338,7 @@ def test_the_report_of_a_campaign_has_the_board_as_text_and_a_table_for_spreadsh
     assert [(row["attempt"], row["verdict"], row["rank"], row["samples_per_step"]) for row in rows] == [
         ("fast", "faster", "1", "16.0"),
         ("again", "tie", "2", "16.0"),
-        ("<b>hot", "invalid", "", "16.0"),
+        ("'=<b>hot", "invalid", "", "16.0"),
     ]
     assert rows[1]["changed_against_baseline"] == "nothing"
     # Its output is not a log of another program.

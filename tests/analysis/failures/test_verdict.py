@@ -132,6 +132,11 @@ def test_an_exception_before_a_later_step_is_not_the_cause() -> None:
     assert of(log, last_progress=2).cause is FailureCause.code
 
 
+def test_a_gpu_fault_before_the_last_step_counts_beside_the_traceback_that_it_caused() -> None:
+    log = f"NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus\nstep\nstep\n{TRACEBACK}RuntimeError: lost"
+    assert of(log, last_progress=3).cause is FailureCause.hardware
+
+
 @settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(st.sampled_from(MARKERS), st.text(max_size=20)), max_size=30).map("".join))
 def test_any_text_has_a_verdict(text: str) -> None:

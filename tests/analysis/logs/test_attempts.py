@@ -87,7 +87,7 @@ def test_without_times_that_would_order_them_they_are_left_apart_and_that_is_rep
     attempt(tmp_path / "b.out", range(51, 59), resumed_at=50)
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
-    assert all(run.used for run in runs.values())
+    assert [run.used for run in runs.values()] == [True] * 3
     message = [each for each in warnings(list(runs.values()), {}) if "is not merged" in each]
     assert message == [
         f"{one} resumes a training from step 50; it is not merged with a.out and {other}, because their order is "
@@ -110,7 +110,7 @@ def test_of_two_trainings_that_do_not_report_their_checkpoints_none_is_guessed(t
     attempt(tmp_path / "b.out", range(1, 56))
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
-    assert all(run.used for run in runs.values())
+    assert [run.used for run in runs.values()] == [True] * 3
     assert any("is not merged with a.out and b.out" in each for each in warnings(list(runs.values()), {}))
 
 
@@ -127,14 +127,14 @@ def test_different_trainings_are_never_joined(other: dict[str, object], tmp_path
     attempt(tmp_path / "job.1", range(1, 56), time_ms=900.0)
     attempt(tmp_path / "job.2", **other)  # type: ignore[arg-type]
     runs = by_name(tmp_path)
-    assert all(run.used and run.attempts == 1 for run in runs.values())
+    assert [(run.used, run.attempts) for run in runs.values()] == [(True, 1)] * 2
 
 
 def test_a_fork_with_another_learning_rate_is_another_training(tmp_path: Path) -> None:
     attempt(tmp_path / "a.out", range(1, 81))
     fork = attempt(tmp_path / "b.out", range(51, 81), resumed_at=50)
     fork.write_text(fork.read_text().replace("learning rate: 1.0E-04", "learning rate: 3.0E-04"))
-    assert all(run.used for run in by_name(tmp_path).values())
+    assert [(run.used, run.attempts) for run in by_name(tmp_path).values()] == [(True, 1)] * 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.rules.values import service_units_are_positive
-from tests.support.fake_events import clock, compute, killed_once, meet
+from tests.support.fake_events import clock, compute, killed_once, meet, submit
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 
 
@@ -47,6 +47,21 @@ def test_lost_work_is_paid_and_waiting_is_not(tmp_path: Path) -> None:
     assert values[m.TOKENS_TRAINED] == 10 * 1024
     assert values[m.RANK_TIME_PER_TOKEN] == pytest.approx(53 / 10240)
     assert m.SERVICE_UNITS not in values
+
+
+def test_days_between_a_stop_and_the_next_submission_cost_nothing(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, a_run(nodes=1, ranks_per_node=1, steps=8))
+    submit(directory, 0)
+    meet(directory, 14, startup=4)
+    compute(directory, 1, 4)
+    ended(directory, "stopped", time=clock(30), reason="asked to end (SIGTERM)", step=4)
+    days_s = 3 * 86400
+    submit(directory, 30 + days_s)
+    meet(directory, 54 + days_s, startup=4, attempt=2, from_step=4)
+    compute(directory, 5, 8, attempt=2)
+    ended(directory, attempt=2, time=clock(70 + days_s))
+    # From 10 to 30 and from 50 to 70; before each start 10 and 20 s in the queue.
+    assert priced(tmp_path)["run"].values[m.NODE_TIME] == pytest.approx(40)
 
 
 def test_without_moments_of_its_parts_a_run_of_one_start_cost_its_total_time(tmp_path: Path) -> None:
@@ -88,8 +103,8 @@ def test_a_price_is_positive(rate: float | None, wrong: bool) -> None:
     assert (message is not None) is wrong
     if message is not None:
         assert message == (
-            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set it to the charge of your site "
-            "for a node and hour, or to null."
+            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set "
+            "cluster.service_units_per_node_hour=NUMBER, the charge of your site for a node and hour, or null."
         )
 
 

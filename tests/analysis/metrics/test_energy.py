@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,21 @@ def row_of(path: Path) -> dict[str, str]:
     with (path / "runs.csv").open() as file:
         (row,) = csv.DictReader(file)
     return row
+
+
+def test_the_reader_may_live_in_another_time_zone_than_the_readings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = prepared(tmp_path, a_run())
+    calm(directory)
+    power_log(directory, range(60))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Pacific/Apia")
+        time.tzset()
+        energy = only(tmp_path).energy
+    time.tzset()
+    assert energy is not None
+    assert energy.energy_j == pytest.approx(400 * 30)
 
 
 def test_power_is_counted_while_a_run_computes_and_not_while_it_waits(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_a_point_whose_losses_disagree_has_no_bottlenecks(tmp_path: Path) -> Non
     finished_run(tmp_path, a_run("other", parallelism="fsdp_full"), losses=[9.0] * 6)
     finished_run(tmp_path, a_run("another", parallelism="tp_fsdp"), losses=[20.0] * 6)
     headings: list[Any] = [task.heading for task in found(tmp_path)]
+    assert headings
     assert all("fsdp" not in heading for heading in headings)
 
 

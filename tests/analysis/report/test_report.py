@@ -178,8 +178,9 @@ def test_gpu_runs_state_gpu_and_emulated_nodes_state_emulated(tmp_path: Path) ->
     a_scaling_sweep(tmp_path / "gpu", device="cuda")
     a_scaling_sweep(tmp_path / "emulated", emulated_nodes=True)
     for name, words in (("gpu", "GPU: "), ("emulated", "Emulated nodes on CPU: ")):
-        groups = scaling_groups(read_runs([tmp_path / name]))
-        assert all(figure.caption.startswith(words) for figure in figures(groups))
+        shown = figures(scaling_groups(read_runs([tmp_path / name])))
+        assert shown
+        assert all(figure.caption.startswith(words) for figure in shown)
 
 
 def test_a_run_that_failed_is_listed_with_its_error(tmp_path: Path) -> None:

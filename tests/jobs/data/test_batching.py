@@ -16,6 +16,7 @@ from torch import Tensor
 
 from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
+from jobs.data.micro_batches import dealt, end_to_end
 from jobs.engines.native import attention
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.loss import chunked, whole
@@ -265,6 +266,25 @@ def test_the_loss_of_chunks_in_bfloat16_is_summed_in_float32() -> None:
     torch.testing.assert_close(loss, whole(F.linear(hidden, weight), targets), rtol=1e-5, atol=0)
 
 
+def test_logits_beyond_the_range_of_exp_have_a_finite_loss_of_chunks() -> None:
+    # exp(89) is more than float32 holds; these logits are up to several hundred.
+    torch.manual_seed(0)
+    hidden, weight, targets = 10 * torch.randn(1, 40, 8), 10 * torch.randn(50, 8), torch.randint(50, (1, 40))
+    expected = of_head(lambda h, w, t: whole(F.linear(h, w), t), hidden, weight, targets)
+    for found, wanted in zip(of_head(chunked, hidden, weight, targets), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_many_chunks_in_bfloat16_add_to_the_gradient_of_the_head_in_float32() -> None:
+    # Each label adds nearly the same small amount, which a sum in bfloat16 loses once it is 256 times as large.
+    torch.manual_seed(0)
+    hidden, weight = (1 + torch.rand(1, 2000, 8)).bfloat16(), torch.randn(50, 8).bfloat16() / 100
+    targets = torch.full((1, 2000), 7)
+    expected = of_head(lambda h, w, t: whole(F.linear(h, w), t), hidden.double(), weight.double(), targets)[2]
+    found = of_head(lambda h, w, t: chunked(h, w, t, 1), hidden, weight, targets)[2]
+    assert far(found.double(), expected) < 1 / 256
+
+
 # --- which samples, in which rows -----------------------------------------------------------------------------
 
 
@@ -365,7 +385,7 @@ def test_micro_batches_of_a_bucket_have_similar_lengths_on_all_ranks(tmp_path: P
     ("overrides", "text"),
     [
         (("job.bucket_batches=4",), "job.bucket_batches=4 has no meaning with job.batching=padded. Set "
-         "job.batching=bucketed, or job.bucket_batches=null."),
+         "job.bucket_batches=null, or job.batching=bucketed."),
         (("job.bucket_batches=0", "job.batching=bucketed"), "job.bucket_batches=0 is not a positive number"),
         (("cluster=xe9680_h100", "parallelism=cp_fsdp", "nodes=1", "job.batching=packed", "job.micro_batch_size=2",
           "scaling.global_batch_size=32"), "ranks, whose ring attention cannot. Set job.batching=padded, or "
@@ -391,3 +411,16 @@ def test_buckets_of_rows_that_are_equally_long_anyway_are_warned_of() -> None:
     settings = ("job.batching=bucketed", "parallelism=pp", "ranks_per_node=2", "job.micro_batch_size=2")
     (warning,) = warnings(one(*settings).run)
     assert warning.startswith("job.batching=bucketed saves no padding with parallelism.pipeline=2 context=1: ")
+
+
+def test_packed_rows_have_nearly_equal_numbers_of_tokens() -> None:
+    lengths = np.array([1, 1, 1, 1, 4], dtype=np.int32)
+    assert [int(lengths[row].sum()) for row in dealt(lengths, 2)] == [4, 4]
+
+
+def test_padding_behind_a_packed_row_stays_within_the_rotary_table(uneven: Path) -> None:
+    # Under a pipeline a row has whole sequences, and the rotary table has one.
+    row = end_to_end(open_dataset(uneven), np.array([1, 2]), 96, longest=32)
+    assert row.positions is not None
+    assert row.positions.shape == (1, 96)
+    assert row.positions.max() == 31

@@ -202,10 +202,10 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ("parallelism=ddp parallelism.prefetch=1", "Set parallelism=fsdp_full, or parallelism.prefetch=null."),
+        ("parallelism=ddp parallelism.prefetch=1", "Set parallelism.prefetch=null, or parallelism=fsdp_full."),
         ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard shards none"),
         ("parallelism=fsdp_full parallelism.prefetch=0", "Set parallelism.prefetch=1 or more."),
-        ("engine.parameters=bfloat16", "Set job.precision=bfloat16, or engine.parameters=float32."),
+        ("engine.parameters=bfloat16", "Set engine.parameters=float32, or job.precision=bfloat16."),
         (
             "engine.kernels=liger",
             "engine.kernels=liger needs GPUs, and cluster=local has none. Set engine.kernels=torch, or",
@@ -218,7 +218,7 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
         ),
         ("engine=nemo engine.kernels=liger_or_torch", "Set engine.kernels=torch, or engine=native."),
         ("engine.float8=true", "Set engine.float8=false, or engine.compile=true."),
-        ("engine.float8=true engine.compile=true", "Set job.precision=bfloat16, or engine.float8=false."),
+        ("engine.float8=true engine.compile=true", "Set engine.float8=false, or job.precision=bfloat16."),
         (FLOAT8, "engine.float8=true needs GPUs, and cluster=local has none. Set engine.float8=false;"),
         (f"{FLOAT8} gpu=a100_sxm_80gb", "compute capability 8.9 or more, which a100_sxm_80gb is not."),
         (f"{FLOAT8} gpu=mi300x", "compute capability 8.9 or more, which mi300x is not."),

@@ -339,7 +339,7 @@ TWO = ("ranks_per_node=2", "parallelism=fsdp_full", "engine.activation_checkpoin
         ((*GOOD_FULL, "job.batching=packed"), "Set job.batching=padded, or engine=native"),
         ((*GOOD_FULL, "engine.pace_every_steps=5"), "Set engine.pace_every_steps=null, or engine=native"),
         ((*GOOD_FULL, *TWO, "parallelism.prefetch=2"), "parallelism.prefetch=2 is only supported by engine=native"),
-        ((*GOOD_FULL, "job.precision=float32", "engine.parameters=bfloat16"), "Set job.precision=bfloat16"),
+        ((*GOOD_FULL, "job.precision=float32", "engine.parameters=bfloat16"), "or job.precision=bfloat16"),
         (
             (*GOOD_FULL, "engine.weights=node", "job.init_from=x"),
             "engine.weights=node is only supported by engine=native",

@@ -136,7 +136,7 @@ def test_the_run_is_neither_changed_nor_among_the_answers(fsdp: Run) -> None:
 
 
 def test_a_legal_run_is_answered_with_others(ddp: Run) -> None:
-    assert all(nearest_legal(on(ddp, 1), legal))
+    assert len(nearest_legal(on(ddp, 1), legal)) == 3
 
 
 degree = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 16])
@@ -191,6 +191,7 @@ def test_the_first_answer_is_the_nearest_product_that_an_exhaustive_search_finds
         assert far(new) == pytest.approx(min(possible))
     else:
         others = ("nodes=", "ranks_per_node=", "scaling.global_batch_size=")
+        assert found
         assert all(any(change.startswith(others) for change in text.split()) for text in found)
 
 

@@ -175,7 +175,9 @@ def test_an_event_that_anybody_wrote_does_not_break_a_report(ways: object, tmp_p
 
 
 def sent_by(campaign: Path, pattern: str, *ways: str) -> None:
-    for path in campaign.glob(pattern):
+    paths = list(campaign.glob(pattern))
+    assert paths
+    for path in paths:
         event(RunDir(path), "transport", attempt=1, step=1, ways=list(ways))
 
 

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from jobs.cli import main
+from jobs.ranks import started_after_boot_s
 from jobs.schema import LauncherKind
+from jobs.submit.cancellation import QUEUE, queue_process
 from jobs.submit.launchers import launcher_of
+from jobs.submit.launchers.local import queue_is_alive
+from jobs.submit.ledger import uninterrupted
+from jobs.submit.submissions import Submission
 from tests.support.cli import files, printed, small
 from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize("kind", LauncherKind)
 def test_every_launcher_kind_has_a_module_and_a_configuration_file(kind: LauncherKind) -> None:
     assert type(launcher_of(kind)).__module__ == f"jobs.submit.launchers.{kind.name}"
     assert yaml.safe_load((ROOT / f"conf/launcher/{kind.name}.yaml").read_text())["kind"] == kind.name
+
+
+def test_a_process_id_that_another_queue_got_meanwhile_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, *QUEUE, str(tmp_path)], stdin=subprocess.PIPE) as queue:
+        its_id = str(queue.pid)
+        wait_until(lambda: queue_process(its_id) is not None, 60)
+        began_s = started_after_boot_s(its_id)
+        known = Submission("r", "local", its_id, 0, process_started=began_s)
+        assert queue_is_alive(known)
+        assert not queue_is_alive(replace(known, process_started=began_s - 60))
+        queue.kill()
+
+
+def test_signals_that_a_submission_holds_back_are_delivered_again_afterwards() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with uninterrupted():
+        assert {signal.SIGINT, signal.SIGTERM} <= signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert (signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])) == before
 
 
 def preview(where: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> str:

@@ -163,6 +163,19 @@ def test_who_was_asked_to_end_goes_on_only_if_preempted(tmp_path: Path) -> None:
     assert decided(run, preempted=True) is None
 
 
+def test_preemptions_use_up_no_restart(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "launcher.requeues=1")
+    for restart in range(3):
+        started(run, restart)
+        append_event(run, "stopped", attempt=restart + 1, step=3, reason="asked to end (SIGTERM)")
+        found = decided(run, preempted=True)
+        assert found is not None
+        found.record(run)
+    started(run, 3)
+    failed(run, FailureCause.killed, restart=3)
+    assert decided(run) is not None
+
+
 def test_with_no_requeues_allowed_nothing_goes_on(tmp_path: Path) -> None:
     run = a_run(tmp_path, "launcher.requeues=0")
     started(run)

@@ -17,7 +17,9 @@ from litgpt.model import GPT
 from litgpt.tokenizer import Tokenizer
 from litgpt.utils import check_valid_checkpoint_dir
 
-from jobs.metrics import ATTEMPT_METRICS, REGISTRY, STEP_METRICS
+from jobs.metrics import ATTEMPT_METRICS, COLLECTIVE_BYTES, REGISTRY, STEP_METRICS
+from jobs.plan.cost import parameters
+from jobs.rundir import load_run
 from jobs.runtime.process_group import process_start
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, interrupted, long, mean_loss
@@ -73,6 +75,13 @@ def test_bfloat16_trains_close_to_float32_but_not_equal(
     assert train(run) == [0] * ranks, printed(run)
     differences = [abs(row["loss"] - expected["loss"]) for row, expected in zip(steps(run), reference, strict=True)]
     assert 1e-5 < max(differences) < 0.05
+    if parallelism == "fsdp_full":
+        # Gradients are summed over ranks in float32, in each of 4 micro-batches.
+        (layout,) = events(run, "layout")
+        collectives = layout["collectives"]
+        assert isinstance(collectives, list)
+        sent = {each["collective"]: each[COLLECTIVE_BYTES.name] for each in collectives}
+        assert sent["reduce_scatter"] == 4 * 4 * parameters(load_run(run.config).model)
 
 
 def test_the_learning_rate_warms_up_and_follows_a_cosine_to_its_minimum(tmp_path: Path) -> None:

@@ -1,0 +1,273 @@
+"""Whatever a refusal suggests is typed after the overrides that it refused: the refusal is gone, and another one
+leads on, until the run can run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.plan.legality import BY_ENGINE, GENERAL, broken, but_memory, problems
+from jobs.plan.rules import memory, sbatch_variables
+from jobs.plan.rules.rule import Rule, multiples_near
+from jobs.schema import Run
+from jobs.secrets import config_holds_no_secret
+from tests.support.suggestions import Overrides, composed, run_of, suggestions
+
+H100 = "cluster=xe9680_h100 model=llama2_7b ranks_per_node=8 job.micro_batch_size=1 scaling.global_batch_size=64"
+NEMO = f"engine=nemo {H100}"
+FINETUNE = "engine=litgpt job=finetune_full data=docstrings parallelism=single ranks_per_node=1 job.clip_norm=null"
+LORA = FINETUNE.replace("finetune_full", "finetune_lora")
+PRETRAIN = "engine=litgpt parallelism=single ranks_per_node=1 engine.compile=true"
+FLOAT8 = f"{H100} engine.float8=true engine.compile=true job.precision=bfloat16"
+PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
+# A point for every refusal; those without another mistake of their own come first in a rule.
+ILLEGAL = (
+    "nodes=0 job.steps=-1 job.unmeasured_steps=0",
+    "job.warmup_steps=-1 launcher.requeues=-1 cluster.memory_gb_per_node=-4 model.experts=-1",
+    "job.learning_rate=-1 job.beta1=1.5 job.seed=-1 job.clip_norm=0",
+    "job.min_learning_rate=1",
+    "name=a/b",
+    "name=code-x",
+    "sweep=a:b",
+    "runs_dir=/a:b",
+    "runs_dir=/a%j",
+    "job.epochs=1",
+    "job.steps=null",
+    "scaling.sequences_per_rank=4",
+    "scaling=weak scaling.global_batch_size=8",
+    "scaling=weak scaling.sequences_per_rank=null",
+    "job.bucket_batches=4",
+    "job.sequence_length=1024",
+    "model.kv_heads=3",
+    "model.experts=4",
+    "model.experts=4 model.experts_per_token=5",
+    "cluster.service_units_per_node_hour=0",
+    "cluster=xe9680_h100 ranks_per_node=16 scaling.global_batch_size=64",
+    "cluster.max_nodes=2 nodes=4",
+    "cluster.max_wall_time_min=30",
+    "cluster=xe9680_h100 launcher=local",
+    "launcher=pilot",
+    "launcher=pilot launcher.pilot_nodes=1 launcher.pilot_wall_time_min=61 nodes=2",
+    "launcher=pilot launcher.pilot_nodes=1 launcher.pilot_wall_time_min=60",
+    "launcher=pilot launcher.pilot_nodes=1 launcher.pilot_wall_time_min=1",
+    "launcher=pilot launcher.pilot_nodes=8 launcher.pilot_wall_time_min=90 cluster.max_nodes=2",
+    "launcher=pilot launcher.pilot_nodes=1 launcher.pilot_wall_time_min=30 cluster.max_wall_time_min=30",
+    "wall_time_min=1 launcher.stop_before_limit_s=90",
+    "gpu=v100_sxm2_32gb job.precision=bfloat16",
+    "data.held_out_samples=-1",
+    "stages=all data.held_out_samples=8 job.export=true stages.evaluate.gpus=2",
+    "stages=all data.held_out_samples=8 job.export=true stages.report.wall_time_min=0",
+    "stages=all data.held_out_samples=8 job.export=true launcher=script",
+    "stages=all",
+    "stages=all data.held_out_samples=8",
+    "stages=all data.held_out_samples=8 job.export=true engine=nemo",
+    "parallelism=fsdp_full parallelism.sharding=null",
+    "parallelism.sharding=FULL_SHARD parallelism.data_shard=2",
+    "parallelism=fsdp_no_shard parallelism.data_shard=2",
+    "parallelism.prefetch=1",
+    "parallelism=fsdp_no_shard parallelism.prefetch=1",
+    "parallelism.tensor=8 ranks_per_node=8",
+    "parallelism.sequence_parallel=true",
+    "parallelism=tp job.sequence_length=33",
+    f"{H100} parallelism=cp_fsdp parallelism.context=4 job.sequence_length=4092",
+    "parallelism=cp_fsdp",
+    "parallelism.stages_per_rank=2 parallelism.stage_layers=[2,2]",
+    "parallelism=pp parallelism.stages_per_rank=2",
+    "parallelism=pp parallelism.schedule=ZBVZeroBubble parallelism.stages_per_rank=1",
+    "parallelism=pp parallelism.stage_layers=[0,4]",
+    "parallelism=pp parallelism.pipeline=8 ranks_per_node=8",
+    "parallelism=pp parallelism.schedule=Interleaved1F1B parallelism.stages_per_rank=3",
+    "parallelism=pp parallelism.schedule=LoopedBFS parallelism.stages_per_rank=3 model=llama2_7b",
+    "parallelism=pp model.tie_embeddings=true",
+    "parallelism.tensor=4 parallelism=tp",
+    "parallelism=single",
+    "parallelism=fsdp_full parallelism.data_shard=3 ranks_per_node=4",
+    "parallelism=fsdp_full parallelism.data_replicate=3 ranks_per_node=4",
+    "parallelism=ddp parallelism.data_replicate=3 ranks_per_node=4",
+    "parallelism=fsdp_hybrid parallelism.data_shard=2 parallelism.data_replicate=4 ranks_per_node=4",
+    "parallelism=fsdp_hybrid parallelism.data_shard=2 parallelism.data_replicate=1 ranks_per_node=4",
+    "parallelism=fsdp_hybrid parallelism.tensor=2 ranks_per_node=6 model.heads=12 model.kv_heads=4 nodes=3",
+    "scaling.global_batch_size=8 job.micro_batch_size=3",
+    "scaling=weak parallelism=tp scaling.sequences_per_rank=3 job.micro_batch_size=4",
+    f"{PP8} job.micro_batch_size=8",
+    f"{PP8} job.micro_batch_size=8 scaling=weak scaling.sequences_per_rank=4",
+    f"{PP8} parallelism.schedule=Interleaved1F1B job.micro_batch_size=1 scaling.global_batch_size=9",
+    f"{PP8} parallelism.schedule=Interleaved1F1B parallelism.stages_per_rank=2 job.micro_batch_size=4 scaling=weak "
+    "scaling.sequences_per_rank=9",
+    "job=finetune_lora data=docstrings",
+    "engine.distributed_optimizer=true",
+    "parallelism=pp_fsdp parallelism.sharding=FULL_SHARD parallelism.schedule=ZBVZeroBubble engine.compile=true "
+    "engine.activation_checkpointing=full",
+    "model=mixtral_8x7b engine.compile=true",
+    "parallelism=tp engine.compile=true engine.activation_checkpointing=selective",
+    f"{H100} parallelism.context=2",
+    "engine.weights=node",
+    "engine.parameters=float16",
+    "engine.parameters=bfloat16",
+    f"{H100} parallelism=cp_fsdp job.batching=packed",
+    "engine.kernels=liger_or_torch model=pythia_14m",
+    "engine.kernels=liger_or_torch parallelism=tp",
+    "engine.kernels=liger_or_torch engine.compile=true",
+    "engine.kernels=liger",
+    "engine.float8=true",
+    "engine.float8=true engine.compile=true",
+    f"{FLOAT8} model=tiny model.intermediate_size=680",
+    f"{FLOAT8} model=mixtral_8x7b",
+    f"{FLOAT8} parallelism=tp",
+    FLOAT8.replace("cluster=xe9680_h100 ", ""),
+    f"{FLOAT8} gpu=a100_sxm_80gb",
+    f"{NEMO} parallelism=tp_fsdp",
+    f"{NEMO} parallelism=pp parallelism.schedule=GPipe",
+    f"{NEMO} parallelism=pp parallelism.stage_split=balanced",
+    f"{NEMO} parallelism=pp parallelism.schedule=Interleaved1F1B parallelism.stages_per_rank=2 "
+    "scaling.global_batch_size=12",
+    f"{NEMO} parallelism=tp parallelism.loss_parallel=false",
+    "engine=nemo parallelism=tp parallelism.sequence_parallel=true",
+    f"{NEMO} engine.compile=true",
+    f"{NEMO} engine.optimizer=fused job.batching=packed",
+    f"{NEMO} engine.parameters=bfloat16",
+    f"{NEMO} job.precision=float16",
+    f"{NEMO} model=pythia_14m",
+    f"{NEMO} model=mixtral_8x7b",
+    f"{NEMO} parallelism=tp job=finetune_lora data=docstrings job.lora.rank=5",
+    f"{FINETUNE} ranks_per_node=2 parallelism=tp parallelism.tensor=2",
+    f"{FINETUNE} ranks_per_node=2 parallelism=fsdp_no_shard",
+    f"{PRETRAIN} ranks_per_node=4 parallelism=fsdp_hybrid parallelism.data_shard=2",
+    f"{PRETRAIN} nodes=2 ranks_per_node=2 parallelism=fsdp_hybrid",
+    f"{LORA} data=stdlib",
+    f"{LORA} job.lora.alpha=1.5",
+    f"{FINETUNE} job.clip_norm=1.0",
+    f"{PRETRAIN} job.clip_norm=null",
+    f"{FINETUNE} job.min_learning_rate=1e-6",
+    f"{FINETUNE} job.warmup_steps=0",
+    f"{FINETUNE} engine.activation_checkpointing=full",
+    f"{FINETUNE} engine.compile=true",
+    f"{FINETUNE} model.tie_embeddings=true",
+    f"{FINETUNE} job.checkpoint_every_steps=2",
+    f"{FINETUNE} job.precision=float16",
+    f"{FINETUNE} engine.distributed_optimizer=true",
+    H100.replace("llama2_7b", "llama31_405b"),
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.nodes=0",
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.loss_tolerance=-1",
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 job.steps=10 job.epochs=null",
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 data.held_out_samples=8",
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 nodes=1 data.max_samples=8",
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 wall_time_min=300",
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 engine=nemo job=finetune_lora parallelism=ddp "
+    "contest.sequence_length=512 job.sequence_length=512",
+)
+# What these refuse is nothing that an override sets right.
+WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
+RULES = {rule for rules in (*GENERAL, *BY_ENGINE.values(), memory.RULES) for rule in rules} - WITHOUT
+
+
+def typed(text: str) -> Overrides:
+    """Overrides as a user types them; of two of a key the last one holds."""
+    return dict(word.split("=", 1) for word in shlex.split(text))
+
+
+def refused(run: Run) -> dict[Rule, list[str]]:
+    """What a user reads, by the rule that refused it: the mistakes of the first group that has any."""
+    for rules in (*but_memory(run), memory.RULES):
+        if found := {rule: lines for rule in rules if (lines := list(broken([rule], run)))}:
+            return found
+    return {}
+
+
+def shape(refusal: str) -> str:
+    """A refusal without its numbers and names."""
+    return re.sub(r"(?<==)[^ ,.;)]+|\d+", "#", refusal)[:50]
+
+
+def followed(overrides: Overrides) -> Iterator[tuple[Rule, str, Overrides]]:
+    """Every suggestion on some overrides, with the rule and its refusal."""
+    for rule, refusals in refused(run_of(overrides)).items():
+        for refusal in refusals:
+            found = suggestions(refusal)
+            assert found, f"suggests nothing to type: {refusal}"
+            yield from ((rule, refusal, suggestion) for suggestion in found)
+
+
+def each_suggestion_ends_its_refusal(overrides: Overrides) -> set[Rule]:
+    met = set()
+    for rule, refusal, suggestion in followed(overrides):
+        left = refused(run_of(overrides | suggestion)).get(rule, [])
+        assert shape(refusal) not in map(shape, left), f"{refusal}\n{suggestion} leads to\n{left}"
+        met.add(rule)
+    return met
+
+
+def first_suggestions_lead_to_a_legal_run(overrides: Overrides) -> None:
+    read = []
+    for _ in range(12):
+        if not (reasons := problems(run_of(overrides))):
+            return
+        first = suggestions(reasons[0])[0]
+        read.append(f"{reasons[0]} -> {first}")
+        overrides = overrides | first
+    pytest.fail("no end of refusals:\n" + "\n".join(read))
+
+
+def test_every_rule_suggests_what_ends_its_refusal() -> None:
+    met = set()
+    for text in ILLEGAL:
+        found = each_suggestion_ends_its_refusal(typed(text))
+        assert found, f"legal: {text}"
+        met |= found
+    assert met == RULES
+
+
+@pytest.mark.parametrize("text", ILLEGAL)
+def test_whoever_types_the_first_suggestion_each_time_ends_at_a_run_that_can_run(text: str) -> None:
+    first_suggestions_lead_to_a_legal_run(typed(text))
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "most", "words"),
+    [(63, 6, math.inf, "60 or 66"), (5, 6, math.inf, "6"), (512, 6, 512, "510"), (60, 6, math.inf, "60 or 66")],
+)
+def test_multiples_lie_on_both_sides_of_a_number_and_below_the_limit(
+    number: int, unit: int, most: float, words: str
+) -> None:
+    assert multiples_near(number, unit, most) == words
+
+
+@pytest.mark.parametrize(
+    ("schedule", "counts"),
+    [
+        ("GPipe", {1, 2, 3, 4, 5, 6, 7, 8, 9}),
+        ("LoopedBFS", {1, 2, 3, 4, 5, 6, 7, 8, 9}),
+        ("1F1B", {4, 5, 6, 7, 8, 9}),
+        ("ZBVZeroBubble", {4, 5, 6, 7, 8, 9}),
+        # In count // 4 equal rounds.
+        ("Interleaved1F1B", {4, 5, 6, 7, 8}),
+        ("InterleavedZeroBubble", {4, 5, 6, 7, 8}),
+    ],
+)
+def test_a_pipeline_of_four_takes_these_numbers_of_micro_batches(schedule: str, counts: set[int]) -> None:
+    point = typed(f"{PP8} job.micro_batch_size=2 parallelism.schedule={schedule}")
+    taken = {n for n in range(1, 10) if not problems(run_of(point | {"scaling.global_batch_size": str(2 * n)}))}
+    assert taken == counts
+
+
+@given(st.lists(st.sampled_from(ILLEGAL), min_size=2, max_size=3).map(" ".join).map(typed))
+def test_several_mistakes_are_led_out_of_too(overrides: Overrides) -> None:
+    each_suggestion_ends_its_refusal(overrides)
+    # A contest fixes values that other rules may exclude.
+    if "experiment" not in overrides:
+        first_suggestions_lead_to_a_legal_run(overrides)
+
+
+@pytest.mark.parametrize("text", [f"{NEMO} parallelism=tp_fsdp", f"{PP8} scaling=weak", f"{LORA} data=stdlib nodes=2"])
+def test_these_runs_are_those_of_composition(text: str) -> None:
+    run = run_of(typed(text))
+    composed_one = composed(*(f"{key}={value}" for key, value in typed(text).items()))
+    assert replace(composed_one, name=None, sweep=None) == replace(run, name=None, sweep=None)
