@@ -1,7 +1,7 @@
 """Training by the native engine: from an empty process to the recorded end, on one page for every parallelism.
 
 `Trainer.step` is the arithmetic of a step, and the two fences in `train` define its time. Rank 0 writes metrics.jsonl
-and status.jsonl.
+and status.jsonl. DeepSpeed trains the same model in this loop by a trainer of its own (jobs.engines.trainer).
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
+from jobs.engines.trainer import TrainerOf
 from jobs.layout import layout_of
 from jobs.lease import Lease
+from jobs.metrics import Metric
 from jobs.parallelism import AXES, PP
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
@@ -51,11 +53,11 @@ from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import OptimizerLoop, Precision, Run
+from jobs.schema import Kernels, OptimizerLoop, Precision, Run
 
 
-def train(run: Run, lease: Lease, rank: Rank) -> None:
-    """Train one run to its end, or stop at a step boundary after a signal.
+def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = None) -> None:
+    """Train one run to its end, or stop at a step boundary after a signal; without `trainer_of` by the native engine.
 
     Raise SupersededError on all ranks, at a step boundary, if another start takes the run over.
     """
@@ -63,12 +65,10 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog, reads_bytes(run))
 
-    # --- device and mesh --------------------------------------------------------------------------------------
+    # --- device -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_RENDEZVOUS_TIME)
     refuse_unusable_gpu(run, rank)
     device = join(run, lease, rank)
-    layout = layout_of(run)
-    mesh = device_mesh(layout, device)
 
     # --- data -------------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_DATA_TIME)
@@ -77,19 +77,19 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     steps = steps_of(run.job, batches)
 
     # --- model and optimizer ----------------------------------------------------------------------------------
-    trainer = Trainer(run, parallel_model(run, mesh, device, startup.begins), device, mesh, steps)
+    trainer = (trainer_of or native_trainer)(run, device, steps, startup.begins)
 
     # --- resume -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
-    saver = checkpoint.Saver(run, lease, trainer.model.gpt, trainer.optimizer, counts=trainer.counts, watchdog=watchdog)
+    saver = trainer.saver(lease, watchdog)
     done = newest_readable(directory, saver.load)
     startup.begins(m.STARTUP_OTHER_TIME)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
-    recorder.started(device, dataset.description, kernels=trainer.model.kernels.name)
+    recorder.started(device, dataset.description, kernels=trainer.kernels.name)
 
     # --- loop -------------------------------------------------------------------------------------------------
     # Counting collectives slows a step down, so it happens in a step that steady values exclude.
-    traffic, counted = Traffic(layout), done + min(2, run.job.unmeasured_steps)
+    traffic, counted = Traffic(layout_of(run)), done + min(2, run.job.unmeasured_steps)
     with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
         for step in collected_between(range(done + 1, steps + 1)):
             watchdog.begins(f"in step {step}")
@@ -118,10 +118,10 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
                 batch=batch,
                 memory=memory,
                 save_time_s=save_time_s,
-                further=None if trainer.loss_scale is None else trainer.loss_scale.numbers(),
+                further=trainer.numbers(),
             )
             if step == counted:
-                recorder.layout(step, parameters_held(trainer.model.gpt.parameters()), traffic.of_busiest_rank())
+                recorder.layout(step, trainer.parameters_held(), traffic.of_busiest_rank())
             recorder.pace(step, trainer.pace.step(measured=step > done + run.job.unmeasured_steps))
             recorder.checkpoints(saver.ended())
             if last:
@@ -137,6 +137,13 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
         recorder.finished()
     watchdog.stop()
     dist.destroy_process_group()
+
+
+def native_trainer(run: Run, device: torch.device, steps: int, begins: Callable[[Metric], None]) -> Trainer:
+    """Return the native engine's model and optimizer."""
+    begins(m.STARTUP_RENDEZVOUS_TIME)
+    mesh = device_mesh(layout_of(run), device)
+    return Trainer(run, parallel_model(run, mesh, device, begins), device, mesh, steps)
 
 
 @dataclass
@@ -202,6 +209,23 @@ class Trainer:
         dist.all_reduce(total)
         loss, norm_found = on_host(total, norm)
         return loss / (batch.labels * self.equal_losses), norm_found, rate
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels in use."""
+        return self.model.kernels
+
+    def saver(self, lease: Lease, watchdog: Watchdog) -> checkpoint.Saver:
+        """Return the writer and reader of checkpoints."""
+        return checkpoint.Saver(self.run, lease, self.model.gpt, self.optimizer, counts=self.counts, watchdog=watchdog)
+
+    def parameters_held(self) -> int:
+        """Return the number of parameters of the rank with the most; every rank calls it."""
+        return parameters_held(self.model.gpt.parameters())
+
+    def numbers(self) -> dict[Metric, float] | None:
+        """Return the loss scale and the skipped updates of float16."""
+        return None if self.loss_scale is None else self.loss_scale.numbers()
 
 
 def batches_for(
