@@ -61,7 +61,8 @@ def read_records(source: Source, files: list[Path], max_samples: int | None) -> 
     (path,) = files
     with reading(path):
         text = decoded(path.read_bytes(), path)
-    rows = json_lines(text, path) if path.suffix == ".jsonl" else json_rows(text, path, source)
+    lines = path.suffix == ".jsonl" or begins_with_a_row(text)
+    rows = json_lines(text, path) if lines else json_rows(text, path, source)
     if not rows:
         raise DataError(f"{path} has no records. data.source={source.name} reads {EXPECTED[source]}.")
     parse = PARSERS[source]
@@ -72,6 +73,17 @@ def docstring_records(path: Path) -> Iterator[Record]:
     """Return the docstrings of a Python file, in Alpaca's prompt."""
     rows = enumerate(docstring_rows(path), 1)
     return (alpaca_record(row, f"{path}: docstring {number}", None) for number, row in rows)
+
+
+def begins_with_a_row(text: str) -> bool:
+    """Return whether the first line is an object by itself and others follow, whatever the file's name."""
+    first, _, rest = text.lstrip().partition("\n")
+    if not rest.strip():
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def json_lines(text: str, path: Path) -> list[tuple[str | None, Any]]:
@@ -85,9 +97,8 @@ def json_value(text: str, path: Path, line: int) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        hint = " A file with one object per line must be named .jsonl." if error.msg == "Extra data" else ""
         place = f"line {line + error.lineno - 1}, column {error.colno}"
-        raise DataError(f"{path} is not JSON at {place}: {error.msg}.{hint}") from error
+        raise DataError(f"{path} is not JSON at {place}: {error.msg}.") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
         raise DataError(f"{path} is not JSON that Python can parse, from line {line}: {error}.") from error
 
@@ -127,15 +138,16 @@ def alpaca_record(row: Any, where: str, _name: str | None) -> Record:
 def pubmedqa_record(row: Any, where: str, name: str | None) -> Record:
     """Return a record with question and abstract as prompt, and the long answer and the decision as response.
 
-    The keys are those of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision) and those of
-    qiaojin/PubMedQA on the hub (question, context, long_answer, final_decision). The prompt is this project's own.
+    The keys are those of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision), those of
+    qiaojin/PubMedQA on the hub (question, context, long_answer, final_decision), or those of the dataset.json of Dell
+    and Metrum AI's fine-tuning with RoCE (question, context, answer). The prompt is this project's own.
     """
     fields = fields_of(row, where)
     original = "QUESTION" in fields.values
     question = fields.text("QUESTION" if original else "question")
     name = name or str(fields.values.get("pubid") or fields.values.get("id") or "")
     context = context_of(fields, "CONTEXTS" if original else "context")
-    long_answer = fields.optional_text("LONG_ANSWER" if original else "long_answer")
+    long_answer = fields.optional_text("LONG_ANSWER" if original else "long_answer") or fields.optional_text("answer")
     decision = fields.optional_text("final_decision")
     if not (long_answer or decision):
         raise DataError(f"{where} has neither a long answer nor a final_decision; it has {', '.join(fields.values)}.")

@@ -32,9 +32,9 @@ RECORDS_FILE = "train.json"
 
 EXPECTED = {
     Source.text: "a UTF-8 text file, or a directory of .txt files",
-    Source.alpaca: "a JSON list (or .jsonl) of objects with instruction, output and optionally input, "
+    Source.alpaca: "a JSON list, or lines, of objects with instruction, output and optionally input, "
     f"or a directory with such a {RECORDS_FILE}",
-    Source.pubmedqa: "PubMedQA's JSON object of records by id, or a JSON list (or .jsonl) of them, "
+    Source.pubmedqa: "PubMedQA's JSON object of records by id, or a JSON list, or lines, of them, "
     f"or a directory with such a {RECORDS_FILE}",
 }
 

@@ -136,8 +136,9 @@ def test_pubmedqa_is_read_as_published(tmp_path: Path) -> None:
         ({"long_answer": "Most do.", "final_decision": "yes"}, "Most do.\n\nDecision: yes"),
         ({"long_answer": "Most do."}, "Most do."),
         ({"long_answer": None, "final_decision": "maybe"}, "Decision: maybe"),
+        ({"answer": "Most do."}, "Most do."),
     ],
-    ids=["both", "long answer", "decision"],
+    ids=["both", "long answer", "decision", "answer of Dell and Metrum AI's dataset.json"],
 )
 def test_pubmedqa_rows_are_read_with_what_answers_they_have(
     tmp_path: Path, context: Any, answers: dict[str, Any], response: str
@@ -157,12 +158,11 @@ def test_bad_json_lines_are_refused_with_the_line(tmp_path: Path) -> None:
     assert text == f"{tmp_path}/a.jsonl is not JSON at line 3, column 15: Expecting ':' delimiter."
 
 
-def test_json_lines_under_another_name_are_named(tmp_path: Path) -> None:
-    text = refusal(tmp_path / "a.json", '{"instruction": "x"}\n{"instruction": "y"}\n')
-    assert text == (
-        f"{tmp_path}/a.json is not JSON at line 2, column 1: Extra data. A file with one object per line must be named "
-        ".jsonl."
-    )
+def test_json_lines_are_read_under_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "dataset.json"
+    path.write_text('{"instruction": "x", "output": "1"}\n{"instruction": "y", "output": "2"}\n')
+    assert [record.response for record in read_records(Source.alpaca, [path], None)] == ["1", "2"]
+    assert refusal(path, '{"instruction": "x"}\nmore\n').startswith(f"{path} is not JSON at line 2, column 1: ")
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "[" + "9" * 5000 + "]"], ids=["brackets", "digits"])
@@ -197,7 +197,7 @@ def test_an_object_without_records_is_refused(tmp_path: Path) -> None:
 )
 def test_json_of_another_shape_is_refused(tmp_path: Path, content: str, found: str) -> None:
     assert refusal(tmp_path / "a.json", content) == (
-        f"{tmp_path}/a.json contains {found}. data.source=alpaca reads a JSON list (or .jsonl) of objects with "
+        f"{tmp_path}/a.json contains {found}. data.source=alpaca reads a JSON list, or lines, of objects with "
         "instruction, output and optionally input, or a directory with such a train.json."
     )
 
@@ -231,8 +231,8 @@ def test_a_record_that_is_not_alpacas_is_refused_by_its_number(tmp_path: Path, r
         ({"question": "x", "context": {"text": []}}, ': context has no "contexts"; it has text.'),
         ({"question": "x", "context": True}, ': "context" is true or false; expected a string.'),
         (
-            {"question": "x", "context": "y", "answer": "z"},
-            " has neither a long answer nor a final_decision; it has question, context, answer.",
+            {"question": "x", "context": "y", "reply": "z"},
+            " has neither a long answer nor a final_decision; it has question, context, reply.",
         ),
     ],
 )
