@@ -37,9 +37,9 @@ $(VENV)/dev.done: $(VENV)/train.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,dev]'
 	@touch $@
 
-# Only the tests of engine=nemo need NeMo, another 1.5 GB.
-$(VENV)/nemo.done: $(VENV)/dev.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,dev]'
+# Only the tests of engine=nemo need NeMo, another 1.5 GB, and those of engine=deepspeed need DeepSpeed, another 22 MB.
+$(VENV)/engines.done: $(VENV)/dev.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,deepspeed,dev]'
 	@touch $@
 
 # A second make demo resumes runs/demo; remove the directory to measure again.
@@ -53,10 +53,10 @@ slurm browser:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
 # Each of the two workers has its own Slurm; the tests of Slurm run last, because its jobs need the cores.
-test: $(VENV)/nemo.done slurm browser
+test: $(VENV)/engines.done slurm browser
 	$(BIN)/python -m tests.run -n 2 -m 'not long'
 
-test-all: $(VENV)/nemo.done slurm browser
+test-all: $(VENV)/engines.done slurm browser
 	$(BIN)/python -m tests.run -n 2
 
 test-fast: $(VENV)/dev.done

@@ -5,7 +5,7 @@
     world size      number of ranks = PP x DP replicate x DP shard x CP x TP
     pipeline stage  consecutive layers; a pipeline rank holds one, or several virtual ones
     DP              replicate x shard: ranks that see different sequences
-    shard group     ranks that together hold one copy of the weights (FSDP): DP shard x CP
+    shard group     ranks that together hold one copy of the weights (FSDP, ZeRO 3): DP shard x CP
     CP group        ranks that each see a part of the same sequences
     TP group        ranks that share each matrix; consecutive, to stay inside a node
     micro-batch     sequences of one forward pass of a rank (MBS)
@@ -132,8 +132,10 @@ def data_degree(run: Run) -> int:
 
 
 def shard_degree(run: Run) -> int:
-    """Return the data-parallel ranks of one FSDP shard group, as set or as the sharding implies."""
+    """Return the data-parallel ranks of one shard group, as set or as sharding and strategy imply."""
     p, dp = run.parallelism, data_degree(run)
+    if p.strategy is Strategy.zero3:
+        return dp
     if p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD:
         return 1
     if p.data_shard is not None:

@@ -22,6 +22,12 @@ class Strategy(Enum):
     """Every rank holds everything; gradients are all-reduced."""
     fsdp = "fsdp"
     """Fully sharded data parallel; `sharding` selects the tensors."""
+    zero1 = "zero1"
+    """DeepSpeed's ZeRO stage 1: optimizer state is partitioned."""
+    zero2 = "zero2"
+    """DeepSpeed's ZeRO stage 2: optimizer state and gradients are partitioned."""
+    zero3 = "zero3"
+    """DeepSpeed's ZeRO stage 3: weights are partitioned too, and gathered layer by layer."""
 
 
 class Sharding(Enum):
@@ -143,7 +149,7 @@ DP_SHARD = Axis(
     name="dp_shard",
     heading="DP shard",
     field="data_shard",
-    action="split the weights (FSDP)",
+    action="split the weights",
     averages_gradients=True,
 )
 CP = Axis(

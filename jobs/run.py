@@ -69,6 +69,7 @@ def main(run_directory: str) -> None:
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
     """Return the training loop of the run's engine; import it here, since torch takes seconds and NeMo twenty."""
+    train: Callable[[Run, Lease, Rank], None]
     match run.engine.kind:
         case EngineKind.native:
             from jobs.runtime.imports import import_torchmetrics_alone
@@ -80,6 +81,8 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
             from jobs.workloads.train_nemo import train
         case EngineKind.litgpt:
             from jobs.workloads.train_litgpt import train
+        case EngineKind.deepspeed:
+            from jobs.workloads.train_deepspeed import train
     return train
 
 

@@ -123,6 +123,8 @@ class EngineKind(Enum):
     """NeMo 2's recipe: Megatron-core's model and parallelism."""
     litgpt = "litgpt"
     """LitGPT's own scripts through Lightning Fabric, unchanged: the baseline."""
+    deepspeed = "deepspeed"
+    """LitGPT's model under DeepSpeed's ZeRO."""
 
 
 class ActivationCheckpointing(Enum):
@@ -176,6 +178,58 @@ class Kernels(Enum):
     """Liger's, and PyTorch's on a rank without GPU or package; the run records the choice (`kernels` of `started`)."""
 
 
+class Offload(Enum):
+    """Place of what ZeRO partitions."""
+
+    none = "none"
+    """The device that computes."""
+    cpu = "cpu"
+    """Memory of the node."""
+    nvme = "nvme"
+    """Files in `nvme_path` on a disk of each node; needs libaio and a compiler there."""
+
+
+@dataclass(kw_only=True)
+class DeepSpeed:
+    """DeepSpeed's settings of ZeRO, by its names in `zero_optimization`; sizes count elements.
+
+    Stage, batch, clipping and precision are not among them: `parallelism`, `scaling` and `job` set them.
+    """
+
+    overlap_comm: bool = True
+    """Reduce gradients during the backward pass."""
+    contiguous_gradients: bool = True
+    """Copy gradients to one buffer as they are made."""
+    reduce_scatter: bool = True
+    """Average gradients by reduce-scatter instead of all-reduce."""
+    reduce_bucket_size: int | None = None
+    """Elements reduced at a time; null: hidden_size^2, which Hugging Face's Trainer fills in for `auto`."""
+    allgather_partitions: bool = True
+    """Collect updated weights by all-gather instead of broadcasts (stages 1 and 2)."""
+    allgather_bucket_size: int = 500_000_000
+    """Elements gathered at a time (stages 1 and 2)."""
+    round_robin_gradients: bool = False
+    """Spread the copies of gradients over ranks (stages 1 and 2, with offload)."""
+    sub_group_size: int = 1_000_000_000
+    """Elements that the optimizer updates at a time (stage 3)."""
+    stage3_prefetch_bucket_size: int | None = None
+    """Elements of weights gathered ahead; null: 0.9 hidden_size^2, as for `auto`."""
+    stage3_param_persistence_threshold: int | None = None
+    """Weights with fewer elements stay whole on every rank; null: 10 hidden_size, as for `auto`."""
+    stage3_max_live_parameters: int = 1_000_000_000
+    """Most elements of gathered weights that a rank holds at a time."""
+    stage3_max_reuse_distance: int = 1_000_000_000
+    """Keep gathered weights that are needed again within this number of elements."""
+    gather_16bit_weights_on_model_save: bool = False
+    """Export the weights in `job.precision`, gathered by DeepSpeed, instead of the optimizer's in float32."""
+    offload_optimizer: Offload = Offload.none
+    """Place of optimizer state and float32 weights (stages 1 to 3; nvme: stage 3)."""
+    offload_param: Offload = Offload.none
+    """Place of weights (stage 3)."""
+    nvme_path: str | None = None
+    """Directory on a disk of each node for nvme."""
+
+
 @dataclass(kw_only=True)
 class Engine:
     """The code that executes a training step."""
@@ -211,6 +265,8 @@ class Engine:
     """Steps between two comparisons of the ranks' own work, which find stragglers (native); null: 10, 0: never."""
     cpu_threads_per_rank: int = 1
     """Compute threads of a rank on a CPU; the ranks of a node share its cores."""
+    deepspeed: DeepSpeed | None = None
+    """Settings of ZeRO (deepspeed); null: their defaults, or another engine."""
 
 
 class Batching(Enum):

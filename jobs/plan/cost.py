@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.parallelism import Strategy
 from jobs.plan.predict.weights import embedding_weights, layer_weights, norm_weights, size
 from jobs.schema import EngineKind, Model, Precision, Run
 
@@ -52,6 +53,10 @@ def checkpoint_bytes(run: Run) -> int:
             per_parameter = 14 if run.job.precision is Precision.bfloat16 else 12
         case EngineKind.litgpt:
             return 0
+        case EngineKind.deepspeed:
+            # The optimizer's float32 weights and moments; below stage 3 also the weights of the arithmetic.
+            narrow = 4 if run.job.precision is Precision.float32 else 2
+            per_parameter = 12 + (0 if run.parallelism.strategy is Strategy.zero3 else narrow)
     return per_parameter * parameters(run.model)
 
 

@@ -6,18 +6,25 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, layout, litgpt, memory, native, nemo, values
+from jobs.plan.rules import batch, contest, deepspeed, layout, litgpt, memory, native, nemo, values
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
 # A larger global batch is never a default.
 LARGEST_GLOBAL_BATCH = 16_384
 # In this order: later rules rely on what earlier ones have checked.
-GENERAL: tuple[tuple[Rule, ...], ...] = (values.RULES, contest.RULES, layout.RULES, batch.RULES)
+GENERAL: tuple[tuple[Rule, ...], ...] = (
+    values.RULES,
+    contest.RULES,
+    (deepspeed.sharding_is_the_engines,),
+    layout.RULES,
+    batch.RULES,
+)
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.native: native.RULES,
     EngineKind.nemo: nemo.RULES,
     EngineKind.litgpt: litgpt.RULES,
+    EngineKind.deepspeed: deepspeed.RULES,
 }
 WARNINGS: tuple[Rule, ...] = (*layout.WARNINGS, *values.WARNINGS, *native.WARNINGS, *contest.WARNINGS)
 

@@ -19,7 +19,8 @@ from jobs.layout import (
 from jobs.parallelism import Strategy
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
-from jobs.schema import EngineKind, Precision, Run
+from jobs.plan.deepspeed_configuration import settings_of, stage_of
+from jobs.schema import EngineKind, Offload, Precision, Run
 
 WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
 """Bytes of a number."""
@@ -58,6 +59,20 @@ def states(run: Run) -> States:
             return nemo(run)
         case EngineKind.litgpt:
             return litgpt(run)
+        case EngineKind.deepspeed:
+            return deepspeed(run)
+
+
+def deepspeed(run: Run) -> States:
+    """Return the states of engine=deepspeed: what the stage partitions over all ranks, without what is offloaded."""
+    whole, stage, chosen = parameters_held(run, sharded=False), stage_of(run), settings_of(run)
+    weights, gradients, optimizer = (whole // run.ranks if stage >= least else whole for least in (3, 2, 1))
+    width = WIDTHS[run.job.precision]
+    return States(
+        weights=width * weights if chosen.offload_param is Offload.none else 0,
+        gradients=width * gradients if chosen.offload_optimizer is Offload.none else 0,
+        optimizer=(12 if stage else 8) * optimizer if chosen.offload_optimizer is Offload.none else 0,
+    )
 
 
 def native(run: Run) -> States:

@@ -86,10 +86,10 @@ def compiles_nothing(run: Run) -> str | None:
 
 
 def types_follow_the_arithmetic(run: Run) -> str | None:
-    """Refuse engine.parameters: Megatron's weights have job.precision, with a float32 copy in the optimizer."""
+    """Refuse engine.parameters: Megatron's and ZeRO's weights have job.precision, their optimizers a float32 copy."""
     if run.engine.parameters is not Precision.float32:
         return (
-            f"engine=nemo chooses the types of weights by job.precision, not by engine.parameters="
+            f"engine={run.engine.kind.name} chooses the types of weights by job.precision, not by engine.parameters="
             f"{run.engine.parameters.name}. Set engine.parameters=float32, or engine=native."
         )
     return None

@@ -28,19 +28,27 @@ from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
 from jobs.submit.trust.integrity import code_names
 
+PACKAGES = {
+    EngineKind.native: ("litgpt", "train"),
+    EngineKind.litgpt: ("litgpt", "train"),
+    EngineKind.nemo: ("nemo", "nemo"),
+    EngineKind.deepspeed: ("deepspeed", "deepspeed"),
+}
+"""The package that an engine imports beside torch, and the extra of pyproject.toml that brings it."""
+
 
 class Local(Launcher):
     """Runs one run after the other, each with one process a rank."""
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError if this Python lacks the packages that the ranks import."""
-        nemo = any(run.engine.kind is EngineKind.nemo for run in runs)
-        missing = [name for name in ("torch", "nemo" if nemo else "litgpt") if find_spec(name) is None]
+        needed = {"torch": "train"} | dict(PACKAGES[run.engine.kind] for run in runs)
+        missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise SubmitError(
                 f"launcher=local trains on this machine, where Python has no {' and no '.join(missing)}. Run "
                 "pip install torch==2.13.0, then pip install --editable "
-                f"'.[{'train,nemo' if nemo else 'train'}]' in the checkout."
+                f"'.[{','.join(dict.fromkeys(needed.values()))}]' in the checkout."
             )
 
     def preview(self, what: Launch) -> list[str]:

@@ -111,7 +111,7 @@ rank          | 0 1 | 2 3 | 4 5 | 6 7 |
               +-----------+-----------+
 
 pp        4 groups of 2  ranks 0, 4 split the layers          crosses nodes: 1 of 1 hop
-dp_shard  4 groups of 2  ranks 0, 2 split the weights (FSDP)  inside a node
+dp_shard  4 groups of 2  ranks 0, 2 split the weights  inside a node
 tp        4 groups of 2  ranks 0, 1 split each matrix         inside a node
 
 pp 0  ranks 0..3  node 0  layers 0..1
@@ -147,7 +147,7 @@ def test_a_thousand_ranks_fold_what_repeats_and_still_draw_the_last() -> None:
     drawing = draw(grid(128, 8, pp=4, dp_shard=32, tp=8))
     assert "... nodes 2..126, ranks 16..1015: the same pattern repeats ..." in drawing
     assert "+- node 127 -" in drawing
-    assert "ranks 0, 8, ..., 248 split the weights (FSDP)" in drawing
+    assert "ranks 0, 8, ..., 248 split the weights" in drawing
     assert len(drawing.splitlines()) < 30
 
 

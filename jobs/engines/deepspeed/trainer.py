@@ -1,0 +1,79 @@
+"""A step of training by DeepSpeed: its backward, clipping and update, on the batches and rates of the native engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from jobs import metrics as m
+from jobs.data.batches import StepBatch
+from jobs.engines.deepspeed.checkpoint import Saver
+from jobs.engines.deepspeed.model import engine_of, parameters_held
+from jobs.layout import layout_of
+from jobs.lease import Lease
+from jobs.metrics import Metric
+from jobs.plan.deepspeed_configuration import stage_of
+from jobs.runtime.pace import Pace
+from jobs.runtime.steps import learning_rate
+from jobs.runtime.watchdog import Watchdog
+from jobs.schema import Kernels, Precision, Run
+from jobs.workloads.train import on_device, update_loop
+
+
+class Trainer:
+    """DeepSpeed's engine, and one step of training."""
+
+    kernels = Kernels.torch
+
+    def __init__(self, run: Run, device: torch.device, steps: int, begins: Callable[[Metric], None]) -> None:
+        self.run = run
+        self.device = device
+        self.steps = steps
+        self.engine = engine_of(run, device, update_loop(None, device), begins)
+        # Layers wait for the parameters of other ranks at stage 3, so their times would not show a slow rank.
+        self.pace = Pace([], layout_of(run), device, every=0)
+
+    def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
+        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate."""
+        engine, job = self.engine, self.run.job
+        # A step that float16 overflowed does not advance the learning rate.
+        rate = learning_rate(job, step - engine.skipped_steps, self.steps)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = rate
+        # DeepSpeed divides by the micro-batches and averages over the ranks: the factor makes sums of both, over the
+        # labels of the global batch.
+        factor = engine.gradient_accumulation_steps() * dist.get_world_size() / batch.labels
+        total, norm = torch.zeros((), device=self.device), 0.0
+        for tokens in batch.micro_batches:
+            loss = engine(*tokens.converted(lambda array: on_device(array, self.device)))
+            engine.backward(loss * factor)
+            total += loss.detach()
+            if stage_of(self.run) == 0 and engine.is_gradient_accumulation_boundary():
+                # Without partitions DeepSpeed knows no norm, and step() discards the gradients.
+                norm = float(
+                    nn.utils.get_total_norm([p.grad for p in engine.module.parameters() if p.grad is not None])
+                )
+            engine.step()
+        if stage_of(self.run) > 0:
+            found = engine.get_global_grad_norm()
+            norm = math.nan if found is None else float(found)  # after an overflow of float16
+        dist.all_reduce(total)
+        return total.item() / batch.labels, norm, rate
+
+    def parameters_held(self) -> int:
+        """Return the number of parameters of the rank with the most; every rank calls it."""
+        return parameters_held(self.engine.module)
+
+    def numbers(self) -> dict[Metric, float] | None:
+        """Return the loss scale and the skipped updates of float16."""
+        if self.run.job.precision is not Precision.float16:
+            return None
+        return {m.LOSS_SCALE: float(self.engine.optimizer.cur_scale), m.SKIPPED_UPDATES: self.engine.skipped_steps}
+
+    def saver(self, lease: Lease, watchdog: Watchdog) -> Saver:
+        """Return the writer and reader of checkpoints."""
+        return Saver(self.run, lease, self.engine, watchdog)
