@@ -1,1 +1,1 @@
-"""Engines execute training steps: torch's own parallelism (native), Megatron (nemo), LitGPT's scripts (litgpt)."""
+"""Engines execute training steps: torch's own parallelism (native), Megatron, LitGPT's scripts, DeepSpeed's ZeRO."""

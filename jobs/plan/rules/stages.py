@@ -54,7 +54,13 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
     if run.stages.evaluate is None:
         return None
     without = "or stages.evaluate=null."
-    if run.engine.kind is not EngineKind.native:
+    exports = run.engine.kind is EngineKind.deepspeed
+    if exports and not run.job.export:
+        return (
+            "stages.evaluate reads the export of engine=deepspeed, and job.export is false. Set job.export=true, "
+            f"{without}"
+        )
+    if run.engine.kind is not EngineKind.native and not exports:
         return (
             f"stages.evaluate reads checkpoints of engine=native; those of engine={run.engine.kind.name} have another "
             f"form. Set stages.evaluate=null, or engine=native."

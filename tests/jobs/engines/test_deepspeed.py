@@ -24,7 +24,7 @@ from jobs.plan.deepspeed_configuration import configuration
 from jobs.rundir import RunDir
 from jobs.submit.commands import submit
 from tests.support.composing import one
-from tests.support.real_run import events, losses, make_run, printed, steps, train
+from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
 from tests.support.required import skip_or_fail
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 from tests.support.training import assert_equal, interrupted, long, refusal, small_disk
@@ -35,6 +35,7 @@ UNEVEN = ("job.sequence_length=256", "model.max_sequence_length=256", "data.held
 DEEPSPEED = ("engine=deepspeed", "ranks_per_node=2", "job.micro_batch_size=2")
 # No parameter of the small model is whole on every rank then.
 SPLIT = ("parallelism=zero3", "engine.deepspeed.stage3_param_persistence_threshold=0")
+EVALUATED = ("stages=all", "stages.prepare=null", "stages.report=null", "stages.evaluate.cpus=1", "job.export=true")
 OFFLOAD = "engine.deepspeed.offload_optimizer=cpu"
 
 
@@ -115,9 +116,13 @@ def test_losses_and_gradients_equal_the_native_engines(
 def test_bfloat16_is_as_near_to_float32_as_its_digits_allow(
     stage: str, instructions: tuple[str, ...], native: list[dict[str, float]], tmp_path: Path
 ) -> None:
-    run = ended(make_run(tmp_path, *DEEPSPEED, *instructions, f"parallelism={stage}", "job.precision=bfloat16"))
+    run = ended(
+        make_run(tmp_path, *DEEPSPEED, *instructions, f"parallelism={stage}", "job.precision=bfloat16", *EVALUATED)
+    )
     assert losses(run) == pytest.approx([row["loss"] for row in native], abs=5e-3)
     assert losses(run) != [row["loss"] for row in native]
+    assert evaluate(run) == 0, printed(run)
+    assert float(str(events(run, "evaluated")[0][m.EVALUATION_LOSS.name])) < losses(run)[0]
 
 
 @pytest.mark.slow
@@ -233,6 +238,7 @@ def state(run: RunDir) -> dict[str, torch.Tensor]:
         ("engine=deepspeed engine.kind=native", "engine.kind=native does not read them"),
         ("engine=deepspeed job.batching=packed", "only supported by engine=native, not by engine=deepspeed"),
         ("engine=deepspeed engine.parameters=bfloat16 job.precision=bfloat16 parallelism=zero3", "by job.precision"),
+        ("engine=deepspeed stages=all data.held_out_samples=4", "Set job.export=true, or"),
         ("engine=deepspeed model=mixtral_8x7b", "does not train mixtures of experts yet"),
     ],
 )  # fmt: skip
