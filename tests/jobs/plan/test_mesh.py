@@ -110,9 +110,9 @@ tp            | 0 1 | 0 1 | 0 1 | 0 1 |
 rank          | 0 1 | 2 3 | 4 5 | 6 7 |
               +-----------+-----------+
 
-pp        4 groups of 2  ranks 0, 4 split the layers          crosses nodes: 1 of 1 hop
+pp        4 groups of 2  ranks 0, 4 split the layers   crosses nodes: 1 of 1 hop
 dp_shard  4 groups of 2  ranks 0, 2 split the weights  inside a node
-tp        4 groups of 2  ranks 0, 1 split each matrix         inside a node
+tp        4 groups of 2  ranks 0, 1 split each matrix  inside a node
 
 pp 0  ranks 0..3  node 0  layers 0..1
 pp 1  ranks 4..7  node 1  layers 2..3"""
