@@ -17,9 +17,9 @@ from jobs.layout import (
     shard_degree,
 )
 from jobs.parallelism import Strategy
+from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
-from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.schema import EngineKind, Offload, Precision, Run
 
 WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
