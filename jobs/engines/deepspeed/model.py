@@ -25,7 +25,7 @@ def engine_of(run: Run, device: torch.device, update_loop: dict[str, bool], begi
     """Return DeepSpeed's engine with model and AdamW; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
     config, job = configuration(run), run.job
-    gpt = empty_model(run.model, job.sequence_length, loss_chunk(run))
+    gpt = empty_model(run.model, job.sequence_length)
     # The type of weights and gradients; the optimizer has float32 copies.
     gpt.to(TYPES[job.precision])
     wrap_layers(gpt, run)

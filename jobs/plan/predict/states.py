@@ -17,7 +17,6 @@ from jobs.layout import (
     shard_degree,
 )
 from jobs.parallelism import Strategy
-from jobs.plan.cost import parameters
 from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
@@ -64,6 +63,18 @@ def states(run: Run) -> States:
             return deepspeed(run)
 
 
+def deepspeed(run: Run) -> States:
+    """Return the states of engine=deepspeed: what the stage partitions over all ranks, without what is offloaded."""
+    whole, stage, chosen = parameters_held(run, sharded=False), stage_of(run), settings_of(run)
+    weights, gradients, optimizer = (whole // run.ranks if stage >= least else whole for least in (3, 2, 1))
+    width = WIDTHS[run.job.precision]
+    return States(
+        weights=width * weights if chosen.offload_param is Offload.none else 0,
+        gradients=width * gradients if chosen.offload_optimizer is Offload.none else 0,
+        optimizer=(12 if stage else 8) * optimizer if chosen.offload_optimizer is Offload.none else 0,
+    )
+
+
 def native(run: Run) -> States:
     """Return the states of engine=native, all in `engine.parameters`.
 
@@ -107,24 +118,6 @@ def litgpt(run: Run) -> States:
     if run.job.lora is not None:
         return States(weights=width * held, gradients=0, optimizer=0)
     return States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)
-
-
-def deepspeed(run: Run) -> States:
-    """Return the states of ZeRO: weights and gradients in the type of the arithmetic, the optimizer in float32.
-
-    Stage 1 partitions the optimizer's copy of the weights and its moments, stage 2 gradients too, stage 3 all
-    (https://arxiv.org/abs/1910.02054, section 5). What is offloaded takes no memory of the device.
-    """
-    stage, chosen, ranks = stage_of(run), settings_of(run), data_degree(run)
-    whole, width = parameters(run.model), WIDTHS[run.job.precision]
-    partition = -(-whole // ranks)
-    return States(
-        weights=0 if chosen.offload_param is not Offload.none else width * (partition if stage == 3 else whole),
-        gradients=width * (partition if stage >= 2 else whole),
-        optimizer=0
-        if chosen.offload_optimizer is not Offload.none
-        else 4 * (1 + MOMENTS) * (partition if stage >= 1 else whole),
-    )
 
 
 def parameters_held(run: Run, *, sharded: bool = True) -> int:
