@@ -299,7 +299,9 @@ def published_figures(corpus: Path) -> Iterator[Figure]:
     """Compare each row of published.csv with the table of its document, if the documents lie beside the corpus."""
     texts = [path.read_text(encoding="utf-8").replace("™", "") for path in corpus.parent.glob("seeds/*.txt")]
     for figure in published() if texts else ():
-        (text,) = (each for each in texts if figure.document.title in each)
+        text = next((each for each in texts if figure.document.title in each), None)
+        if text is None:  # of a document that does not lie there
+            continue
         rows = [re.split(r"\t| / ", line) for line in text.splitlines()]
         named = [cells for cells in rows if all(cell in cells for cell in figure.row.split("|"))]
         found = [cell for cells in named for cell in cells if cell == figure.printed][:1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from jobs.layout import degree_of, degree_product, has_gpus
 from jobs.parallelism import MODEL_AXES, Strategy
 from jobs.plan.deepspeed_configuration import EQUIVALENTS, STAGES, settings_of, stage_of
-from jobs.plan.litgpt_arguments import script_of
 from jobs.plan.rules.litgpt import optimizer_is_whole, sharding_of
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.nemo import types_follow_the_arithmetic
@@ -31,13 +30,13 @@ def sharding_is_the_engines(run: Run) -> str | None:
     if not STAGES.get(p.strategy):
         return None
     equivalent = {
-        EngineKind.native: "fsdp_full" if p.strategy is Strategy.zero3 else "fsdp_grad_op",
-        EngineKind.litgpt: sharding_of(script_of(run)),
-        EngineKind.nemo: "ddp engine.distributed_optimizer=true",
+        EngineKind.native: f"parallelism={'fsdp_full' if p.strategy is Strategy.zero3 else 'fsdp_grad_op'}",
+        EngineKind.litgpt: sharding_of(run),
+        EngineKind.nemo: "parallelism=ddp engine.distributed_optimizer=true",
     }[kind]
     return (
         f"parallelism={p.name} is DeepSpeed's ZeRO, and engine={kind.name} shards in its own way. Set "
-        f"parallelism={equivalent}, or engine=deepspeed."
+        f"{equivalent}, or engine=deepspeed."
     )
 
 

@@ -130,7 +130,7 @@ def save_while_training_goes_on(where: Path, parallelism: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=0, world_size=1)
     directory = make_run(where, f"parallelism={parallelism}", "ranks_per_node=1", "job.checkpoint_every_steps=1")
     run, lease, held = load_run(directory.config), Lease(directory), Event()
-    gpt = empty_model(run.model, run.job.sequence_length, run.engine.loss)
+    gpt = empty_model(run.model, run.job.sequence_length)
     if parallelism == "fsdp_full":
         fully_shard(gpt, mesh=init_device_mesh("cpu", (1,)))
     gpt.to_empty(device="cpu")
