@@ -128,7 +128,8 @@ def together(action: Callable[[], None] | None, group: dist.ProcessGroup | None)
         if action is not None:
             action()
     except OSError as error:
-        failure = f"{error.filename or 'a file'}: {error.strerror or error}"
+        # A write to an open file names none.
+        failure = f"{error.filename}: {error.strerror}" if error.filename else f"{type(error).__name__}: {error}"
     except SuiteError as error:
         failure = str(error)
     failures = sorted({each for each in gather(failure, group) if each is not None})
