@@ -23,6 +23,7 @@ from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
 from analysis.report.leaderboard import answers as campaign_answers
 from analysis.report.leaderboard import sections as campaign_sections
+from analysis.report.ranking import ranking_section
 from analysis.report.runs_table import Row, rows_of
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
@@ -32,7 +33,6 @@ from analysis.report.sections.laws import fits_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.published import published_section
-from analysis.report.sections.ranking import ranking_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.stragglers import straggler_section
 from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section

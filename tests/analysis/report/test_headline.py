@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analysis.load.discover import read
 from analysis.report.content import Report, build
-from analysis.report.sections.ranking import HEADING as RANKING
+from analysis.report.ranking import HEADING as RANKING
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.megatron_logs import megatron, write
 from tests.support.mlperf_logs import system

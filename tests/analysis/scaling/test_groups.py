@@ -17,7 +17,7 @@ from analysis.intervals import Spread
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
 from analysis.report.headline import headlines
-from analysis.report.sections.ranking import ranking_section
+from analysis.report.ranking import ranking_section
 from analysis.scaling.groups import Group, scaling_groups
 from jobs.parallelism import Parallelism, Sharding, Strategy
 from jobs.schema import Precision, Run, Scaling, ScalingMode
