@@ -45,9 +45,10 @@ def ranks_are_data_parallel(run: Run) -> str | None:
     p = run.parallelism
     if degree_product(run, MODEL_AXES) > 1:
         given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in MODEL_AXES)
+        ones = " ".join(f"{axis.key}=1" for axis in MODEL_AXES if degree_of(run, axis) > 1)
         return (
-            f"engine=deepspeed has data parallelism only, and parallelism={p.name} has {given}. Set parallelism=zero3, "
-            "or engine=native."
+            f"engine=deepspeed has data parallelism only, and parallelism={p.name} has {given}. Set parallelism=zero3 "
+            f"{ones}, or engine=native."
         )
     return None
 
@@ -103,10 +104,15 @@ def offload_has_partitions(run: Run) -> str | None:
                 f"engine.deepspeed.{name}={place.name} moves what ZeRO stage {least} partitions, and parallelism="
                 f"{run.parallelism.name} is stage {stage}. Set parallelism={stages}, or engine.deepspeed.{name}=none."
             )
-    if (Offload.nvme in moved.values()) != (chosen.nvme_path is not None):
+    on_nvme = [name for name, place in moved.items() if place is Offload.nvme]
+    if on_nvme and chosen.nvme_path is None:
         return (
-            "engine.deepspeed.nvme_path is the directory of offload_optimizer=nvme and offload_param=nvme: one is set "
-            "without the other. Set engine.deepspeed.nvme_path=DIRECTORY on a disk of each node, or "
+            f"engine.deepspeed.{on_nvme[0]}=nvme writes files, and engine.deepspeed.nvme_path is not set. Set "
+            "engine.deepspeed.nvme_path=DIRECTORY on a disk of each node."
+        )
+    if chosen.nvme_path is not None and not on_nvme:
+        return (
+            f"engine.deepspeed.nvme_path={chosen.nvme_path} is set, and nothing is offloaded to nvme. Set "
             "engine.deepspeed.nvme_path=null."
         )
     return None

@@ -29,6 +29,7 @@ PRETRAIN = "engine=litgpt parallelism=single ranks_per_node=1 engine.compile=tru
 FLOAT8 = f"{H100} engine.float8=true engine.compile=true job.precision=bfloat16"
 PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
 # A point for every refusal; those without another mistake of their own come first in a rule.
+ZERO = "engine=deepspeed data=docstrings parallelism=zero"
 ILLEGAL = (
     "nodes=0 job.steps=-1 job.unmeasured_steps=0",
     "job.warmup_steps=-1 launcher.requeues=-1 cluster.memory_gb_per_node=-4 model.experts=-1",
@@ -163,6 +164,22 @@ ILLEGAL = (
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 wall_time_min=300",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 engine=nemo job=finetune_lora parallelism=ddp "
     "contest.sequence_length=512 job.sequence_length=512",
+    "engine=deepspeed data=docstrings parallelism=fsdp_full",
+    "parallelism=zero2",
+    "engine=nemo parallelism=zero3",
+    f"{FINETUNE} parallelism=zero3 ranks_per_node=2 engine.activation_checkpointing=full",
+    f"{ZERO}3 parallelism=tp",
+    f"{ZERO}1 parallelism=ddp job.precision=bfloat16",
+    f"{ZERO}1 job.precision=float16",
+    f"{ZERO}3 engine.deepspeed.reduce_bucket_size=0",
+    f"{ZERO}2 engine.deepspeed.offload_param=cpu",
+    f"{ZERO}3 engine.deepspeed.offload_optimizer=nvme",
+    f"{ZERO}3 engine.deepspeed.nvme_path=/disk",
+    f"{ZERO}3 engine.compile=true",
+    f"{ZERO}3 job=finetune_lora",
+    f"{ZERO}3 engine.distributed_optimizer=true",
+    f"{ZERO}3 model=mixtral_8x7b",
+    f"{ZERO}3 model.tie_embeddings=true",
 )
 # What these refuse is nothing that an override sets right.
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
