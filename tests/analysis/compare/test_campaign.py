@@ -707,10 +707,10 @@ def test_figures_and_tables_of_a_campaign_name_its_attempts(tmp_path: Path) -> N
     a_mixed_campaign(tmp_path)
     content = build(read([tmp_path]))
     labels = [group.label for group in content.groups]
-    assert labels == ["baseline, <b>hot, again", "fast"]
+    assert labels == ["baseline, =<b>hot, again", "fast"]
     (throughput,) = [figure for figure in content.figures if figure.name == "tokens_per_s"]
     assert throughput.plot is not None
-    assert {trace.name for trace in throughput.plot.data} == {"baseline, &lt;b&gt;hot, again", "fast"}
+    assert {trace.name for trace in throughput.plot.data} == {"baseline, =&lt;b&gt;hot, again", "fast"}
 
 
 def test_the_leaderboard_is_a_picture_of_ratios_with_intervals_beside_a_line_at_1(tmp_path: Path) -> None:
