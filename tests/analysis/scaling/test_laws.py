@@ -238,9 +238,11 @@ def test_a_rate_on_one_rank_that_was_not_measured_states_extrapolated() -> None:
 
 
 def test_a_line_with_too_few_points_states_why_it_has_no_fit() -> None:
-    section = fits_section([a_group({1: 1000, 2: 1900})])
+    few = a_group({1: 1000, 2: 1900})
+    assert fits_section([few]) is None
+    section = fits_section([a_group({1: 1000.0, 2: 1900.0, 4: 3400.0}), few])
     assert section is not None
-    assert section.rows[0][-1] == "None: 2 rank counts believed, and a law of 2 parameters needs 3."
+    assert section.rows[-1][-1] == "None: 2 rank counts believed, and a law of 2 parameters needs 3."
 
 
 def test_a_law_that_misses_a_point_by_far_is_reported_not_to_fit_and_extrapolates_nothing() -> None:
