@@ -81,7 +81,7 @@ def test_hydras_own_options_print_what_hydra_prints_and_submit_nothing() -> None
         ("launcher.requeue_pause_s", ["unit     seconds", "default  30"]),
         ("engine.optimizer", ["type     choice, or null", "default  null", "foreach  One kernel per operation"]),
         ("parallelism", ["fsdp_full  ", "parallelism.tensor             Ranks that share each matrix (TP)."]),
-        ("experiment", ["demo              Strong scaling of a small Llama"]),
+        ("experiment", ["demo  ", "  Strong scaling of a small Llama"]),
     ],
 )
 def test_a_key_is_explained_from_the_schema_and_the_files(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -56,9 +57,7 @@ def rewind(run: RunDir, step: int) -> None:
     saved = run.checkpoints / f"step-{step:08d}"
     for later in run.checkpoints.glob("step-*"):
         if later != saved:
-            for file in later.iterdir():
-                file.unlink()
-            later.rmdir()
+            shutil.rmtree(later)
     lines = run.metrics.read_text().splitlines(keepends=True)
     run.metrics.write_text("".join(lines[: step + 1]))
 

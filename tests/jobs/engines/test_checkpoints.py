@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 from copy import deepcopy
@@ -22,7 +23,7 @@ from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.watchdog import Watchdog
-from tests.support.real_run import FORK, events, losses, make_run, train
+from tests.support.real_run import events, losses, make_run, train
 from tests.support.training import checkpoint_size_bytes, long, small_disk
 from tests.support.waiting import limit_s
 
@@ -162,7 +163,10 @@ def save_while_training_goes_on(where: Path, parallelism: str) -> None:
 
 @pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
 def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(parallelism: str, tmp_path: Path) -> None:
-    process = FORK.Process(target=save_while_training_goes_on, args=(tmp_path, parallelism))
+    # Not a fork of a worker whose threads may hold locks.
+    process = multiprocessing.get_context("spawn").Process(
+        target=save_while_training_goes_on, args=(tmp_path, parallelism)
+    )
     process.start()
     process.join(limit_s(120))
     assert process.exitcode == 0

@@ -53,8 +53,8 @@ def details(sweep: SweepDir) -> dict[str, tuple[State, str]]:
          "launcher.pilot_wall_time_min=MINUTES."),
         (["nodes=8"], "nodes=8, but launcher.pilot_nodes=4. Set launcher.pilot_nodes=8 or more."),
         (["wall_time_min=20"],
-         "wall_time_min=20 leaves launcher.pilot_wall_time_min=20 no time to start. Set "
-         "launcher.pilot_wall_time_min=21 or more, or wall_time_min=19 or less."),
+         "wall_time_min=20 leaves launcher.pilot_wall_time_min=20 no time to start. Set wall_time_min=19 or less, or "
+         "launcher.pilot_wall_time_min=21 or more."),
         (["cluster.max_nodes=3"],
          "launcher.pilot_nodes=4, but generic_slurm allows 3 (cluster.max_nodes). Set launcher.pilot_nodes=3 or "
          "less."),
