@@ -18,6 +18,7 @@ from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils import safe_get_full_fp32_param
+from deepspeed.utils.tensor_fragment import fragment_address
 
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
@@ -67,7 +68,7 @@ class Saver:
         engine._copy_recovery_script = lambda _path: None  # noqa: SLF001 (there is no setting)
         load_as_data()
         # What DeepSpeed's files contain beside tensors and plain values.
-        torch.serialization.add_safe_globals([ZeroStageEnum, LossScaler, DynamicLossScaler])
+        torch.serialization.add_safe_globals([ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address])
 
     def is_due(self, step: int, *, last: bool) -> bool:
         """Return whether a checkpoint follows this step."""
