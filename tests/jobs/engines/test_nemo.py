@@ -391,8 +391,9 @@ import json, sys, torch
 torch.cuda.is_available, torch.cuda.get_device_capability = lambda: True, lambda: (9, 0)
 from jobs.engines.nemo.recipe import overlaps, strategy
 from jobs.plan.compose import compose
+nodes = ["engine=nemo", "cluster=xe9680_h100", "nodes=2", "gpu.memory_gb=null"]
 for overrides in json.loads(sys.argv[1]):
-    run = compose(["engine=nemo", "cluster=xe9680_h100", "nodes=2", *overrides], multirun=False)[0].run
+    run = compose([*nodes, *overrides], multirun=False)[0].run
     callback, ddp = overlaps(run), strategy(run).ddp
     gather = ddp.overlap_param_gather and ddp.overlap_grad_reduce
     print(json.dumps([callback.tp_comm_overlap, callback.tp_comm_overlap_cfg is not None, gather]))
