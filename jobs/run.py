@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from jobs.runtime.allocator import use_expandable_segments
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
+from jobs.versions import major_minor
 
 STDERR = 2
 LEAST_TORCH = (2, 11)
@@ -99,8 +99,7 @@ def prepare_for_torch(run: Run, version: str) -> None:
 
 def refuse_old_torch(version: str) -> None:
     """Raise ConfigError for a torch without attention for packed rows, which the native engine imports."""
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if found < LEAST_TORCH:
+    if major_minor(version) < LEAST_TORCH:
         raise ConfigError(
             f"engine=native needs torch {'.'.join(map(str, LEAST_TORCH))} or later, and this node has {version}. "
             "Install it (README.md, section Install), set a container or cluster.python that has it, or engine=nemo."

@@ -23,7 +23,7 @@ NAMING = (Text.variant, Text.model, Text.device, Text.event, Text.job_id, Text.j
 
 @dataclass(frozen=True)
 class Subject:
-    """What a group of benchmarks measures."""
+    """Subject of a group of benchmarks."""
 
     name: str
     merits: Sequence[Metric]
@@ -71,12 +71,12 @@ class Measurement:
 
     @property
     def details(self) -> str:
-        """What else distinguishes it within its file."""
+        """Further settings, which distinguish it within its file."""
         return ", ".join(self.texts[text] for text in NAMING if text in self.texts)
 
     @property
     def subject(self) -> Subject | None:
-        """What it measures; None for a reading that no benchmark made."""
+        """Subject of the measurement; None for a reading that no benchmark made."""
         return next((each for each in SUBJECTS if any(merit in self.values for merit in each.merits)), None)
 
     def at(self, axis: Metric) -> float | None:

@@ -1,4 +1,4 @@
-"""What the pairs of a campaign's ties could have shown: a tie does not prove equal speed."""
+"""Sensitivity of a campaign's ties: the difference that their pairs would miss. A tie does not prove equal speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the training loop of jobs.workloads.train needs of an engine: a trainer, and its checkpoints."""
+"""Protocols of an engine in the training loop of jobs.workloads.train: its trainer, and its checkpoints."""
 
 from __future__ import annotations
 

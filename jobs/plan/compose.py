@@ -235,7 +235,8 @@ def composed_base(overrides: list[str]) -> DictConfig:
 
 def refuse_unset_section(config: DictConfig, override: Override) -> None:
     """Raise ConfigError for a value inside a section that nothing has set."""
-    section = override.key_or_group.rpartition(".")[0]
+    key = override.key_or_group
+    section = key if isinstance(override.value(), dict) else key.rpartition(".")[0]
     if section and section in keys() and OmegaConf.select(config, section) is None:
         raise ConfigError(
             f"{typed(override)}: {section} is null, so nothing in it can be changed. Choose an experiment or job "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import MutableMapping
+
+from jobs.versions import major_minor
 
 SETTINGS = "PYTORCH_ALLOC_CONF"
 # Its name before torch 2.9, which later versions still accept.
@@ -16,5 +17,4 @@ EXPANDABLE = "expandable_segments:True"
 def use_expandable_segments(environment: MutableMapping[str, str], torch_version: str) -> None:
     """Let segments of GPU memory grow, unless the user has set the allocator."""
     if not {SETTINGS, OLD_SETTINGS} & environment.keys():
-        version = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2])
-        environment[SETTINGS if version >= RENAMED_IN else OLD_SETTINGS] = EXPANDABLE
+        environment[SETTINGS if major_minor(torch_version) >= RENAMED_IN else OLD_SETTINGS] = EXPANDABLE

@@ -1,4 +1,4 @@
-"""What a refusal suggests, read from its text as a user reads it, and typed after what was refused."""
+"""Suggestions of a refusal: read from its text as a user reads it, and typed behind the refused overrides."""
 
 from __future__ import annotations
 

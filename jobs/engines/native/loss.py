@@ -34,7 +34,7 @@ class ChunkedHead(nn.Linear):
     size: int
     """Labels per chunk."""
 
-    def forward(self, hidden: Tensor, targets: Tensor, labels: int) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, targets: Tensor, labels: int) -> Tensor:  # type: ignore[override]  # a head and its loss
         """Return the summed loss (summed_loss)."""
         return chunked(hidden, self.weight, targets, labels, self.size)
 

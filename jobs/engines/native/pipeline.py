@@ -24,6 +24,7 @@ from jobs.layout import accumulation, pipeline_stages_of
 from jobs.parallelism import Schedule
 from jobs.plan.pipeline_stages import held_layers, pipeline_stage_layers
 from jobs.schema import Run
+from jobs.versions import major_minor
 
 # torch before this begins a pipeline with a message of every stage to the next one, also within a rank.
 NO_MESSAGE_TO_ITSELF = (2, 12)
@@ -31,7 +32,7 @@ NO_MESSAGE_TO_ITSELF = (2, 12)
 
 def refuse_message_to_itself(run: Run, device: torch.device, version: str = torch.__version__) -> None:
     """Raise ConfigError where a rank holds two neighbouring stages and its group cannot send to itself: gloo."""
-    old = tuple(map(int, version.split(".")[:2])) < NO_MESSAGE_TO_ITSELF
+    old = major_minor(version) < NO_MESSAGE_TO_ITSELF
     if old and device.type == "cpu" and run.parallelism.schedule is Schedule["ZBVZeroBubble"]:
         raise ConfigError(
             f"parallelism.schedule=ZBVZeroBubble on CPUs needs torch {'.'.join(map(str, NO_MESSAGE_TO_ITSELF))} or "

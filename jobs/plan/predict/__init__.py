@@ -1,1 +1,1 @@
-"""What a run will need, by arithmetic on its configuration: no torch, no cluster."""
+"""Predictions for a run, by arithmetic on its configuration: no torch, no cluster."""

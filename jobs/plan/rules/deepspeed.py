@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.layout import degree_of, degree_product, has_gpus
+from jobs.layout import degree_of, degree_product
 from jobs.parallelism import MODEL_AXES, Strategy
 from jobs.plan.deepspeed_configuration import EQUIVALENTS, STAGES, settings_of, stage_of
-from jobs.plan.rules.litgpt import optimizer_is_whole, sharding_of
+from jobs.plan.rules.litgpt import float16_has_gpus, optimizer_is_whole, sharding_of
+from jobs.plan.rules.native import no_adapters
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.nemo import types_follow_the_arithmetic
 from jobs.plan.rules.rule import Rule
@@ -68,16 +69,6 @@ def narrow_types_are_partitioned(run: Run) -> str | None:
     return None
 
 
-def float16_has_gpus(run: Run) -> str | None:
-    """Refuse float16 on CPUs, of which DeepSpeed supports few."""
-    if run.job.precision is Precision.float16 and not has_gpus(run):
-        return (
-            f"engine=deepspeed has job.precision=float16 on GPUs only, and cluster={run.cluster.name} has none. Set "
-            "job.precision=float32 or bfloat16, or engine=native."
-        )
-    return None
-
-
 def sizes_are_positive(run: Run) -> str | None:
     """Require sizes that DeepSpeed accepts."""
     chosen = settings_of(run)
@@ -125,16 +116,6 @@ def compiles_nothing(run: Run) -> str | None:
     return None
 
 
-def weights_are_all_trained(run: Run) -> str | None:
-    """Refuse adapters."""
-    if run.job.lora is not None:
-        return (
-            "engine=deepspeed trains all weights, not adapters (job.lora). Set engine=nemo, engine=litgpt, or "
-            "job=finetune_full."
-        )
-    return None
-
-
 def model_is_dense_and_untied(run: Run) -> str | None:
     """Refuse experts and tied embeddings."""
     if run.model.experts:
@@ -157,7 +138,7 @@ RULES: tuple[Rule, ...] = (
     sizes_are_positive,
     offload_has_partitions,
     compiles_nothing,
-    weights_are_all_trained,
+    no_adapters,
     optimizer_is_whole,
     choices_are_native,
     types_follow_the_arithmetic,

@@ -146,11 +146,11 @@ def nothing_is_saved_on_the_way(run: Run) -> str | None:
 
 
 def float16_has_gpus(run: Run) -> str | None:
-    """Refuse float16 on CPUs: Fabric computes in bfloat16 there instead."""
+    """Refuse float16 on CPUs, where Fabric computes in bfloat16 instead, and DeepSpeed supports few."""
     if run.job.precision is Precision.float16 and not has_gpus(run):
         return (
-            f"engine=litgpt: Fabric has job.precision=float16 on GPUs only, and cluster={run.cluster.name} has none. "
-            "Set job.precision=float32 or bfloat16, or engine=native."
+            f"engine={run.engine.kind.name} has job.precision=float16 on GPUs only, and cluster={run.cluster.name} has "
+            "none. Set job.precision=float32 or bfloat16, or engine=native."
         )
     return None
 

@@ -20,8 +20,8 @@ def no_adapters(run: Run) -> str | None:
     """Refuse adapters."""
     if run.job.lora is not None:
         return (
-            "engine=native trains all weights, not adapters (job.lora). Set job=finetune_full, engine=nemo, or "
-            "engine=litgpt."
+            f"engine={run.engine.kind.name} trains all weights, not adapters (job.lora). Set job=finetune_full, "
+            "engine=nemo, or engine=litgpt."
         )
     return None
 

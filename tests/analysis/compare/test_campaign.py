@@ -561,6 +561,8 @@ def test_a_value_of_a_section_that_is_not_set_is_refused() -> None:
         key = "nodes" if section == "contest" else "rank"
         with pytest.raises(ConfigError, match=rf"{section}.{key}=1: {section} is null, so nothing in it can be"):
             compose([f"{section}.{key}=1"], multirun=False)
+        with pytest.raises(ConfigError, match=rf"{section}={{{key}:1}}: {section} is null, so nothing in it can be"):
+            compose([f"{section}={{{key}:1}}"], multirun=False)
 
 
 # --- a real campaign ---------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_a_run_whose_states_do_not_fit_is_refused_with_what_takes_the_memory_and
 
 
 def proposals(typed: list[str]) -> list[str]:
-    """What a refusal proposes; nothing for a run that fits."""
+    """The proposals of a refusal; none for a run that fits."""
     try:
         compose(typed, multirun=False, to_submit=False)
     except ConfigError as refused:

@@ -192,7 +192,7 @@ def typed(text: str) -> Overrides:
 
 
 def refused(run: Run) -> dict[Rule, list[str]]:
-    """What a user reads, by the rule that refused it: the mistakes of the first group that has any."""
+    """The refusals that a user reads, by rule: those of the first group that has any."""
     for rules in (*but_memory(run), memory.RULES):
         if found := {rule: lines for rule in rules if (lines := list(broken([rule], run)))}:
             return found

@@ -93,7 +93,7 @@ def test_a_node_that_failed_twice_is_avoided_by_every_run_of_the_sweep(tmp_path:
 
 
 def requeued(run: RunDir, where: Path) -> tuple[str, str]:
-    """What the batch script of the run prints at its end, and its calls of scontrol."""
+    """The output of the run's batch script at its end, and its calls of scontrol."""
     (where / "bin").mkdir()
     (where / "bin/scontrol").write_text(
         f'#!/bin/sh\necho "$*" >> {where}/calls\n'
