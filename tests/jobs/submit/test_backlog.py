@@ -97,7 +97,8 @@ def test_what_slurm_does_not_take_waits_and_each_look_moves_it_on(
 def test_jobs_that_end_send_what_waits_though_nobody_looks(tmp_path: Path) -> None:
     sweep = SweepDir(tmp_path / "s")
     assert main(sweep_of(5, tmp_path)) == 0
-    assert Counter(item.state for item in states(sweep))[State.waiting] == 3
+    # Slurm may still count a job that ended a moment ago, and then takes one less.
+    assert Counter(item.state for item in states(sweep))[State.waiting] >= 3
     wait_until(lambda: all(item.state is State.finished for item in states(sweep)), 240)
     assert submitted(sweep) == {f"tiny-ddp-n1x1-r{repeat}": 1 for repeat in range(1, 6)}
 
