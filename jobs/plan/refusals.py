@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import conf
 from jobs.errors import ConfigError
-from jobs.files import YAML_BYTES, read_bytes, read_text, read_yaml, reason
+from jobs.files import YAML_BYTES, YAML_LOADER, read_bytes, read_yaml, reason
 from jobs.plan.keys import GROUPS, did_you_mean, keys, nearest_keys
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
@@ -222,7 +222,7 @@ def place_of(config: str, key: str) -> str:
         return ""
     lines = {
         name: line
-        for name, line in key_lines(yaml.compose(read_text(file, YAML_BYTES)))
+        for name, line in key_lines(yaml.compose(read_bytes(file, YAML_BYTES), YAML_LOADER))
         if f".{key}".endswith(f".{name}")
     }
     return f"{file}, line {lines[max(lines, key=len)]}: " if lines else f"{file}: "
