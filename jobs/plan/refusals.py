@@ -220,11 +220,11 @@ def place_of(config: str, key: str) -> str:
     file = site_file(config)
     if file is None:
         return ""
-    lines = {
-        name: line
-        for name, line in key_lines(yaml.compose(read_bytes(file, YAML_BYTES), YAML_LOADER))
-        if f".{key}".endswith(f".{name}")
-    }
+    try:
+        composed = yaml.compose(read_bytes(file, YAML_BYTES), YAML_LOADER)
+    except yaml.YAMLError:  # libyaml refuses some files that Hydra's loader, in Python, reads: "\ud800"
+        return f"{file}: "
+    lines = {name: line for name, line in key_lines(composed) if f".{key}".endswith(f".{name}")}
     return f"{file}, line {lines[max(lines, key=len)]}: " if lines else f"{file}: "
 
 

@@ -364,6 +364,7 @@ def test_axes_that_multiply_to_too_many_points_are_refused_before_any_is_compose
         (b"defaults: nope\n", "defaults must be a list (got str)"),
         (b"defaults: [mine]\n", "A configuration file cannot be used: "),
         (b"\xff\xfe", "A configuration file cannot be used: "),
+        (b'name: "\\ud800"\n', "mine.yaml: "),
     ],
 )
 def test_a_sites_file_that_is_no_configuration_is_refused_with_where_it_is(
