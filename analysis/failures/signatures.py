@@ -22,20 +22,38 @@ class Match:
     """With the rank and the host that the text names."""
     time: str = ""
     """As torchrun writes it, which sorts; empty where the order of the lines decides."""
+    advice: str = ""
+    """The remedy that the signature has; empty for that of the cause."""
 
 
+# Prefixes of loggers and of Ray around the lines of a traceback; launchers' prefixes are gone.
+LOGGED = re.compile(
+    r"^(?:\(\S[^()]*\bpid=\d+(?:, ip=[\d.]+)?\) ?"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,12} \[[\w.]+:\d+\] ?"
+    r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{8,}Z?\]? (?:\| \w+ +\| (?:\w+ \| )?|stderr \w )?"
+    r"|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+-\d+ +\| )+"
+)
+# Exceptions whose names end otherwise.
+OTHER_TYPES = (
+    "ArrowInvalid", "BackendCompilerFailed", "ConnectTimeout", "Empty", "OutOfResources", "ReadTimeout", "Timeout",
+    "TimeoutExpired", "Unsupported", "error", "gaierror", "timeout",
+)  # fmt: skip
 # torchrun's summary indents the traceback of a rank.
 EXCEPTION = re.compile(
-    r"^ *(?P<type>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Missing\w*|Interrupt|Exit))(?:: (?P<words>.*))?$"
+    r"^ *(?P<type>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Missing\w*|Interrupt|Exit)"
+    rf"|(?:[a-z_]\w*\.)+(?:{'|'.join(OTHER_TYPES)}))(?:: (?P<words>.*))?$"
 )
 CONFIGURATION_TYPES = re.compile(
     r"(?:Config\w*|Missing\w*|Validation|Override\w*|Yaml\w*|Scanner|Parser|Constructor|Composer|Argument|Interpolation\w*"
+    r"|Decoding|DuplicateOption"
     r"|(?i:toml)Decode)Error$"
     r"|(?:Config\w*|Misconfig\w*|Missing\w*|Hydra)Exception$"
     # Of a path that a setting names.
     r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"
 )
 NETWORK_TYPES = re.compile(r"(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Network|Store|Backend))Error$")
+# The program's own code was not reached, or needs a package that the environment lacks.
+IMPORT_TYPES = re.compile(r"^(?:ImportError|ModuleNotFoundError)$")
 # The cause of a process that a signal ended, by the signal's number.
 SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.code, 11: FailureCause.code}
 DIED_WITH = re.compile(r"died with <Signals\.\w+: (\d+)>")
@@ -56,11 +74,14 @@ SURVIVED = ("Exception ignored in", "--- Logging error ---")
 # Exceptions that report the end of another process, which has its own reason.
 REPORTS = {
     "ChildFailedError", "SystemExit", "KeyboardInterrupt", "SignalException", "SIGTERMException", "ActorDiedError",
-    "RayActorError", "WorkerCrashedError", "ProcessExitedException", "ProcessRaisedException",
+    "RayActorError", "WorkerCrashedError", "ProcessExitedException", "ProcessRaisedException", "EngineDeadError",
+    "AsyncEngineDeadError", "FailedJobError", "UncompletedJobError", "RemoteError", "DatasetGenerationError",
+    "CancelledError", "GetTimeoutError", "TimeoutExpired", "Empty",
 }  # fmt: skip
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, *SURVIVED, "Error", "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
+    TRACEBACK, *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error", "Exception", "exitcode", "  time      :",
+    "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
 SEARCH = Search(MARKERS)
@@ -71,7 +92,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
     raising: set[RankLabel] = set()
     survived: set[RankLabel] = set()
     child: dict[str, str] = {}
-    for line in lines:
+    for line in map(without_logger, lines):
         if " NCCL INFO " in line.text:
             # NCCL also logs connections that close in normal operation.
             continue
@@ -87,12 +108,12 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
                 yield from match_child(child, line)
                 child = {}
             continue
-        known = next((each for each in SIGNATURES if each.pattern.search(line.text)), None)
+        known = next((each for each in SIGNATURES if each.matches(line.text)), None)
         exception = EXCEPTION.match(line.text)
         if exception is not None and line.rank in survived & raising:
             survived.discard(line.rank)
         elif known is not None:
-            yield Match(known.cause, known.weight, with_rank_and_host(line))
+            yield Match(known.cause, known.weight, with_rank_and_host(line), advice=known.advice)
         elif exception is not None and line.rank in raising:
             cause, weight = cause_of_exception(exception)
             if cause is not None:
@@ -114,9 +135,11 @@ def cause_of_exception(exception: re.Match[str]) -> tuple[FailureCause | None, W
         return FailureCause.out_of_host_memory, Weight.end
     if NETWORK_TYPES.search(kind):
         return FailureCause.lost_peer, Weight.consequence
+    if IMPORT_TYPES.search(kind):
+        return FailureCause.launch_failure, Weight.raised
     if CONFIGURATION_TYPES.search(kind):
-        return FailureCause.refused, Weight.end
-    return FailureCause.code, Weight.end
+        return FailureCause.refused, Weight.raised
+    return FailureCause.code, Weight.raised
 
 
 def match_child(child: dict[str, str], line: Line) -> Iterator[Match]:
@@ -131,6 +154,12 @@ def match_child(child: dict[str, str], line: Line) -> Iterator[Match]:
     rank = int(child["rank"]) if child.get("rank", "").isdigit() else None
     its_line = line._replace(rank=rank, host=child.get("host"))
     yield Match(cause, Weight.signal, its_line, child.get("time", ""))
+
+
+def without_logger(line: Line) -> Line:
+    """Return the line without what a logger or Ray put before it."""
+    before = LOGGED.match(line.text)
+    return line._replace(text=line.text[before.end() :]) if before else line
 
 
 def with_rank_and_host(line: Line) -> Line:

@@ -23,7 +23,9 @@ STORAGE = (
          ("o space left on device", "isk quota exceeded")),
         (C.storage, W.end, r"\[Errno 5\] |\[Errno 30\] |(?:Error\b.*: |os error 116).*Stale (?:NFS )?file handle",
          ("[Errno 5] ", "[Errno 30] ", "file handle")),
-        (C.storage, W.end, r"Cannot send after transport endpoint shutdown", ("endpoint shutdown",)),
+        (C.storage, W.end, r"Cannot send after transport endpoint shutdown|\[Errno (?:27|107|108|121)\] |"
+         r"Transport endpoint is not connected|Remote I/O error$",
+         ("endpoint shutdown", "[Errno ", "endpoint is not connected", "Remote I/O error")),
     ),
     *signatures(
         "https://doc.lustre.org (LustreError), https://github.com/torvalds/linux (block/blk-core.c)",
