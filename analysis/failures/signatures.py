@@ -51,11 +51,13 @@ CONFIGURATION_TYPES = re.compile(
     # Of a path that a setting names.
     r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"
 )
-NETWORK_TYPES = re.compile(r"(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Network|Store|Backend))Error$")
+NETWORK_TYPES = re.compile(
+    r"(?:^|\w)[Tt]imeout(?:Error)?$|(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Network|Store|Backend))Error$"
+)
 # The program's own code was not reached, or needs a package that the environment lacks.
 IMPORT_TYPES = re.compile(r"^(?:ImportError|ModuleNotFoundError)$")
 # The cause of a process that a signal ended, by the signal's number.
-SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.code, 11: FailureCause.code}
+SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.unknown, 11: FailureCause.code}
 DIED_WITH = re.compile(r"died with <Signals\.\w+: (\d+)>")
 # torchrun's summary of its children: the fields of one failure after another.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
@@ -75,8 +77,8 @@ SURVIVED = ("Exception ignored in", "--- Logging error ---")
 REPORTS = {
     "ChildFailedError", "SystemExit", "KeyboardInterrupt", "SignalException", "SIGTERMException", "ActorDiedError",
     "RayActorError", "WorkerCrashedError", "ProcessExitedException", "ProcessRaisedException", "EngineDeadError",
-    "AsyncEngineDeadError", "FailedJobError", "UncompletedJobError", "RemoteError", "DatasetGenerationError",
-    "CancelledError", "GetTimeoutError", "TimeoutExpired", "Empty",
+    "AsyncEngineDeadError", "FailedJobError", "UncompletedJobError", "RemoteError",
+    "CancelledError", "GetTimeoutError", "TrainingFailedError", "TuneError", "TimeoutExpired", "Empty",
 }  # fmt: skip
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
@@ -118,6 +120,11 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
             cause, weight = cause_of_exception(exception)
             if cause is not None:
                 yield Match(cause, weight, line)
+        elif exception is not None and exception["words"] and not line.text.startswith(" "):
+            # Its traceback is missing, so the program may have printed it and gone on.
+            cause, _ = cause_of_exception(exception)
+            if cause is not None:
+                yield Match(cause, Weight.signal, line)
         if exception is not None:
             raising.discard(line.rank)
 

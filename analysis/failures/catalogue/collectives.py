@@ -125,6 +125,9 @@ MPI = (
     *signatures(
         "https://github.com/open-mpi/ompi (help texts), https://github.com/pmodels/mpich (hydra), "
         "https://github.com/openpmix/prrte, https://github.com/horovod/horovod",
+        (C.launch_failure, W.consequence, r"An error occurred in MPI_Init|Local abort before MPI_INIT|MPI_INIT failed for|"
+         r"Fatal error in (?:internal_|P)?MPI_Init", ("in MPI_Init", "before MPI_INIT", "MPI_INIT failed", "MPI_Init")),
+        (C.aborted, W.consequence, r"\bMPI_ERRORS_ARE_FATAL\b|Fatal error in (?:internal_|P)?MPI_", ("MPI_ERRORS_ARE", "Fatal error in")),
         (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
          ("MPI_ABORT", "MPI_Abort")),
         (C.lost_peer, W.consequence, r"An MPI communication peer process has unexpectedly disconnected|"
@@ -133,7 +136,7 @@ MPI = (
          ("MPI communication peer", "has lost communication with", "Horovod has been shut",
           "MPI process is unreachable",
           "error in the communication between")),
-        (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Bus error|Illegal instruction|Floating point) \(",
+        (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Illegal instruction|Floating point) \(",
          ("Signal: ",)),
         (C.aborted, W.signal, r"\bSignal: Aborted \(6\)", ("Signal: Aborted",)),
         (C.unknown, W.signal, r"^\s*Process name: \[\[\d+,\d+\],\d+\]", ("Process name: [[",)),

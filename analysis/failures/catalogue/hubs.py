@@ -28,7 +28,7 @@ HUB = (
           "ManualDownloadError", "NotASafetensorsRepo", "404 Client Error")),
         (C.refused, W.end, r"Error: Can't load (?:the )?(?:tokenizer|configuration|config|model|feature extractor|"
          r"image processor|processor)|does not appear to have (?:a file|files) named|Error no file named|"
-         r"is not a valid git identifier|Unrecognized model in |Unrecognized configuration class|contains custom "
+         r"is not a valid git identifier|Unrecognized (?:model|image processor|processing class|video processor) in |Unrecognized configuration class|contains custom "
          r"code which must be executed|requires you to execute the|option `trust_remote_code=True`|"
          r"BuilderConfig '?\S+ not found|Config name is missing|Unknown split \"|Couldn't find (?:a dataset script|"
          r"any data "
@@ -47,9 +47,10 @@ HUB = (
         (C.refused, W.end, r"OfflineModeIsEnabled\b|[Oo]ffline mode is enabled|outgoing traffic has been disabled",
          ("OfflineModeIsEnabled", "ffline mode is enabled", "outgoing traffic has been")),
         (C.lost_peer, W.end, r"We couldn't connect to 'https?:|LocalEntryNotFoundError\b|Couldn't reach \S+ |"
-         r"There was a specific connection error when trying to load|[Cc]heck your internet connection",
+         r"There was a specific connection error when trying to load|[Cc]heck your internet connection|"
+         r"make sure your Internet connection is on|Connection error, and we cannot find the requested files",
          ("We couldn't connect to", "LocalEntryNotFoundError", "Couldn't reach", "specific connection error",
-          "our internet connection")),
+          "our internet connection", "our Internet connection", "cannot find the requested files")),
         (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|Error: (?:429|50[0234]) (?:Too|"
          r"Server|"
          r"Bad G|Service|Gateway)|\b(?:MaxRetry|NewConnection|NameResolution|SSL|Proxy|ReadTimeout|"
@@ -101,12 +102,14 @@ CHECKPOINTS = (
         (C.storage, W.end, r"Unable to load weights from (?:pytorch|safetensors) checkpoint|without having git-lfs "
          r"installed|Parquet (?:magic bytes not found|file size is 0)|Either the file is corrupted or this is not a "
          r"parquet|"
-         r"Couldn't deserialize thrift|Tried reading schema message, was null|Expected to be able to read \d+ bytes "
+         r"is not a valid JSON file|could not parse ModelProto from|sentencepiece_processor\.cc.*ParseFromArray|"
+         r"\bDataLossError: |Couldn't deserialize thrift|Tried reading schema message, was null|Expected to be able to read \d+ bytes "
          r"for "
          r"message body|Not an Arrow file|\bBadGzipFile: |tarfile\.ReadError: |UnidentifiedImageError: |"
          r"image file is truncated|broken data stream when reading image|\bNonMatching(?:Checksum|SplitsSizes)Error\b|"
          r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size",
-         ("Unable to load weights from", "git-lfs", "arquet", "deserialize thrift", "Tried reading schema",
+         ("Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto", "sentencepiece_processor", "DataLossError",
+          "deserialize thrift", "Tried reading schema",
           "for message body", "Not an Arrow file", "BadGzipFile", "tarfile.ReadError", "UnidentifiedImageError",
           "image file is truncated", "broken data stream", "NonMatching", "zstd", "lz4", "Zstd",
           "onsistency check failed")),
@@ -121,8 +124,10 @@ VERSIONS = (
         (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|Tokenizer class \S+ does "
          r"not exist "
          r"or is not currently imported|Couldn't instantiate the backend tokenizer|"
+         r"data did not match any variant of untagged enum|^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|"
+         r"olmo|starcoder2|cohere|gpt_oss|smollm|glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|"
          r"but it was not found in your environment|requires the \S+ library but it was not found",
-         ("Transformers does not recognize", "Tokenizer class", "the backend tokenizer", "was not found")),
+         ("untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class", "the backend tokenizer", "was not found")),
         advice="Install the version of transformers (or the package) that the model needs, into the environment of "
         "the job.",
     ),

@@ -16,11 +16,12 @@ XID = r"\bXid\b[^:]*(?:\(PCI:[^)]*\))?: "
 NVIDIA = (
     *signatures(
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
-        (C.hardware, W.fault, rf"{XID}(?!{HARMLESS_XID})\d+", ("Xid",)),
+        (C.hardware, W.fault, rf"{XID}(?!{HARMLESS_XID})\d+(?!.*\bNon-?fatal\b)", ("Xid",)),
         (C.hardware, W.fault, rf"\bcaused by previous Xid (?!{HARMLESS_XID})\d+", ("Xid",)),
         (C.code, W.signal, rf"{XID}(?:{OF_APPLICATION})\b", ("Xid",)),
-        (C.hardware, W.fault, r"fallen off the bus|GPU lost from the bus|\bNV_ERR_GPU_IS_LOST\b",
-         ("fallen off the bus", "lost from the bus", "NV_ERR_GPU_IS_LOST")),
+        (C.hardware, W.fault, r"fallen off the bus|GPU lost from the bus|\bNV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|"
+         r"ECC_ERROR|GPU_IN_FULLCHIP_RESET|NVLINK_\w*ERROR|FABRIC_\w*ERROR)\b",
+         ("fallen off the bus", "lost from the bus", "NV_ERR_")),
         (C.hardware, W.fault, r"Unable to determine the device handle for GPU", ("device handle for GPU",)),
         (C.hardware, W.fault, r"NVRM: .*(?:GPU \S+ is lost|needs? (?:a )?(?:GPU )?reset)", ("NVRM: ",)),
         (C.hardware, W.fault, r"NVRM: .*(?:RmInitAdapter failed|rm_init_adapter failed)", ("NVRM: ",)),
@@ -69,8 +70,8 @@ KERNEL = (
          r"Buffer I/O error on dev|nfs: server \S+ not responding",
          ("EXT4-fs", "XFS", "BTRFS", "emounting filesystem", "Buffer I/O error", "nfs: server")),
         (C.out_of_host_memory, W.fault, r"\binvoked oom-killer:|\boom-kill:constraint=|\boom_reaper: reaped process|"
-         r"killed by the OOM killer|Failed with result 'oom-kill'|low memory! at or below SIG",
-         ("oom-kill", "oom_reaper", "by the OOM killer", "low memory! at")),
+         r"process of this unit has been killed by the OOM killer|Failed with result 'oom-kill'|low memory! at or below SIG",
+         ("oom-kill", "oom_reaper", "this unit has been killed", "low memory! at")),
         (C.code, W.consequence, r"\[\d+\]: segfault at [0-9a-f]+ ip |traps: \S+\[\d+\] (?:general protection|trap)",
          ("segfault at", "traps: ")),
     ),

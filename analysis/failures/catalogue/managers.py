@@ -50,9 +50,9 @@ SLURM = (
         (C.aborted, W.signal, r"tasks? [\d,-]+: (?:Aborted\b|Exited with exit code 134\b)",
          (": Aborted", "exit code 134")),
         # Raised by corrupted memory of the program itself. A rank that lost its peer may crash in the same way.
-        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Bus error|Illegal instruction|"
+        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Illegal instruction|"
          r"Floating point ex|Exited with exit code 139\b)",
-         (": Segmentation fault", ": Bus error", ": Illegal instruction", ": Floating point", "exit code 139")),
+         (": Segmentation fault", ": Illegal instruction", ": Floating point", "exit code 139")),
         # Rank and node are known, the reason is not.
         (C.unknown, W.signal, r"srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?!143\b)\d+",
          ("Exited with exit code",)),
@@ -125,8 +125,8 @@ OTHERS = (
         "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource, systemd-oomd",
         (C.out_of_host_memory, W.fault, r"\bOOMKilled\b|systemd-oomd\S* Killed |was low on resource: memory",
          ("OOMKilled", "systemd-oomd", "low on resource")),
-        (C.storage, W.end, r"was low on resource: ephemeral-storage|exceeds the (?:total )?limit of \S*ephemeral",
-         ("low on resource", "ephemeral")),
+        (C.storage, W.end, r"was low on resource: ephemeral-storage|ephemeral local storage usage exceeds|local ephemeral storage limit",
+         ("low on resource", "ephemeral ")),
         (C.node_failure, W.end, r"\bNodeNotReady\b|\bNodeLost\b|TaintManagerEviction", ("NodeNotReady", "NodeLost",
          "TaintManagerEviction")),
         (C.launch_failure, W.end, r"\bMountVolume\.\w+ failed|\bUnexpectedAdmissionError\b|Failed to pull image",
@@ -136,6 +136,14 @@ OTHERS = (
          ("ImagePull", "InvalidImageName", "ContainerCannotRun", "CreateContainer", "RunContainer")),
         (C.time_limit, W.end, r"\breason: DeadlineExceeded\b", ("DeadlineExceeded",)),
         (C.preempted, W.end, r"\bPreempted by (?:a )?pod\b", ("Preempted by",)),
+    ),
+    *signatures(
+        "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html (SecondaryStatus), "
+        "https://docs.aws.amazon.com/batch/latest/userguide/troubleshooting.html",
+        (C.time_limit, W.end, r"\bMaxRuntimeExceeded\b|Job attempt duration exceeded timeout",
+         ("MaxRuntimeExceeded", "attempt duration exceeded")),
+        (C.preempted, W.end, r"\bMaxWaitTimeExceeded\b|Host EC2 \(instance \S+\) terminated",
+         ("MaxWaitTimeExceeded", "Host EC2 (instance")),
     ),
 )  # fmt: skip
 

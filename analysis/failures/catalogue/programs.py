@@ -10,7 +10,9 @@ C, W = FailureCause, Weight
 # "exited on signal 9", "interrupted by signal 11: SIGSEGV", "KILLED BY SIGNAL: 6", "terminated with signal SIGKILL".
 BY_SIGNAL = r"(?i)(?:\b(?:by|on|with|received) |\()signal:? (?:{})\b"
 # "Exited with exit code 137", "exitCode: 137".
-EXIT_CODE = r"(?i)\bexit(?:ed with|[ _]?code| status)+:? {}\b"
+EXIT_CODE = (
+    r"(?i)\b(?:exit(?:ed)?(?: with)?(?:[ _]?(?:code|status))+|return[ _]?code|exited with)\W{{1,4}}(?<![\d-])(?:{})\b"
+)
 
 TORCH = (
     *signatures(
@@ -20,20 +22,19 @@ TORCH = (
          ("DefaultCPUAllocator",)),
         (C.killed, W.signal, r"\bexitcode: -9\b|Signal 9 \(SIGKILL\)", ("exitcode", "Signal 9")),
         (C.aborted, W.signal, r"\bexitcode: -6\b|Signal 6 \(SIGABRT\)", ("exitcode", "Signal 6")),
-        (C.code, W.consequence, r"\bexitcode: -(?:7|11)\b|Signal (?:7 \(SIGBUS|11 \(SIGSEGV)\)",
-         ("exitcode", "Signal 7", "Signal 11")),
+        (C.code, W.consequence, r"\bexitcode: -11\b|Signal 11 \(SIGSEGV\)", ("exitcode", "Signal 11")),
         (C.unknown, W.signal, r"\bfailed \(exitcode: [1-9]\d*\) local_rank: \d", ("exitcode",)),
         (C.cancelled, W.signal, r"SignalException: Process \d+ got signal: 2\b|Detected KeyboardInterrupt",
          ("SignalException", "Detected KeyboardInterrupt")),
     ),
     *signatures(
-        "https://github.com/vllm-project/vllm (v1/worker, v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
-        (C.out_of_gpu_memory, W.end, r"No available memory for the cache blocks|is less than desired GPU memory "
+        "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
+        (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache blocks|is less than desired GPU memory "
          r"utilization|"
          r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction|larger than the (?:maximum "
          r"number of "
          r"tokens|available KV cache memory)",
-         ("No available memory for", "desired GPU memory", "Please try to increase --mem",
+         ("enough GPU RAM", "No available memory for", "desired GPU memory", "Please try to increase --mem",
           "Please try increasing --mem",
           "larger than the")),
         advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
@@ -47,8 +48,8 @@ LAUNCHERS = (
         "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py",
         (C.killed, W.signal, r"exits with return code = -9\b", ("exits with return code",)),
         (C.aborted, W.signal, r"exits with return code = -6\b", ("exits with return code",)),
-        (C.code, W.consequence, r"exits with return code = -(?:7|11)\b", ("exits with return code",)),
-        (C.unknown, W.signal, r"exits with return code = [1-9]", ("exits with return code",)),
+        (C.code, W.consequence, r"exits with return code = -11\b", ("exits with return code",)),
+        (C.unknown, W.signal, r"exits with return code = (?!-7\b)-?[1-9]", ("exits with return code",)),
     ),
     *signatures(
         "https://github.com/openssh/openssh-portable, pdsh, https://github.com/deepspeedai/DeepSpeed "
@@ -71,6 +72,7 @@ LAUNCHERS = (
          ("NodeDiedError", "its node has died", "marked dead because")),
         (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup",
          ("RuntimeEnvSetupError", "timed out during startup")),
+        (C.refused, W.end, r"total (?:available|desired) GPUs", ("total available GPUs", "total desired GPUs")),
         (C.lost_peer, W.consequence, r"LocalRayletDiedError\b|[Ff]ailed to connect to GCS|GCS server .*(?:down|lost)|"
          r"RpcError: RPC [Ee]rror", ("LocalRayletDiedError", "connect to GCS", "GCS server", "RpcError")),
         (C.killed, W.signal, r"Worker (?:unexpectedly exits with a connection error|exits unexpectedly)|"
@@ -86,22 +88,30 @@ LAUNCHERS = (
         (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
          r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
         (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Barrier timed out|Connect\(\) timed out|"
-         r"Deadline Exceeded)|UNAVAILABLE: Task \S+ heartbeat timeout|ERROR in coordination service",
-         ("DEADLINE_EXCEEDED", "heartbeat timeout", "in coordination service")),
+         r"Deadline Exceeded)|XlaRuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED): |UNAVAILABLE: Task \S+ heartbeat timeout|ERROR in coordination service",
+         ("DEADLINE_EXCEEDED", "UNAVAILABLE: ", "heartbeat timeout", "in coordination service")),
     ),
 )  # fmt: skip
 
 SYSTEM = (
     *signatures(
+        "https://man7.org/linux/man-pages/man7/signal.7.html (SIGBUS), https://man7.org/linux/man-pages/man2/mmap.2.html",
+        (C.unknown, W.signal, r"\bexitcode: -7\b|exits with return code = -7\b|(?:^|: |: line \d+: +\d+ )Bus error\b|Signal 7 "
+         r"\(SIGBUS|Signal: Bus error \(|" + BY_SIGNAL.format("7|SIGBUS")[4:] + r"|\bexit code 135\b",
+         ("exitcode: -7", "return code = -7", "Bus error", "SIGBUS", "signal 7", "exit code 135")),
+        advice="SIGBUS is raised for a mapped page that has no memory behind it: the usual source is a full /dev/shm, then "
+        "a file that was truncated.",
+    ),
+    *signatures(
         "glibc, libstdc++, CPython, GNU time and bash",
         (C.killed, W.signal, BY_SIGNAL.format("9|SIGKILL"), ("signal 9", " SIGNAL: 9", "signal SIGKILL")),
         (C.aborted, W.signal, BY_SIGNAL.format("6|SIGABRT"), ("signal 6", " SIGNAL: 6", "signal SIGABRT")),
-        (C.code, W.consequence, BY_SIGNAL.format("7|11|SIGBUS|SIGSEGV"),
-         ("signal 7", " SIGNAL: 7", "signal SIGBUS", "signal 11", " SIGNAL: 11", "signal SIGSEGV")),
+        (C.code, W.consequence, BY_SIGNAL.format("11|SIGSEGV"),
+         ("signal 11", " SIGNAL: 11", "signal SIGSEGV")),
         (C.killed, W.signal, r"code=killed, status=9/KILL", ("status=9/KILL",)),
-        (C.killed, W.signal, EXIT_CODE.format("137"), ("137",)),
-        (C.aborted, W.signal, EXIT_CODE.format("134"), ("134",)),
-        (C.code, W.consequence, EXIT_CODE.format("139"), ("139",)),
+        (C.killed, W.signal, EXIT_CODE.format("137|-9"), ("137", "-9")),
+        (C.aborted, W.signal, EXIT_CODE.format("134|-6"), ("134", "-6")),
+        (C.code, W.consequence, EXIT_CODE.format("139|-11"), ("139", "-11")),
         (C.code, W.consequence, r"Caught signal 11\b|\*\*\* SIG(?:SEGV|BUS|ILL|FPE) (?:received|\(@)|Segfault "
          r"encountered",
          ("Caught signal 11", "*** SIG", "Segfault encountered")),
@@ -109,7 +119,7 @@ SYSTEM = (
          ("stack smashing", "Assertion ")),
         (C.aborted, W.signal, r"^terminate called (?:after throwing|without an active)|^\*\*\* Aborted at \d",
          ("terminate called", "*** Aborted at")),
-        (C.code, W.consequence, r"^Fatal Python error: (?!Aborted)", ("Fatal Python error",)),
+        (C.code, W.consequence, r"^Fatal Python error: (?!Aborted|Bus error)", ("Fatal Python error",)),
         (C.aborted, W.signal, r"^Fatal Python error: Aborted", ("Fatal Python error",)),
         (C.code, W.end, r"^(?:malloc|realloc|free|munmap_chunk)\(\): |^double free or corruption \(",
          ("alloc(): ", "free(): ", "munmap_chunk(): ", "double free")),
@@ -118,10 +128,10 @@ SYSTEM = (
          r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory",
          ("std::bad_alloc", "Errno 12", "Cannot allocate memory", "libgomp: Out of")),
         (C.killed, W.signal, r"^Killed$|: line \d+: +\d+ Killed\b", ("Killed",)),
-        (C.code, W.consequence, r"^(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception)"
+        (C.code, W.consequence, r"^(?:Segmentation fault|Illegal instruction|Floating point exception)"
          r"(?: \(core dumped\))?$|"
-         r": line \d+: +\d+ (?:Segmentation fault|Bus error|Illegal instruction)\b",
-         ("Segmentation fault", "Bus error", "Illegal instruction", "Floating point exception")),
+         r": line \d+: +\d+ (?:Segmentation fault|Illegal instruction)\b",
+         ("Segmentation fault", "Illegal instruction", "Floating point exception")),
         (C.aborted, W.signal, r"^Aborted(?: \(core dumped\))?$|: line \d+: +\d+ Aborted\b", ("Aborted",)),
         (C.cancelled, W.signal, r"^KeyboardInterrupt$", ("KeyboardInterrupt",)),
     ),

@@ -23,8 +23,9 @@ FILES = (
     ),
     *signatures(
         "https://man7.org/linux/man-pages/man3/errno.3.html (EMFILE), torch.multiprocessing (sharing strategies)",
-        (C.code, W.end, r"\[Errno 24\] Too many open files|[Ee]rror.*Too many open files|received 0 items of ancdata",
-         ("oo many open files", "items of ancdata")),
+        (C.code, W.end, r"\[Errno 24\] Too many open files|[Ee]rror.*Too many open files|received 0 items of ancdata|"
+         r"unable to open shared memory object </torch_",
+         ("oo many open files", "items of ancdata", "shared memory object </torch_")),
         advice="Raise the limit of open files (ulimit -n), start fewer data workers, or let torch share tensors by "
         "files "
         "(torch.multiprocessing.set_sharing_strategy('file_system')).",
@@ -81,9 +82,11 @@ IMPORTS = (
         "https://github.com/pytorch/pytorch (torch/__init__.py, torch/cuda, torch/accelerator)",
         (C.launch_failure, W.end, r"Error: (?:The NVIDIA driver on your system is too old|Found no NVIDIA driver|"
          r"No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
-         r"Failed to infer device type|PyTorch is not linked with support for \w+ devices)",
+         r"Failed to infer device type|PyTorch is not linked with support for \w+ devices|"
+         r".*\b(?i:no (?:cuda |nvidia |amd )?gpus? (?:were |was )?(?:found|available|detected|visible)|"
+         r"(?:cuda|gpu) (?:is )?(?:not available|unavailable|required)))",
          ("The NVIDIA driver on", "Found no NVIDIA driver", " GPUs are available", "Torch not compiled",
-          "CUDA unknown error", "infer device type", "PyTorch is not linked")),
+          "CUDA unknown error", "infer device type", "PyTorch is not linked", "GPU", "gpu", "CUDA is", "cuda is")),
         advice="Check that the job got GPUs (--gpus-per-node, CUDA_VISIBLE_DEVICES), that nvidia-smi or rocm-smi works "
         "on the node and in the container, and that torch was built for its driver.",
     ),

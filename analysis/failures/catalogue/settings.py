@@ -18,6 +18,8 @@ COMMAND_LINES = (
          r"Key [\"']|Problem with|Validation failed|No action for |Option '[^']*' is not accepted|Unable to load "
          r"config)",
          ("error: ", "ArgumentParser - ERROR")),
+        (C.refused, W.end, r"Key \"[^\"]+\" (?:is required but not included in|not found in namespace)|"
+         r"Subcommand '\w+' does not accept nested key", ("is required but not", "not found in namespace", "accept nested key")),
         (C.refused, W.end, r"^(?:Error: |[│|] +)(?:No such (?:option|command)|Invalid value for|Missing (?:option|"
          r"argument|"
          r"parameter|command)|Got unexpected extra argument)|^[│|] +(?:Unrecognized|Required) options?\b",
@@ -84,6 +86,23 @@ LAYOUTS = (
          ("doesn't support bf16", "precision requires", "half precision", "only support", "Invalid device id",
           "strategy to match", "You requested gpu", "You selected an invalid", "with compute")),
         advice="Choose a precision, attention or device that this GPU and this program support.",
+    ),
+    # The words by which libraries refuse the value of a setting: the option itself, the values that are allowed.
+    *signatures(
+        "https://github.com/huggingface/transformers (trainer.py, training_args.py), https://github.com/huggingface/peft, "
+        "https://github.com/huggingface/accelerate (commands/launch.py), https://github.com/NVIDIA/Megatron-LM (arguments.py), "
+        "https://github.com/pytorch/pytorch (c10/core/Device.cpp)",
+        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|NotImplementedError|Exception|OSError): .*(?:"
+         r"(?<![\w-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
+         r"\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|\b[Vv]alid (?:options|values|choices) are\b|"
+         r"\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|precision|backend|"
+         r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found in the base|"
+         r"\b(?:is|are) (?:not compatible|incompatible) with\b|\bis not supported (?:with|when|by|on|in|for)\b|"
+         r"\bmust be (?:set|specified|provided)\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
+         r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
+         r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|is not a (?:directory|file))|"
+         r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|[Cc]heckpoint) \S+ (?:does not exist|not found|cannot be found))",
+         ("ValueError: ", "AssertionError: ", "RuntimeError: ", "NotImplementedError: ", "Exception: ", "OSError: ")),
     ),
 )  # fmt: skip
 

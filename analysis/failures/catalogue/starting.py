@@ -11,7 +11,7 @@ STARTING = (
     *signatures(
         "https://github.com/NVIDIA/pyxis, https://github.com/NVIDIA/enroot",
         (C.launch_failure, W.end, r"pyxis: (?:child \d+ failed|container start failed|couldn't start container|"
-         r"failed to (?:import|create|export)|error: | *\[ERROR\] )", ("pyxis: ",)),
+         r"failed to (?:import|create|export)|error: )|error: pyxis: (?!.*\bwarning)", ("pyxis: ",)),
         (C.launch_failure, W.end, r"^enroot-\w+: failed to |^\[ERROR\] (?:No such file or directory: |URL \S+ returned|"
          r"Invalid image|Could not (?:process|resolve)|Command not found: )", ("enroot-", "[ERROR] ")),
     ),
@@ -30,7 +30,7 @@ STARTING = (
     *signatures(
         "glibc (elf/dl-load.c, dl-lookup.c, dl-version.c), Linux (ENOEXEC)",
         (C.launch_failure, W.end, r": symbol lookup error: |: version `\S+' not found \(required by |"
-         r"Error: \S+: undefined symbol: ", ("symbol lookup error", "' not found (required by", "undefined symbol: ")),
+         r"(?:^|Error: )\S+\.so[\w.]*: undefined symbol: ", ("symbol lookup error", "' not found (required by", "undefined symbol: ")),
         (C.launch_failure, W.end, r"\b[Ee]xec format error\b|cannot execute binary file", ("xec format error",
          "cannot execute")),
         advice="Check the architecture of the node, the loaded modules and LD_LIBRARY_PATH: the program was linked to "
@@ -53,6 +53,10 @@ STARTING = (
          ("Lmod has detected", "EnvironmentNameNotFound", "command not found")),
         (C.launch_failure, W.end, r"^\S*python[\d.]*: can't open file |^\S*python[\d.]*: No module named ",
          ("can't open file", ": No module named ")),
+        (C.launch_failure, W.end, r"^CommandNotFoundError: Your shell has not been properly configured", ("CommandNotFound",)),
+        # The script may go on.
+        (C.launch_failure, W.signal, r": line \d+: \S+: (?:command not found|No such file or directory|Permission denied|"
+         r"cannot execute)", (": line ",)),
         # A shell's exit codes for a command that it did not find or could not execute.
         (C.launch_failure, W.signal, r"(?i)\bexit(?:ed with|[ _]?code| status)+:? 12[67]\b", ("126", "127")),
     ),

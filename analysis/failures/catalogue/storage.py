@@ -13,7 +13,7 @@ STORAGE = (
         "https://github.com/NVIDIA/nccl (src/misc/shmutils.cc)",
         (C.out_of_host_memory, W.end, r"\bdev/shm\b.*No space left on device|No space left on device.*\bdev/shm\b|"
          r"unable to (?:write to|allocate shared memory\(shm\) for) file </torch_", ("No space left", "</torch_")),
-        (C.out_of_host_memory, W.end, r"out of shared memory\. Please try to raise|insufficient shared memory \(shm\)|"
+        (C.out_of_host_memory, W.end, r"workers are out of shared memory|insufficient shared memory \(shm\)|"
          r"DataLoader worker .*: (?:Killed|Bus error)\.",
          ("out of shared memory", "insufficient shared memory", "DataLoader worker")),
     ),
@@ -35,8 +35,9 @@ STORAGE = (
     *signatures(
         "https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc, "
         "CPython (pickle, zipfile, gzip)",
-        (C.storage, W.end, r"PytorchStream(?:Reader|Writer) failed|inline_container\.cc.*(?:unexpected pos|failed)",
-         ("PytorchStream", "inline_container")),
+        (C.storage, W.end, r"PytorchStream(?:Reader|Writer) failed|inline_container\.cc.*(?:unexpected pos|failed)|"
+         r"Error: File \S+ cannot be opened\.$",
+         ("PytorchStream", "inline_container", "cannot be opened.")),
         (C.storage, W.end, r"\bUnpicklingError: (?!Weights only)|^EOFError: Ran out of input|\bBadZipFile: |"
          r"^EOFError: Compressed file ended|^zlib\.error: Error -",
          ("UnpicklingError", "Ran out of input", "BadZipFile", "Compressed file ended", "zlib.error")),
