@@ -31,7 +31,7 @@ LOGGED = re.compile(
     r"^(?:\(\S[^()]*\bpid=\d+(?:, ip=[\d.]+)?\) ?"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,12} \[[\w.]+:\d+\] ?"
     r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{8,}Z?\]? (?:\| \w+ +\| (?:\w+ \| )?|stderr \w )?"
-    r"|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+-\d+ +\| )+"
+    r"|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+[-_]\d+ +\| )+"
 )
 # Exceptions whose names end otherwise.
 OTHER_TYPES = (
@@ -58,6 +58,14 @@ NETWORK_TYPES = re.compile(
 IMPORT_TYPES = re.compile(r"^(?:ImportError|ModuleNotFoundError)$")
 # The cause of a process that a signal ended, by the signal's number.
 SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.unknown, 11: FailureCause.code}
+COMPILES = re.compile(r"^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'")
+# The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
+FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
+CHECKS = re.compile(
+    r'(?i)[/"]\w*(?:config|configuration|arguments?|args|arg_?parser|hparams|options|flags|hydra)\w*\.py"'
+    r"|, in (?:__post_init__|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*|\w+_validation)$"
+)
+VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
 DIED_WITH = re.compile(r"died with <Signals\.\w+: (\d+)>")
 # torchrun's summary of its children: the fields of one failure after another.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
@@ -82,7 +90,7 @@ REPORTS = {
 }  # fmt: skip
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error", "Exception", "exitcode", "  time      :",
+    TRACEBACK, '", line ', *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error", "Exception", "exitcode", "  time      :",
     "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
@@ -93,16 +101,21 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
     """Yield the matches of these lines in order."""
     raising: set[RankLabel] = set()
     survived: set[RankLabel] = set()
+    frames: dict[RankLabel, str] = {}
     child: dict[str, str] = {}
     for line in map(without_logger, lines):
-        if " NCCL INFO " in line.text:
-            # NCCL also logs connections that close in normal operation.
+        if " NCCL INFO " in line.text or line.text.startswith(("[W ", "[W0", "[W1")):
+            # NCCL logs connections that close in normal operation; torch warns of addresses that it tries in vain.
+            continue
+        if frame := FRAME.search(line.text):
+            frames[line.rank] = frame[0]
             continue
         if line.text.startswith(SURVIVED):
             survived.add(line.rank)
             continue
         if TRACEBACK in line.text:
             raising.add(line.rank)
+            frames.pop(line.rank, None)
             continue
         if field := CHILD_FIELD.match(line.text):
             child[field["name"]] = field["value"]
@@ -117,7 +130,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
         elif known is not None:
             yield Match(known.cause, known.weight, with_rank_and_host(line), advice=known.advice)
         elif exception is not None and line.rank in raising:
-            cause, weight = cause_of_exception(exception)
+            cause, weight = cause_of_exception(exception, frames.get(line.rank, ""))
             if cause is not None:
                 yield Match(cause, weight, line)
         elif exception is not None and exception["words"] and not line.text.startswith(" "):
@@ -129,14 +142,19 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
             raising.discard(line.rank)
 
 
-def cause_of_exception(exception: re.Match[str]) -> tuple[FailureCause | None, Weight]:
-    """Return the cause of a traceback's last line; None where it only reports another failure or a signal."""
+def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[FailureCause | None, Weight]:
+    """Return the cause of a traceback's last line; None where it only reports another failure or a signal.
+
+    `frame` is the innermost frame of the traceback: a value that the check of a configuration rejects was set.
+    """
     kind = exception["type"].rpartition(".")[2]
     if kind in REPORTS:
         return None, Weight.signal
     if kind == "CalledProcessError":
         # accelerate's launcher: the process has printed its own reason, unless a signal ended it.
         died = DIED_WITH.search(exception["words"] or "")
+        if COMPILES.search(exception["words"] or ""):
+            return FailureCause.launch_failure, Weight.raised
         return SIGNALS.get(int(died[1]), FailureCause.unknown) if died else FailureCause.unknown, Weight.signal
     if kind.endswith("MemoryError"):
         return FailureCause.out_of_host_memory, Weight.end
@@ -144,7 +162,7 @@ def cause_of_exception(exception: re.Match[str]) -> tuple[FailureCause | None, W
         return FailureCause.lost_peer, Weight.consequence
     if IMPORT_TYPES.search(kind):
         return FailureCause.launch_failure, Weight.raised
-    if CONFIGURATION_TYPES.search(kind):
+    if CONFIGURATION_TYPES.search(kind) or (kind in VALUE_TYPES and CHECKS.search(frame)):
         return FailureCause.refused, Weight.raised
     return FailureCause.code, Weight.raised
 

@@ -124,10 +124,10 @@ VERSIONS = (
         (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|Tokenizer class \S+ does "
          r"not exist "
          r"or is not currently imported|Couldn't instantiate the backend tokenizer|"
-         r"data did not match any variant of untagged enum|^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|"
+         r"`rope_scaling` must be a dictionary with|data did not match any variant of untagged enum|^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|"
          r"olmo|starcoder2|cohere|gpt_oss|smollm|glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|"
          r"but it was not found in your environment|requires the \S+ library but it was not found",
-         ("untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class", "the backend tokenizer", "was not found")),
+         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class", "the backend tokenizer", "was not found")),
         advice="Install the version of transformers (or the package) that the model needs, into the environment of "
         "the job.",
     ),

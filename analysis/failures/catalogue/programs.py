@@ -87,11 +87,29 @@ LAUNCHERS = (
          ("RESOURCE_EXHAUSTED", "OOM when allocating")),
         (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
          r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
+        (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)|"
+         r"failed to connect to (?:all addresses|remote host)", ("eadline ", "StatusCode.", "failed to connect to")),
+        (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled exception:$",
+         ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
         (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Barrier timed out|Connect\(\) timed out|"
          r"Deadline Exceeded)|XlaRuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED): |UNAVAILABLE: Task \S+ heartbeat timeout|ERROR in coordination service",
          ("DEADLINE_EXCEEDED", "UNAVAILABLE: ", "heartbeat timeout", "in coordination service")),
     ),
 )  # fmt: skip
+
+# The cause stands in the log of the process that the line mentions.
+REPORTS = (
+    *signatures(
+        "https://github.com/vllm-project/vllm (v1/engine, v1/executor), https://github.com/ray-project/ray",
+        (
+            C.unknown,
+            W.signal,
+            r"[Ss]ee (?:stack trace for )?root cause|Engine (?:core initialization|process) failed|"
+            r"in a background process\.",
+            ("ee stack trace for", "ee root cause", "Engine ", "in a background process"),
+        ),
+    ),
+)
 
 SYSTEM = (
     *signatures(
@@ -162,4 +180,4 @@ DIVERGED = (
     ),
 )  # fmt: skip
 
-PROGRAMS = (*TORCH, *LAUNCHERS, *SYSTEM, *DIVERGED)
+PROGRAMS = (*REPORTS, *TORCH, *LAUNCHERS, *SYSTEM, *DIVERGED)

@@ -70,9 +70,10 @@ LAYOUTS = (
         (C.refused, W.end, r"No slot '\d+' specified on host|config values that mismatch TrainingArguments|"
          r"tasks per node configured in SLURM|total desired GPUs|is larger than the (?:number of|maximum) "
          r"(?:available )?GPUs|"
-         r"Number of (?:gpus|processes) .*(?:doesn't match|does not match)",
+         r"[Nn]umber of (?:gpus|processes|devices) .*(?:doesn't|does not) match|"
+         r"(?:doesn't|does not) match (?:the )?(?:product of|number of (?:gpu|device|process|rank|node)|world)",
          ("specified on host", "mismatch TrainingArguments", "configured in SLURM", "total desired GPUs", "GPUs",
-          "Number of ")),
+          "umber of ", " match ")),
         advice="Choose degrees of parallelism, batch sizes and tasks whose product fits the ranks of the job.",
     ),
     *signatures(
@@ -87,6 +88,12 @@ LAYOUTS = (
           "strategy to match", "You requested gpu", "You selected an invalid", "with compute")),
         advice="Choose a precision, attention or device that this GPU and this program support.",
     ),
+    # A parameter by its name, and a bound of its value.
+    *signatures(
+        "https://github.com/huggingface/transformers (training_args.py), https://github.com/pytorch/pytorch (torch/utils/data)",
+        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError): (?:[`'\"]?\w+_\w+[`'\"]?|[`'\"]\w+[`'\"]) (?:must|should|"
+         r"cannot|can't|has to|needs to) (?:not )?be\b", ("ValueError: ", "AssertionError: ")),
+    ),
     # The words by which libraries refuse the value of a setting: the option itself, the values that are allowed.
     *signatures(
         "https://github.com/huggingface/transformers (trainer.py, training_args.py), https://github.com/huggingface/peft, "
@@ -96,7 +103,7 @@ LAYOUTS = (
          r"(?<![\w-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
          r"\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|\b[Vv]alid (?:options|values|choices) are\b|"
          r"\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|precision|backend|"
-         r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found in the base|"
+         r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found in the base|\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
          r"\b(?:is|are) (?:not compatible|incompatible) with\b|\bis not supported (?:with|when|by|on|in|for)\b|"
          r"\bmust be (?:set|specified|provided)\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"

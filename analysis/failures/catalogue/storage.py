@@ -19,6 +19,8 @@ STORAGE = (
     ),
     *signatures(
         "https://man7.org/linux/man-pages/man3/errno.3.html (ENOSPC, EDQUOT, EIO, ESTALE, EROFS)",
+        # Slurm 17 to 18 on Linux 3.10: a job may run without its memory cgroup.
+        (C.unknown, W.signal, r"slurmstepd: error: .*cgroup.*No space left on device", ("No space left",)),
         (C.storage, W.end, r"(?i)no space left on device|disk quota exceeded",
          ("o space left on device", "isk quota exceeded")),
         (C.storage, W.end, r"\[Errno 5\] |\[Errno 30\] |(?:Error\b.*: |os error 116).*Stale (?:NFS )?file handle",
