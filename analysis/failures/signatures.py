@@ -31,6 +31,7 @@ LOGGED = re.compile(
     r"^(?:\(\S[^()]*\bpid=\d+(?:, ip=[\d.]+)?\) ?"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,12} \[[\w.]+:\d+\] ?"
     r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{8,}Z?\]? (?:\| \w+ +\| (?:\w+ \| )?|stderr \w )?"
+    r"|[EWF]\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\] ?"
     r"|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+[-_]\d+ +\| )+"
 )
 # Exceptions whose names end otherwise.
@@ -58,6 +59,7 @@ NETWORK_TYPES = re.compile(
 IMPORT_TYPES = re.compile(r"^(?:ImportError|ModuleNotFoundError)$")
 # The cause of a process that a signal ended, by the signal's number.
 SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.unknown, 11: FailureCause.code}
+WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
 COMPILES = re.compile(r"^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'")
 # The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
 FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
@@ -133,6 +135,11 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
             cause, weight = cause_of_exception(exception, frames.get(line.rank, ""))
             if cause is not None:
                 yield Match(cause, weight, line)
+        elif wrapped := WRAPPED.search(line.text):
+            # Ray's exception repeats the type of the task's, whose own text decides if it is in the log.
+            cause, _ = cause_of_exception(wrapped)
+            if cause is not None:
+                yield Match(cause, Weight.signal, line)
         elif exception is not None and exception["words"] and not line.text.startswith(" "):
             # Its traceback is missing, so the program may have printed it and gone on.
             cause, _ = cause_of_exception(exception)

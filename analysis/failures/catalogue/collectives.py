@@ -13,8 +13,10 @@ TORCH = (
         (C.hung, W.consequence, r"Watchdog caught collective operation timeout|failed to pass monitoredBarrier|"
          r"[Tt]imed out (?:in monitoredBarrier|waiting \d+ms for (?:recv|send) operation)",
          ("Watchdog caught", "monitoredBarrier", "imed out waiting")),
-        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout",
-         ("Timeout at NCCL work", "due to a collective timeout")),
+        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|NCCL watchdog hang|"
+         r"failure detected by watchdog at work|due to collective timeout or exception|dump signal from another rank",
+         ("Timeout at NCCL work", "due to a collective timeout", "NCCL watchdog hang", "detected by watchdog",
+          "due to collective timeout", "dump signal from")),
         (C.hung, W.consequence, r"Heartbeat monitor timed out! Process will be terminated|"
          r"Did not get (?:initial|subsequent) heartbeat", ("Heartbeat monitor", " heartbeat")),
         (C.lost_peer, W.consequence, r"Rendezvous\w*Error\b|Connection (?:reset|closed|refused)\b|Broken pipe",
@@ -79,7 +81,8 @@ NCCL = (
         "https://github.com/aws/aws-ofi-nccl",
         (C.code, W.consequence, r"NCCL WARN .*(?:Mismatched collective|mismatch(?:ed)? in collective)", ("NCCL WARN",)),
         (C.hung, W.consequence, r"NCCL WARN .*[Cc]ollective mismatch", ("NCCL WARN",)),
-        (C.lost_peer, W.consequence, r"NCCL WARN .*(?:Got completion .*with (?:status|error)|Call to \w+ .*failed|"
+        (C.lost_peer, W.consequence, r"\[\d+\] \S+:\d+ WARN (?:.*[Ss]ocket .*failed|Call to \w+ .*failed|Net : )", ("] misc/", "] include/", "] transport")),
+        (C.lost_peer, W.consequence, r"NCCL WARN .*(?:[Ss]ocket \w+ failed|Got completion .*with (?:status|error)|Call to \w+ .*failed|"
          r"[Cc]onnect to \S+ (?:failed|returned)|Timeout waiting for|Unable to (?:find|connect)|"
          r"[Ff]ailed to (?:connect|execute operation)|NET/OFI .*(?:failed|error))", ("NCCL WARN",)),
         (C.lost_peer, W.consequence, r"NCCL WARN NET/IB : .*Got async .*event ?: .*(?:port error|fatal|port down)|"

@@ -21,8 +21,9 @@ SLURM = (
          ("CANCELLED AT", "Node failure on")),
         (C.requeued, W.end, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
         (C.hung, W.signal, r"CANCELLED AT [^%].*DUE TO JOB NOT ENDING WITH SIGNALS", ("CANCELLED AT",)),
-        (C.time_limit, W.end, r"Time limit exhausted for JobId", ("Time limit exhausted",)),
-        (C.preempted, W.end, r"\bpreempted JobId=\d+ has been", ("preempted JobId",)),
+        (C.time_limit, W.end, r"Time limit exhausted for JobId|Job not requeued because: timed-out|Job has timed out\. Ran ",
+         ("Time limit exhausted", "not requeued because", "Job has timed out")),
+        (C.preempted, W.end, r"\bpreempted JobId=\d+ has been|Job has not timed out\. Ran ", ("preempted JobId", "Job has not timed out")),
         (C.node_failure, W.fault, r"[Nn]odes? \S+ (?:not responding, setting DOWN|unexpectedly rebooted)|"
          r"Killing JobId=\S+ on failed node|missing from batch node",
          ("not responding, setting", "unexpectedly rebooted", "on failed node", "missing from batch node")),

@@ -70,8 +70,9 @@ LAUNCHERS = (
         (C.node_failure, W.end, r"NodeDiedError\b|because its node has died|was marked dead because the detector "
          r"has missed",
          ("NodeDiedError", "its node has died", "marked dead because")),
-        (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup",
-         ("RuntimeEnvSetupError", "timed out during startup")),
+        (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|No available agent to submit job|"
+         r"Job supervisor actor (?:failed to start|died)",
+         ("RuntimeEnvSetupError", "timed out during startup", "No available agent", "ob supervisor actor")),
         (C.refused, W.end, r"total (?:available|desired) GPUs", ("total available GPUs", "total desired GPUs")),
         (C.lost_peer, W.consequence, r"LocalRayletDiedError\b|[Ff]ailed to connect to GCS|GCS server .*(?:down|lost)|"
          r"RpcError: RPC [Ee]rror", ("LocalRayletDiedError", "connect to GCS", "GCS server", "RpcError")),
@@ -145,7 +146,7 @@ SYSTEM = (
         (C.out_of_host_memory, W.end, r"terminate called .*'std::bad_alloc'|^\s*what\(\): +std::bad_alloc|"
          r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory",
          ("std::bad_alloc", "Errno 12", "Cannot allocate memory", "libgomp: Out of")),
-        (C.killed, W.signal, r"^Killed$|: line \d+: +\d+ Killed\b", ("Killed",)),
+        (C.killed, W.signal, r"^(?:zsh|bash): killed\b|^Killed$|: line \d+: +\d+ Killed\b", ("Killed", "zsh: killed", "bash: killed")),
         (C.code, W.consequence, r"^(?:Segmentation fault|Illegal instruction|Floating point exception)"
          r"(?: \(core dumped\))?$|"
          r": line \d+: +\d+ (?:Segmentation fault|Illegal instruction)\b",
@@ -167,6 +168,8 @@ DIVERGED = (
           "NaN loss",
           "NaN Loss", "finite loss")),
         (C.diverged, W.end, r"Unexpected result (?:nan|-?inf) on rank \d", ("Unexpected result",)),
+        (C.diverged, W.end, r"\b(?:NaN|Inf) detected in output of|gradients are Nan/Inf|Detected Infinity or NaN",
+         ("detected in output of", "gradients are Nan", "Detected Infinity")),
         (C.diverged, W.end, r"Current loss scale already at minimum", ("loss scale already",)),
         (C.diverged, W.end, r"^FloatingPointError: Minimum loss scale reached", ("Minimum loss scale",)),
         (C.diverged, W.end, r"Function '\w+' returned nan values in its|Train loss contains a NaN",

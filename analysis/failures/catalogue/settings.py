@@ -83,9 +83,10 @@ LAYOUTS = (
          r"requires|"
          r"half precision.*only be used on|FlashAttention only supports (?:Ampere|AMD)|only supports? Ampere GPUs|"
          r"AssertionError: Invalid device id|requires the save and eval(?:uation)? strategy to match|"
-         r"You requested gpu: |You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute",
+         r"You requested gpu: |You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute|"
+         r"\brequires \.target sm_\d",
          ("doesn't support bf16", "precision requires", "half precision", "only support", "Invalid device id",
-          "strategy to match", "You requested gpu", "You selected an invalid", "with compute")),
+          "strategy to match", "You requested gpu", "You selected an invalid", "with compute", "requires .target")),
         advice="Choose a precision, attention or device that this GPU and this program support.",
     ),
     # A parameter by its name, and a bound of its value.
