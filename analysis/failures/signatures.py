@@ -59,6 +59,8 @@ NETWORK_TYPES = re.compile(
 IMPORT_TYPES = re.compile(r"^(?:ImportError|ModuleNotFoundError)$")
 # The cause of a process that a signal ended, by the signal's number.
 SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.unknown, 11: FailureCause.code}
+# The type of an exception, and not only the word "Error".
+TYPE = re.compile(r"[\w.]+(?:[a-z]Error|Exception): ")
 WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
 COMPILES = re.compile(r"^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'")
 # The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
@@ -68,6 +70,9 @@ CHECKS = re.compile(
     r"|, in (?:__post_init__|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*|\w+_validation)$"
 )
 VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
+# A shell's exit status for a command that a signal ended is this plus the signal's number.
+EXIT_STATUS = re.compile(r"returned non-zero exit status (\d{1,3})\.?$")
+SHELL_SIGNAL = 128
 DIED_WITH = re.compile(r"died with <Signals\.\w+: (\d+)>")
 # torchrun's summary of its children: the fields of one failure after another.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
@@ -140,7 +145,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
             cause, _ = cause_of_exception(wrapped)
             if cause is not None:
                 yield Match(cause, Weight.signal, line)
-        elif exception is not None and exception["words"] and not line.text.startswith(" "):
+        elif exception is not None and exception["words"] and TYPE.match(line.text):
             # Its traceback is missing, so the program may have printed it and gone on.
             cause, _ = cause_of_exception(exception)
             if cause is not None:
@@ -162,7 +167,12 @@ def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[Failu
         died = DIED_WITH.search(exception["words"] or "")
         if COMPILES.search(exception["words"] or ""):
             return FailureCause.launch_failure, Weight.raised
-        return SIGNALS.get(int(died[1]), FailureCause.unknown) if died else FailureCause.unknown, Weight.signal
+        status = EXIT_STATUS.search(exception["words"] or "")
+        number = int(died[1]) if died else int(status[1]) - SHELL_SIGNAL if status else 0
+        return SIGNALS.get(number, FailureCause.unknown), Weight.signal
+    if kind == "EOFError" and not exception["words"]:
+        # The process at the other end of the pipe is gone.
+        return FailureCause.unknown, Weight.signal
     if kind.endswith("MemoryError"):
         return FailureCause.out_of_host_memory, Weight.end
     if NETWORK_TYPES.search(kind):

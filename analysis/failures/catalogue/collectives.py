@@ -14,9 +14,10 @@ TORCH = (
          r"[Tt]imed out (?:in monitoredBarrier|waiting \d+ms for (?:recv|send) operation)",
          ("Watchdog caught", "monitoredBarrier", "imed out waiting")),
         (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|NCCL watchdog hang|"
-         r"failure detected by watchdog at work|due to collective timeout or exception|dump signal from another rank",
+         r"failure detected by watchdog at work|due to collective timeout or exception|dump signal from another rank|"
+         r"Some NCCL operations have failed or timed out",
          ("Timeout at NCCL work", "due to a collective timeout", "NCCL watchdog hang", "detected by watchdog",
-          "due to collective timeout", "dump signal from")),
+          "due to collective timeout", "dump signal from", "Some NCCL operations")),
         (C.hung, W.consequence, r"Heartbeat monitor timed out! Process will be terminated|"
          r"Did not get (?:initial|subsequent) heartbeat", ("Heartbeat monitor", " heartbeat")),
         (C.lost_peer, W.consequence, r"Rendezvous\w*Error\b|Connection (?:reset|closed|refused)\b|Broken pipe",
@@ -29,10 +30,11 @@ TORCH = (
          r"keys?|clients)\b|Timed out initializing process group in store based barrier",
          ("store->get(", "ait timeout", "imeout waiting", "imed out after", "store based barrier")),
         (C.lost_peer, W.consequence, r"^\w*Error: .*\bgloo/transport/", ("gloo/transport",)),
-        (C.lost_peer, W.consequence, r"Gloo connectFullMesh failed|failed to recv, got 0 bytes|"
+        (C.lost_peer, W.consequence, r"Gloo connectFullMesh failed|[Ff]ailed to recv, got 0 bytes|\[enforce fail at \S*gloo/|"
          r"Socket Timeout$|Stop_waiting response is expected|recvValue failed on|sendBytes failed on",
-         ("connectFullMesh", "failed to recv, got", "Socket Timeout", "Stop_waiting", "Value failed on",
+         ("connectFullMesh", "ailed to recv, got", "[enforce fail at", "Socket Timeout", "Stop_waiting", "Value failed on",
           "Bytes failed on")),
+        (C.code, W.end, r"Detected mismatch between collectives on ranks", ("Detected mismatch between",)),
         # The others aborted their communicators, because one rank had failed.
         (C.lost_peer, W.consequence, r"NCCL communicator (?:was|has been) (?:aborted|destroyed)|"
          r"NCCL communicator encountered error set by", ("NCCL communicator",)),
@@ -90,11 +92,11 @@ NCCL = (
         (C.lost_peer, W.consequence, r"NET/OFI Request \S+ completed with error|NET/OFI .*\bRC: \d+\. Error: ",
          ("NET/OFI",)),
         # A local CUDA call failed: its own text decides, if it is in the log.
-        (C.unknown, W.signal, r"NCCL error\b.*\bunhandled cuda error|^ncclUnhandledCudaError: ",
+        (C.unknown, W.signal, r"NCCL [Ee]rror\b.*\bunhandled cuda error|^ncclUnhandledCudaError: ",
          ("unhandled cuda error", "ncclUnhandledCudaError")),
-        (C.unknown, W.signal, r"NCCL error\b.*\binternal error|^ncclInternalError: |^ncclInProgress: ",
+        (C.unknown, W.signal, r"NCCL [Ee]rror\b.*\binternal error|^ncclInternalError: |^ncclInProgress: ",
          ("internal error", "ncclInternalError", "ncclInProgress")),
-        (C.code, W.consequence, r"NCCL error\b.*\binvalid (?:usage|argument)|^ncclInvalid(?:Usage|Argument): ",
+        (C.code, W.consequence, r"NCCL [Ee]rror\b.*\binvalid (?:usage|argument)|^ncclInvalid(?:Usage|Argument): ",
          ("invalid usage", "invalid argument", "ncclInvalid")),
         (C.lost_peer, W.consequence, r"NCCL [Ee]rror.*\b(?:unhandled system error|remote process (?:has )?exited)|"
          r"^nccl(?:System|Remote)Error: |\bncclResult: (?:ncclSystemError|ncclRemoteError)\b",

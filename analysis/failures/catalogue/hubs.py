@@ -12,10 +12,10 @@ HUB = (
         "https://github.com/huggingface/huggingface_hub (errors.py, utils/_http.py), RFC 9110 (401, 403)",
         (C.refused, W.end, r"\bGatedRepoError\b|[Cc]annot access gated repo|access a gated repo|is a gated repository|"
          r"\b(?:HTTPError|HfHubHTTPError|HTTPStatusError|RepositoryNotFoundError): (?:\w+ error ')?40[13] |"
-         r"\b40[13] (?:Client Error|Unauthorized|Forbidden)\b|Invalid (?:username or password|user token)|"
+         r"\b40[13] (?:Client Error|Unauthorized|Forbidden)\b|Invalid (?:username or password|user token)|HTTP Error 40[13]\b|"
          r"Token is required \(`token=True`\)|LocalTokenNotFoundError",
          ("GatedRepoError", "gated repo", "HTTPError: 40", "HTTPError: Client error '40", "HTTPStatusError",
-          "RepositoryNotFoundError", "401 ", "403 ", "Invalid user", "Token is required", "LocalTokenNotFound")),
+          "RepositoryNotFoundError", "401 ", "403 ", "HTTP Error 40", "Invalid user", "Token is required", "LocalTokenNotFound")),
         advice="Request access to the repository on the hub, and give the job a token that has it (HF_TOKEN).",
     ),
     *signatures(
@@ -23,9 +23,10 @@ HUB = (
         "(utils/hub.py, modeling_utils.py), https://github.com/huggingface/datasets (exceptions.py, builder.py)",
         (C.refused, W.end, r"is not a local folder (?:and|or)|\b(?:RepositoryNotFound|RevisionNotFound|HFValidation|"
          r"RemoteEntryNotFound|DisabledRepo|DatasetNotFound|DataFilesNotFound|EmptyDataset|ManualDownload|NotASafetensorsRepo)"
-         r"Error\b|(?<!Local)EntryNotFoundError\b|\b404 Client Error\b",
+         r"Error\b|(?<!Local)EntryNotFoundError\b|\b404 Client Error\b|HTTP Error 404\b|"
+         r"\bNotFoundError: .*(?:No such file|Failed to find|not found in checkpoint)",
          ("is not a local folder", "NotFoundError", "HFValidationError", "DisabledRepoError", "EmptyDatasetError",
-          "ManualDownloadError", "NotASafetensorsRepo", "404 Client Error")),
+          "ManualDownloadError", "NotASafetensorsRepo", "404 Client Error", "HTTP Error 404")),
         (C.refused, W.end, r"Error: Can't load (?:the )?(?:tokenizer|configuration|config|model|feature extractor|"
          r"image processor|processor)|does not appear to have (?:a file|files) named|Error no file named|"
          r"is not a valid git identifier|Unrecognized (?:model|image processor|processing class|video processor) in |Unrecognized configuration class|contains custom "
@@ -51,14 +52,14 @@ HUB = (
          r"make sure your Internet connection is on|Connection error, and we cannot find the requested files",
          ("We couldn't connect to", "LocalEntryNotFoundError", "Couldn't reach", "specific connection error",
           "our internet connection", "our Internet connection", "cannot find the requested files")),
-        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|Error: (?:429|50[0234]) (?:Too|"
+        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|HTTP Error (?:429|5\d\d)\b|Error: (?:429|50[0234]) (?:Too|"
          r"Server|"
-         r"Bad G|Service|Gateway)|\b(?:MaxRetry|NewConnection|NameResolution|SSL|Proxy|ReadTimeout|"
+         r"Bad G|Service|Gateway)|\b(?:MaxRetry|NewConnection|NameResolution|SSL|SSLCertVerification|Proxy|ReadTimeout|"
          r"ConnectTimeout)Error\b|"
          r"^(?:requests|httpx|httpcore|urllib3)\.(?:\w+\.)*(?:ReadTimeout|ConnectTimeout|ConnectError|ReadError|"
          r"RemoteProtocolError)\b",
          ("429 ", "500 ", "502 ", "503 ", "504 ", "MaxRetryError", "NewConnectionError", "NameResolutionError",
-          "SSLError",
+          "SSLError", "SSLCertVerificationError", "HTTP Error",
           "ProxyError", "Timeout", "ConnectError", "ReadError", "RemoteProtocolError")),
         advice="Compute nodes often have no internet: download models and data before the job, and set "
         "HF_HUB_OFFLINE=1.",

@@ -19,7 +19,7 @@ COMMAND_LINES = (
          r"config)",
          ("error: ", "ArgumentParser - ERROR")),
         (C.refused, W.end, r"Key \"[^\"]+\" (?:is required but not included in|not found in namespace)|"
-         r"Subcommand '\w+' does not accept nested key", ("is required but not", "not found in namespace", "accept nested key")),
+         r"Subcommand '\w+' does not accept nested key|^KeyError: \"Override '", ("is required but not", "not found in namespace", "accept nested key", "KeyError: \"Override")),
         (C.refused, W.end, r"^(?:Error: |[│|] +)(?:No such (?:option|command)|Invalid value for|Missing (?:option|"
          r"argument|"
          r"parameter|command)|Got unexpected extra argument)|^[│|] +(?:Unrecognized|Required) options?\b",
