@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.failures.catalogue import Weight
-from analysis.failures.signatures import SHELL_SIGNAL, SIGNALS
+from analysis.failures.exceptions import SHELL_SIGNAL, SIGNALS
 from analysis.failures.verdict import Verdict
 from analysis.parsers import sacct
 from analysis.parsers.base import Record, Text

@@ -13,7 +13,8 @@ TORCH = (
         (C.hung, W.consequence, r"Watchdog caught collective operation timeout|failed to pass monitoredBarrier|"
          r"[Tt]imed out (?:in monitoredBarrier|waiting \d+ms for (?:recv|send) operation)",
          ("Watchdog caught", "monitoredBarrier", "imed out waiting")),
-        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|NCCL watchdog hang|"
+        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|NCCL watchdog "
+         r"hang|"
          r"failure detected by watchdog at work|due to collective timeout or exception|dump signal from another rank|"
          r"Some NCCL operations have failed or timed out",
          ("Timeout at NCCL work", "due to a collective timeout", "NCCL watchdog hang", "detected by watchdog",
@@ -30,9 +31,11 @@ TORCH = (
          r"keys?|clients)\b|Timed out initializing process group in store based barrier",
          ("store->get(", "ait timeout", "imeout waiting", "imed out after", "store based barrier")),
         (C.lost_peer, W.consequence, r"^\w*Error: .*\bgloo/transport/", ("gloo/transport",)),
-        (C.lost_peer, W.consequence, r"Gloo connectFullMesh failed|[Ff]ailed to recv, got 0 bytes|\[enforce fail at \S*gloo/|"
+        (C.lost_peer, W.consequence, r"Gloo connectFullMesh failed|[Ff]ailed to recv, got 0 bytes|\[enforce fail at "
+         r"\S*gloo/|"
          r"Socket Timeout$|Stop_waiting response is expected|recvValue failed on|sendBytes failed on",
-         ("connectFullMesh", "ailed to recv, got", "[enforce fail at", "Socket Timeout", "Stop_waiting", "Value failed on",
+         ("connectFullMesh", "ailed to recv, got", "[enforce fail at", "Socket Timeout", "Stop_waiting",
+          "Value failed on",
           "Bytes failed on")),
         (C.code, W.end, r"Detected mismatch between collectives on ranks", ("Detected mismatch between",)),
         # The others aborted their communicators, because one rank had failed.
@@ -83,8 +86,10 @@ NCCL = (
         "https://github.com/aws/aws-ofi-nccl",
         (C.code, W.consequence, r"NCCL WARN .*(?:Mismatched collective|mismatch(?:ed)? in collective)", ("NCCL WARN",)),
         (C.hung, W.consequence, r"NCCL WARN .*[Cc]ollective mismatch", ("NCCL WARN",)),
-        (C.lost_peer, W.consequence, r"\[\d+\] \S+:\d+ WARN (?:.*[Ss]ocket .*failed|Call to \w+ .*failed|Net : )", ("] misc/", "] include/", "] transport")),
-        (C.lost_peer, W.consequence, r"NCCL WARN .*(?:[Ss]ocket \w+ failed|Got completion .*with (?:status|error)|Call to \w+ .*failed|"
+        (C.lost_peer, W.consequence, r"\[\d+\] \S+:\d+ WARN (?:.*[Ss]ocket .*failed|Call to \w+ .*failed|Net : )",
+         ("] misc/", "] include/", "] transport")),
+        (C.lost_peer, W.consequence, r"NCCL WARN .*(?:[Ss]ocket \w+ failed|Got completion .*with (?:status|error)|"
+         r"Call to \w+ .*failed|"
          r"[Cc]onnect to \S+ (?:failed|returned)|Timeout waiting for|Unable to (?:find|connect)|"
          r"[Ff]ailed to (?:connect|execute operation)|NET/OFI .*(?:failed|error))", ("NCCL WARN",)),
         (C.lost_peer, W.consequence, r"NCCL WARN NET/IB : .*Got async .*event ?: .*(?:port error|fatal|port down)|"
@@ -130,9 +135,11 @@ MPI = (
     *signatures(
         "https://github.com/open-mpi/ompi (help texts), https://github.com/pmodels/mpich (hydra), "
         "https://github.com/openpmix/prrte, https://github.com/horovod/horovod",
-        (C.launch_failure, W.consequence, r"An error occurred in MPI_Init|Local abort before MPI_INIT|MPI_INIT failed for|"
+        (C.launch_failure, W.consequence, r"An error occurred in MPI_Init|Local abort before MPI_INIT|MPI_INIT "
+         r"failed for|"
          r"Fatal error in (?:internal_|P)?MPI_Init", ("in MPI_Init", "before MPI_INIT", "MPI_INIT failed", "MPI_Init")),
-        (C.aborted, W.consequence, r"\bMPI_ERRORS_ARE_FATAL\b|Fatal error in (?:internal_|P)?MPI_", ("MPI_ERRORS_ARE", "Fatal error in")),
+        (C.aborted, W.consequence, r"\bMPI_ERRORS_ARE_FATAL\b|Fatal error in (?:internal_|P)?MPI_", ("MPI_ERRORS_ARE",
+         "Fatal error in")),
         (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
          ("MPI_ABORT", "MPI_Abort")),
         (C.lost_peer, W.consequence, r"An MPI communication peer process has unexpectedly disconnected|"

@@ -16,7 +16,7 @@ from jobs.failures import FailureCause
 
 C, W = FailureCause, Weight
 
-# "CUDA error: ", "Cuda failure 2 '", "cuda runtime error (39) : ", "failed to initialize CUDA: ", "Error (x.cpp:298): ".
+# "CUDA error: ", "Cuda failure 2 '", "cuda runtime error (39) : ", "initialize CUDA: ", "Error (x.cpp:298): ".
 BEHIND = (
     r"(?:(?i:\b(?:cuda|hip|\w*_cuda_\w+)\b).{0,80}?(?:\(\d+\) ?)?[:'] ?'?|\bError (?:\(\S+:\d+|\d+)\)?: |"
     r"\(\d{3}\) ?: ?)"
@@ -100,9 +100,9 @@ LIBRARIES = (
          r"memory", ("CachingHostAllocator", "Failed to allocate host memory", "Failed to allocate pinned",
          "Failed to pin")),
         (C.out_of_gpu_memory, W.end, r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory\b|CUDA error: out of memory|"
-         r"Cuda failure.* 'out of memory'", ("out of memory",)),
+         r"Cuda failure.* 'out of memory'|\bDEVMEM Allocation failed|\b[Oo]ut of device memory\b",
+         ("out of memory", "DEVMEM Allocation", "ut of device memory")),
         (C.code, W.end, r"\.cuh?:\d+: .*\bAssertion .*failed", ("Assertion ",)),
-        advice="",
     ),
 )  # fmt: skip
 

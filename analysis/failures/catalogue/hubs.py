@@ -12,10 +12,12 @@ HUB = (
         "https://github.com/huggingface/huggingface_hub (errors.py, utils/_http.py), RFC 9110 (401, 403)",
         (C.refused, W.end, r"\bGatedRepoError\b|[Cc]annot access gated repo|access a gated repo|is a gated repository|"
          r"\b(?:HTTPError|HfHubHTTPError|HTTPStatusError|RepositoryNotFoundError): (?:\w+ error ')?40[13] |"
-         r"\b40[13] (?:Client Error|Unauthorized|Forbidden)\b|Invalid (?:username or password|user token)|HTTP Error 40[13]\b|"
+         r"\b40[13] (?:Client Error|Unauthorized|Forbidden)\b|Invalid (?:username or password|user token)|HTTP "
+         r"Error 40[13]\b|"
          r"Token is required \(`token=True`\)|LocalTokenNotFoundError",
          ("GatedRepoError", "gated repo", "HTTPError: 40", "HTTPError: Client error '40", "HTTPStatusError",
-          "RepositoryNotFoundError", "401 ", "403 ", "HTTP Error 40", "Invalid user", "Token is required", "LocalTokenNotFound")),
+          "RepositoryNotFoundError", "401 ", "403 ", "HTTP Error 40", "Invalid user", "Token is required",
+          "LocalTokenNotFound")),
         advice="Request access to the repository on the hub, and give the job a token that has it (HF_TOKEN).",
     ),
     *signatures(
@@ -29,7 +31,8 @@ HUB = (
           "ManualDownloadError", "NotASafetensorsRepo", "404 Client Error", "HTTP Error 404")),
         (C.refused, W.end, r"Error: Can't load (?:the )?(?:tokenizer|configuration|config|model|feature extractor|"
          r"image processor|processor)|does not appear to have (?:a file|files) named|Error no file named|"
-         r"is not a valid git identifier|Unrecognized (?:model|image processor|processing class|video processor) in |Unrecognized configuration class|contains custom "
+         r"is not a valid git identifier|Unrecognized (?:model|image processor|processing class|video processor) in "
+         r"|Unrecognized configuration class|contains custom "
          r"code which must be executed|requires you to execute the|option `trust_remote_code=True`|"
          r"BuilderConfig '?\S+ not found|Config name is missing|Unknown split \"|Couldn't find (?:a dataset script|"
          r"any data "
@@ -52,7 +55,8 @@ HUB = (
          r"make sure your Internet connection is on|Connection error, and we cannot find the requested files",
          ("We couldn't connect to", "LocalEntryNotFoundError", "Couldn't reach", "specific connection error",
           "our internet connection", "our Internet connection", "cannot find the requested files")),
-        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|HTTP Error (?:429|5\d\d)\b|Error: (?:429|50[0234]) (?:Too|"
+        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|HTTP Error (?:429|5\d\d)\b|Error: "
+         r"(?:429|50[0234]) (?:Too|"
          r"Server|"
          r"Bad G|Service|Gateway)|\b(?:MaxRetry|NewConnection|NameResolution|SSL|SSLCertVerification|Proxy|ReadTimeout|"
          r"ConnectTimeout)Error\b|"
@@ -104,12 +108,14 @@ CHECKPOINTS = (
          r"installed|Parquet (?:magic bytes not found|file size is 0)|Either the file is corrupted or this is not a "
          r"parquet|"
          r"is not a valid JSON file|could not parse ModelProto from|sentencepiece_processor\.cc.*ParseFromArray|"
-         r"\bDataLossError: |Couldn't deserialize thrift|Tried reading schema message, was null|Expected to be able to read \d+ bytes "
+         r"\bDataLossError: |Couldn't deserialize thrift|Tried reading schema message, was null|Expected to be able "
+         r"to read \d+ bytes "
          r"for "
          r"message body|Not an Arrow file|\bBadGzipFile: |tarfile\.ReadError: |UnidentifiedImageError: |"
          r"image file is truncated|broken data stream when reading image|\bNonMatching(?:Checksum|SplitsSizes)Error\b|"
          r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size",
-         ("Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto", "sentencepiece_processor", "DataLossError",
+         ("Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
+          "sentencepiece_processor", "DataLossError",
           "deserialize thrift", "Tried reading schema",
           "for message body", "Not an Arrow file", "BadGzipFile", "tarfile.ReadError", "UnidentifiedImageError",
           "image file is truncated", "broken data stream", "NonMatching", "zstd", "lz4", "Zstd",
@@ -125,10 +131,12 @@ VERSIONS = (
         (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|Tokenizer class \S+ does "
          r"not exist "
          r"or is not currently imported|Couldn't instantiate the backend tokenizer|"
-         r"`rope_scaling` must be a dictionary with|data did not match any variant of untagged enum|^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|"
+         r"`rope_scaling` must be a dictionary with|data did not match any variant of untagged enum|^KeyError: "
+         r"'(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|"
          r"olmo|starcoder2|cohere|gpt_oss|smollm|glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|"
          r"but it was not found in your environment|requires the \S+ library but it was not found",
-         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class", "the backend tokenizer", "was not found")),
+         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class",
+          "the backend tokenizer", "was not found")),
         advice="Install the version of transformers (or the package) that the model needs, into the environment of "
         "the job.",
     ),

@@ -70,7 +70,8 @@ KERNEL = (
          r"Buffer I/O error on dev|nfs: server \S+ not responding",
          ("EXT4-fs", "XFS", "BTRFS", "emounting filesystem", "Buffer I/O error", "nfs: server")),
         (C.out_of_host_memory, W.fault, r"\binvoked oom-killer:|\boom-kill:constraint=|\boom_reaper: reaped process|"
-         r"process of this unit has been killed by the OOM killer|Failed with result 'oom-kill'|low memory! at or below SIG",
+         r"process of this unit has been killed by the OOM killer|Failed with result 'oom-kill'|low memory! at or "
+         r"below SIG",
          ("oom-kill", "oom_reaper", "this unit has been killed", "low memory! at")),
         (C.code, W.consequence, r"\[\d+\]: segfault at [0-9a-f]+ ip |traps: \S+\[\d+\] (?:general protection|trap)",
          ("segfault at", "traps: ")),

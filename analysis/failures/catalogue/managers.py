@@ -21,9 +21,11 @@ SLURM = (
          ("CANCELLED AT", "Node failure on")),
         (C.requeued, W.end, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
         (C.hung, W.signal, r"CANCELLED AT [^%].*DUE TO JOB NOT ENDING WITH SIGNALS", ("CANCELLED AT",)),
-        (C.time_limit, W.end, r"Time limit exhausted for JobId|Job not requeued because: timed-out|Job has timed out\. Ran ",
+        (C.time_limit, W.end, r"Time limit exhausted for JobId|Job not requeued because: timed-out|Job has timed "
+         r"out\. Ran ",
          ("Time limit exhausted", "not requeued because", "Job has timed out")),
-        (C.preempted, W.end, r"\bpreempted JobId=\d+ has been|Job has not timed out\. Ran ", ("preempted JobId", "Job has not timed out")),
+        (C.preempted, W.end, r"\bpreempted JobId=\d+ has been|Job has not timed out\. Ran ", ("preempted JobId",
+         "Job has not timed out")),
         (C.node_failure, W.fault, r"[Nn]odes? \S+ (?:not responding, setting DOWN|unexpectedly rebooted)|"
          r"Killing JobId=\S+ on failed node|missing from batch node",
          ("not responding, setting", "unexpectedly rebooted", "on failed node", "missing from batch node")),
@@ -100,6 +102,8 @@ OTHERS = (
         (C.node_failure, W.end, r"PBS: job killed: node \d+ \(\S+\) requested job (?:terminate|die)|"
          r"job preempted \(node failure\)", ("PBS: job killed", "(node failure)")),
         (C.cancelled, W.signal, r"(?:^(?:qdel: )?|;)Job deleted at request of ", ("Job deleted at",)),
+        (C.time_limit, W.end, r"^Job exceeded its walltime limit", ("its walltime limit",)),
+        (C.out_of_host_memory, W.fault, r"^Job exceeded a memory resource limit", ("a memory resource limit",)),
         # JOB_EXEC_KILL_*: pbs_server ended the job for its walltime, CPU time or memory.
         (C.time_limit, W.end, r"\b[Ee]xit_status ?= ?-2[89]\b", ("xit_status",)),
         (C.out_of_host_memory, W.fault, r"\b[Ee]xit_status ?= ?-2[67]\b", ("xit_status",)),
@@ -126,7 +130,8 @@ OTHERS = (
         "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource, systemd-oomd",
         (C.out_of_host_memory, W.fault, r"\bOOMKilled\b|systemd-oomd\S* Killed |was low on resource: memory",
          ("OOMKilled", "systemd-oomd", "low on resource")),
-        (C.storage, W.end, r"was low on resource: ephemeral-storage|ephemeral local storage usage exceeds|local ephemeral storage limit",
+        (C.storage, W.end, r"was low on resource: ephemeral-storage|ephemeral local storage usage exceeds|local "
+         r"ephemeral storage limit",
          ("low on resource", "ephemeral ")),
         (C.node_failure, W.end, r"\bNodeNotReady\b|\bNodeLost\b|TaintManagerEviction", ("NodeNotReady", "NodeLost",
          "TaintManagerEviction")),

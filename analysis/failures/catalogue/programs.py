@@ -14,6 +14,9 @@ EXIT_CODE = (
     r"(?i)\b(?:exit(?:ed)?(?: with)?(?:[ _]?(?:code|status))+|return[ _]?code|exited with)\W{{1,4}}(?<![\d-])(?:{})\b"
 )
 
+# Of Python's subprocess; PBS has other meanings for a negative Exit_status.
+NEGATIVE_CODE = r"\b(?:exit|return)[ _]?code\W{{1,3}}-{}\b"
+
 TORCH = (
     *signatures(
         "https://github.com/pytorch/pytorch (c10, torch.multiprocessing, torchrun)",
@@ -28,8 +31,10 @@ TORCH = (
          ("SignalException", "Detected KeyboardInterrupt")),
     ),
     *signatures(
-        "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
-        (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache blocks|is less than desired GPU memory "
+        "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, "
+        "v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
+        (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache "
+         r"blocks|is less than desired GPU memory "
          r"utilization|"
          r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction|larger than the (?:maximum "
          r"number of "
@@ -70,7 +75,8 @@ LAUNCHERS = (
         (C.node_failure, W.end, r"NodeDiedError\b|because its node has died|was marked dead because the detector "
          r"has missed",
          ("NodeDiedError", "its node has died", "marked dead because")),
-        (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|No available agent to submit job|"
+        (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|No available agent "
+         r"to submit job|"
          r"Job supervisor actor (?:failed to start|died)",
          ("RuntimeEnvSetupError", "timed out during startup", "No available agent", "ob supervisor actor")),
         (C.refused, W.end, r"total (?:available|desired) GPUs", ("total available GPUs", "total desired GPUs")),
@@ -88,12 +94,15 @@ LAUNCHERS = (
          ("RESOURCE_EXHAUSTED", "OOM when allocating")),
         (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
          r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
-        (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)|"
+        (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
+         r"DEADLINE_EXCEEDED)|"
          r"failed to connect to (?:all addresses|remote host)", ("eadline ", "StatusCode.", "failed to connect to")),
-        (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled exception:$",
+        (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled "
+         r"exception:$",
          ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
         (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Barrier timed out|Connect\(\) timed out|"
-         r"Deadline Exceeded)|XlaRuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED): |UNAVAILABLE: Task \S+ heartbeat timeout|ERROR in coordination service",
+         r"Deadline Exceeded)|XlaRuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED): |UNAVAILABLE: Task \S+ heartbeat "
+         r"timeout|ERROR in coordination service",
          ("DEADLINE_EXCEEDED", "UNAVAILABLE: ", "heartbeat timeout", "in coordination service")),
     ),
 )  # fmt: skip
@@ -106,8 +115,8 @@ REPORTS = (
             C.unknown,
             W.signal,
             r"[Ss]ee (?:stack trace for )?root cause|Engine (?:core initialization|process) failed|"
-            r"in a background process\.",
-            ("ee stack trace for", "ee root cause", "Engine ", "in a background process"),
+            r"in a background process\.|[Cc]heck the (?:print statements|logs?|messages?|output) above",
+            ("ee stack trace for", "ee root cause", "Engine ", "in a background process", "heck the "),
         ),
     ),
 )
@@ -115,10 +124,12 @@ REPORTS = (
 SYSTEM = (
     *signatures(
         "https://man7.org/linux/man-pages/man7/signal.7.html (SIGBUS), https://man7.org/linux/man-pages/man2/mmap.2.html",
-        (C.unknown, W.signal, r"\bexitcode: -7\b|exits with return code = -7\b|(?:^|: |: line \d+: +\d+ )Bus error\b|Signal 7 "
+        (C.unknown, W.signal, r"\bexitcode: -7\b|exits with return code = -7\b|(?:^|: |: line \d+: +\d+ )Bus "
+         r"error\b|Signal 7 "
          r"\(SIGBUS|Signal: Bus error \(|" + BY_SIGNAL.format("7|SIGBUS")[4:] + r"|\bexit code 135\b",
          ("exitcode: -7", "return code = -7", "Bus error", "SIGBUS", "signal 7", "exit code 135")),
-        advice="SIGBUS is raised for a mapped page that has no memory behind it: the usual source is a full /dev/shm, then "
+        advice="SIGBUS is raised for a mapped page that has no memory behind it: the usual source is a full "
+        "/dev/shm, then "
         "a file that was truncated.",
     ),
     *signatures(
@@ -128,15 +139,15 @@ SYSTEM = (
         (C.code, W.consequence, BY_SIGNAL.format("11|SIGSEGV"),
          ("signal 11", " SIGNAL: 11", "signal SIGSEGV")),
         (C.killed, W.signal, r"code=killed, status=9/KILL", ("status=9/KILL",)),
-        (C.killed, W.signal, EXIT_CODE.format("137|-9"), ("137", "-9")),
-        (C.aborted, W.signal, EXIT_CODE.format("134|-6"), ("134", "-6")),
-        (C.code, W.consequence, EXIT_CODE.format("139|-11"), ("139", "-11")),
+        (C.killed, W.signal, EXIT_CODE.format("137") + "|" + NEGATIVE_CODE.format(9), ("137", "-9")),
+        (C.aborted, W.signal, EXIT_CODE.format("134") + "|" + NEGATIVE_CODE.format(6), ("134", "-6")),
+        (C.code, W.consequence, EXIT_CODE.format("139") + "|" + NEGATIVE_CODE.format(11), ("139", "-11")),
         (C.code, W.consequence, r"Caught signal 11\b|\*\*\* SIG(?:SEGV|BUS|ILL|FPE) (?:received|\(@)|Segfault "
          r"encountered",
          ("Caught signal 11", "*** SIG", "Segfault encountered")),
         (C.code, W.end, r"^\*\*\* stack smashing detected|^\S+: \S+:\d+: .*: Assertion [`'].*' failed\.",
          ("stack smashing", "Assertion ")),
-        (C.aborted, W.signal, r"^terminate called (?:after throwing|without an active)|^\*\*\* Aborted at \d",
+        (C.aborted, W.signal, r"^terminate called (?:after throwing an instance of (?!'std::bad_alloc')|without an active)|^\*\*\* Aborted at \d",
          ("terminate called", "*** Aborted at")),
         (C.code, W.consequence, r"^Fatal Python error: (?!Aborted|Bus error)", ("Fatal Python error",)),
         (C.aborted, W.signal, r"^Fatal Python error: Aborted", ("Fatal Python error",)),
@@ -146,7 +157,8 @@ SYSTEM = (
         (C.out_of_host_memory, W.end, r"terminate called .*'std::bad_alloc'|^\s*what\(\): +std::bad_alloc|"
          r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory",
          ("std::bad_alloc", "Errno 12", "Cannot allocate memory", "libgomp: Out of")),
-        (C.killed, W.signal, r"^(?:zsh|bash): killed\b|^Killed$|: line \d+: +\d+ Killed\b", ("Killed", "zsh: killed", "bash: killed")),
+        (C.killed, W.signal, r"^(?:zsh|bash): killed\b|^Killed$|: line \d+: +\d+ Killed\b", ("Killed", "zsh: killed",
+         "bash: killed")),
         (C.code, W.consequence, r"^(?:Segmentation fault|Illegal instruction|Floating point exception)"
          r"(?: \(core dumped\))?$|"
          r": line \d+: +\d+ (?:Segmentation fault|Illegal instruction)\b",

@@ -74,16 +74,19 @@ IMPORTS = (
          r"Ninja is required to load C\+\+ extensions|Error (?:building|compiling) (?:extension|objects for extension)|"
          r"CUDAMismatchException|MissingCUDAException|mismatches the version that was used to compile|"
          r"compiled with different CUDA versions|Failed to find C(?:\+\+)? compiler|CUDA Setup failed despite|"
-         r"^ninja: build stopped|^nvcc fatal|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|\bInvalidCxxCompiler\b|No module named 'triton",
+         r"^ninja: build stopped|^nvcc fatal|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|"
+         r"\bInvalidCxxCompiler\b|No module named 'triton",
          ("CUDA_HOME ", "Ninja is required", "Error building", "Error compiling", "CUDAMismatchException",
           "MissingCUDAException", "mismatches the version", "different CUDA versions", "Failed to find C",
-          "CUDA Setup failed", "Unable to JIT load", "ninja: build stopped", "nvcc fatal", ": fatal error: ", "InvalidCxxCompiler", "named 'triton")),
+          "CUDA Setup failed", "Unable to JIT load", "ninja: build stopped", "nvcc fatal", ": fatal error: ",
+          "InvalidCxxCompiler", "named 'triton")),
         advice="Load the compiler and the CUDA toolkit that torch was built with (CUDA_HOME, CC), or install the "
         "extension prebuilt.",
     ),
     *signatures(
         "https://github.com/pytorch/pytorch (torch/__init__.py, torch/cuda, torch/accelerator)",
-        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your system is too old|"
+        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your "
+         r"system is too old|"
          r"No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
          r"Failed to infer device type|PyTorch is not linked with support for \w+ devices|"
          r".*\b(?i:no (?:cuda |nvidia |amd )?gpus? (?:were |was )?(?:found|available|detected|visible)|"

@@ -19,7 +19,8 @@ COMMAND_LINES = (
          r"config)",
          ("error: ", "ArgumentParser - ERROR")),
         (C.refused, W.end, r"Key \"[^\"]+\" (?:is required but not included in|not found in namespace)|"
-         r"Subcommand '\w+' does not accept nested key|^KeyError: \"Override '", ("is required but not", "not found in namespace", "accept nested key", "KeyError: \"Override")),
+         r"Subcommand '\w+' does not accept nested key|^KeyError: \"Override '", ("is required but not",
+         "not found in namespace", "accept nested key", "KeyError: \"Override")),
         (C.refused, W.end, r"^(?:Error: |[│|] +)(?:No such (?:option|command)|Invalid value for|Missing (?:option|"
          r"argument|"
          r"parameter|command)|Got unexpected extra argument)|^[│|] +(?:Unrecognized|Required) options?\b",
@@ -91,25 +92,35 @@ LAYOUTS = (
     ),
     # A parameter by its name, and a bound of its value.
     *signatures(
-        "https://github.com/huggingface/transformers (training_args.py), https://github.com/pytorch/pytorch (torch/utils/data)",
-        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError): (?:[`'\"]?\w+_\w+[`'\"]?|[`'\"]\w+[`'\"]) (?:must|should|"
+        "https://github.com/huggingface/transformers (training_args.py), https://github.com/pytorch/pytorch "
+        "(torch/utils/data)",
+        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError): (?:[`'\"]?\w+_\w+[`'\"]?|[`'\"]\w+[`'\"]) "
+         r"(?:must|should|"
          r"cannot|can't|has to|needs to) (?:not )?be\b", ("ValueError: ", "AssertionError: ")),
     ),
     # The words by which libraries refuse the value of a setting: the option itself, the values that are allowed.
     *signatures(
-        "https://github.com/huggingface/transformers (trainer.py, training_args.py), https://github.com/huggingface/peft, "
-        "https://github.com/huggingface/accelerate (commands/launch.py), https://github.com/NVIDIA/Megatron-LM (arguments.py), "
+        "https://github.com/huggingface/transformers (trainer.py, training_args.py), "
+        "https://github.com/huggingface/peft, "
+        "https://github.com/huggingface/accelerate (commands/launch.py), https://github.com/NVIDIA/Megatron-LM "
+        "(arguments.py), "
         "https://github.com/pytorch/pytorch (c10/core/Device.cpp)",
-        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|NotImplementedError|Exception|OSError): .*(?:"
+        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|NotImplementedError|Exception|"
+         r"OSError): .*(?:"
          r"(?<![\w-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
-         r"\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|\b[Vv]alid (?:options|values|choices) are\b|"
-         r"\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|precision|backend|"
-         r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found in the base|\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
+         r"\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|\b[Vv]alid (?:options|values|"
+         r"choices) are\b|"
+         r"\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|"
+         r"precision|backend|"
+         r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found "
+         r"in the base|\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
          r"\b(?:is|are) (?:not compatible|incompatible) with\b|\bis not supported (?:with|when|by|on|in|for)\b|"
          r"\bmust be (?:set|specified|provided)\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
-         r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|is not a (?:directory|file))|"
-         r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|[Cc]heckpoint) \S+ (?:does not exist|not found|cannot be found))",
+         r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|is not a (?:directory|"
+         r"file))|"
+         r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|[Cc]heckpoint) \S+ (?:does not exist|not found|"
+         r"cannot be found))",
          ("ValueError: ", "AssertionError: ", "RuntimeError: ", "NotImplementedError: ", "Exception: ", "OSError: ")),
     ),
 )  # fmt: skip

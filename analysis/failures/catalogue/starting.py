@@ -29,11 +29,14 @@ STARTING = (
     ),
     *signatures(
         "glibc (elf/dl-load.c, dl-lookup.c, dl-version.c), Linux (ENOEXEC)",
-        (C.launch_failure, W.end, r": (?:symbol lookup|relocation) error: |not defined in file \S+ with link time reference|"
+        (C.launch_failure, W.end, r": (?:symbol lookup|relocation) error: |not defined in file \S+ with link time "
+         r"reference|"
          r"failed to map segment from shared object|^Could not load library lib\S+\.so|Unable to load any of \{?libcu|"
          r"/ld: cannot find -l|: version `\S+' not found \(required by |"
-         r"(?:^|Error: )\S+\.so[\w.]*: undefined symbol: ", ("symbol lookup error", "relocation error", "with link time reference", "failed to map segment",
-          "Could not load library", "Unable to load any of", "/ld: cannot find", "' not found (required by", "undefined symbol: ")),
+         r"(?:^|Error: )\S+\.so[\w.]*: undefined symbol: ", ("symbol lookup error", "relocation error",
+         "with link time reference", "failed to map segment",
+          "Could not load library", "Unable to load any of", "/ld: cannot find", "' not found (required by",
+          "undefined symbol: ")),
         (C.launch_failure, W.end, r"\b[Ee]xec format error\b|cannot execute binary file", ("xec format error",
          "cannot execute")),
         advice="Check the architecture of the node, the loaded modules and LD_LIBRARY_PATH: the program was linked to "
@@ -56,10 +59,13 @@ STARTING = (
          ("Lmod has detected", "EnvironmentNameNotFound", "command not found")),
         (C.launch_failure, W.end, r"^\S*python[\d.]*: can't open file |^\S*python[\d.]*: No module named ",
          ("can't open file", ": No module named ")),
-        (C.launch_failure, W.end, r"^CommandNotFoundError: Your shell has not been properly configured", ("CommandNotFound",)),
+        (C.launch_failure, W.end, r"^CommandNotFoundError: Your shell has not been properly configured",
+         ("CommandNotFound",)),
         # The script may go on.
-        (C.launch_failure, W.signal, r": line \d+: (?:\S+: (?:command not found|No such file or directory|Permission denied|"
-         r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^/bin/sh: \d+: \S+: not found",
+        (C.launch_failure, W.signal, r": line \d+: (?:\S+: (?:command not found|No such file or directory|"
+         r"Permission denied|"
+         r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^/bin/sh: \d+: \S+: not "
+         r"found",
          (": line ", "/bin/sh: ")),
         # A shell's exit codes for a command that it did not find or could not execute.
         (C.launch_failure, W.signal, r"(?i)\bexit(?:ed with|[ _]?code| status)+:? 12[67]\b", ("126", "127")),
