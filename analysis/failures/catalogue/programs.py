@@ -147,7 +147,8 @@ SYSTEM = (
          ("Caught signal 11", "*** SIG", "Segfault encountered")),
         (C.code, W.end, r"^\*\*\* stack smashing detected|^\S+: \S+:\d+: .*: Assertion [`'].*' failed\.",
          ("stack smashing", "Assertion ")),
-        (C.aborted, W.signal, r"^terminate called (?:after throwing an instance of (?!'std::bad_alloc')|without an active)|^\*\*\* Aborted at \d",
+        (C.aborted, W.signal, r"^terminate called (?:after throwing an instance of (?!'std::bad_alloc')|without an "
+         r"active)|^\*\*\* Aborted at \d",
          ("terminate called", "*** Aborted at")),
         (C.code, W.consequence, r"^Fatal Python error: (?!Aborted|Bus error)", ("Fatal Python error",)),
         (C.aborted, W.signal, r"^Fatal Python error: Aborted", ("Fatal Python error",)),
