@@ -91,7 +91,7 @@ NCCL = (
         (C.lost_peer, W.consequence, r"NCCL WARN .*(?:[Ss]ocket \w+ failed|Got completion .*with (?:status|error)|"
          r"Call to \w+ .*failed|"
          r"[Cc]onnect to \S+ (?:failed|returned)|Timeout waiting for|Unable to (?:find|connect)|"
-         r"[Ff]ailed to (?:connect|execute operation)|NET/OFI .*(?:failed|error))", ("NCCL WARN",)),
+         r"[Ff]ailed to (?:connect|execute operation (?!Close))|NET/OFI .*(?:failed|error))", ("NCCL WARN",)),
         (C.lost_peer, W.consequence, r"NCCL WARN NET/IB : .*Got async .*event ?: .*(?:port error|fatal|port down)|"
          r"IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL|CQ_ERR)\b", ("NCCL WARN", "IBV_EVENT_")),
         (C.lost_peer, W.consequence, r"NET/OFI Request \S+ completed with error|NET/OFI .*\bRC: \d+\. Error: ",

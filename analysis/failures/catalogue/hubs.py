@@ -48,7 +48,8 @@ HUB = (
     ),
     *signatures(
         "https://github.com/huggingface/huggingface_hub (constants.py: HF_HUB_OFFLINE, errors.py)",
-        (C.refused, W.end, r"OfflineModeIsEnabled\b|[Oo]ffline mode is enabled|outgoing traffic has been disabled",
+        (C.refused, W.end, r"^(?!WARNING\b).*OfflineModeIsEnabled\b|[Oo]ffline mode is enabled|"
+         r"outgoing traffic has been disabled",
          ("OfflineModeIsEnabled", "ffline mode is enabled", "outgoing traffic has been")),
         (C.lost_peer, W.end, r"We couldn't connect to 'https?:|LocalEntryNotFoundError\b|Couldn't reach \S+ |"
          r"There was a specific connection error when trying to load|[Cc]heck your internet connection|"
@@ -94,9 +95,9 @@ CHECKPOINTS = (
           "Global shape mismatch", "ignore_mismatched_sizes")),
         (C.refused, W.end, r"checkpoint being loaded used a (?:DP|TP|PP) world size|is not a (?:valid )?distributed "
          r"checkpoint|Can't find a valid checkpoint at|No valid checkpoint found|No checkpoint found in directory|"
-         r"checkpoint (?:load )?path .*(?:does not|doesn't) exist|Unable to find latest file at",
+         r"checkpoint (?:load )?path .*(?:does not|doesn't) exist",
          ("checkpoint being loaded", "distributed checkpoint", "a valid checkpoint", "No valid checkpoint",
-          "No checkpoint found", "heckpoint load path", "heckpoint path", "Unable to find latest file")),
+          "No checkpoint found", "heckpoint load path", "heckpoint path")),
         advice="Load a checkpoint of the same model, layout and software, or convert it; where a path is wrong, "
         "correct it.",
     ),

@@ -59,9 +59,9 @@ STARTING = (
          ("Lmod has detected", "EnvironmentNameNotFound", "command not found")),
         (C.launch_failure, W.end, r"^\S*python[\d.]*: can't open file |^\S*python[\d.]*: No module named ",
          ("can't open file", ": No module named ")),
-        (C.launch_failure, W.end, r"^CommandNotFoundError: Your shell has not been properly configured",
-         ("CommandNotFound",)),
         # The script may go on.
+        (C.launch_failure, W.signal, r"^CommandNotFoundError: Your shell has not been properly configured",
+         ("CommandNotFound",)),
         (C.launch_failure, W.signal, r": line \d+: (?:\S+: (?:command not found|No such file or directory|"
          r"Permission denied|"
          r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^/bin/sh: \d+: \S+: not "

@@ -105,6 +105,15 @@ def of(log: str) -> Verdict:
         ("[W1 socket.cpp:1] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 97).", C.unknown),
         ("There are not enough slots available in the system to satisfy the 9 slots", C.refused),
         ("*** An error occurred in MPI_Init_thread", C.launch_failure),
+        # Warnings of runs that go on.
+        ("n1:7:9 [0] NCCL WARN [Proxy Service 0] Failed to execute operation Close from rank 0, retcode 3", C.unknown),
+        ("WARNING:datasets.load:Using the latest cached version of the module (OfflineModeIsEnabled).", C.unknown),
+        ("[WARNING] [engine.py:2699:load_checkpoint] Unable to find latest file at ./latest", C.unknown),
+        (
+            "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+            "slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT 2022-04-14T16:17:16 DUE TO TIME LIMIT ***",
+            C.time_limit,
+        ),
         # Hubs, checkpoints, versions.
         (f"{TRACEBACK}huggingface_hub.errors.GatedRepoError: 401 Client Error.", C.refused),
         (f"{TRACEBACK}OSError: We couldn't connect to 'https://huggingface.co' to load the files", C.lost_peer),
