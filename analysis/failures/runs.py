@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,19 @@ class Failure:
 
     cause: FailureCause
     proof: str | None = None
+    specific_advice: str = field(default="", compare=False)
+    """The remedy for the proof; empty for that of the cause."""
 
     @classmethod
     def of(cls, file: str, verdict: Verdict) -> Failure:
         """Return the failure of the log with this name; the proof may be in another file."""
         proof = f"{verdict.file or file}:{verdict.line}: {short(verdict.proof or '', LONGEST_PROOF)}"
-        return cls(verdict.cause, proof)
+        return cls(verdict.cause, proof, verdict.advice)
+
+    @property
+    def advice(self) -> str:
+        """The remedy."""
+        return self.specific_advice or self.cause.advice
 
     @property
     def words(self) -> str:

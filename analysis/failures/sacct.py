@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.failures.catalogue import Weight
-from analysis.failures.signatures import SIGNALS
+from analysis.failures.exceptions import SHELL_SIGNAL, SIGNALS
 from analysis.failures.verdict import Verdict
 from analysis.parsers import sacct
 from analysis.parsers.base import Record, Text
@@ -37,8 +37,6 @@ STATES: Mapping[str, tuple[FailureCause, Weight]] = {
 MAY_HIDE = {"FAILED", "TIMEOUT", "PREEMPTED", "CANCELLED"}
 STEP = re.compile(r"(?P<job>[^.]+)(?:\.(?P<step>\w+).*)?")
 EXIT_CODE = re.compile(r"(?P<code>\d+):(?P<signal>\d+)")
-# A shell's exit code for a command that a signal ended is this plus the signal's number.
-SHELL_SIGNAL = 128
 # slurm-12_3.out, 12_3_0_log.out (submitit), train-12.err
 LOG_NAME = re.compile(r"(?:slurm-|^)(\d+(?:_\d+)?)(?:\.|_\d+_log\.)|[-_.](\d+(?:_\d+)?)\.(?:out|err|log)$")
 OWN_ID = Search(("*** STEP ", "*** JOB ", "StepId=", "SLURM_JOB_ID", "SLURM_JOBID"))

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.failures.catalogue import SIGNATURES, Weight
-from analysis.parsers.base import Line, RankLabel
+from analysis.failures.exceptions import EXCEPTION, OTHER_TYPES, SIGNALS, SURVIVED, TRACEBACK, Tracebacks
+from analysis.parsers.base import Line
 from analysis.parsers.search import Search
 from jobs.failures import FailureCause
 
@@ -22,23 +23,18 @@ class Match:
     """With the rank and the host that the text names."""
     time: str = ""
     """As torchrun writes it, which sorts; empty where the order of the lines decides."""
+    advice: str = ""
+    """The remedy that the signature has; empty for that of the cause."""
 
 
-# torchrun's summary indents the traceback of a rank.
-EXCEPTION = re.compile(
-    r"^ *(?P<type>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Missing\w*|Interrupt|Exit))(?:: (?P<words>.*))?$"
+# Prefixes of loggers and of Ray around the lines of a traceback; launchers' prefixes are gone.
+LOGGED = re.compile(
+    r"^(?:\(\S[^()]*\bpid=\d+(?:, ip=[\d.]+)?\) ?"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,12} \[[\w.]+:\d+\] ?"
+    r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{8,}Z?\]? (?:\| \w+ +\| (?:\w+ \| )?|stderr \w )?"
+    r"|[EWF]\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\] ?"
+    r"|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+[-_]\d+ +\| )+"
 )
-CONFIGURATION_TYPES = re.compile(
-    r"(?:Config\w*|Missing\w*|Validation|Override\w*|Yaml\w*|Scanner|Parser|Constructor|Composer|Argument|Interpolation\w*"
-    r"|(?i:toml)Decode)Error$"
-    r"|(?:Config\w*|Misconfig\w*|Missing\w*|Hydra)Exception$"
-    # Of a path that a setting names.
-    r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"
-)
-NETWORK_TYPES = re.compile(r"(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Network|Store|Backend))Error$")
-# The cause of a process that a signal ended, by the signal's number.
-SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.code, 11: FailureCause.code}
-DIED_WITH = re.compile(r"died with <Signals\.\w+: (\d+)>")
 # torchrun's summary of its children: the fields of one failure after another.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
 RANK = re.compile(
@@ -50,17 +46,12 @@ HOST = re.compile(
     r" ON (\S+) CANCELLED AT|with PID \d+ on node (\S+)|srun: error: (\S+): tasks? "
     r"|srun: error: Node failure on (\S+)"
 )
-TRACEBACK = "Traceback (most recent call last)"
-# CPython announces a traceback that does not end the program: of a destructor, of a thread, of logging itself.
-SURVIVED = ("Exception ignored in", "--- Logging error ---")
-# Exceptions that report the end of another process, which has its own reason.
-REPORTS = {
-    "ChildFailedError", "SystemExit", "KeyboardInterrupt", "SignalException", "SIGTERMException", "ActorDiedError",
-    "RayActorError", "WorkerCrashedError", "ProcessExitedException", "ProcessRaisedException",
-}  # fmt: skip
+TORCH_WARNS = ("[W ", "[W0", "[W1")
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, *SURVIVED, "Error", "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
+    TRACEBACK, '", line ', *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error", "Exception", "exitcode",
+    "  time      :",
+    "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
 SEARCH = Search(MARKERS)
@@ -68,55 +59,38 @@ SEARCH = Search(MARKERS)
 
 def matches(lines: Iterable[Line]) -> Iterator[Match]:
     """Yield the matches of these lines in order."""
-    raising: set[RankLabel] = set()
-    survived: set[RankLabel] = set()
+    tracebacks = Tracebacks()
     child: dict[str, str] = {}
-    for line in lines:
-        if " NCCL INFO " in line.text:
-            # NCCL also logs connections that close in normal operation.
+    for line in map(without_logger, lines):
+        if is_noise(line.text) or tracebacks.contain(line):
             continue
-        if line.text.startswith(SURVIVED):
-            survived.add(line.rank)
-            continue
-        if TRACEBACK in line.text:
-            raising.add(line.rank)
-            continue
-        if field := CHILD_FIELD.match(line.text):
-            child[field["name"]] = field["value"]
-            if field["name"] == "exitcode":
+        if found := CHILD_FIELD.match(line.text):
+            child[found["name"]] = found["value"]
+            if found["name"] == "exitcode":
                 yield from match_child(child, line)
                 child = {}
             continue
-        known = next((each for each in SIGNATURES if each.pattern.search(line.text)), None)
         exception = EXCEPTION.match(line.text)
-        if exception is not None and line.rank in survived & raising:
-            survived.discard(line.rank)
-        elif known is not None:
-            yield Match(known.cause, known.weight, with_rank_and_host(line))
-        elif exception is not None and line.rank in raising:
-            cause, weight = cause_of_exception(exception)
-            if cause is not None:
-                yield Match(cause, weight, line)
+        if exception is None or not tracebacks.end(line):
+            yield from match_line(line, exception, tracebacks)
         if exception is not None:
-            raising.discard(line.rank)
+            tracebacks.raising.discard(line.rank)
 
 
-def cause_of_exception(exception: re.Match[str]) -> tuple[FailureCause | None, Weight]:
-    """Return the cause of a traceback's last line; None where it only reports another failure or a signal."""
-    kind = exception["type"].rpartition(".")[2]
-    if kind in REPORTS:
-        return None, Weight.signal
-    if kind == "CalledProcessError":
-        # accelerate's launcher: the process has printed its own reason, unless a signal ended it.
-        died = DIED_WITH.search(exception["words"] or "")
-        return SIGNALS.get(int(died[1]), FailureCause.unknown) if died else FailureCause.unknown, Weight.signal
-    if kind.endswith("MemoryError"):
-        return FailureCause.out_of_host_memory, Weight.end
-    if NETWORK_TYPES.search(kind):
-        return FailureCause.lost_peer, Weight.consequence
-    if CONFIGURATION_TYPES.search(kind):
-        return FailureCause.refused, Weight.end
-    return FailureCause.code, Weight.end
+def is_noise(text: str) -> bool:
+    """Return True for what NCCL and torch report of normal operation: closed connections, addresses tried in vain."""
+    return " NCCL INFO " in text or text.startswith(TORCH_WARNS)
+
+
+def match_line(line: Line, exception: re.Match[str] | None, tracebacks: Tracebacks) -> Iterator[Match]:
+    """Yield the match of a line by the catalogue, else by the type of its exception."""
+    known = next((each for each in SIGNATURES if each.matches(line.text)), None)
+    if known is not None:
+        yield Match(known.cause, known.weight, with_rank_and_host(line), advice=known.advice)
+        return
+    cause, weight = tracebacks.cause_of(line, exception)
+    if cause is not None:
+        yield Match(cause, weight, line)
 
 
 def match_child(child: dict[str, str], line: Line) -> Iterator[Match]:
@@ -131,6 +105,12 @@ def match_child(child: dict[str, str], line: Line) -> Iterator[Match]:
     rank = int(child["rank"]) if child.get("rank", "").isdigit() else None
     its_line = line._replace(rank=rank, host=child.get("host"))
     yield Match(cause, Weight.signal, its_line, child.get("time", ""))
+
+
+def without_logger(line: Line) -> Line:
+    """Return the line without what a logger or Ray put before it."""
+    before = LOGGED.match(line.text)
+    return line._replace(text=line.text[before.end() :]) if before else line
 
 
 def with_rank_and_host(line: Line) -> Line:

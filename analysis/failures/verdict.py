@@ -2,8 +2,8 @@
 
 Most failure messages of a job are consequences: one rank dies, the others time out, Slurm and torchrun kill the rest,
 and each of them prints. Matches are therefore ordered by weight first: a fault of the machine, then a line that ends a
-run by itself, then a consequence of a failure elsewhere, then a bare signal. Among equal weights the earliest match
-decides. Without a match the cause is unknown.
+run by itself, then an exception whose text is not in the catalogue, then a consequence of a failure elsewhere, then a
+bare signal. Among equal weights the earliest match decides. Without a match the cause is unknown.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Verdict:
     host: str | None = None
     weight: Weight | None = field(default=None, compare=False)
     """The weight of the proof; None without one."""
+    advice: str = field(default="", compare=False)
+    """The remedy for this proof, where it is more than that of the cause."""
     file: str | None = field(default=None, compare=False)
     """The name of the file that contains the line, where that is not the log itself."""
 
@@ -61,7 +63,7 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     rank, host = (line.rank if isinstance(line.rank, int) else None), line.host
     if rank is None and first.weight is not Weight.fault and first.cause is not FailureCause.hung:
         rank, host = first_to_end(counted) or (rank, host)
-    return Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight)
+    return Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight, first.advice)
 
 
 def first_to_end(counted: list[Match]) -> tuple[int, str | None] | None:

@@ -19,7 +19,7 @@ UNUSED_HEADINGS = ("Run", "Sweep", "State", "Reason", "Failure cause", "Evidence
 def unused_cells(row: Row) -> list[str]:
     """Return the cells of a run that is not used, under UNUSED_HEADINGS."""
     ended = row.ended
-    failure = [ended.words, ended.proof or ABSENT, ended.cause.advice] if ended else [ABSENT] * 3
+    failure = [ended.words, ended.proof or ABSENT, ended.advice] if ended else [ABSENT] * 3
     return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *failure]
 
 

@@ -16,47 +16,19 @@ XID = r"\bXid\b[^:]*(?:\(PCI:[^)]*\))?: "
 NVIDIA = (
     *signatures(
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
-        (C.hardware, W.fault, rf"{XID}(?!{HARMLESS_XID})\d+", ("Xid",)),
+        (C.hardware, W.fault, rf"{XID}(?!{HARMLESS_XID})\d+(?!.*\bNon-?fatal\b)", ("Xid",)),
         (C.hardware, W.fault, rf"\bcaused by previous Xid (?!{HARMLESS_XID})\d+", ("Xid",)),
         (C.code, W.signal, rf"{XID}(?:{OF_APPLICATION})\b", ("Xid",)),
-        (C.hardware, W.fault, r"fallen off the bus|GPU lost from the bus|\bNV_ERR_GPU_IS_LOST\b",
-         ("fallen off the bus", "lost from the bus", "NV_ERR_GPU_IS_LOST")),
+        (C.hardware, W.fault, r"fallen off the bus|GPU lost from the bus|\bNV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|"
+         r"ECC_ERROR|GPU_IN_FULLCHIP_RESET|NVLINK_\w*ERROR|FABRIC_\w*ERROR)\b",
+         ("fallen off the bus", "lost from the bus", "NV_ERR_")),
         (C.hardware, W.fault, r"Unable to determine the device handle for GPU", ("device handle for GPU",)),
+        (C.hardware, W.fault, r"NVRM: .*(?:GPU \S+ is lost|needs? (?:a )?(?:GPU )?reset)", ("NVRM: ",)),
         (C.hardware, W.fault, r"NVRM: .*(?:RmInitAdapter failed|rm_init_adapter failed)", ("NVRM: ",)),
     ),
     *signatures(
         "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
         (C.hardware, W.fault, r"\bSXid\b[^:]*(?:\(PCI:[^)]*\))?: \d+, Fatal", ("SXid",)),
-    ),
-    *signatures(
-        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html (texts and names of errors)",
-        (C.hardware, W.fault, r"(?:error|failed|\(802\) |Error \(\S+).*: system not yet initialized|SYSTEM_NOT_READY\b|"
-         r"\bcudaErrorSystemNotReady\b", ("system not yet initialized", "SYSTEM_NOT_READY", "ErrorSystemNotReady")),
-        (C.hardware, W.fault, r"(?i)uncorrectable (?:NVLink|ECC) error|hardware error while accessing peer|"
-         r"CUDA-capable device\(s\) is/are busy or unavail",
-         ("uncorrectable", "hardware error while", "is/are busy")),
-        (C.hardware, W.fault, r"ECC_?UNCORRECTABLE\b|ErrorECCUncorrectable\b|NVLINK_UNCORRECTABLE\b",
-         ("UNCORRECTABLE", "ErrorECCUncorrectable")),
-        (C.out_of_gpu_memory, W.end, r"\b(?:CUDA|HIP|XPU|NPU) out of memory\b|CUDA error: out of memory",
-         ("out of memory",)),
-        (C.out_of_gpu_memory, W.end,
-         r"\b(?:cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory)\b",
-         ("cudaErrorMemoryAllocation", "ERROR_OUT_OF_MEMORY", "hipErrorOutOfMemory")),
-        (C.out_of_gpu_memory, W.end, r"CUBLAS_STATUS_ALLOC_FAILED|NCCL WARN Cuda failure.* 'out of memory'",
-         ("CUBLAS_STATUS_ALLOC", "Cuda failure")),
-        (C.launch_failure, W.end, r"CUDA driver version is insufficient for CUDA runtime|no CUDA-capable device is det|"
-         r"unsupported display driver / cuda driver combination|forward compatibility was attempted on non|"
-         r"no kernel image is available for execution|PTX was compiled with an unsupported toolchain",
-         ("driver version is insufficient", "no CUDA-capable", "display driver / cuda", "forward compatibility was",
-          "no kernel image is", "PTX was compiled")),
-        (C.refused, W.end, r"(?:CUDA|HIP|runtime) error\b.*: invalid device ordinal", ("invalid device ordinal",)),
-        (C.code, W.consequence, r"\b(?:an illegal memory access was encountered|misaligned address|device-side assert|"
-         r"unspecified launch failure|an illegal instruction was enc|operation not supported on global/shared|"
-         r"invalid program counter|hardware stack error)",
-         ("illegal memory access was", "misaligned address", "device-side assert", "unspecified launch failure",
-          "illegal instruction was", "not supported on global", "invalid program counter", "hardware stack error")),
-        (C.code, W.consequence, r"(?:cuda|hip)ErrorIllegalAddress\b|CUDA_ERROR_ILLEGAL_ADDRESS\b|ErrorLaunchFailure\b",
-         ("ErrorIllegalAddress", "ERROR_ILLEGAL_ADDRESS", "ErrorLaunchFailure")),
     ),
 )  # fmt: skip
 
@@ -66,10 +38,10 @@ AMD = (
         (C.hardware, W.fault, r"Memory access fault by GPU|HW Exception by GPU node", ("by GPU",)),
         (C.hardware, W.fault, r"amdgpu\b.*(?:uncorrectable hardware error|GPU reset begin!|GPU reset.*failed|"
          r"Fatal error during GPU init|device lost from bus|ring \S+ timeout|MES failed to resp|MES might be in unrec|"
-         r"device wedged, needs recovery|RAS controller interrupt triggered)", ("amdgpu",)),
+         r"device wedged, needs recovery|RAS controller interrupt triggered|RAS poison is consumed|"
+         r"bad pages? .*exceeds? the threshold|exceeded bad page threshold|GPU Recovery Failed|"
+         r"hw_init of IP block .* failed|SMU: I'm not done with your prev|GPU is lost)", ("amdgpu",)),
         (C.hardware, W.fault, r"amdgpu_job_timedout\b", ("amdgpu",)),
-        (C.hardware, W.consequence, r"HSA_STATUS_ERROR_EXCEPTION\b", ("HSA_STATUS_ERROR",)),
-        (C.code, W.consequence, r"HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION", ("HSA_STATUS_ERROR",)),
         (C.code, W.signal, r"amdgpu\b.*\b(?:no-)?retry page fault", ("amdgpu",)),
     ),
 )  # fmt: skip
@@ -90,8 +62,17 @@ KERNEL = (
          ("BUG: ", "Oops: ")),
         (C.out_of_host_memory, W.fault, r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process",
          ("Out of memory", "out of memory: Kill")),
-        (C.out_of_host_memory, W.fault, r"\binvoked oom-killer:|\boom-kill:constraint=|\boom_reaper: reaped process",
-         ("oom-kill", "oom_reaper")),
+        (C.hardware, W.fault, r"critical temperature reached|Machine check events logged.*[Uu]ncorrected",
+         ("critical temperature", "Machine check events")),
+        (C.node_failure, W.fault, r"rcu: INFO: rcu_\w+ (?:self-)?detected stall",
+         ("detected stall",)),
+        (C.storage, W.consequence, r"(?:EXT4-fs|XFS|BTRFS).*(?:[Ee]rror|[Cc]orrupt)|[Rr]emounting filesystem read-only|"
+         r"Buffer I/O error on dev|nfs: server \S+ not responding",
+         ("EXT4-fs", "XFS", "BTRFS", "emounting filesystem", "Buffer I/O error", "nfs: server")),
+        (C.out_of_host_memory, W.fault, r"\binvoked oom-killer:|\boom-kill:constraint=|\boom_reaper: reaped process|"
+         r"process of this unit has been killed by the OOM killer|Failed with result 'oom-kill'|low memory! at or "
+         r"below SIG",
+         ("oom-kill", "oom_reaper", "this unit has been killed", "low memory! at")),
         (C.code, W.consequence, r"\[\d+\]: segfault at [0-9a-f]+ ip |traps: \S+\[\d+\] (?:general protection|trap)",
          ("segfault at", "traps: ")),
     ),

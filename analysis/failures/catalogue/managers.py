@@ -20,6 +20,19 @@ SLURM = (
         (C.node_failure, W.end, r"CANCELLED AT [^%].*DUE TO NODE FAILURE|srun: error: Node failure on ",
          ("CANCELLED AT", "Node failure on")),
         (C.requeued, W.end, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
+        (C.hung, W.signal, r"CANCELLED AT [^%].*DUE TO JOB NOT ENDING WITH SIGNALS", ("CANCELLED AT",)),
+        (C.time_limit, W.end, r"Time limit exhausted for JobId|Job not requeued because: timed-out|Job has timed "
+         r"out\. Ran ",
+         ("Time limit exhausted", "not requeued because", "Job has timed out")),
+        (C.preempted, W.end, r"\bpreempted JobId=\d+ has been|Job has not timed out\. Ran ", ("preempted JobId",
+         "Job has not timed out")),
+        (C.node_failure, W.fault, r"[Nn]odes? \S+ (?:not responding, setting DOWN|unexpectedly rebooted)|"
+         r"Killing JobId=\S+ on failed node|missing from batch node",
+         ("not responding, setting", "unexpectedly rebooted", "on failed node", "missing from batch node")),
+        (C.launch_failure, W.end, r"\bprolog failed status|JobLaunchFailure|launch[ _]failed[ _]requeued[ _]held",
+         ("prolog failed", "JobLaunchFailure", "requeued_held", "requeued held")),
+        (C.launch_failure, W.end, r"error: [Cc]ould not open (?:stdout|stderr|stdin|output) file|IO setup failed",
+         ("ould not open", "IO setup failed")),
         (C.launch_failure, W.end, r"execve\(\): |\berror while loading shared libraries\b",
          ("execve()", "loading shared")),
         (C.launch_failure, W.end, r"srun: error: (?:Task launch for |Application launch failed|Unable to confirm alloc|"
@@ -29,8 +42,8 @@ SLURM = (
          ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
         (C.refused, W.end, r"srun: error: Unable to (?:create step for job|allocate resources)", ("srun: error",)),
         (C.refused, W.end, r"(?:sbatch|salloc|srun): error: (?:Batch job submission|Job submit/allocate) failed|"
-         r"sbatch: error: (?:Batch script is empty|This does not look like a batch script)",
-         ("Batch job submission", "Job submit/allocate", "sbatch: error")),
+         r"^(?:sbatch|salloc): (?:error: (?!.*(?:retry|sleeping))|fatal: |unrecognized option |invalid option)",
+         ("Batch job submission", "Job submit/allocate", "sbatch: ", "salloc: ")),
         # Since 24.05 with `DUE to SIGNAL Terminated`.
         (C.cancelled, W.signal, r"CANCELLED AT [\dT:-]+(?: DUE to SIGNAL \w+)? \*\*\*|"
          r"^(?:srun: )?Force Terminated [Jj]ob",
@@ -40,9 +53,9 @@ SLURM = (
         (C.aborted, W.signal, r"tasks? [\d,-]+: (?:Aborted\b|Exited with exit code 134\b)",
          (": Aborted", "exit code 134")),
         # Raised by corrupted memory of the program itself. A rank that lost its peer may crash in the same way.
-        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Bus error|Illegal instruction|"
+        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Illegal instruction|"
          r"Floating point ex|Exited with exit code 139\b)",
-         (": Segmentation fault", ": Bus error", ": Illegal instruction", ": Floating point", "exit code 139")),
+         (": Segmentation fault", ": Illegal instruction", ": Floating point", "exit code 139")),
         # Rank and node are known, the reason is not.
         (C.unknown, W.signal, r"srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?!143\b)\d+",
          ("Exited with exit code",)),
@@ -60,6 +73,21 @@ SCONTROL = (
         (C.launch_failure, W.end, r"\bJobState=LAUNCH_FAILED\b", ("JobState=",)),
         (C.cancelled, W.signal, r"\bJobState=CANCELLED\b", ("JobState=",)),
     ),
+    # A row of sacct's default table, cut to 10 characters; seff; mail of slurmctld.
+    *signatures(
+        "https://slurm.schedmd.com/sacct.html#SECTION_JOB-STATE-CODES, contribs/seff, slurm.conf (MailProg)",
+        *(
+            (cause, weight, rf"^\d+(?:_\d+)?(?:\.\w+)? .* (?:{state}) +\d+:\d+ *$|^State: (?:{state}) \(exit code|"
+             rf"Slurm (?:Array )?(?:Job|Task)\S*.*, (?:{state})(?:, ExitCode \d+)?$", tuple(state.replace("\\",
+             "").split("|")))
+            for cause, weight, state in (
+                (C.out_of_host_memory, W.fault, r"OUT_OF_MEMORY|OUT_OF_ME\+"),
+                (C.node_failure, W.fault, "NODE_FAIL|BOOT_FAIL"),
+                (C.time_limit, W.end, "TIMEOUT|DEADLINE"),
+                (C.preempted, W.end, "PREEMPTED"),
+            )
+        ),
+    ),
 )  # fmt: skip
 
 OTHERS = (
@@ -74,6 +102,12 @@ OTHERS = (
         (C.node_failure, W.end, r"PBS: job killed: node \d+ \(\S+\) requested job (?:terminate|die)|"
          r"job preempted \(node failure\)", ("PBS: job killed", "(node failure)")),
         (C.cancelled, W.signal, r"(?:^(?:qdel: )?|;)Job deleted at request of ", ("Job deleted at",)),
+        (C.time_limit, W.end, r"^Job exceeded its walltime limit", ("its walltime limit",)),
+        (C.out_of_host_memory, W.fault, r"^Job exceeded a memory resource limit", ("a memory resource limit",)),
+        # JOB_EXEC_KILL_*: pbs_server ended the job for its walltime, CPU time or memory.
+        (C.time_limit, W.end, r"\b[Ee]xit_status ?= ?-2[89]\b", ("xit_status",)),
+        (C.out_of_host_memory, W.fault, r"\b[Ee]xit_status ?= ?-2[67]\b", ("xit_status",)),
+        (C.refused, W.end, r"^qsub: (?!waiting|job \S+ (?:ready|completed))", ("qsub: ",)),
     ),
     *signatures(
         "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0 (termination reasons displayed by bacct, bhist)",
@@ -84,19 +118,38 @@ OTHERS = (
         (C.launch_failure, W.end, r"\bTERM_(?:CWD_NOTEXIST|PRE_EXEC_FAIL|CSM_ALLOC)\b", ("TERM_",)),
         (C.cancelled, W.signal, r"\bTERM_(?:OWNER|FORCE_OWNER|ADMIN|FORCE_ADMIN|BUCKET_KILL)\b", ("TERM_",)),
         (C.killed, W.signal, r"\bTERM_EXTERNAL_SIGNAL\b", ("TERM_",)),
+        (C.refused, W.end, r"\. Job not submitted\.$|^Request aborted by esub", ("Job not submitted",
+         "aborted by esub")),
     ),
     *signatures(
         "https://github.com/gridengine/gridengine (source/daemons/execd)",
-        (C.time_limit, W.end, r"\bexceeded hard wallclock time\b", ("hard wallclock time",)),
+        (C.time_limit, W.end, r"\bexceeded hard wallclock time\b|^failed +37 +: ", ("hard wallclock time", "failed")),
+        (C.refused, W.end, r"^Unable to run job: ", ("Unable to run job",)),
     ),
     *signatures(
         "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource, systemd-oomd",
-        (C.out_of_host_memory, W.fault, r"\bOOMKilled\b|systemd-oomd\S* Killed ", ("OOMKilled", "systemd-oomd")),
+        (C.out_of_host_memory, W.fault, r"\bOOMKilled\b|systemd-oomd\S* Killed |was low on resource: memory",
+         ("OOMKilled", "systemd-oomd", "low on resource")),
+        (C.storage, W.end, r"was low on resource: ephemeral-storage|ephemeral local storage usage exceeds|local "
+         r"ephemeral storage limit",
+         ("low on resource", "ephemeral ")),
+        (C.node_failure, W.end, r"\bNodeNotReady\b|\bNodeLost\b|TaintManagerEviction", ("NodeNotReady", "NodeLost",
+         "TaintManagerEviction")),
+        (C.launch_failure, W.end, r"\bMountVolume\.\w+ failed|\bUnexpectedAdmissionError\b|Failed to pull image",
+         ("MountVolume.", "UnexpectedAdmissionError", "Failed to pull")),
         (C.launch_failure, W.end, r"\b(?:ImagePullBackOff|ErrImagePull|InvalidImageName|ContainerCannotRun|"
          r"(?:CreateContainer|CreateContainerConfig|RunContainer)Error)\b",
          ("ImagePull", "InvalidImageName", "ContainerCannotRun", "CreateContainer", "RunContainer")),
         (C.time_limit, W.end, r"\breason: DeadlineExceeded\b", ("DeadlineExceeded",)),
         (C.preempted, W.end, r"\bPreempted by (?:a )?pod\b", ("Preempted by",)),
+    ),
+    *signatures(
+        "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html (SecondaryStatus), "
+        "https://docs.aws.amazon.com/batch/latest/userguide/troubleshooting.html",
+        (C.time_limit, W.end, r"\bMaxRuntimeExceeded\b|Job attempt duration exceeded timeout",
+         ("MaxRuntimeExceeded", "attempt duration exceeded")),
+        (C.preempted, W.end, r"\bMaxWaitTimeExceeded\b|Host EC2 \(instance \S+\) terminated",
+         ("MaxWaitTimeExceeded", "Host EC2 (instance")),
     ),
 )  # fmt: skip
 

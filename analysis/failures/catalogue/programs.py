@@ -1,4 +1,4 @@
-"""Signatures of programs: torch, NCCL, MPI, launchers, JAX, Ray, signals that ended a process, diverging losses."""
+"""Signatures of programs: torch, vLLM, launchers, JAX, Ray, signals that ended a process, diverging losses."""
 
 from __future__ import annotations
 
@@ -8,48 +8,43 @@ from jobs.failures import FailureCause
 C, W = FailureCause, Weight
 
 # "exited on signal 9", "interrupted by signal 11: SIGSEGV", "KILLED BY SIGNAL: 6", "terminated with signal SIGKILL".
-BY_SIGNAL = r"(?i)\b(?:by|on|with) signal:? (?:{})\b"
+BY_SIGNAL = r"(?i)(?:\b(?:by|on|with|received) |\()signal:? (?:{})\b"
 # "Exited with exit code 137", "exitCode: 137".
-EXIT_CODE = r"(?i)\bexit(?:ed with|[ _]?code| status)+:? {}\b"
+EXIT_CODE = (
+    r"(?i)\b(?:exit(?:ed)?(?: with)?(?:[ _]?(?:code|status))+|return[ _]?code|exited with)\W{{1,4}}(?<![\d-])(?:{})\b"
+)
+
+# Of Python's subprocess; PBS has other meanings for a negative Exit_status.
+NEGATIVE_CODE = r"\b(?:exit|return)[ _]?code\W{{1,3}}-{}\b"
 
 TORCH = (
     *signatures(
-        "https://github.com/pytorch/pytorch (c10, c10d, torch.multiprocessing, torchrun)",
+        "https://github.com/pytorch/pytorch (c10, torch.multiprocessing, torchrun)",
         (C.out_of_gpu_memory, W.end, r"^[\w.]*OutOfMemoryError: (?!Task)", ("OutOfMemoryError",)),
         (C.out_of_host_memory, W.end, r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
          ("DefaultCPUAllocator",)),
-        (C.hung, W.consequence, r"Watchdog caught collective operation timeout|failed to pass monitoredBarrier",
-         ("Watchdog caught", "monitoredBarrier")),
-        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout",
-         ("Timeout at NCCL work", "due to a collective timeout")),
-        (C.hung, W.consequence, r"Heartbeat monitor timed out! Process will be terminated", ("Heartbeat monitor",)),
-        (C.lost_peer, W.consequence, r"Rendezvous\w*Error\b|Connection (?:reset|closed|refused)\b|Broken pipe",
-         ("Rendezvous", "Connection re", "Connection closed", "Broken pipe")),
-        # While it is still retrying, it has not ended.
-        (C.lost_peer, W.consequence, r"^(?!.*\bretrying\b).*(?:The client socket has (?:timed out|failed to connect)|"
-         r"TCP client failed to connect/validate)", ("The client socket has", "TCP client failed")),
-        (C.lost_peer, W.consequence, r"store->get\('.*got error|(?i:wait timeout|Timeout waiting).*\bkeys?\b",
-         ("store->get(", "ait timeout", "imeout waiting")),
-        (C.lost_peer, W.consequence, r"^\w*Error: .*\bgloo/transport/", ("gloo/transport",)),
         (C.killed, W.signal, r"\bexitcode: -9\b|Signal 9 \(SIGKILL\)", ("exitcode", "Signal 9")),
         (C.aborted, W.signal, r"\bexitcode: -6\b|Signal 6 \(SIGABRT\)", ("exitcode", "Signal 6")),
-        (C.code, W.consequence, r"\bexitcode: -(?:7|11)\b|Signal (?:7 \(SIGBUS|11 \(SIGSEGV)\)",
-         ("exitcode", "Signal 7", "Signal 11")),
+        (C.code, W.consequence, r"\bexitcode: -11\b|Signal 11 \(SIGSEGV\)", ("exitcode", "Signal 11")),
         (C.unknown, W.signal, r"\bfailed \(exitcode: [1-9]\d*\) local_rank: \d", ("exitcode",)),
+        (C.cancelled, W.signal, r"SignalException: Process \d+ got signal: 2\b|Detected KeyboardInterrupt",
+         ("SignalException", "Detected KeyboardInterrupt")),
     ),
     *signatures(
-        "https://github.com/NVIDIA/nccl (src/transport/net_ib.cc, src/nccl.h.in), https://github.com/openucx/ucx, "
-        "https://github.com/aws/aws-ofi-nccl",
-        (C.lost_peer, W.consequence, r"NCCL WARN .*(?:Got completion .*with (?:status|error)|Call to \w+ .*failed)",
-         ("NCCL WARN",)),
-        (C.lost_peer, W.consequence, r"NCCL WARN NET/IB : .*Got async .*event ?: .*(?:port error|fatal)",
-         ("NCCL WARN",)),
-        (C.unknown, W.signal, r"NCCL error\b.*\bunhandled cuda error", ("unhandled cuda error",)),
-        (C.lost_peer, W.consequence, r"NCCL error.*\b(?:unhandled system error|remote process exited)|"
-         r"^nccl(?:System|Remote)Error: ", ("NCCL error", "ncclSystemError", "ncclRemoteError")),
-        (C.lost_peer, W.consequence, r"UCX\s+ERROR.*(?:[Ee]ndpoint timeout|unreachable)|ib_mlx5_log\.c:\d+ .*(?:"
-         r"Transport retry count exceeded|RNR retry count exceeded|Remote (?:operation|access) error)",
-         ("UCX ", "ib_mlx5_log")),
+        "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, "
+        "v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
+        (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache "
+         r"blocks|is less than desired GPU memory "
+         r"utilization|"
+         r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction|larger than the (?:maximum "
+         r"number of "
+         r"tokens|available KV cache memory)",
+         ("enough GPU RAM", "No available memory for", "desired GPU memory", "Please try to increase --mem",
+          "Please try increasing --mem",
+          "larger than the")),
+        advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
+        "model "
+        "over more GPUs, or lower the longest sequence.",
     ),
 )  # fmt: skip
 
@@ -58,61 +53,117 @@ LAUNCHERS = (
         "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py",
         (C.killed, W.signal, r"exits with return code = -9\b", ("exits with return code",)),
         (C.aborted, W.signal, r"exits with return code = -6\b", ("exits with return code",)),
-        (C.code, W.consequence, r"exits with return code = -(?:7|11)\b", ("exits with return code",)),
-        (C.unknown, W.signal, r"exits with return code = [1-9]", ("exits with return code",)),
+        (C.code, W.consequence, r"exits with return code = -11\b", ("exits with return code",)),
+        (C.unknown, W.signal, r"exits with return code = (?!-7\b)-?[1-9]", ("exits with return code",)),
     ),
     *signatures(
-        "https://github.com/open-mpi/ompi (help texts), https://github.com/pmodels/mpich (hydra), https://github.com/horovod/horovod",
-        (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
-         ("MPI_ABORT", "MPI_Abort")),
-        (C.lost_peer, W.consequence, r"An MPI communication peer process has unexpectedly disconnected|"
-         r"(?:ORTE|PRTE) has lost communication with a remote|Horovod has been shut down\. This was caused by",
-         ("MPI communication peer", "has lost communication with", "Horovod has been shut")),
-        (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Bus error) \(", ("Signal: ",)),
-        (C.unknown, W.signal, r"^\s*Process name: \[\[\d+,\d+\],\d+\]", ("Process name: [[",)),
+        "https://github.com/openssh/openssh-portable, pdsh, https://github.com/deepspeedai/DeepSpeed "
+        "(launcher/multinode_runner.py)",
+        (C.lost_peer, W.consequence, r"^(?:\S+: )?ssh: (?:connect to host|Could not resolve)|ssh exited with exit "
+         r"code 255",
+         ("ssh: ", "ssh exited with")),
+        (C.launch_failure, W.end, r"^(?:\S+: )?Host key verification failed|Permission denied \([a-z,-]*publickey|"
+         r"launcher '\w+' not installed", ("Host key verification", "publickey", "not installed")),
+        advice="Let the launching node log in on the others without a password, or start the ranks by srun.",
     ),
     *signatures(
         "https://github.com/ray-project/ray (src/ray/raylet, python/ray/exceptions.py)",
         (C.out_of_host_memory, W.fault, r"killed due to memory pressure \(OOM\)|node running low on memory|"
          r"may have exceeded K8s pod memory limits",
          ("due to memory pressure", "running low on memory", "K8s pod memory limits")),
+        (C.out_of_host_memory, W.end, r"ObjectStoreFullError\b", ("ObjectStoreFullError",)),
+        (C.node_failure, W.end, r"NodeDiedError\b|because its node has died|was marked dead because the detector "
+         r"has missed",
+         ("NodeDiedError", "its node has died", "marked dead because")),
+        (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|No available agent "
+         r"to submit job|"
+         r"Job supervisor actor (?:failed to start|died)",
+         ("RuntimeEnvSetupError", "timed out during startup", "No available agent", "ob supervisor actor")),
+        (C.refused, W.end, r"total (?:available|desired) GPUs", ("total available GPUs", "total desired GPUs")),
+        (C.lost_peer, W.consequence, r"LocalRayletDiedError\b|[Ff]ailed to connect to GCS|GCS server .*(?:down|lost)|"
+         r"RpcError: RPC [Ee]rror", ("LocalRayletDiedError", "connect to GCS", "GCS server", "RpcError")),
         (C.killed, W.signal, r"Worker (?:unexpectedly exits with a connection error|exits unexpectedly)|"
          r"A worker died or was killed while executing a task",
          ("Worker unexpectedly exits", "Worker exits unexpectedly", "worker died or was killed")),
     ),
     *signatures(
         "https://github.com/openxla/xla (coordination service), https://github.com/tensorflow/tensorflow",
-        (C.out_of_gpu_memory, W.end, r"RESOURCE_EXHAUSTED: (?:XLA:\w+ )?[Oo]ut of memory|OOM when allocating tensor",
+        (C.out_of_gpu_memory, W.end, r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|[Ff]ailed to allocate|attempting "
+         r"to (?:allocate|reserve)|Attempting to "
+         r"(?:allocate|reserve))|OOM when allocating tensor",
          ("RESOURCE_EXHAUSTED", "OOM when allocating")),
+        (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
+         r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
+        (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
+         r"DEADLINE_EXCEEDED)|"
+         r"failed to connect to (?:all addresses|remote host)", ("eadline ", "StatusCode.", "failed to connect to")),
+        (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled "
+         r"exception:$",
+         ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
         (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Barrier timed out|Connect\(\) timed out|"
-         r"Deadline Exceeded)|UNAVAILABLE: Task \S+ heartbeat timeout|ERROR in coordination service",
-         ("DEADLINE_EXCEEDED", "heartbeat timeout", "in coordination service")),
+         r"Deadline Exceeded)|XlaRuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED): |UNAVAILABLE: Task \S+ heartbeat "
+         r"timeout|ERROR in coordination service",
+         ("DEADLINE_EXCEEDED", "UNAVAILABLE: ", "heartbeat timeout", "in coordination service")),
     ),
 )  # fmt: skip
 
+# The cause stands in the log of the process that the line mentions.
+REPORTS = (
+    *signatures(
+        "https://github.com/vllm-project/vllm (v1/engine, v1/executor), https://github.com/ray-project/ray",
+        (
+            C.unknown,
+            W.signal,
+            r"[Ss]ee (?:stack trace for )?root cause|Engine (?:core initialization|process) failed|"
+            r"in a background process\.|[Cc]heck the (?:print statements|logs?|messages?|output) above",
+            ("ee stack trace for", "ee root cause", "Engine ", "in a background process", "heck the "),
+        ),
+    ),
+)
+
 SYSTEM = (
     *signatures(
+        "https://man7.org/linux/man-pages/man7/signal.7.html (SIGBUS), https://man7.org/linux/man-pages/man2/mmap.2.html",
+        (C.unknown, W.signal, r"\bexitcode: -7\b|exits with return code = -7\b|(?:^|: |: line \d+: +\d+ )Bus "
+         r"error\b|Signal 7 "
+         r"\(SIGBUS|Signal: Bus error \(|" + BY_SIGNAL.format("7|SIGBUS")[4:] + r"|\bexit code 135\b",
+         ("exitcode: -7", "return code = -7", "Bus error", "SIGBUS", "signal 7", "exit code 135")),
+        advice="SIGBUS is raised for a mapped page that has no memory behind it: the usual source is a full "
+        "/dev/shm, then "
+        "a file that was truncated.",
+    ),
+    *signatures(
         "glibc, libstdc++, CPython, GNU time and bash",
-        (C.killed, W.signal, BY_SIGNAL.format("9|SIGKILL"), (" signal 9", " SIGNAL: 9", "signal SIGKILL")),
-        (C.aborted, W.signal, BY_SIGNAL.format("6|SIGABRT"), (" signal 6", " SIGNAL: 6", "signal SIGABRT")),
-        (C.code, W.consequence, BY_SIGNAL.format("7|11|SIGBUS|SIGSEGV"),
-         (" signal 7", " SIGNAL: 7", "signal SIGBUS", " signal 11", " SIGNAL: 11", "signal SIGSEGV")),
-        (C.killed, W.signal, EXIT_CODE.format("137"), ("137",)),
-        (C.aborted, W.signal, EXIT_CODE.format("134"), ("134",)),
-        (C.code, W.consequence, EXIT_CODE.format("139"), ("139",)),
-        (C.code, W.consequence, r"Caught signal 11\b", ("Caught signal 11",)),
-        (C.code, W.consequence, r"^Fatal Python error: (?!Aborted)", ("Fatal Python error",)),
+        (C.killed, W.signal, BY_SIGNAL.format("9|SIGKILL"), ("signal 9", " SIGNAL: 9", "signal SIGKILL")),
+        (C.aborted, W.signal, BY_SIGNAL.format("6|SIGABRT"), ("signal 6", " SIGNAL: 6", "signal SIGABRT")),
+        (C.code, W.consequence, BY_SIGNAL.format("11|SIGSEGV"),
+         ("signal 11", " SIGNAL: 11", "signal SIGSEGV")),
+        (C.killed, W.signal, r"code=killed, status=9/KILL", ("status=9/KILL",)),
+        (C.killed, W.signal, EXIT_CODE.format("137") + "|" + NEGATIVE_CODE.format(9), ("137", "-9")),
+        (C.aborted, W.signal, EXIT_CODE.format("134") + "|" + NEGATIVE_CODE.format(6), ("134", "-6")),
+        (C.code, W.consequence, EXIT_CODE.format("139") + "|" + NEGATIVE_CODE.format(11), ("139", "-11")),
+        (C.code, W.consequence, r"Caught signal 11\b|\*\*\* SIG(?:SEGV|BUS|ILL|FPE) (?:received|\(@)|Segfault "
+         r"encountered",
+         ("Caught signal 11", "*** SIG", "Segfault encountered")),
+        (C.code, W.end, r"^\*\*\* stack smashing detected|^\S+: \S+:\d+: .*: Assertion [`'].*' failed\.",
+         ("stack smashing", "Assertion ")),
+        (C.aborted, W.signal, r"^terminate called (?:after throwing an instance of (?!'std::bad_alloc')|without an "
+         r"active)|^\*\*\* Aborted at \d",
+         ("terminate called", "*** Aborted at")),
+        (C.code, W.consequence, r"^Fatal Python error: (?!Aborted|Bus error)", ("Fatal Python error",)),
         (C.aborted, W.signal, r"^Fatal Python error: Aborted", ("Fatal Python error",)),
         (C.code, W.end, r"^(?:malloc|realloc|free|munmap_chunk)\(\): |^double free or corruption \(",
          ("alloc(): ", "free(): ", "munmap_chunk(): ", "double free")),
         (C.code, W.end, r"^corrupted (?:size vs\. prev_size|double-linked list)", ("corrupted ",)),
         (C.out_of_host_memory, W.end, r"terminate called .*'std::bad_alloc'|^\s*what\(\): +std::bad_alloc|"
-         r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory",
-         ("std::bad_alloc", "Errno 12", "Cannot allocate memory")),
-        (C.killed, W.signal, r"^Killed$|: line \d+: +\d+ Killed\b", ("Killed",)),
-        (C.code, W.consequence, r"^(?:Segmentation fault|Bus error)(?: \(core dumped\))?$|"
-         r": line \d+: +\d+ (?:Segmentation fault|Bus error|Illegal instruction)\b",
-         ("Segmentation fault", "Bus error", "Illegal instruction")),
+         r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory",
+         ("std::bad_alloc", "Errno 12", "Cannot allocate memory", "libgomp: Out of")),
+        (C.killed, W.signal, r"^(?:zsh|bash): killed\b|^Killed$|: line \d+: +\d+ Killed\b", ("Killed", "zsh: killed",
+         "bash: killed")),
+        (C.code, W.consequence, r"^(?:Segmentation fault|Illegal instruction|Floating point exception)"
+         r"(?: \(core dumped\))?$|"
+         r": line \d+: +\d+ (?:Segmentation fault|Illegal instruction)\b",
+         ("Segmentation fault", "Illegal instruction", "Floating point exception")),
         (C.aborted, W.signal, r"^Aborted(?: \(core dumped\))?$|: line \d+: +\d+ Aborted\b", ("Aborted",)),
         (C.cancelled, W.signal, r"^KeyboardInterrupt$", ("KeyboardInterrupt",)),
     ),
@@ -120,15 +171,29 @@ SYSTEM = (
 
 DIVERGED = (
     *signatures(
-        "Megatron-LM (rerun_state_machine.py), DeepSpeed (loss scaler), fairseq, timm, torch.autograd.anomaly_mode",
-        (C.diverged, W.end, r"(?i)loss (?:is|became|was) (?:nan|inf)|(?:nan|inf) in (?:loss|local grad|local f)",
-         ("loss is", "loss became", "loss was", "Loss is", "nan in l", "inf in l", "NaN in l")),
+        "Megatron-LM (rerun_state_machine.py), DeepSpeed (loss scaler), fairseq, timm, detectron2, Lightning "
+        "(callbacks/early_stopping.py, utilities/_pytree.py), TensorFlow (NanTensorHook), JAX (jax_debug_nans)",
+        (C.diverged, W.end, r"(?i)loss (?:is|became|was|turned|went to|goes) (?:nan|inf|not finite|non-finite)|"
+         r"\bloss (?:has )?diverged|"
+         r"(?:nan|inf) in (?:loss|local grad|local f)|(?:nan|non-finite) loss\b(?!.*(?:skip|0\b))",
+         ("loss is", "loss became", "loss was", "loss turned", "loss went", "loss goes", "Loss is", "Loss became",
+          "loss diverged", "Loss diverged", "loss has diverged", "nan in l", "inf in l", "NaN in l", "nan loss",
+          "NaN loss",
+          "NaN Loss", "finite loss")),
         (C.diverged, W.end, r"Unexpected result (?:nan|-?inf) on rank \d", ("Unexpected result",)),
+        (C.diverged, W.end, r"\b(?:NaN|Inf) detected in output of|gradients are Nan/Inf|Detected Infinity or NaN",
+         ("detected in output of", "gradients are Nan", "Detected Infinity")),
         (C.diverged, W.end, r"Current loss scale already at minimum", ("loss scale already",)),
         (C.diverged, W.end, r"^FloatingPointError: Minimum loss scale reached", ("Minimum loss scale",)),
         (C.diverged, W.end, r"Function '\w+' returned nan values in its|Train loss contains a NaN",
          ("returned nan values", "loss contains a NaN")),
+        (C.diverged, W.end, r"The loss returned in `training_step` is|Detected nan and/or inf values in|"
+         r"NanLossDuringTrainingError|Model diverged with loss|is non-finite, so it cannot be clipped|"
+         r"probability tensor contains either `inf`, `nan`|^FloatingPointError: invalid value|"
+         r"but found invalid values:",
+         ("The loss returned in", "nan and/or inf", "NanLossDuring", "Model diverged", "is non-finite",
+          "probability tensor contains", "FloatingPointError: ", "found invalid values")),
     ),
 )  # fmt: skip
 
-PROGRAMS = (*TORCH, *LAUNCHERS, *SYSTEM, *DIVERGED)
+PROGRAMS = (*REPORTS, *TORCH, *LAUNCHERS, *SYSTEM, *DIVERGED)

@@ -1,4 +1,4 @@
-"""A signature: a text by which one line of a log proves why its run ended, with its source.
+"""A signature: a text by which one line of a log proves why its run ended, with its source and its advice.
 
 A signature decides with its weight: see analysis.failures.verdict. Its markers are texts of which one is in every line
 that it matches, so that other lines of a log never become Python strings.
@@ -21,9 +21,11 @@ class Weight(Enum):
     """A fault of the machine; it decides wherever the line stands in the log."""
     end = 1
     """Ends a run by itself."""
-    consequence = 2
+    raised = 2
+    """An exception whose text the catalogue does not know: its type alone names the cause."""
+    consequence = 3
     """Also follows from a failure elsewhere."""
-    signal = 3
+    signal = 4
     """A signal or an exit code; the sender or the reason is not known."""
 
 
@@ -38,9 +40,17 @@ class Signature:
     markers: tuple[str, ...]
     source: str
     """The document or the program that defines the text."""
+    advice: str
+    """The remedy for this text; else that for its cause."""
+
+    def matches(self, text: str) -> bool:
+        """Return True if the line with this text proves the cause."""
+        return any(marker in text for marker in self.markers) and self.pattern.search(text) is not None
 
 
-def signatures(source: str, *rows: tuple[FailureCause, Weight, str, tuple[str, ...]]) -> Iterator[Signature]:
-    """Yield the signatures of one source."""
+def signatures(
+    source: str, *rows: tuple[FailureCause, Weight, str, tuple[str, ...]], advice: str = ""
+) -> Iterator[Signature]:
+    """Yield the signatures of one source; without `advice` each has that of its cause."""
     for cause, weight, pattern, markers in rows:
-        yield Signature(cause, weight, re.compile(pattern), markers, source)
+        yield Signature(cause, weight, re.compile(pattern), markers, source, advice or cause.advice)

@@ -1,4 +1,4 @@
-"""Signatures of starts: containers, dynamic libraries, drivers, ports, licences. The run's own code was not reached."""
+"""Signatures of starts: containers, dynamic libraries, ports, commands, licences; the program was not reached."""
 
 from __future__ import annotations
 
@@ -11,42 +11,64 @@ STARTING = (
     *signatures(
         "https://github.com/NVIDIA/pyxis, https://github.com/NVIDIA/enroot",
         (C.launch_failure, W.end, r"pyxis: (?:child \d+ failed|container start failed|couldn't start container|"
-         r"failed to (?:import|create|export)|error: )", ("pyxis: ",)),
-        (C.launch_failure, W.end, r"^enroot-\w+: failed to ", ("enroot-",)),
+         r"failed to (?:import|create|export)|error: )|error: pyxis: (?!.*\bwarning)", ("pyxis: ",)),
+        (C.launch_failure, W.end, r"^enroot-\w+: failed to |^\[ERROR\] (?:No such file or directory: |URL \S+ returned|"
+         r"Invalid image|Could not (?:process|resolve)|Command not found: )", ("enroot-", "[ERROR] ")),
     ),
     *signatures(
         "https://github.com/apptainer/apptainer, https://github.com/docker/cli, https://github.com/hpc/charliecloud",
         (C.launch_failure, W.end, r"^FATAL: {2,}\S", ("FATAL: ",)),
         (C.launch_failure, W.end, r"can't mount image |failed to (?:find loop device|mount squashfs)",
          ("mount image", "find loop device", "mount squashfs")),
-        (C.launch_failure, W.end, r"^docker: Error response from daemon|^ch-run\[\d+\]: error: ",
-         ("Error response from daemon", "ch-run[")),
+        (C.launch_failure, W.end, r"Error response from daemon: |^docker: invalid reference|^ch-run\[\d+\]: error: |"
+         r"OCI runtime (?:create|exec|error)|nvidia-container-cli: |manifest (?:for \S+ not found|unknown)|"
+         r"^Error: (?:initializing source|unable to copy from source) docker://",
+         ("Error response from daemon", "docker: invalid", "ch-run[", "OCI runtime", "nvidia-container-cli",
+          "manifest ",
+          "docker://")),
     ),
     *signatures(
-        "glibc (elf/dl-load.c, dl-lookup.c, dl-version.c)",
-        (C.launch_failure, W.end, r"^(?:ImportError|OSError): .*(?:cannot open shared object file|undefined symbol: |"
-         r"version `\S+' not found|file too short|wrong ELF class|in static TLS block)",
-         ("shared object file", "undefined symbol", "' not found", "file too short", "wrong ELF", "static TLS block")),
-        (C.launch_failure, W.end, r": symbol lookup error: |: version `\S+' not found \(required by ",
-         ("symbol lookup error", "' not found (required by")),
+        "glibc (elf/dl-load.c, dl-lookup.c, dl-version.c), Linux (ENOEXEC)",
+        (C.launch_failure, W.end, r": (?:symbol lookup|relocation) error: |not defined in file \S+ with link time "
+         r"reference|"
+         r"failed to map segment from shared object|^Could not load library lib\S+\.so|Unable to load any of \{?libcu|"
+         r"/ld: cannot find -l|: version `\S+' not found \(required by |"
+         r"(?:^|Error: )\S+\.so[\w.]*: undefined symbol: ", ("symbol lookup error", "relocation error",
+         "with link time reference", "failed to map segment",
+          "Could not load library", "Unable to load any of", "/ld: cannot find", "' not found (required by",
+          "undefined symbol: ")),
+        (C.launch_failure, W.end, r"\b[Ee]xec format error\b|cannot execute binary file", ("xec format error",
+         "cannot execute")),
+        advice="Check the architecture of the node, the loaded modules and LD_LIBRARY_PATH: the program was linked to "
+        "another version of the library.",
     ),
     *signatures(
-        "https://github.com/pytorch/pytorch (c10/cuda/CUDAFunctions.cpp, torch/cuda/__init__.py)",
-        (C.launch_failure, W.end, r"Error: (?:The NVIDIA driver on your system is too old|Found no NVIDIA driver|"
-         r"No (?:CUDA|HIP) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error)",
-         ("The NVIDIA driver on", "Found no NVIDIA driver", " GPUs are available", "Torch not compiled",
-          "CUDA unknown error")),
+        "https://github.com/pytorch/pytorch (torch/csrc/distributed/c10d/socket.cpp), Linux (EADDRINUSE)",
         (C.launch_failure, W.end, r"server socket has failed to (?:listen|bind)|\bEADDRINUSE\b|"
-         r"Error: \[Errno 98\] Address already in use",
-         ("server socket has failed", "EADDRINUSE", "Address already in use")),
+         r"Error: (?:\[Errno 98\] )?Address already in use|errno: 98\b",
+         ("server socket has failed", "EADDRINUSE", "ddress already in use", "errno: 98")),
+        advice="Choose another MASTER_PORT, or end the process that still has it: two jobs on one node share their "
+        "ports.",
     ),
     *signatures(
         "https://lmod.readthedocs.io, https://docs.conda.io, bash",
         (C.launch_failure, W.end, r"^Lmod has detected the following error|^EnvironmentNameNotFound: |"
-         r": (?:python\d?|torchrun|srun|conda|module): command not found$",
+         r": (?:python\d?|torchrun|srun|sbatch|conda|module|mpirun|mpiexec|accelerate|deepspeed|apptainer|"
+         r"singularity|enroot|"
+         r"docker|ninja|nvcc|uv|llamafactory-cli|lightning|litgpt|axolotl|ray): command not found$",
          ("Lmod has detected", "EnvironmentNameNotFound", "command not found")),
         (C.launch_failure, W.end, r"^\S*python[\d.]*: can't open file |^\S*python[\d.]*: No module named ",
          ("can't open file", ": No module named ")),
+        # The script may go on.
+        (C.launch_failure, W.signal, r"^CommandNotFoundError: Your shell has not been properly configured",
+         ("CommandNotFound",)),
+        (C.launch_failure, W.signal, r": line \d+: (?:\S+: (?:command not found|No such file or directory|"
+         r"Permission denied|"
+         r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^/bin/sh: \d+: \S+: not "
+         r"found",
+         (": line ", "/bin/sh: ")),
+        # A shell's exit codes for a command that it did not find or could not execute.
+        (C.launch_failure, W.signal, r"(?i)\bexit(?:ed with|[ _]?code| status)+:? 12[67]\b", ("126", "127")),
     ),
     *signatures(
         "FlexNet Publisher, License Administration Guide",

@@ -13,17 +13,21 @@ STORAGE = (
         "https://github.com/NVIDIA/nccl (src/misc/shmutils.cc)",
         (C.out_of_host_memory, W.end, r"\bdev/shm\b.*No space left on device|No space left on device.*\bdev/shm\b|"
          r"unable to (?:write to|allocate shared memory\(shm\) for) file </torch_", ("No space left", "</torch_")),
-        (C.out_of_host_memory, W.end, r"out of shared memory\. Please try to raise|insufficient shared memory \(shm\)|"
+        (C.out_of_host_memory, W.end, r"workers are out of shared memory|insufficient shared memory \(shm\)|"
          r"DataLoader worker .*: (?:Killed|Bus error)\.",
          ("out of shared memory", "insufficient shared memory", "DataLoader worker")),
     ),
     *signatures(
         "https://man7.org/linux/man-pages/man3/errno.3.html (ENOSPC, EDQUOT, EIO, ESTALE, EROFS)",
+        # Slurm 17 to 18 on Linux 3.10: a job may run without its memory cgroup.
+        (C.unknown, W.signal, r"slurmstepd: error: .*cgroup.*No space left on device", ("No space left",)),
         (C.storage, W.end, r"(?i)no space left on device|disk quota exceeded",
          ("o space left on device", "isk quota exceeded")),
         (C.storage, W.end, r"\[Errno 5\] |\[Errno 30\] |(?:Error\b.*: |os error 116).*Stale (?:NFS )?file handle",
          ("[Errno 5] ", "[Errno 30] ", "file handle")),
-        (C.storage, W.end, r"Cannot send after transport endpoint shutdown", ("endpoint shutdown",)),
+        (C.storage, W.end, r"Cannot send after transport endpoint shutdown|\[Errno (?:27|107|108|121)\] |"
+         r"Transport endpoint is not connected|Remote I/O error$",
+         ("endpoint shutdown", "[Errno ", "endpoint is not connected", "Remote I/O error")),
     ),
     *signatures(
         "https://doc.lustre.org (LustreError), https://github.com/torvalds/linux (block/blk-core.c)",
@@ -33,8 +37,9 @@ STORAGE = (
     *signatures(
         "https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc, "
         "CPython (pickle, zipfile, gzip)",
-        (C.storage, W.end, r"PytorchStream(?:Reader|Writer) failed|inline_container\.cc.*(?:unexpected pos|failed)",
-         ("PytorchStream", "inline_container")),
+        (C.storage, W.end, r"PytorchStream(?:Reader|Writer) failed|inline_container\.cc.*(?:unexpected pos|failed)|"
+         r"Error: File \S+ cannot be opened\.$",
+         ("PytorchStream", "inline_container", "cannot be opened.")),
         (C.storage, W.end, r"\bUnpicklingError: (?!Weights only)|^EOFError: Ran out of input|\bBadZipFile: |"
          r"^EOFError: Compressed file ended|^zlib\.error: Error -",
          ("UnpicklingError", "Ran out of input", "BadZipFile", "Compressed file ended", "zlib.error")),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from importlib import resources
+
 import pytest
 
 from analysis.failures.catalogue import SIGNATURES
@@ -80,6 +83,73 @@ def of(log: str) -> Verdict:
         ("[PG 0 Rank 2] Heartbeat monitor timed out! Process will be terminated after dumping", C.hung),
         ("FATAL:   could not open image /nowhere.sif: failed to retrieve path", C.launch_failure),
         (f"{TRACEBACK}Exception: Current loss scale already at minimum - cannot decrease scale anymore.", C.diverged),
+        # CUDA and HIP: a short text counts only behind the interface's name.
+        (f"{TRACEBACK}RuntimeError: CUDA error: device kernel image is invalid", C.launch_failure),
+        ("hipErrorNoBinaryForGpu: Unable to find code object for all current devices!", C.launch_failure),
+        ("rank 3: Cuda failure 802 'system not yet initialized'", C.hardware),
+        (f"{TRACEBACK}RuntimeError: CUDA error: unknown error", C.unknown),
+        ("unknown error", C.unknown),
+        (f"{TRACEBACK}RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", C.unknown),
+        (f"{TRACEBACK}RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", C.launch_failure),
+        ("/a/Loss.cu:7: f: block: [0,0,0], thread: [3,0,0] Assertion `t < n` failed.", C.code),
+        ("NVRM: Xid (PCI:0000:3b:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 2", C.unknown),
+        ("NVRM: Xid (PCI:0000:3b:00): 145, RLW_RXPIPE Fatal XC0 i0 Link 2", C.hardware),
+        # NCCL's results, fabrics, MPI.
+        ("ncclUnhandledCudaError: Call to CUDA function failed.", C.unknown),
+        ("ncclInvalidUsage: This usually reflects invalid usage of NCCL library.", C.code),
+        ("ncclRemoteError: A call failed possibly due to a network error", C.lost_peer),
+        ("n1:7:9 [0] NCCL WARN Bootstrap : no socket interface found", C.refused),
+        ("n1:7:9 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes", C.out_of_host_memory),
+        (f"{TRACEBACK}RuntimeError: NCCL communicator was aborted on rank 3.", C.lost_peer),
+        ("[rank2]:[F1 x.cpp:1] [Rank 2] Terminating the process, due to ProcessGroupNCCL watchdog hang.", C.hung),
+        ("[W1 socket.cpp:1] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 97).", C.unknown),
+        ("There are not enough slots available in the system to satisfy the 9 slots", C.refused),
+        ("*** An error occurred in MPI_Init_thread", C.launch_failure),
+        # Warnings of runs that go on.
+        ("n1:7:9 [0] NCCL WARN [Proxy Service 0] Failed to execute operation Close from rank 0, retcode 3", C.unknown),
+        ("WARNING:datasets.load:Using the latest cached version of the module (OfflineModeIsEnabled).", C.unknown),
+        ("[WARNING] [engine.py:2699:load_checkpoint] Unable to find latest file at ./latest", C.unknown),
+        (
+            "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+            "slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT 2022-04-14T16:17:16 DUE TO TIME LIMIT ***",
+            C.time_limit,
+        ),
+        # Hubs, checkpoints, versions.
+        (f"{TRACEBACK}huggingface_hub.errors.GatedRepoError: 401 Client Error.", C.refused),
+        (f"{TRACEBACK}OSError: We couldn't connect to 'https://huggingface.co' to load the files", C.lost_peer),
+        (f"{TRACEBACK}RuntimeError: Error(s) in loading state_dict for GPT:", C.refused),
+        (f"{TRACEBACK}pyarrow.lib.ArrowInvalid: Parquet magic bytes not found in footer.", C.storage),
+        (f"{TRACEBACK}ModuleNotFoundError: No module named 'flash_attn'", C.launch_failure),
+        (f"{TRACEBACK}RuntimeError: Error building extension 'cpu_adam'", C.launch_failure),
+        (f"{TRACEBACK}FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'", C.launch_failure),
+        (f"{TRACEBACK}FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'", C.refused),
+        # The program refuses a value: by its words, or because the innermost frame checks a configuration.
+        (f"{TRACEBACK}AssertionError: num_heads (9) must be divisible by 2", C.refused),
+        (f"{TRACEBACK}ValueError: Cannot shard: --tensor-parallel needs 8 GPUs", C.refused),
+        (TRACEBACK.replace("train.py", "arguments.py") + "AssertionError: odd", C.refused),
+        (f"{TRACEBACK}AssertionError: odd", C.code),
+        # The known text of a chain of exceptions, and not the first one.
+        (
+            f"{TRACEBACK}KeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+            f"{TRACEBACK}OSError: [Errno 28] No space left on device",
+            C.storage,
+        ),
+        # Loggers' and Ray's prefixes; Ray's exception repeats a type.
+        ("(W pid=7, ip=10.0.0.1) Traceback (most recent call last):\n(W pid=7, ip=10.0.0.1) TypeError: boom", C.code),
+        (
+            "ERROR 01-02 03:04:05 [core.py:7] Traceback (most recent call last):\n"
+            "ERROR 01-02 03:04:05 [core.py:7] ImportError: cannot import name 'x'",
+            C.launch_failure,
+        ),
+        ("ray.exceptions.RayTaskError(IndexError): ray::f() (pid=7, ip=10.0.0.1)", C.code),
+        ("Error: failed to run torchrun", C.unknown),
+        # Tables and mails of Slurm; signals by exit codes; SIGBUS does not name its cause.
+        ("17.0     python   4 OUT_OF_ME+    0:125 ", C.out_of_host_memory),
+        ("State: TIMEOUT (exit code 0)", C.time_limit),
+        ("Rank 2 crashed with exit code -9", C.killed),
+        ("Exit_status=-29", C.time_limit),
+        ("srun: error: node03: task 5: Bus error", C.unknown),
+        ("slurmstepd: error: xcgroup_instantiate: unable to create cgroup 'x' : No space left on device", C.unknown),
         # Storage.
         (f"{TRACEBACK}OSError: [Errno 122] Disk quota exceeded: '/scratch/you/last.pt'", C.storage),
         ("cp: error writing '/scratch/you/a': No space left on device", C.storage),
@@ -146,6 +216,24 @@ def test_torchrun_names_the_first_rank_and_host_of_a_traceback_without_a_rank() 
     assert (found.cause, found.rank, found.host) == (C.code, 2, "node02")
 
 
-def test_each_signature_has_a_source_and_markers_that_are_searched() -> None:
+def test_each_signature_has_a_source_an_advice_and_markers_that_are_searched() -> None:
     assert all(each.source and each.markers and set(each.markers) <= set(MARKERS) for each in SIGNATURES)
-    assert all(each.cause.advice for each in SIGNATURES)
+    assert all(each.advice.endswith(".") and "\n" not in each.advice for each in SIGNATURES)
+
+
+def test_the_advice_is_that_of_the_text_and_else_that_of_its_cause() -> None:
+    assert "HF_TOKEN" in of(f"{TRACEBACK}huggingface_hub.errors.GatedRepoError: 401 Client Error.").advice
+    port = of("[E1 socket.cpp:1] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98).")
+    assert "MASTER_PORT" in port.advice
+    assert of("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-02-03T04:05:06 DUE TO TIME LIMIT ***").advice == (
+        C.time_limit.advice
+    )
+
+
+def test_every_error_of_cuda_is_recognized_by_its_name_and_by_its_text() -> None:
+    table = resources.files("analysis.failures.catalogue") / "gpu_errors.csv"
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    assert len(rows) > 100
+    for row in rows:
+        for text in (f"CUDA error: {row['text']}", f"x: cudaError{row['name']}"):
+            assert any(each.matches(text) for each in SIGNATURES), text

@@ -161,8 +161,16 @@ def test_logs_that_disagree_prove_nothing(tmp_path: Path) -> None:
     log(directory, BEGIN)
     log(directory, TRACEBACK, "12_1_log.out")
     assert of(directory).proof == "12_1_log.out:2: KeyError: 'x'"
-    log(directory, "torch.OutOfMemoryError: CUDA out of memory.\n", "12_2_log.out")
+    log(directory, f"{TRACEBACK.partition('KeyError')[0]}ModuleNotFoundError: No module named 'x'\n", "12_2_log.out")
     assert of(directory) == Failure(FailureCause.unknown)
+
+
+def test_a_text_of_the_catalogue_outweighs_an_exception_that_only_its_type_explains(tmp_path: Path) -> None:
+    directory = submitted(tmp_path)
+    log(directory, BEGIN)
+    log(directory, TRACEBACK, "12_1_log.out")
+    log(directory, "torch.OutOfMemoryError: CUDA out of memory.\n", "12_2_log.out")
+    assert of(directory).proof == "12_2_log.out:1: torch.OutOfMemoryError: CUDA out of memory."
 
 
 def test_an_error_before_a_later_step_is_not_the_failure(tmp_path: Path) -> None:

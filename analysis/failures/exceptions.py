@@ -1,0 +1,131 @@
+"""Exceptions: the lines of tracebacks, and the cause that an exception's type names where its text is not known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from analysis.failures.catalogue import Weight
+from analysis.parsers.base import Line, RankLabel
+from jobs.failures import FailureCause
+
+# Exceptions whose names end otherwise.
+OTHER_TYPES = (
+    "ArrowInvalid", "BackendCompilerFailed", "ConnectTimeout", "Empty", "OutOfResources", "ReadTimeout", "Timeout",
+    "TimeoutExpired", "Unsupported", "error", "gaierror", "timeout",
+)  # fmt: skip
+# torchrun's summary indents the traceback of a rank.
+EXCEPTION = re.compile(
+    r"^ *(?P<type>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Missing\w*|Interrupt|Exit)"
+    rf"|(?:[a-z_]\w*\.)+(?:{'|'.join(OTHER_TYPES)}))(?:: (?P<words>.*))?$"
+)
+CONFIGURATION_TYPES = re.compile(
+    r"(?:Config\w*|Missing\w*|Validation|Override\w*|Yaml\w*|Scanner|Parser|Constructor|Composer|Argument|Interpolation\w*"
+    r"|Decoding|DuplicateOption"
+    r"|(?i:toml)Decode)Error$"
+    r"|(?:Config\w*|Misconfig\w*|Missing\w*|Hydra)Exception$"
+    # Of a path that a setting names.
+    r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"
+)
+NETWORK_TYPES = re.compile(
+    r"(?:^|\w)[Tt]imeout(?:Error)?$|(?:Connection\w*|BrokenPipe|Rendezvous\w*|Dist(?:Network|Store|Backend))Error$"
+)
+# The program's own code was not reached, or needs a package that the environment lacks.
+IMPORT_TYPES = re.compile(r"^(?:ImportError|ModuleNotFoundError)$")
+# The cause of a process that a signal ended, by the signal's number.
+SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.unknown, 11: FailureCause.code}
+# The type of an exception, and not only the word "Error".
+TYPE = re.compile(r"[\w.]+(?:[a-z]Error|Exception): ")
+WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
+COMPILES = re.compile(r"^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'")
+# The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
+FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
+CHECKS = re.compile(
+    r'(?i)[/"]\w*(?:config|configuration|arguments?|args|arg_?parser|hparams|options|flags|hydra)\w*\.py"'
+    r"|, in (?:__post_init__|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*|\w+_validation)$"
+)
+VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
+# A shell's exit status for a command that a signal ended is this plus the signal's number.
+EXIT_STATUS = re.compile(r"returned non-zero exit status (\d{1,3})\.?$")
+SHELL_SIGNAL = 128
+DIED_WITH = re.compile(r"died with <Signals\.\w+: (\d+)>")
+TRACEBACK = "Traceback (most recent call last)"
+# CPython announces a traceback that does not end the program: of a destructor, of a thread, of logging itself.
+SURVIVED = ("Exception ignored in", "--- Logging error ---")
+# Exceptions that report the end of another process, which has its own reason.
+REPORTS = {
+    "ChildFailedError", "SystemExit", "KeyboardInterrupt", "SignalException", "SIGTERMException", "ActorDiedError",
+    "RayActorError", "WorkerCrashedError", "ProcessExitedException", "ProcessRaisedException", "EngineDeadError",
+    "AsyncEngineDeadError", "FailedJobError", "UncompletedJobError", "RemoteError",
+    "CancelledError", "GetTimeoutError", "TrainingFailedError", "TuneError", "TimeoutExpired", "Empty",
+}  # fmt: skip
+
+
+@dataclass
+class Tracebacks:
+    """The tracebacks that the ranks of a log are printing."""
+
+    raising: set[RankLabel] = field(default_factory=set)
+    survived: set[RankLabel] = field(default_factory=set)
+    frames: dict[RankLabel, str] = field(default_factory=dict)
+    """The innermost frame so far."""
+
+    def contain(self, line: Line) -> bool:
+        """Return True, and take note, if this is a line of a traceback before its last one."""
+        if line.text.startswith(SURVIVED):
+            self.survived.add(line.rank)
+        elif TRACEBACK in line.text:
+            self.raising.add(line.rank)
+            self.frames.pop(line.rank, None)
+        elif frame := FRAME.search(line.text):
+            self.frames[line.rank] = frame[0]
+        else:
+            return False
+        return True
+
+    def end(self, line: Line) -> bool:
+        """Return True if the traceback that ends with this line did not end its program."""
+        survived = line.rank in self.survived & self.raising
+        if survived:
+            self.survived.discard(line.rank)
+        return survived
+
+    def cause_of(self, line: Line, exception: re.Match[str] | None) -> tuple[FailureCause | None, Weight]:
+        """Return the cause of the exception in a line; None without one."""
+        if exception is not None and line.rank in self.raising:
+            return cause_of_exception(exception, self.frames.get(line.rank, ""))
+        # Ray repeats the type of a task's exception. Without a traceback a program may have printed it and gone on.
+        bare = WRAPPED.search(line.text)
+        if bare is None and exception is not None and exception["words"] and TYPE.match(line.text):
+            bare = exception
+        return cause_of_exception(bare)[0] if bare else None, Weight.signal
+
+
+def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[FailureCause | None, Weight]:
+    """Return the cause of a traceback's last line; None where it only reports another failure or a signal.
+
+    `frame` is the innermost frame of the traceback: a value that the check of a configuration rejects was set.
+    """
+    kind = exception["type"].rpartition(".")[2]
+    if kind in REPORTS:
+        return None, Weight.signal
+    if kind == "CalledProcessError":
+        # accelerate's launcher: the process has printed its own reason, unless a signal ended it.
+        died = DIED_WITH.search(exception["words"] or "")
+        if COMPILES.search(exception["words"] or ""):
+            return FailureCause.launch_failure, Weight.raised
+        status = EXIT_STATUS.search(exception["words"] or "")
+        number = int(died[1]) if died else int(status[1]) - SHELL_SIGNAL if status else 0
+        return SIGNALS.get(number, FailureCause.unknown), Weight.signal
+    if kind == "EOFError" and not exception["words"]:
+        # The process at the other end of the pipe is gone.
+        return FailureCause.unknown, Weight.signal
+    if kind.endswith("MemoryError"):
+        return FailureCause.out_of_host_memory, Weight.end
+    if NETWORK_TYPES.search(kind):
+        return FailureCause.lost_peer, Weight.consequence
+    if IMPORT_TYPES.search(kind):
+        return FailureCause.launch_failure, Weight.raised
+    if CONFIGURATION_TYPES.search(kind) or (kind in VALUE_TYPES and CHECKS.search(frame)):
+        return FailureCause.refused, Weight.raised
+    return FailureCause.code, Weight.raised
