@@ -103,7 +103,11 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         lead=lead(used, len(runs), len(found.logs), beside=bool(beside)),
         headlines=[
             *campaign_answers(runs),
-            *(headlines(others, runs, benchmark_headlines(beside)) if others or beside or not campaigns else []),
+            *(
+                headlines(others, runs, benchmark_headlines(beside), measured=bool(beside))
+                if others or beside or not campaigns
+                else []
+            ),
         ],
         bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),

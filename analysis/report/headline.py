@@ -24,15 +24,18 @@ from jobs.metrics import Metric
 MOST_SCORES, MOST_SOURCES, MOST_LESSONS = 8, 2, 3
 
 
-def headlines(groups: Sequence[Group], runs: Collection[RunResult], benchmarks: Sequence[str] = ()) -> list[str]:
+def headlines(
+    groups: Sequence[Group], runs: Collection[RunResult], benchmarks: Sequence[str] = (), *, measured: bool = False
+) -> list[str]:
     """Return the scores, a sentence for each task that scales, and one for the others; or why there is none.
 
-    `benchmarks` are the sentences of benchmarks that are no training, which follow.
+    `benchmarks` are the sentences of benchmarks that are no training, which follow; `measured`: a table has other
+    measurements.
     """
     scored = [line for line in systems_of(runs) if any(system.score_s is not None for system in line)]
     sentences = [score(line) for line in scored]
     if not groups:
-        missing = [] if sentences or (benchmarks and not runs) else [no_headline(runs)]
+        missing = [] if sentences or (benchmarks and not runs) else [no_headline(runs, measured=measured)]
         return [*sentences, *missing, *benchmarks]
     # The score of a system is more than its throughput, which the ranking has.
     covered = {run.path for line in scored for system in line for run in system.results}
@@ -83,10 +86,12 @@ def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
     )
 
 
-def no_headline(runs: Collection[RunResult]) -> str:
+def no_headline(runs: Collection[RunResult], *, measured: bool) -> str:
     """Return the reason that there is no result."""
-    if not runs:
+    if not runs and measured:
         return "No scaling result: there is no training run. Other measurements are below."
+    if not runs:
+        return "No result: these files contain neither a training run nor a benchmark."
     used = [run for run in runs if run.used]
     without = [run for run in used if run.ranks is None]
     if without:

@@ -83,7 +83,7 @@ def points_frame(groups: Sequence[Group]) -> pd.DataFrame:
         "model": typed([group.model for group, _ in points]),
         "engine": typed([group.engine for group, _ in points]),
         "parallelism": typed([group.parallelism for group, _ in points]),
-        "scaling": typed([group.mode for group, _ in points]),
+        "scaling": typed([group.stated_mode for group, _ in points]),
         "nodes": pd.array([point.nodes for _, point in points], dtype="Int64"),
         "ranks": pd.array([point.ranks for _, point in points], dtype="Int64"),
         "n": pd.array([len(point.runs) for _, point in points], dtype="Int64"),
