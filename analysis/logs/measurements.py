@@ -21,7 +21,7 @@ from analysis.parsers.base import Kind, Text
 from jobs.metrics import Better, Metric
 
 # Texts that distinguish the measurements of one file, without the benchmark's own name.
-NAMING = (Text.variant, Text.model, Text.device, Text.event, Text.job_id, Text.job_name, Text.state)
+NAMING = (Text.variant, Text.transport, Text.model, Text.device, Text.event, Text.job_id, Text.job_name, Text.state)
 
 
 @dataclass(frozen=True)

@@ -66,10 +66,13 @@ def score(line: Sequence[System]) -> str:
 
 
 def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
-    """Return the sentence on several tasks without a speedup: the largest rate of a rank in each unit."""
+    """Return the sentence on several tasks without a speedup: the largest rate of a rank in each unit.
+
+    Steps do not divide over ranks, nor compare between batches.
+    """
     found: dict[Metric, list[tuple[Group, Point]]] = {}
     for task in tasks:
-        if best := fastest(task):
+        if (best := fastest(task)) and best[1].rate is not a.STEPS_PER_S:
             found.setdefault(best[1].rate, []).append(best)
     largest = []
     for rate, points in found.items():
@@ -79,10 +82,11 @@ def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
         )
         largest.append(speed + (f" (of {len(points)} tasks)" if len(points) > 1 else ""))
     start = hardware(run for task in tasks for group in task for run in group.runs)
+    most = f"Most per rank: {'; '.join(largest)}. " if largest else ""
     return (
         f"{start}: {plural(len(tasks), 'task')} without a line of different rank counts, so there is no speedup and no "
-        f"efficiency. Most per rank: {'; '.join(largest)}. Tasks differ in model, data or length, so this is no "
-        "contest: the ranking lists the lines of each."
+        f"efficiency. {most}Tasks differ in model, data or length, so this is no contest: the ranking lists the lines of "
+        "each."
     )
 
 
