@@ -23,7 +23,8 @@ from statistics import correlation
 import numpy as np
 
 from analysis.failures.sacct import job_ids
-from analysis.logs.steps import LogRun, LogStep, Place, place_of
+from analysis.logs.step import LogStep, Place, place_of
+from analysis.logs.steps import LogRun
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from analysis.run import RunResult
@@ -125,7 +126,7 @@ def communicators(run: LogRun) -> set[str]:
 
 
 def contains(whole: LogRun, part: LogRun) -> bool:
-    """Return True if two logs are of the same steps, and one has every line of the other, with the same time and loss."""
+    """Return True if two logs are of the same steps, and one has every line of the other, with equal time and loss."""
     if not printed_first(part).keys() <= printed_first(whole).keys():
         return False
     steps, every = set(printed_steps(part)), set(printed_steps(whole))
@@ -141,7 +142,7 @@ def printed_first(run: LogRun) -> dict[Printed, None]:
 
 
 def printed_steps(run: LogRun) -> Iterator[Printed]:
-    """Yield place, time and loss of every line of a step that has all three, by any rank; nothing for several starts."""
+    """Yield place, time and loss of every line of a step that has them, by any rank; nothing for several starts."""
     if len(run.attempts) > 1:
         return
     for count, record in enumerate(run.file.of(Kind.step)):

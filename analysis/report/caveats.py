@@ -188,8 +188,8 @@ def derived(runs: list[RunResult]) -> list[str]:
         if run.derived:
             how[run.derived].append(run.name)
     return [
-        f"The throughput of {plural(len(names), 'run')} ({listed(names, MOST_HOSTS)}) is {text}: the program does not "
-        "report it."
+        f"The throughput of {plural(len(names), 'run')} ({listed(names, MOST_HOSTS)}) is {text}: the program reports "
+        "none of whole steps."
         for text, names in how.items()
     ]
 

@@ -85,8 +85,8 @@ def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
     most = f"Most per rank: {'; '.join(largest)}. " if largest else ""
     return (
         f"{start}: {plural(len(tasks), 'task')} without a line of different rank counts, so there is no speedup and no "
-        f"efficiency. {most}Tasks differ in model, data or length, so this is no contest: the ranking lists the lines of "
-        "each."
+        f"efficiency. {most}Tasks differ in model, data or length, so this is no contest: the ranking lists the lines "
+        "of each."
     )
 
 
