@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from analysis.run import RunResult
 from jobs import metrics as m
 from tests.support.megatron_logs import write
 
-START = datetime(2026, 3, 4, 5, 6, 7)
+START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 CONFIGURATION = "[INFO] [config.py:1003:print]   train_batch_size ............. 64\n"
 
 
@@ -74,7 +74,8 @@ def test_stamps_in_whole_seconds_are_rounded_away_over_several_lines(tmp_path: P
 
 def test_a_speed_that_the_program_prints_is_not_replaced(tmp_path: Path) -> None:
     lines = [
-        f"DLL {START + timedelta(seconds=7 * i)}.000 - Epoch: 0 Iteration: {i}  train.loss : 6.5 train.ips : 800.5 img/s \n"
+        f"DLL {START + timedelta(seconds=7 * i):%Y-%m-%d %H:%M:%S}.000 - Epoch: 0 Iteration: {i}  train.loss : 6.5 "
+        "train.ips : 800.5 img/s \n"
         for i in range(1, 30)
     ]
     run = only(write(tmp_path / "resnet.log", "".join(lines)))
@@ -85,7 +86,9 @@ def test_a_speed_that_the_program_prints_is_not_replaced(tmp_path: Path) -> None
 
 def test_the_mean_of_a_whole_training_is_used_where_there_is_nothing_better_and_called_so(tmp_path: Path) -> None:
     losses = "".join(f"{{'loss': {9 - i / 10:.4f}, 'learning_rate': 1e-05, 'epoch': {i / 10}}}\n" for i in range(1, 9))
-    end = "{'train_runtime': 100.0, 'train_samples_per_second': 12.5, 'train_steps_per_second': 0.5, 'train_loss': 8.5, "
+    end = (
+        "{'train_runtime': 100.0, 'train_samples_per_second': 12.5, 'train_steps_per_second': 0.5, 'train_loss': 8.5, "
+    )
     run = only(write(tmp_path / "hf.log", f"{losses}{end}'epoch': 1.0}}\n"))
     assert (run.reason, run.values[a.SAMPLES_PER_S]) == (None, 12.5)
     assert "the log's own mean over the whole training, with warm-up" in warned(tmp_path)
