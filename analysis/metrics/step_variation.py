@@ -22,8 +22,8 @@ SHORT_SHARE = 0.5
 STEADY_RULE = (
     "Rates are work divided by time over the steady steps. Slow steps (slow_steps below) are left out of the rate and "
     f"named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the steady steps: one pause of the "
-    "machine, or the last iteration of a job that was ending, is no part of its speed. More of them are part of it. The "
-    f"same holds for steps shorter than {SHORT_SHARE:g} times the median, such as the last batch of an epoch."
+    "machine, or the last iteration of a job that was ending, is no part of its speed. More of them are part of it. "
+    f"The same holds for steps shorter than {SHORT_SHARE:g} times the median, such as the last batch of an epoch."
 )
 
 

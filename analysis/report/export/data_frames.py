@@ -22,7 +22,8 @@ from analysis.load.run_directory import latest, step_records
 from analysis.logs.measurements import Measurement, measurements
 from analysis.report.measurements_table import measurements_frame
 from analysis.report.points_table import POINT_METRICS, spread_at
-from analysis.report.runs_table import Row, columns_of, rows_of, runs_frame
+from analysis.report.runs_columns import Row
+from analysis.report.runs_table import columns_of, rows_of, runs_frame
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import number
