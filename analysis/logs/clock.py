@@ -50,6 +50,8 @@ def timed_by_clock(steps: Sequence[LogStep], file: LogFile) -> list[LogStep]:
     Without a time are the first step of an attempt, one after an evaluation, and one so close to the last timed one
     that the rounding of the stamps matters: the next one then stands for both.
     """
+    if not any(step.stamp for step in steps):
+        return []
     evaluations = [record.line for record in file.of(Kind.evaluation)]
     timed: list[LogStep] = []
     last: LogStep | None = None

@@ -197,6 +197,7 @@ OUTCOME = (
     Column("ended_by", lambda row: row.ended.cause.word if row.ended else None),
     Column("ended_by_proof", lambda row: row.ended.proof if row.ended else None),
     Column("loss_doubt", lambda row: row.doubt),
+    Column("throughput_derived", lambda row: row.run.derived),
     Column("code_digest", lambda row: row.run.provenance.get("code_digest")),
     Column("git_commit", lambda row: lookup(row.run.provenance, "git.commit")),
     Column("path", lambda row: str(row.run.path)),

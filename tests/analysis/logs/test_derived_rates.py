@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from analysis.load.discover import read, read_runs
 from analysis.parsers import log_metrics as a
 from analysis.report.content import build
+from analysis.report.runs_table import rows_of, to_csv
 from analysis.run import RunResult
 from jobs import metrics as m
 from tests.support.megatron_logs import write
@@ -57,6 +59,8 @@ def test_where_a_timer_misses_most_of_a_step_the_clock_gives_the_speed_without_e
     assert run.values[a.STEPS_PER_S] == pytest.approx(0.25)
     assert run.steady_steps == 9, "neither the first line, nor the first timed one, nor the one after the evaluation"
     assert "derived from the time stamps of its steps" in warned(tmp_path)
+    (row,) = csv.DictReader(to_csv(rows_of([run], [], {})).splitlines())
+    assert row["throughput_derived"].startswith("derived from the time stamps")
 
 
 def test_stamps_in_whole_seconds_are_rounded_away_over_several_lines(tmp_path: Path) -> None:
