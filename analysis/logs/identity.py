@@ -51,18 +51,18 @@ def without_copies(runs: Sequence[Found]) -> list[Found]:
     members: list[list[Found]] = []
     for item in runs:
         buckets = buckets_of(*item)
-        likely = [run for bucket in buckets for run in originals[bucket]]
-        known = list({id(run): run for run in likely if same_run(run[0], item)}.values())
-        if not known:
-            known = [[]]
-            members += known
-        known[0].append(item)
-        for other in known[1:]:
+        likely = {id(logs): logs for bucket in buckets for logs in originals[bucket]}.values()
+        own, *others = [logs for logs in likely if any(same_run(log, item) for log in logs)] or [[]]
+        if not own:
+            members.append(own)
+        own.append(item)
+        for other in others:
             # The output of all ranks, after the files of several.
-            known[0] += other
+            own += other
+            buckets += [bucket for log in other for bucket in buckets_of(*log)]
             other.clear()
         for bucket in buckets:
-            originals[bucket].append(known[0])
+            originals[bucket].append(own)
     standing: dict[int, Found] = {}
     for logs in filter(None, members):
         used = slowest_log(logs)

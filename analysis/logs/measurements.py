@@ -42,7 +42,7 @@ class Subject:
         return next((metric for metric in self.merits if metric in values), self.merits[0])
 
 
-# A mean over sampled requests varies; other lengths are another load. A sorted list of them is cut at such a ratio.
+# Mean lengths of sampled requests vary. Sorted, one more than so many times as long as the one before is another load.
 OTHER_LENGTH = 1.5
 
 COLLECTIVES = Subject(

@@ -123,6 +123,7 @@ def test_the_files_of_ranks_beside_the_output_of_all_are_one_run_and_the_output_
     write(tmp_path / "rank.0/stdout", "".join(NODES[0]))
     write(tmp_path / "rank.4/stdout", "".join(NODES[1]))
     write(tmp_path / "whole.o77", "".join(line for both in zip(*NODES, strict=True) for line in both))
+    write(tmp_path / "z_copy_of_rank_4.txt", "".join(NODES[1]))
     # The same file name and step count, other losses and times: another run.
     write(tmp_path / "other/stdout", "".join(litgpt((1.4, 1.3, 1.1, 1.0, 0.8), (9100, 5200, 5201, 5202, 5203))))
     runs = {run.name: run for run in read_runs([tmp_path])}
