@@ -36,8 +36,8 @@ def rates(path: Path) -> list[Rate]:
 def label(rate: Rate) -> str:
     """Return a scenario as text."""
     attempts = "1 attempt" if rate.attempts == 1 else f"{rate.attempts} attempts"
-    drift = "" if rate.scenario in {"no drift", POWER} else f"\ndrift {rate.scenario.replace(' in the campaign', '')}"
-    return f"{attempts}, {rate.pairs} pairs{drift}"
+    drift = "" if rate.scenario in {"no drift", POWER} else f"\nstep times {rate.scenario.replace('%', ' %')}"
+    return f"{attempts}, {rate.pairs} pairs{drift.replace(' in the campaign', '')}"
 
 
 def panel(axes: Axes, found: Sequence[Rate], largest: float) -> None:
@@ -46,7 +46,8 @@ def panel(axes: Axes, found: Sequence[Rate], largest: float) -> None:
     for rate in found:
         named, colour, offset = next(each for start, each in SOURCES.items() if rate.source.startswith(start))
         place = names.index(label(rate)) + offset
-        for count, face in ((rate.faster, colour), (rate.starred, "white")):
+        # The larger, open marker first, so that both are seen where they are equal.
+        for count, face, size in ((rate.starred, "white", 6), (rate.faster, colour, 3.5)):
             low, high = binomtest(count, rate.campaigns).proportion_ci(method="wilson")
             percent = 100 * count / rate.campaigns
             if percent > largest:
@@ -56,7 +57,7 @@ def panel(axes: Axes, found: Sequence[Rate], largest: float) -> None:
             axes.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=0.8)
             what = f"{named}: {'`faster`' if face == colour else 'with a star'}"
             seen = axes.get_legend_handles_labels()[1]
-            axes.plot(percent, place, "o", color=colour, markerfacecolor=face, markersize=4,
+            axes.plot(percent, place, "o", color=colour, markerfacecolor=face, markersize=size,
                       label="_" if what in seen else what)  # fmt: skip
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -76,7 +77,7 @@ def main() -> None:
             left.text(limit, -0.55, f"{name} {limit:.0f} %", fontsize=6, color="#6b7280", ha="center", va="bottom")
         left.set_xlabel("Campaigns of equal attempts that name a winner (%)")
         panel(right, [rate for rate in found if rate.scenario == POWER], 105.0)
-        right.set_xlabel("Campaigns that find a true 3 % (%)")
+        right.set_xlabel("Campaigns that find 3 % (%)")
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
         figure.savefig(DATA.with_suffix(".png"), dpi=200, metadata={"Software": None})
