@@ -67,6 +67,7 @@ test-fast: $(VENV)/dev.done
 CORPUS ?= ../shared/corpus
 corpus: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.corpus '$(CORPUS)'
+	$(BIN)/python -m tests.benchmarks.corpus_traps '$(CORPUS)'
 
 red-team: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.run -n 2 -m red_team

@@ -60,7 +60,7 @@ class RunResult:
     far_out_s: Mapping[int, float] = field(default_factory=dict)
     """Time of the steady steps that are not in its rate, by step."""
     far_out_share: float = 0.0
-    """The share by which its rate would be lower with them."""
+    """The share by which its rate would be lower with them; below 0 if it would be higher."""
     derived: str | None = None
     """The derivation of its throughput, if the program does not report it."""
     log: LogFile | None = None

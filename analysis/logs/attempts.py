@@ -2,20 +2,25 @@
 
 A file continues another one if it reports a resume from a checkpoint at a step of the other one and its steps follow
 that checkpoint; if the settings that both report are equal, and at least one setting or the checkpoint's path is equal;
-and if steps in both files have the same learning rate and losses. File names are not considered. Ambiguous files (two
-candidates for the earlier attempt, or no times to order them by) are not merged, and the report lists them.
+and if steps in both files have the same learning rate and losses. File names are not considered, except the folders
+`version_N` of one experiment that Lightning makes: it reports no resume, but a version that does not begin at the first
+step continues another one with the same hyperparameters. Ambiguous files (two candidates for the earlier attempt, or no
+times to order them by) are not merged, and the report lists them.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from filecmp import cmp
 
 from analysis.failures.verdict import Verdict
 from analysis.formatting import plural, significant
 from analysis.logs.steps import Attempt, LogRun, interval, losses_of
 from analysis.metrics.goodput import Loss
+from analysis.parsers import lightning_csv
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
 from analysis.run import RunResult
@@ -28,6 +33,8 @@ MAY_DIFFER = {a.PLANNED_STEPS}
 # Largest median relative difference of values that both files report for the same steps. They differ by printed digits
 # and by the order of summation.
 SAME_RATE, SAME_LOSS = 1e-3, 0.02
+# Lightning's folders and file.
+VERSION, HYPERPARAMETERS = re.compile(r"version_\d+"), "hparams.yaml"
 # Metrics that cover only the last attempt, not the training.
 OF_AN_ATTEMPT = {a.TRAINING_TIME, a.TIME_TO_TRAIN, a.INITIALIZATION_TIME}
 
@@ -76,7 +83,8 @@ def joined(
     whole = result(training)
     values = {metric: value for metric, value in whole.values.items() if metric not in OF_AN_ATTEMPT}
     names = ", ".join(link[1].name for link in chain)
-    note = f"{last} contains the last of {len(chain)} attempts of one training ({names}), according to its resume line."
+    by = "its first step and its experiment" if is_version(run) else "its resume line"
+    note = f"{last} contains the last of {len(chain)} attempts of one training ({names}), according to {by}."
     return with_losses(replace(whole, energy=found.energy, values=values), training, note)
 
 
@@ -105,11 +113,16 @@ def with_losses(found: RunResult, run: LogRun, note: str | None) -> RunResult:
 
 
 def resumption(run: LogRun) -> Record | None:
-    """Return the last resume record before the first step of a file; None if there is none."""
+    """Return the last resume record before the first step of a file; None if there is none.
+
+    A Lightning version that begins later than its first logged step has one without a step.
+    """
     numbers = [records[0].line for (_, kind), records in run.file.records.items() if kind is Kind.step]
     resumed = [record for record in run.file.of(Kind.event) if record.texts.get(Text.event) == RESUMED]
     early = [record for record in resumed if not numbers or record.line < min(numbers)]
     usable = run.steps and all(m.STEP in step.values for step in run.steps) and first_step(run) > 1
+    if usable and not early and is_version(run) and first_step(run) > 1 + interval(run.steps):
+        return Record(Kind.event, 0, {}, {Text.event: RESUMED})
     return early[-1] if early and usable else None
 
 
@@ -150,7 +163,24 @@ def alike(one: LogRun, other: LogRun) -> bool:
     loaded = record.texts.get(Text.checkpoint) if record else None
     if saved and loaded and other.file.formats == one.file.formats:
         return loaded in saved
-    return bool(numbers or texts)
+    return bool(numbers or texts) or same_experiment(one, other)
+
+
+def is_version(run: LogRun) -> bool:
+    """Return True if a file is that of a version of a Lightning experiment."""
+    return lightning_csv.FORMAT.name in run.file.formats and VERSION.fullmatch(run.file.path.parent.name) is not None
+
+
+def same_experiment(one: LogRun, other: LogRun) -> bool:
+    """Return True if two files are versions of one Lightning experiment with equal hyperparameters."""
+    folders = [run.file.path.parent for run in (one, other)]
+    if not (is_version(one) and is_version(other)) or folders[0].parent != folders[1].parent:
+        return False
+    first, second = (folder / HYPERPARAMETERS for folder in folders)
+    if not (first.exists() and second.exists()):
+        # They need not be saved.
+        return first.exists() == second.exists()
+    return cmp(first, second, shallow=False)
 
 
 def computes_again(one: LogRun, other: LogRun) -> bool:

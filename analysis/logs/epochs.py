@@ -1,4 +1,4 @@
-"""The time of an epoch in a log: as reported, else from the times of its steps."""
+"""The time of an epoch in a log, as reported or from the times of its steps, and the rate of its steps by that time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from analysis.logs.file import LogFile
-from analysis.logs.steps import LogStep
+from analysis.logs.step import LogStep
 from analysis.parsers import log_metrics as a
+from analysis.parsers.base import Kind
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -18,10 +19,31 @@ from jobs.metrics import Metric
 def epoch_times(file: LogFile, steps: Sequence[LogStep]) -> dict[Metric, float]:
     """Return EPOCH_TIME of a log; empty if it reports none and none follows from its steps."""
     records = (record for records in file.records.values() for record in records)
-    times_s = [record.values[m.EPOCH_TIME] for record in records if m.EPOCH_TIME in record.values] or whole_epochs(
+    times_s = [record.values[a.EPOCH_TIME] for record in records if a.EPOCH_TIME in record.values] or whole_epochs(
         steps
     )
     return {m.EPOCH_TIME: statistics.median(times_s)} if times_s else {}
+
+
+def throughput_of_epochs(file: LogFile, batch: float | None) -> dict[Metric, float]:
+    """Return the steps per second of whole epochs, and the samples if the batch is known; empty if it does not follow.
+
+    The first epoch has the warm-up and counts only if there is no other.
+    """
+    ends = [
+        record.values for record in file.of(Kind.summary) if {a.EPOCH_TIME, m.STEP, a.EPOCH} <= record.values.keys()
+    ]
+    epochs = [
+        (end[m.STEP] - before[m.STEP], end[a.EPOCH_TIME])
+        for before, end in pairwise(ends)
+        if end[a.EPOCH] == before[a.EPOCH] + 1 and end[m.STEP] > before[m.STEP]
+    ]
+    if not epochs and ends and ends[0][a.EPOCH] == 0:
+        epochs = [(ends[0][m.STEP], ends[0][a.EPOCH_TIME])]
+    if not epochs:
+        return {}
+    rate = math.fsum(steps for steps, _ in epochs) / math.fsum(time_s for _, time_s in epochs)
+    return {a.STEPS_PER_S: rate} | ({} if batch is None else {a.SAMPLES_PER_S: rate * batch})
 
 
 def whole_epochs(steps: Sequence[LogStep]) -> list[float]:

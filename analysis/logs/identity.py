@@ -1,28 +1,38 @@
 """Identity of a run in logs: a copy, and the logs that several ranks or nodes of one job printed, are one run.
 
-Two logs are of one run if no setting that both report differs, their step times agree, and either all losses are equal
-(a copy, or another rank that prints the same) or their times rise and fall together and clock or job are the same
-(another node, which prints its own loss). Repeats agree in neither. File names are not considered.
+Two logs are of one run if no setting that both report differs and one of these holds:
+
+* their step times agree, and either all losses are equal (a copy, or another rank that prints the same) or the times
+  rise and fall together and clock or job are the same (another node, which prints its own loss);
+* one has every line of the other's steps with the same time and loss (a rank's file beside the output of all);
+* their ranks were in one communicator, whose id NCCL prints.
+
+Repeats agree in none. File names are not considered.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import takewhile
 from statistics import correlation
 
 import numpy as np
 
 from analysis.failures.sacct import job_ids
-from analysis.logs.steps import LogRun, LogStep
+from analysis.logs.step import LogStep, Place, place_of
+from analysis.logs.steps import LogRun
+from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from analysis.run import RunResult
 from jobs import metrics as m
 
 Found = tuple[LogRun, RunResult]
+Printed = tuple[Place, float, float]
+TIMES = (m.STEP_TIME, a.MICRO_BATCH_TIME)
 # Relative difference of step times below which two logs with the same losses contain the same steps.
 SAME_TIME_TOLERANCE = 0.01
 # The same for the median of two nodes, whose timers may include other waiting.
@@ -41,16 +51,20 @@ def without_copies(runs: Sequence[Found]) -> list[Found]:
     members: list[list[Found]] = []
     for item in runs:
         buckets = buckets_of(*item)
-        likely = [run for bucket in buckets for run in originals[bucket]]
-        known = next((run for run in likely if same_run(run[0], item)), None)
-        if known is None:
-            known = []
-            members.append(known)
-            for bucket in buckets:
-                originals[bucket].append(known)
-        known.append(item)
+        likely = {id(logs): logs for bucket in buckets for logs in originals[bucket]}.values()
+        own, *others = [logs for logs in likely if any(same_run(log, item) for log in logs)] or [[]]
+        if not own:
+            members.append(own)
+        own.append(item)
+        for other in others:
+            # The output of all ranks, after the files of several.
+            own += other
+            buckets += [bucket for log in other for bucket in buckets_of(*log)]
+            other.clear()
+        for bucket in buckets:
+            originals[bucket].append(own)
     standing: dict[int, Found] = {}
-    for logs in members:
+    for logs in filter(None, members):
         used = slowest_log(logs)
         for run, found in logs:
             reason = f"the same steps as {used[1].name}: another rank's log of that run, or a copy"
@@ -61,10 +75,14 @@ def without_copies(runs: Sequence[Found]) -> list[Found]:
 
 def slowest_log(logs: Sequence[Found]) -> Found:
     """Return the log of the slowest rank or node: the first one if all agree to the accuracy of a copy."""
-    first = logs[0]
-    slow = max(logs, key=lambda item: item[1].values.get(m.STEP_TIME_MEDIAN, 0.0))
-    times_s = [item[1].values.get(m.STEP_TIME_MEDIAN, 0.0) for item in (first, slow)]
-    return slow if times_s[1] > times_s[0] * (1 + SAME_TIME_TOLERANCE) else first
+    first, slow = logs[0], max(logs, key=mean_step_time_s)
+    return slow if mean_step_time_s(slow) > mean_step_time_s(first) * (1 + SAME_TIME_TOLERANCE) else first
+
+
+def mean_step_time_s(item: Found) -> float:
+    """Return the mean time of the steps in the rate of a log; 0 if it is not known."""
+    steps_per_s = item[1].values.get(a.STEPS_PER_S)
+    return 1 / steps_per_s if steps_per_s else 0.0
 
 
 def buckets_of(run: LogRun, found: RunResult) -> list[object]:
@@ -79,14 +97,19 @@ def buckets_of(run: LogRun, found: RunResult) -> list[object]:
         buckets += list(dict.fromkeys((run.file.formats, len(losses), f"{end:.3g}") for end in ends))
     if len(run.steps) >= FEWEST_FOR_ORDER:
         buckets.append((run.file.formats, len(run.steps), run.steps[0].place, run.steps[-1].place))
-    return buckets
+    return [*buckets, *communicators(run), *printed_first(run)]
 
 
 def same_run(one: Found, other: Found) -> bool:
     """Return True if two logs are of one run."""
     (first, found), (second, others) = one, other
-    if any(first.settings[each] != second.settings[each] for each in first.settings.keys() & second.settings):
+    both = first.settings.keys() & second.settings.keys() - {a.LINES}
+    if any(first.settings[each] != second.settings[each] for each in both):
         return False
+    if not communicators(first).isdisjoint(communicators(second)):
+        return True
+    if contains(first, second) or contains(second, first):
+        return True
     pairs = timed_pairs(first.steps, second.steps)
     if not pairs:
         return False
@@ -97,9 +120,41 @@ def same_run(one: Found, other: Found) -> bool:
     return in_step(pairs) and at_once(first, second)
 
 
+def communicators(run: LogRun) -> set[str]:
+    """Return the ids of communicators that a log names."""
+    return {id_ for record in run.file.of(Kind.event) if (id_ := record.texts.get(Text.communicator))}
+
+
+def contains(whole: LogRun, part: LogRun) -> bool:
+    """Return True if two logs are of the same steps, and one has every line of the other, with equal time and loss."""
+    if not printed_first(part).keys() <= printed_first(whole).keys():
+        return False
+    steps, every = set(printed_steps(part)), set(printed_steps(whole))
+    same_places = {place for place, *_ in steps} == {place for place, *_ in every}
+    return len(steps) >= FEWEST_LOSSES_OF_A_COPY and same_places and steps <= every
+
+
+def printed_first(run: LogRun) -> dict[Printed, None]:
+    """Return the lines of the first step, by any rank."""
+    lines = printed_steps(run)
+    first = next(lines, None)
+    return {} if first is None else dict.fromkeys((first, *takewhile(lambda each: each[0] == first[0], lines)))
+
+
+def printed_steps(run: LogRun) -> Iterator[Printed]:
+    """Yield place, time and loss of every line of a step that has them, by any rank; nothing for several starts."""
+    if len(run.attempts) > 1:
+        return
+    for count, record in enumerate(run.file.of(Kind.step)):
+        time_s = next((record.values[metric] for metric in TIMES if metric in record.values), None)
+        loss = record.values.get(m.LOSS)
+        if time_s is not None and loss is not None:
+            yield place_of(record, count), time_s, loss
+
+
 def timed_pairs(one: Sequence[LogStep], other: Sequence[LogStep]) -> list[tuple[float, float]]:
     """Return the times of the steps in order, as far as both logs have them."""
-    pairs = [(a.time_s, b.time_s) for a, b in zip(one, other, strict=False)]
+    pairs = [(first.time_s, second.time_s) for first, second in zip(one, other, strict=False)]
     return [(a_s, b_s) for a_s, b_s in pairs if a_s is not None and b_s is not None]
 
 

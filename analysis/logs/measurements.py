@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import statistics
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from analysis.logs.file import LogFile
 from analysis.parsers import log_metrics as a
@@ -18,7 +21,7 @@ from analysis.parsers.base import Kind, Text
 from jobs.metrics import Better, Metric
 
 # Texts that distinguish the measurements of one file, without the benchmark's own name.
-NAMING = (Text.variant, Text.model, Text.device, Text.event, Text.job_id, Text.job_name, Text.state)
+NAMING = (Text.variant, Text.transport, Text.model, Text.device, Text.event, Text.job_id, Text.job_name, Text.state)
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,20 @@ class Subject:
     axes: Sequence[Metric] = ()
     """A series goes over the first of these that varies."""
     latencies: Sequence[Metric] = ()
+    without_merit: Sequence[Metric] = ()
+    """A measurement with one of these counts although its merit was too small to be printed."""
+
+    def merit_of(self, values: Mapping[Metric, float]) -> Metric:
+        """Return the metric by which a measurement counts."""
+        return next((metric for metric in self.merits if metric in values), self.merits[0])
 
 
-COLLECTIVES = Subject("Collectives", (a.BUS_BANDWIDTH,), (a.MESSAGE_SIZE,), (a.COLLECTIVE_TIME,))
+# Mean lengths of sampled requests vary. Sorted, one more than so many times as long as the one before is another load.
+OTHER_LENGTH = 1.5
+
+COLLECTIVES = Subject(
+    "Collectives", (a.BUS_BANDWIDTH,), (a.MESSAGE_SIZE,), (a.COLLECTIVE_TIME,), without_merit=(a.COLLECTIVE_TIME,)
+)
 SERVING = Subject(
     "Serving",
     (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S),
@@ -47,6 +61,17 @@ STORAGE = Subject(
     (a.COMPLETION_LATENCY["p99"], a.IO_LATENCY["p99"]),
 )
 SUBJECTS = (COLLECTIVES, SERVING, STORAGE)
+
+
+class Side(NamedTuple):
+    """The prompts or the answers of a served load: their mean length, and their tokens in all."""
+
+    word: str
+    length: Metric
+    total: Metric
+
+
+SIDES = (Side("input", a.INPUT_LENGTH, a.INPUT_TOKENS), Side("output", a.OUTPUT_LENGTH, a.OUTPUT_TOKENS))
 
 
 @dataclass(frozen=True)
@@ -77,7 +102,9 @@ class Measurement:
     @property
     def subject(self) -> Subject | None:
         """Subject of the measurement; None for a reading that no benchmark made."""
-        return next((each for each in SUBJECTS if any(merit in self.values for merit in each.merits)), None)
+        return next(
+            (each for each in SUBJECTS if not self.values.keys().isdisjoint((*each.merits, *each.without_merit))), None
+        )
 
     def at(self, axis: Metric) -> float | None:
         """Return its place on an axis: its own value, else that of its log."""
@@ -87,6 +114,11 @@ class Measurement:
     def axis(self) -> Metric | None:
         """The size or the load of its subject that it states."""
         return next((axis for axis in (self.subject.axes if self.subject else ()) if self.at(axis) is not None), None)
+
+    def tokens_of(self, side: Side) -> float | None:
+        """Return the mean tokens of a request's prompt or answer; None if unknown."""
+        total, requests = self.values.get(side.total), self.values.get(a.REQUESTS_COMPLETED)
+        return self.values.get(side.length, total / requests if total and requests else None)
 
 
 @dataclass(frozen=True)
@@ -101,6 +133,8 @@ class Series:
     place: Path
     """The file, or the folder of its files."""
     measurements: Sequence[Measurement]
+    lengths: str = ""
+    """Tokens of its requests, if the same place has a series with other requests."""
 
     @property
     def points(self) -> dict[float | None, list[Measurement]]:
@@ -148,9 +182,36 @@ def series_of(found: Iterable[Measurement]) -> list[Series]:
     tests: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
     for each in without_summaries(list(found)):
         if each.subject is not None:
-            merit = next(metric for metric in each.subject.merits if metric in each.values)
+            merit = each.subject.merit_of(each.values)
             tests[each.path.parent, each.form, each.benchmark, each.details, each.subject.name, merit].append(each)
-    return [series for members in tests.values() for series in split(members)]
+    loads = [by_length(members, SIDES) for members in tests.values()]
+    return [
+        replace(series, lengths=lengths_of(members) if len(load) > 1 else "")
+        for load in loads
+        for members in load
+        for series in split(members)
+        if any(series.merit in each.values for each in series.measurements)
+    ]
+
+
+def by_length(members: Sequence[Measurement], sides: Sequence[Side]) -> list[list[Measurement]]:
+    """Return the measurements of each load: those whose requests have prompts and answers of about one length."""
+    if not sides:
+        return [list(members)]
+    known = sorted({length for each in members if (length := each.tokens_of(sides[0])) is not None})
+    ends = [before for before, after in pairwise(known) if after > OTHER_LENGTH * before]
+    parts: dict[int | None, list[Measurement]] = defaultdict(list)
+    for each in members:
+        length = each.tokens_of(sides[0])
+        parts[None if length is None else bisect_left(ends, length)].append(each)
+    return [own for part in parts.values() for own in by_length(part, sides[1:])]
+
+
+def lengths_of(members: Sequence[Measurement]) -> str:
+    """Return the median tokens of the requests as text; empty if unknown."""
+    sides = [(side.word, [length for each in members if (length := each.tokens_of(side))]) for side in SIDES]
+    known = [f"{statistics.median(lengths):,.0f} {word}" for word, lengths in sides if lengths]
+    return f"{' and '.join(known)} tokens a request" if known else ""
 
 
 def without_summaries(found: Sequence[Measurement]) -> list[Measurement]:
@@ -170,7 +231,7 @@ def split(members: Sequence[Measurement]) -> list[Series]:
         files[each.path].append(each)
     subject = members[0].subject
     assert subject is not None
-    merit = next(metric for metric in subject.merits if metric in members[0].values)
+    merit = subject.merit_of(members[0].values)
     name = ", ".join(filter(None, (members[0].benchmark, members[0].details)))
     axis = varying(subject, members)
     if len(files) > 1 and axis and all(varying(subject, each) is None for each in files.values()):

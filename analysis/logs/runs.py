@@ -8,26 +8,23 @@ death; analysis.benchmarks covers all other logs.
 from __future__ import annotations
 
 import os
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from analysis.formatting import plural
 from analysis.logs.attempts import cause_words, without_attempts
-from analysis.logs.blocks import DERIVED, evaluating, throughput_of_blocks
 from analysis.logs.energy import energy_of_log
-from analysis.logs.epochs import epoch_times
 from analysis.logs.facts import Facts
 from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
 from analysis.logs.identity import without_copies
 from analysis.logs.model import model_of, parameters_of, shape_name
-from analysis.logs.steps import LogRun, LogStep, attempts_of, steady
+from analysis.logs.rates import derived_rates, measured, rates_of
+from analysis.logs.step import LogStep
+from analysis.logs.steps import LogRun, attempts_of, steady
 from analysis.logs.streams import job_name
 from analysis.metrics.step_variation import far_out, far_out_share
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
@@ -39,14 +36,6 @@ from jobs import metrics as m
 from jobs.failures import FailureCause
 from jobs.metrics import Metric
 
-# Metrics taken unchanged from the summaries of a log.
-SUMMED_UP = (
-    a.TIME_TO_TRAIN,
-    a.INITIALIZATION_TIME,
-    a.TRAINING_TIME,
-    m.MEMORY_PEAK,
-    m.EVALUATION_LOSS,
-)
 ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} beside it"
 # MLPerf's word for a run that reached its target.
 SUCCESS = "success"
@@ -131,7 +120,8 @@ def result(run: LogRun, root: Path) -> RunResult:
     torn = far_out(times_s)
     torn_steps = [counted[index] for index in torn]
     values = measured(run, counted, torn_steps, settings["ranks"])
-    derived = {} if rates_of(values) else throughput_of_blocks(run.file)
+    of_steps = next((step.derived for step in run.steps if step.derived), None)
+    derived, how = ({}, of_steps) if rates_of(values) else derived_rates(run)
     values |= derived
     state, reason = standing(run, values)
     slow = stragglers_of_log(run.file.of(Kind.sample), run.settings, values.get(m.STEP_TIME_MEDIAN))
@@ -151,7 +141,7 @@ def result(run: LogRun, root: Path) -> RunResult:
         far_out_s=by_step(run, m.STEP_TIME, torn_steps),
         far_out_share=far_out_share(times_s, torn),
         log=run.file,
-        derived=DERIVED if derived else None,
+        derived=how,
     )
 
 
@@ -291,71 +281,7 @@ def count(run: LogRun, metric: Metric) -> int | None:
     return int(value) if value is not None and value == int(value) else None
 
 
-# --- measurements ----------------------------------------------------------------------------------------------
-
-
-def measured(
-    run: LogRun, counted: Sequence[LogStep], torn: Sequence[LogStep], ranks: int | None
-) -> dict[Metric, float]:
-    """Return the metrics of a log by their definitions; step metrics cover `counted`, and rates not `torn`."""
-    values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
-    values |= speed([step for step in counted if step not in torn], ranks, batch_of(run))
-    times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
-    if times_s:
-        percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
-        values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
-    if run.steps and m.STEP_TIME in run.steps[0].values:
-        values[m.FIRST_STEP_TIME] = run.steps[0].values[m.STEP_TIME]
-    for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
-        reported = [step.values[metric] for step in run.steps if metric in step.values]
-        values |= {latest: max(reported) if metric is m.MEMORY_PEAK else reported[-1]} if reported else {}
-    for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
-        # The program's own figures, which analysis.metrics.mfu shows beside ours.
-        reported = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
-        values |= {metric: statistics.harmonic_mean(reported)} if reported else {}
-    for metric in (m.EVALUATION_LOSS, a.EVALUATION_SCORE, a.SAMPLES_DONE):
-        reported = [record.values[metric] for record in run.file.of(Kind.evaluation) if metric in record.values]
-        values |= {metric: reported[-1]} if reported else {}
-    if a.CONVERGENCE_FACTOR in run.settings:
-        values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
-    return values | evaluating(run.file) | epoch_times(run.file, run.steps)
-
-
-def batch_of(run: LogRun) -> float | None:
-    """Return the samples per step if the configuration is definite; older LitGPT sets those of a node."""
-    return run.settings.get(a.GLOBAL_BATCH_SIZE) if run.settings.get(a.FULL_SAMPLES) == 1 else None
-
-
-def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) -> dict[Metric, float]:
-    """Return the rates over these steps: total work divided by total time, assuming equal work per step."""
-    values: dict[Metric, float] = {}
-    for metric, per_rank in ((m.TOKENS_PER_S, m.TOKENS_PER_S_PER_RANK), (a.SAMPLES_PER_S, a.SAMPLES_PER_S_PER_RANK)):
-        reported = [step.values[metric] for step in counted if metric in step.values]
-        each = [step.values[per_rank] for step in counted if per_rank in step.values]
-        # A rate reported by fewer steps may cover something else, such as the whole run with its evaluations.
-        if reported and 2 * len(reported) >= len(counted):
-            values[metric] = statistics.harmonic_mean(reported)
-        elif each and ranks:
-            values[metric] = ranks * statistics.harmonic_mean(each)
-        if metric in values and ranks:
-            values[per_rank] = values[metric] / ranks
-        elif each:
-            values[per_rank] = statistics.harmonic_mean(each)
-    timed = [step.values for step in counted if m.STEP_TIME in step.values]
-    if timed:
-        time_s = sum(each[m.STEP_TIME] for each in timed)
-        values[a.STEPS_PER_S] = len(timed) / time_s
-        reported_by_steps = any(a.GLOBAL_BATCH_SIZE in each for each in timed)
-        sizes = [each.get(a.GLOBAL_BATCH_SIZE, None if reported_by_steps else batch) for each in timed]
-        known = [size for size in sizes if size is not None]
-        if a.SAMPLES_PER_S not in values and len(known) == len(timed):
-            values[a.SAMPLES_PER_S] = sum(known) / time_s
-    return values
-
-
-def rates_of(values: Mapping[Metric, float]) -> bool:
-    """Return True if there is a throughput of all ranks together."""
-    return not {m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S}.isdisjoint(values)
+# --- state -----------------------------------------------------------------------------------------------------
 
 
 def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | None]:

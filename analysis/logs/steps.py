@@ -9,45 +9,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from analysis.logs.clock import with_derived_times
 from analysis.logs.file import LogFile
+from analysis.logs.step import LogStep, Place, place_of, slowest
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, Kind, RankLabel, Record, Text
 from jobs import metrics as m
-from jobs.metrics import Better, Metric
+from jobs.metrics import Metric
 
-# Metrics that identify a step; the first one in a record counts.
-POSITIONS = (a.MICRO_BATCHES_DONE, m.STEP, a.SAMPLES_DONE, a.TOKENS_DONE, a.ITERATION, a.UNIX_TIME)
 # In steps. Nodes that print concurrently are rarely further apart; a restart goes further back.
 MOST_BEHIND = 2
-# Each rank reports the loss of its own samples.
-AVERAGED = {m.LOSS, m.EVALUATION_LOSS}
 MOST_OVER_LATER = 1.1
 WARM_UP_RULE = (
     "In logs of other programs, the first reported step of every attempt is not measured, nor are the steps after it "
     f"until one takes at most {MOST_OVER_LATER:g} times the median of the attempt's second half; at most half of the "
     "attempt is excluded."
 )
-RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, m.TOKENS_PER_S_PER_RANK, a.SAMPLES_PER_S_TIMED)
-Place = tuple[float, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class LogStep:
-    """One step, merged over all ranks."""
-
-    attempt: int
-    """From 1."""
-    place: Place
-    values: dict[Metric, float]
-    line: int
-    """The first line that reports it."""
-
-    @property
-    def time_s(self) -> float | None:
-        """Return the step time or a value proportional to it; None if the log reports neither time nor rate."""
-        if m.STEP_TIME in self.values:
-            return self.values[m.STEP_TIME]
-        return next((1 / self.values[rate] for rate in RATES if self.values.get(rate, 0) > 0), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +62,7 @@ class LogRun:
     @cached_property
     def steps(self) -> list[LogStep]:
         """Return the steps of the training, without lost ones."""
-        return of_micro_batches(kept_steps(self.attempts))
+        return with_derived_times(of_micro_batches(kept_steps(self.attempts)), self.file)
 
     @property
     def starts(self) -> int:
@@ -147,7 +124,10 @@ def joined(records: Iterable[Record], resumed: Sequence[Record]) -> list[LogStep
         if record.rank is not None:
             printed.add((place, record.rank))
         found[attempt, place].append(record)
-    return [LogStep(attempt, place, slowest(ranks), ranks[0].line) for (attempt, place), ranks in found.items()]
+    return [
+        LogStep(attempt, place, slowest(ranks), ranks[0].line, ranks[0].texts.get(Text.timestamp))
+        for (attempt, place), ranks in found.items()
+    ]
 
 
 # --- steps that a later attempt repeated --------------------------------------------------------------------------
@@ -238,33 +218,6 @@ def loss_of(attempt: Attempt, gone: Sequence[LogStep], starts: Sequence[float]) 
             time_s += (number - at) * step.values.get(m.STEP_TIME, 0.0)
             at = number
     return Lost(attempt.ended, at - begin, time_s if known else None)
-
-
-# --- a step ------------------------------------------------------------------------------------------------------
-
-
-def place_of(record: Record, count: int) -> Place:
-    """Return the position of a record in the training, for order and equality; else the number of records before it."""
-    epoch = (record.values[a.EPOCH],) if a.ITERATION in record.values and a.EPOCH in record.values else ()
-    return *epoch, next((record.values[each] for each in POSITIONS if each in record.values), float(count))
-
-
-def slowest(ranks: Sequence[Record]) -> dict[Metric, float]:
-    """Return each metric's worst value over ranks, because a step ends with its slowest rank; the mean of losses."""
-    values: dict[Metric, list[float]] = defaultdict(list)
-    for record in ranks:
-        for metric, value in record.values.items():
-            values[metric].append(value)
-    return {metric: of_ranks(metric, reported) for metric, reported in values.items()}
-
-
-def of_ranks(metric: Metric, reported: Sequence[float]) -> float:
-    """Return one value for those of several ranks."""
-    if metric in AVERAGED:
-        return statistics.fmean(reported)
-    if metric.better is Better.neither:
-        return reported[0]
-    return max(reported) if metric.better is Better.low else min(reported)
 
 
 def steady(steps: Sequence[LogStep]) -> list[LogStep]:

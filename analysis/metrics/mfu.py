@@ -39,6 +39,8 @@ FORWARD_FLOPS_PER_WEIGHT = 2
 # The same for an entry of attention's two products, of which a token has s x heads x head size in each layer.
 FLOPS_PER_ATTENDED = 12
 FORWARD_FLOPS_PER_ATTENDED = 4
+# Between the formulas that reproduce one printed rate.
+EITHER = " or "
 # A printed rate is reproduced by a formula if it lies this close to its result.
 REPRODUCED = 0.01
 # The names that programs give an arithmetic type. No float32: a log does not report if its products are TF32.
@@ -174,7 +176,7 @@ def counted_by(run: RunResult) -> str | None:
     except UnknownError:
         return None
     found = [name for name, flops in formulas.items() if abs(printed / (flops * rate) - 1) <= REPRODUCED]
-    return " or ".join(found) or "none of the known formulas"
+    return EITHER.join(found) or "none of the known formulas"
 
 
 def rate_per_rank(run: RunResult) -> float:

@@ -17,10 +17,13 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 MOST_FAR_OUT_SHARE = 0.02
+# A shorter step did less work: the last batch of an epoch, or a skipped one.
+SHORT_SHARE = 0.5
 STEADY_RULE = (
     "Rates are work divided by time over the steady steps. Slow steps (slow_steps below) are left out of the rate and "
     f"named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the steady steps: one pause of the "
-    "machine, or the last iteration of a job that was ending, is no part of its speed. More of them are part of it."
+    "machine, or the last iteration of a job that was ending, is no part of its speed. More of them are part of it. "
+    f"The same holds for steps shorter than {SHORT_SHARE:g} times the median, such as the last batch of an epoch."
 )
 
 
@@ -28,12 +31,22 @@ def far_out(step_times_s: Mapping[int, float]) -> list[int]:
     """Return the steady steps that are not in the rate, according to STEADY_RULE; the report names each."""
     if len(step_times_s) < m.SLOW_FEWEST_STEPS:
         return []
-    slow = slow_steps(step_times_s)
-    return slow if len(slow) <= max(1, MOST_FAR_OUT_SHARE * len(step_times_s)) else []
+    most = max(1, MOST_FAR_OUT_SHARE * len(step_times_s))
+    kinds = (slow_steps(step_times_s), short_steps(step_times_s))
+    return sorted(step for steps in kinds if len(steps) <= most for step in steps)
+
+
+def short_steps(step_times_s: Mapping[int, float]) -> list[int]:
+    """Return the steps that are too short for the work of the others."""
+    middle_s = float(np.median(np.fromiter(step_times_s.values(), float)))
+    return [step for step, time_s in step_times_s.items() if time_s < SHORT_SHARE * middle_s]
 
 
 def far_out_share(step_times_s: Mapping[int, float], torn: Collection[int]) -> float:
-    """Return by which share the rate would be lower with the steps that are left out of it, at equal work a step."""
+    """Return by which share the rate would be lower with the steps that are left out of it, at equal work a step.
+
+    Below 0 if it would be higher.
+    """
     kept_s = math.fsum(time_s for step, time_s in step_times_s.items() if step not in torn)
     if not (torn and kept_s):
         return 0.0

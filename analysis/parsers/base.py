@@ -55,6 +55,8 @@ class Text(Enum):
     """Name and version of the communication library."""
     transport = "transport"
     """Transport of collectives, such as NET/IB."""
+    communicator = "communicator"
+    """Id of a communicator, which all of its ranks print."""
     interfaces = "interfaces"
     """Network devices as the log names them, without addresses."""
     environment = "environment"

@@ -1,6 +1,7 @@
 """DLLogger of NVIDIA's DeepLearningExamples: `DLL time - Epoch: 0 Iteration: 19  train.loss : 6.95 train.ips : 1040 `.
 
-The step, in three notations, precedes the fields; summaries of an epoch or the run have a shorter one or none. A file
+The step, in five notations, precedes the fields; summaries of an epoch or the run have a shorter one or none. Those of
+BERT in TensorFlow count iterations without epochs: `Iteration: 100  throughput_train : 812.5 total_loss : 8.1 `. A file
 beside contains the same as `DLLL {json}`, often with each batch of a validation. Rates are totals of all ranks;
 `batch_size` may refer to one rank or to all, and is ignored.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from analysis.parsers import log_metrics as a
@@ -24,7 +25,7 @@ PRINTED = re.compile(r"\bDLL (\d{4}-\d\d-\d\d [\d:.]{8,15}) - (.*)")
 WRITTEN = re.compile(r"\bDLLL (\{.*\})")
 STEP = re.compile(
     r"(?:(?:Training )?Epoch: (\d{1,9})(?: (?:Training )?Iteration: (\d{1,12}))?"
-    r"|\((\d{1,9}),(?: (\d{1,12}))?\)|\(\)|Summary:|(PARAMETER)) "
+    r"|\((\d{1,9}),(?: (\d{1,12}))?\)|\(\)|Summary:|(PARAMETER)|(?:Iteration: )?(\d{1,12})|(?= [\w.-]+ : )) "
 )
 # One batch of an evaluation, which is not its result.
 VALIDATION_STEP = "Validation Iteration"
@@ -35,12 +36,14 @@ TRAINING: dict[str, Metric] = {
     "train.loss": m.LOSS,
     "train_loss": m.LOSS,
     "step_loss": m.LOSS,
+    "total_loss": m.LOSS,
     "lr": m.LEARNING_RATE,
     "train.lr": m.LEARNING_RATE,
     "learning_rate": m.LEARNING_RATE,
     "train.data_time": a.DATA_TIME,
     "train.ips": a.SAMPLES_PER_S,
     "train_throughput": a.SAMPLES_PER_S,
+    "throughput_train": a.SAMPLES_PER_S,
 }
 EVALUATION: dict[str, Metric] = {
     "val.loss": m.EVALUATION_LOSS,
@@ -54,8 +57,8 @@ class Entry(NamedTuple):
     """One logged step."""
 
     when: str
-    step: list[float] | None
-    """Epoch and iteration, or fewer; None for the parameters of the run."""
+    place: dict[Metric, float] | None
+    """Epoch and iteration, or fewer, or the step; None for the parameters of the run."""
     data: Mapping[str, Any]
 
 
@@ -66,16 +69,15 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         if entry is None:
             continue
         when = {Text.timestamp: entry.when}
-        if entry.step is None:
+        if entry.place is None:
             texts = {PARAMETERS[name]: field for name, field in entry.data.items() if name in PARAMETERS}
             if texts and all(isinstance(field, str) for field in texts.values()):
                 yield Record(Kind.setting, line.number, {}, when | texts, line.rank, line.host)
             continue
-        place = dict(zip((a.EPOCH, a.ITERATION), entry.step, strict=False))
-        training = Kind.step if a.ITERATION in place else Kind.summary
+        training = Kind.summary if entry.place.keys().isdisjoint({a.ITERATION, m.STEP}) else Kind.step
         for kind, names in ((training, TRAINING), (Kind.evaluation, EVALUATION)):
             if values := numbers(entry.data, names):
-                yield Record(kind, line.number, place | values, when, line.rank, line.host)
+                yield Record(kind, line.number, entry.place | values, when, line.rank, line.host)
 
 
 def printed(text: str) -> Entry | None:
@@ -84,8 +86,15 @@ def printed(text: str) -> Entry | None:
         return None
     if found[2].startswith(VALIDATION_STEP, step.end()):
         return None
-    place = [float(part) for part in step.group(1, 2, 3, 4) if part]
+    place = place_of([float(part) for part in step.group(1, 2, 3, 4) if part]) | (
+        {m.STEP: float(step[6])} if step[6] else {}
+    )
     return Entry(found[1], None if step[5] else place, dict(FIELD.findall(found[2], step.end())))
+
+
+def place_of(counts: Sequence[float]) -> dict[Metric, float]:
+    """Return epoch and iteration, as far as they are given."""
+    return dict(zip((a.EPOCH, a.ITERATION), counts, strict=False))
 
 
 def written(text: str) -> Entry | None:
@@ -99,9 +108,11 @@ def written(text: str) -> Entry | None:
     data, step = logged.get("data"), logged.get("step")
     if not isinstance(data, dict):
         return None
-    place = [part for part in map(as_number, as_list(step)) if part is not None]
-    if len(place) > 2:  # a step of validation
+    counts = [part for part in map(as_number, as_list(step)) if part is not None]
+    if len(counts) > 2:  # a step of validation
         return None
+    number = as_number(step)
+    place = place_of(counts) if number is None else {m.STEP: number}
     return Entry(str(logged.get("datetime")), None if step == "PARAMETER" else place, data)
 
 

@@ -47,6 +47,8 @@ SCORES = {"eval_accuracy", "eval_loss"}
 # others count samples.
 RATES = {"gpt3": m.TOKENS_PER_S}
 TRACKED: Names = {"reduced_train_loss": (m.LOSS, 1)}
+# Of a launcher that was not adapted: SUBMISSION_ORG_PLACEHOLDER, 8xSUBMISSION_PLATFORM_PLACEHOLDER.
+PLACEHOLDER = "_PLACEHOLDER"
 # In round 3 samples_count of gpt3 counts tokens; a whole training has fewer samples than this.
 MOST_SAMPLES = 1e8
 
@@ -143,7 +145,8 @@ def content_of(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, fl
         texts = {Text.event: key} | ({Text.state: status} if isinstance(status, str) else {})
         return Kind.event, entry.progress, texts
     if key in NAMES:
-        return Kind.setting, {}, {NAMES[key]: str(entry.value)}
+        named = str(entry.value)
+        return Kind.setting, {}, {} if PLACEHOLDER in named else {NAMES[key]: named}
     if key == "tracked_stats" and isinstance(entry.value, dict):
         times = {name: found for name in entry.value if (found := spelled(name)) and found[0] is m.STEP_TIME}
         tracked = numbers(entry.value.items(), {**TRACKED, **times, **({"throughput": (rate, 1)} if rate else {})})

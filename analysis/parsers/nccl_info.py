@@ -23,7 +23,7 @@ INTERFACE = re.compile(r"(?:^| |\])([\w.@-]{1,40}):\S+<\d+>")
 PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)")
 NVLS = re.compile(r"\b[1-9]\d* nvls channels\b")
 COMMUNICATOR = re.compile(r"\bnRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9}) ")
-COMPLETE = re.compile(r"\bnranks (\d{1,9}) .*- Init COMPLETE")
+COMPLETE = re.compile(r"\bnranks (\d{1,9}) (?:.* commId (0x[0-9a-f]{1,16}) |.*)- Init COMPLETE")
 SETUP = re.compile(r"Init timings\b.* nranks (\d{1,9}) total (\d{1,9}\.\d+) ")
 VERSION = re.compile(r"\b([NR]CCL) version {0,9}:? {0,9}(\d+\.\d+\S*)")
 PLUGIN = re.compile(r"\b(aws-ofi-[nr]ccl) (\d+\.\d+\S*)")
@@ -68,7 +68,8 @@ def record_of(line: Line) -> Record | None:
     if "NCCL WARN " in text and (found := WARNING.search(text)):
         return Record(Kind.event, line.number, {}, {Text.message: found[2].rstrip()}, None, found[1] or line.host)
     if found := COMPLETE.search(text):
-        return Record(Kind.event, line.number, {a.COMMUNICATOR_RANKS: float(found[1])}, {Text.event: "Init COMPLETE"})
+        texts = {Text.event: "Init COMPLETE"} | ({Text.communicator: found[2]} if found[2] else {})
+        return Record(Kind.event, line.number, {a.COMMUNICATOR_RANKS: float(found[1])}, texts)
     if found := SETUP.search(text):
         values = {a.COMMUNICATOR_RANKS: float(found[1]), a.COMMUNICATOR_SETUP_TIME: float(found[2])}
         return Record(Kind.measurement, line.number, values)

@@ -1,7 +1,7 @@
 """nvidia-smi's readings: `--query-gpu=... --format=csv` under a header of `name [unit]`, `dmon` under `# gpu pwr ...`.
 
 Caller and driver decide the columns. dmon repeats its header, and a value that a GPU cannot measure is `-`, `N/A` or
-`[Not Supported]`.
+`[Not Supported]`. The summary, which many job scripts print, gives only the names of the GPUs; older drivers cut them.
 """
 
 from __future__ import annotations
@@ -41,16 +41,23 @@ COLUMNS: dict[str, tuple[Metric, float]] = {
 HEADER_CELL = re.compile(r"[a-z][a-z0-9_.]*(?: \[[^\]]{1,9}\])?")
 CELL = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,9})?)(?: (?P<unit>%|W|MiB|MHz))?|-|N/A|\[[^\]]*\]")
 # A time with a lost digit does not match.
+# Index, name, persistence mode and bus of a GPU in the summary.
+SUMMARY = "| NVIDIA-SMI "
+SUMMARY_ROW = re.compile(r"\|\s+\d{1,3}\s{2}(\w[^|]{1,60}?)\s+(?:On|Off|N/A)\s+\| [0-9A-F]{8}:[0-9A-F]{2}:")
+CUT = "..."
 TIME = re.compile(r"(?:\d{4}/\d\d/\d\d|\d{8})? ?\d\d:\d\d:\d\d(?:\.\d+)?")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Return a sample for each row, even if other lines stand between rows."""
+    """Return a sample for each row, even if other lines stand between rows, and the GPU's name as a setting."""
     names: list[str] = []
     separator: str | None = None
     for line in lines:
         text = line.text.strip()
-        if text.startswith("#"):
+        if found := SUMMARY_ROW.match(text):
+            if not found[1].endswith(CUT):
+                yield Record(Kind.setting, line.number, {}, {Text.gpu_name: found[1]}, None, line.host)
+        elif text.startswith("#"):
             if "gpu" in (above := text.lstrip("# ").split()):
                 # A table of processes (pmon), not of GPUs.
                 names, separator = [] if "pid" in above else above, None
@@ -101,6 +108,6 @@ FORMAT = LineFormat(
     "nvidia-smi",
     "https://docs.nvidia.com/deploy/archive/R570/nvidia-smi/index.html",
     parse,
-    section_start=("# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [",
+    section_start=(SUMMARY, "# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [",
                    "power.draw [", "clocks.sm [", "clocks.current.sm ["),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from analysis.compare.loss import loss_gaps
 from analysis.failures.runs import Failure
 from analysis.formatting import listed, plural
 from analysis.logs.facts import SWITCHES
+from analysis.metrics.mfu import EITHER
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
 from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared_nodes
@@ -87,9 +88,9 @@ def above_the_peak(runs: list[RunResult]) -> list[str]:
 
 
 def formulas_differ(runs: list[RunResult]) -> list[str]:
-    """Report logs whose TFLOP/s were counted by different formulas: they do not compare."""
+    """Report logs whose TFLOP/s were counted by different formulas, unless one formula reproduces all of them."""
     counts = Counter(run.utilization.formula for run in runs if run.utilization and run.utilization.formula)
-    if len(counts) < 2:
+    if not counts or set.intersection(*(set(formula.split(EITHER)) for formula in counts)):
         return []
     named = "; ".join(f"{formula} in {plural(count, 'log')}" for formula, count in sorted(counts.items()))
     return [
@@ -188,8 +189,8 @@ def derived(runs: list[RunResult]) -> list[str]:
         if run.derived:
             how[run.derived].append(run.name)
     return [
-        f"The throughput of {plural(len(names), 'run')} ({listed(names, MOST_HOSTS)}) is {text}: the program does not "
-        "report it."
+        f"The throughput of {plural(len(names), 'run')} ({listed(names, MOST_HOSTS)}) is {text}: the program reports "
+        "none of whole steps."
         for text, names in how.items()
     ]
 

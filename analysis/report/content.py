@@ -21,10 +21,11 @@ from analysis.report.figures.benchmarks import benchmark_figures
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
-from analysis.report.leaderboard import answers as campaign_answers
 from analysis.report.leaderboard import sections as campaign_sections
+from analysis.report.leaderboard_text import answers as campaign_answers
 from analysis.report.ranking import ranking_section
-from analysis.report.runs_table import Row, rows_of
+from analysis.report.runs_columns import Row
+from analysis.report.runs_table import rows_of
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
@@ -103,7 +104,11 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         lead=lead(used, len(runs), len(found.logs), beside=bool(beside)),
         headlines=[
             *campaign_answers(runs),
-            *(headlines(others, runs, benchmark_headlines(beside)) if others or beside or not campaigns else []),
+            *(
+                headlines(others, runs, benchmark_headlines(beside), measured=bool(beside))
+                if others or beside or not campaigns
+                else []
+            ),
         ],
         bottlenecks=bottlenecks(groups),
         warnings=warnings(runs, doubts, groups),

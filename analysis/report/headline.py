@@ -24,15 +24,18 @@ from jobs.metrics import Metric
 MOST_SCORES, MOST_SOURCES, MOST_LESSONS = 8, 2, 3
 
 
-def headlines(groups: Sequence[Group], runs: Collection[RunResult], benchmarks: Sequence[str] = ()) -> list[str]:
+def headlines(
+    groups: Sequence[Group], runs: Collection[RunResult], benchmarks: Sequence[str] = (), *, measured: bool = False
+) -> list[str]:
     """Return the scores, a sentence for each task that scales, and one for the others; or why there is none.
 
-    `benchmarks` are the sentences of benchmarks that are no training, which follow.
+    `benchmarks` are the sentences of benchmarks that are no training, which follow; `measured`: a table has other
+    measurements.
     """
     scored = [line for line in systems_of(runs) if any(system.score_s is not None for system in line)]
     sentences = [score(line) for line in scored]
     if not groups:
-        missing = [] if sentences or (benchmarks and not runs) else [no_headline(runs)]
+        missing = [] if sentences or (benchmarks and not runs) else [no_headline(runs, measured=measured)]
         return [*sentences, *missing, *benchmarks]
     # The score of a system is more than its throughput, which the ranking has.
     covered = {run.path for line in scored for system in line for run in system.results}
@@ -63,10 +66,13 @@ def score(line: Sequence[System]) -> str:
 
 
 def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
-    """Return the sentence on several tasks without a speedup: the largest rate of a rank in each unit."""
+    """Return the sentence on several tasks without a speedup: the largest rate of a rank in each unit.
+
+    Steps do not divide over ranks, nor compare between batches.
+    """
     found: dict[Metric, list[tuple[Group, Point]]] = {}
     for task in tasks:
-        if best := fastest(task):
+        if (best := fastest(task)) and best[1].rate is not a.STEPS_PER_S:
             found.setdefault(best[1].rate, []).append(best)
     largest = []
     for rate, points in found.items():
@@ -76,17 +82,20 @@ def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
         )
         largest.append(speed + (f" (of {len(points)} tasks)" if len(points) > 1 else ""))
     start = hardware(run for task in tasks for group in task for run in group.runs)
+    most = f"Most per rank: {'; '.join(largest)}. " if largest else ""
     return (
         f"{start}: {plural(len(tasks), 'task')} without a line of different rank counts, so there is no speedup and no "
-        f"efficiency. Most per rank: {'; '.join(largest)}. Tasks differ in model, data or length, so this is no "
-        "contest: the ranking lists the lines of each."
+        f"efficiency. {most}Tasks differ in model, data or length, so this is no contest: the ranking lists the lines "
+        "of each."
     )
 
 
-def no_headline(runs: Collection[RunResult]) -> str:
+def no_headline(runs: Collection[RunResult], *, measured: bool) -> str:
     """Return the reason that there is no result."""
-    if not runs:
+    if not runs and measured:
         return "No scaling result: there is no training run. Other measurements are below."
+    if not runs:
+        return "No result: these files contain neither a training run nor a benchmark."
     used = [run for run in runs if run.used]
     without = [run for run in used if run.ranks is None]
     if without:

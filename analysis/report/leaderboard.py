@@ -17,38 +17,27 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.compare.campaign import (
-    SURE,
     Entry,
     Leaderboard,
     Verdict,
     changes,
-    confidence_of_each,
     leaderboards,
-    rehearsal,
 )
-from analysis.compare.published import figures_for
-from analysis.formatting import ABSENT, csv_cell, percent, plural, shown, significant
-from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
+from analysis.formatting import ABSENT, csv_cell, shown, significant
 from analysis.load.discover import read_runs
 from analysis.report.figures.leaderboard import leaderboard_figure
 from analysis.report.figures.style import Section
-from analysis.report.sensitivity import sensitivity, unseen_below
-from analysis.run import RunResult, hardware
+from analysis.report.leaderboard_text import RATIO_DIGITS, lead, notes, reasons, verdict_words
+from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.console import console, plain
 from jobs.errors import ReportError
 from jobs.metrics import Metric
-from jobs.schema import Counted
 
 FILE_NAME = "leaderboard.csv"
 HEADINGS = ("Attempt", "Rank", "Time (s)", "Ratio", "95 % interval", "n", "Loss", "Verdict")
 LEDGER_HEADINGS = ("Attempt", "Start-up", "First step", "Warm-up", "Steady", "Checkpoint", "Other", "Total", "Changed")
-RATIO_DIGITS = 4
 WORK = (m.SAMPLES_PER_STEP, m.SAMPLES_TRAINED, m.TOKENS_TRAINED)
-COUNTED_WORDS = {
-    Counted.training: "training time (first step to last, checkpoints in, start-up not)",
-    Counted.total: "total time (start of the process to its recorded end)",
-}
 
 
 def show(path: Path) -> int:
@@ -96,103 +85,6 @@ def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for row in rows:
         table.add_row(*(plain(cell) for cell in row))
     return table
-
-
-# --- words -----------------------------------------------------------------------------------------------------
-
-
-def lead(board: Leaderboard) -> str:
-    """Return what is compared, on which hardware, and whether it is the contest."""
-    contest = board.first.setting("contest.name")
-    of = f" of {contest}" if contest and contest != board.path.name else ""
-    ran = [run for run in board.runs if run.started]
-    where = hardware(ran) if ran else "Nothing measured"
-    text = f"{where}: campaign {board.path.name}{of}, {plural(len(board.trials), 'attempt')} against the baseline"
-    if found := rehearsal(board):
-        text = f"Rehearsal, not the contest ({'; '.join(found)}). {text}"
-    return f"{text}; {COUNTED_WORDS[board.rules.counted]}."
-
-
-def answers(runs: Iterable[RunResult]) -> list[str]:
-    """Return one sentence for each campaign among the runs: the trials that are faster than its baseline."""
-    return [answer(board) for board in leaderboards(runs)]
-
-
-def answer(board: Leaderboard) -> str:
-    """Return the first trials with ratio and interval, and the number of trials that count."""
-    ahead = [entry for entry in board.entries if entry.rank == 1 and entry.verdict is Verdict.faster]
-    below = sum(entry.verdict is Verdict.invalid for entry in board.entries)
-    counted = f"{len(board.trials) - below} of {plural(len(board.trials), 'attempt')} count"
-    if not ahead:
-        none = "no attempt is significantly faster than the baseline"
-        if not board.compared:
-            none = "nothing is decided yet" if board.baseline else "no repeat of the baseline has finished"
-        unseen = [each for entry in board.entries if (each := unseen_below(entry)) is not None]
-        limit = f"; differences below {percent(min(unseen))} are hardly seen at this noise" if unseen else ""
-        return f"Campaign {board.path.name}: {none}; {counted}{limit}."
-    listed = [
-        f"{entry.trial.name} {ratio.middle:.3g} times ({ratio.interval[0]:.3g} to {ratio.interval[1]:.3g}, "
-        f"{len(entry.ratios)} pairs)"
-        for entry in ahead
-        if (ratio := entry.ratio) and ratio.interval
-    ]
-    return f"Campaign {board.path.name}: faster than the baseline, and first, {', '.join(listed)}; {counted}."
-
-
-def notes(board: Leaderboard) -> list[str]:
-    """Return how to read it: the test, the loss band, multiple comparisons, transports, published baselines."""
-    rules = board.rules
-    each, sure = (percent(confidence_of_each(together, board.compared)) for together in (CONFIDENCE, SURE))
-    of_each = f", at {each} for each of {board.compared} attempts (Bonferroni)" if board.compared > 1 else ""
-    text = [
-        "Ratio: the geometric mean of time of the baseline / time of the attempt, over n pairs of repeats that ran in "
-        f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms{of_each}: if all attempts were "
-        f"as fast as the baseline, at most {percent(1 - CONFIDENCE)} of such leaderboards would report a difference. A "
-        f"tie is an interval that contains 1. A star marks a difference that also holds at {sure}, at most "
-        f"{percent(1 - SURE)} of such leaderboards. At least {FEWEST_FOR_MEAN} pairs are required for a verdict. "
-        "Attempts with the same rank do not differ significantly (Welch)."
-    ]
-    if board.baseline is not None:
-        low, high = (significant(value, RATIO_DIGITS) for value in board.baseline.band)
-        text.append(
-            f"A loss counts from {low} to {high}: the mean over the last {rules.loss_steps} steps, and of the "
-            f"baseline's {plural(len(board.baseline.runs), 'repeat')}, +- the larger of "
-            f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
-        )
-    return (
-        text + sensitivity(board) + transports(board) + (published_words(board.baseline.run) if board.baseline else [])
-    )
-
-
-def transports(board: Leaderboard) -> list[str]:
-    """Return the trials whose collectives used other transports than the baseline's: one sentence, or none."""
-    used = board.baseline and board.baseline.run.transport
-    # An older version did not record the transport, so a missing one may be equal.
-    known = {trial.name: trial.first.transport for trial in board.trials if used and trial.first.transport}
-    others = [f"{name} used {own}" for name, own in known.items() if own != used]
-    return [f"Collectives of the baseline used {used}; {'; '.join(others)}."] if others else []
-
-
-def published_words(run: RunResult) -> list[str]:
-    """Return the results published for a run's contest, by machine: one sentence, or none."""
-    found = [figure for figure in figures_for(run) if figure.experiment]
-    values: dict[str, list[str]] = {figure.hardware: [] for figure in found}
-    for figure in found:
-        values[figure.hardware].append(figure.printed)
-    machines = "; ".join(f"{hardware} {' and '.join(printed)}" for hardware, printed in values.items())
-    return [f"Published baselines ({found[0].document.name}): {machines}."] if found else []
-
-
-def reasons(entry: Entry) -> str:
-    """Return why a trial does not count."""
-    return "; ".join(entry.reasons)
-
-
-def verdict_words(entry: Entry) -> str:
-    """Return the verdict, with a star if it holds at SURE, or why the trial does not count."""
-    if entry.verdict is Verdict.invalid:
-        return reasons(entry)
-    return f"{entry.verdict.value}{' *' if entry.holds else ''}"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from analysis.formatting import ABSENT
 from analysis.formatting import markdown_cell as escaped
 from analysis.report.content import MOST_LISTED, Report
 from analysis.report.points_table import interval_words, point_table
-from analysis.report.runs_table import Row, fold, markdown_table
+from analysis.report.runs_columns import Row
+from analysis.report.runs_table import fold, markdown_table
 from analysis.report.sections.layouts import memory_and_communication
 
 # Rows that a table shows; runs.csv has every run.

@@ -17,7 +17,7 @@ from jobs.metrics import Metric
 
 PLACE_COLUMNS: Mapping[str, Callable[[Group, Point], str]] = {
     "Line": lambda group, point: group.label + (" (loss not believed)" if point.doubtful else ""),
-    "Scaling": lambda group, _: group.mode,
+    "Scaling": lambda group, _: group.stated_mode or ABSENT,
     "Nodes": lambda _, point: f"{point.nodes:,}" if point.nodes else ABSENT,
     "Ranks": lambda _, point: f"{point.ranks:,}",
     "GBS": lambda _, point: f"{point.global_batch_size:,}" if point.global_batch_size else ABSENT,

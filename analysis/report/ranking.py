@@ -7,6 +7,7 @@ from pathlib import Path
 
 from analysis.formatting import ABSENT, per_second, shown, shown_spread, title
 from analysis.metrics.shared_nodes import side_by_side
+from analysis.parsers import log_metrics as a
 from analysis.report.figures.style import Section, word
 from analysis.report.headline import fastest, gain_of, label_within, lesson, submitted_by, task_name
 from analysis.run import RunResult
@@ -50,7 +51,8 @@ def rows_of(task: Sequence[Group], beside: Mapping[Path, RunResult], *, name_tas
                     f"{len(point.runs):,}",
                     per_second(rate),
                     shown_spread(rate, point.throughput),
-                    shown(rate, point.throughput_per_rank.median),
+                    # Steps do not divide over ranks.
+                    ABSENT if rate is a.STEPS_PER_S else shown(rate, point.throughput_per_rank.median),
                     shown(m.EFFICIENCY, efficiency.median) if (efficiency := group.efficiency(point)) else ABSENT,
                     "; ".join(filter(None, notes)) or ABSENT,
                 ]

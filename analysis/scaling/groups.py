@@ -124,10 +124,14 @@ class Group:
         return f"the global batch changes: {sizes}"
 
     @property
-    def known_mode(self) -> str | None:
+    def stated_mode(self) -> str | None:
         """The scaling mode, if it was declared or follows from several points."""
-        declared = self.runs[0].setting("scaling.mode") is not None
-        return self.mode if self.mode in {STRONG, WEAK} and (declared or self.reference) else None
+        return self.mode if self.reference or self.runs[0].setting("scaling.mode") is not None else None
+
+    @property
+    def known_mode(self) -> str | None:
+        """The stated mode, if it is strong or weak."""
+        return self.stated_mode if self.mode in {STRONG, WEAK} else None
 
     @property
     def reference(self) -> Point | None:

@@ -117,11 +117,16 @@ def lag(first: System, last: System) -> str | None:
     in_score, in_rate = first.score_s / last.score_s, rates[1] / rates[0]
     if in_rate <= in_score * (1 + LAG_TOLERANCE):
         return None
-    samples = [shown(a.SAMPLES_DONE, system.median(a.SAMPLES_DONE)) for system in (first, last)]
+    counts = [system.median(a.SAMPLES_DONE) for system in (first, last)]
+    shares = [evaluating(system) for system in (first, last)]
+    known = [f"samples to the target: {' and '.join(shown(a.SAMPLES_DONE, each) for each in counts)}"]
+    known = known if None not in counts else []
+    known += [f"in evaluations: {' and '.join(shares)} % of the time"] if ABSENT not in shares else []
+    details = "; ".join(known)
     return (
         f"{first.results[0].setting('model.name')} from {first.ranks:,} to {plural(last.ranks, 'rank')}: {in_rate:.2f} "
-        f"times the throughput, but only {in_score:.2f} times the score in time to train. Samples to the target: "
-        f"{' and '.join(samples)}; in evaluations: {evaluating(first)} and {evaluating(last)} % of the time."
+        f"times the throughput, but only {in_score:.2f} times the score in time to train."
+        + (f" {details[0].upper()}{details[1:]}." if details else "")
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from analysis.load.discover import read_runs
+from analysis.parsers import log_metrics as a
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from tests.support.megatron_logs import megatron, write
@@ -101,3 +103,43 @@ def test_logs_of_the_nodes_of_one_job_are_one_run_and_the_slowest_counts(tmp_pat
     assert math.isclose(used.values[m.STEP_TIME_MEDIAN], 1.02 * 1.074, rel_tol=1e-3)
     (other,) = [run for run in runs if not run.used]
     assert "node1.log" in str(other.reason)
+
+
+def litgpt(losses: Iterable[float], times_ms: Iterable[float]) -> list[str]:
+    """Return the lines of steps that LitGPT prints on each node."""
+    return [
+        f"Epoch 1 | iter {i} step {i} | loss train: {loss:.3f}, val: n/a | iter time: {time_ms:.2f} ms (step)\n"
+        for i, (loss, time_ms) in enumerate(zip(losses, times_ms, strict=True), start=1)
+    ]
+
+
+NODES = (
+    litgpt((1.4, 1.3, 1.2, 1.0, 0.8), (9000, 5116, 5091, 5092, 5100)),
+    litgpt((1.5, 1.6, 1.3, 0.9, 0.7), (9500, 5088, 7555, 5094, 5101)),
+)
+
+
+def test_the_files_of_ranks_beside_the_output_of_all_are_one_run_and_the_output_of_all_counts(tmp_path: Path) -> None:
+    write(tmp_path / "rank.0/stdout", "".join(NODES[0]))
+    write(tmp_path / "rank.4/stdout", "".join(NODES[1]))
+    write(tmp_path / "whole.o77", "".join(line for both in zip(*NODES, strict=True) for line in both))
+    write(tmp_path / "z_copy_of_rank_4.txt", "".join(NODES[1]))
+    # The same file name and step count, other losses and times: another run.
+    write(tmp_path / "other/stdout", "".join(litgpt((1.4, 1.3, 1.1, 1.0, 0.8), (9100, 5200, 5201, 5202, 5203))))
+    runs = {run.name: run for run in read_runs([tmp_path])}
+    assert sorted(name for name, run in runs.items() if run.used) == ["other/stdout", "whole.o77"]
+    # Every step takes as long as on the slower node.
+    assert runs["whole.o77"].values[a.STEPS_PER_S] == pytest.approx(4 / (5.116 + 7.555 + 5.094 + 5.101))
+
+
+def test_logs_whose_ranks_were_in_one_communicator_are_one_run(tmp_path: Path) -> None:
+    init = (
+        "n{}:1:2 [0] NCCL INFO ncclCommInitRank comm 0x5 rank {} nranks 8 cudaDev 0 busId 1 commId {} - Init COMPLETE\n"
+    )
+    for node, lines in enumerate(NODES):
+        # A node prints its settings once a rank.
+        shared = "n0:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n" * (1 + node)
+        write(tmp_path / f"node{node}.log", shared + init.format(node, 4 * node, "0x8f6b") + "".join(lines))
+    assert [run.name for run in read_runs([tmp_path]) if run.used] == ["node1.log"]
+    write(tmp_path / "node1.log", init.format(1, 4, "0x1111") + "".join(NODES[1]))
+    assert len([run for run in read_runs([tmp_path]) if run.used]) == 2

@@ -3,7 +3,8 @@
 Simulated campaigns take their step times from real ones: of runs one after the other on a busy CPU machine
 (step_times.csv), or of logs (--corpus). The stationary bootstrap (Politis and Romano, JASA 89, 1994) keeps their
 autocorrelation, within a run and from run to run. Real pairs (tests.benchmarks.real_pairs) are judged beside them;
---pairs N trains more on this CPU until the file has N, and goes on where an earlier call ended.
+--pairs N trains more on this CPU until the file has N, and goes on where an earlier call ended. --rates FILE keeps the
+rates as CSV, from which tests.benchmarks.false_crowns_figure draws.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,7 @@ BLOCK_RUNS = 3
 # A campaign lies in one part of the time.
 PARTS = 3
 EFFECT = 1.03
+CPU, LOGS = "runs on a CPU, busy and quiet", "steps of"
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,23 @@ class Scenario:
     """The true speedup of the attempts."""
 
 
+class Rate(NamedTuple):
+    """How many campaigns of a scenario name an attempt `faster`, and with a star."""
+
+    source: str
+    scenario: str
+    attempts: int
+    pairs: int
+    campaigns: int
+    faster: int
+    starred: int
+
+
 SCENARIOS = (
     *(Scenario("no drift", attempts, pairs) for attempts in (1, 5) for pairs in (3, 5)),
     *(Scenario(f"{drift:+.0%} in the campaign", drift=float(np.log1p(drift))) for drift in (-0.2, 0.2, -0.5)),
     *(
-        Scenario("the same, baseline first", drift=float(np.log1p(drift)), alternate=False)
+        Scenario(f"{drift:+.0%}, baseline first", drift=float(np.log1p(drift)), alternate=False)
         for drift in (-0.2, 0.2, -0.5)
     ),
     Scenario("true 3 % faster", effect=EFFECT),
@@ -146,8 +161,8 @@ def corpus_series(directory: Path) -> Iterator[tuple[Series, int]]:
             yield times_s, max(10, len(times_s) // 20)
 
 
-def show(name: str, sources: Sequence[tuple[Series, int]], campaigns: int, seed: int) -> None:
-    """Print a row for each scenario."""
+def show(name: str, sources: Sequence[tuple[Series, int]], campaigns: int, seed: int) -> Iterator[Rate]:
+    """Print a row for each scenario, and yield it."""
     print(f"\n{name}: {campaigns:,} campaigns a row, at least one attempt `faster` (95 % interval), starred")
     for scenario in SCENARIOS:
         crowned, starred = rates(sources, scenario, campaigns, np.random.default_rng(seed))
@@ -157,6 +172,13 @@ def show(name: str, sources: Sequence[tuple[Series, int]], campaigns: int, seed:
             f"({low:.1%} to {high:.1%})  {starred / campaigns:6.1%}",
             flush=True,
         )
+        yield Rate(name, scenario.name, scenario.attempts, scenario.pairs, campaigns, crowned, starred)
+
+
+def keep(path: Path, found: Sequence[Rate]) -> None:
+    """Write rates as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([Rate._fields, *found])
 
 
 # --- real pairs ------------------------------------------------------------------------------------------------
@@ -221,17 +243,20 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=0, help="train pairs on this CPU until the file has so many")
     parser.add_argument("--minutes", type=float, default=9.0, help="begin no pair after this time")
     parser.add_argument("--keep", type=Path, default=REAL, help="the file of the real pairs")
+    parser.add_argument("--rates", type=Path, help="a CSV file for the rates")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.pairs:
         show_real(collect(options.keep, options.pairs, options.minutes))
         return
     sources = kept_sources()
-    show("runs on a CPU, busy and quiet", sources, options.campaigns, options.seed)
-    show("the same, the quietest part", [quietest(sources)], options.campaigns, options.seed)
+    found = [*show(CPU, sources, options.campaigns, options.seed)]
+    found += show("the same, the quietest part", [quietest(sources)], options.campaigns, options.seed)
     if options.corpus:
         sources = list(corpus_series(options.corpus))
-        show(f"steps of {len(sources)} logs", sources, options.campaigns, options.seed)
+        found += show(f"{LOGS} {len(sources)} logs", sources, options.campaigns, options.seed)
+    if options.rates:
+        keep(options.rates, found)
     show_real(kept_pairs(options.keep))
 
 

@@ -22,7 +22,8 @@ from analysis.load.run_directory import latest, step_records
 from analysis.logs.measurements import Measurement, measurements
 from analysis.report.measurements_table import measurements_frame
 from analysis.report.points_table import POINT_METRICS, spread_at
-from analysis.report.runs_table import Row, columns_of, rows_of, runs_frame
+from analysis.report.runs_columns import Row
+from analysis.report.runs_table import columns_of, rows_of, runs_frame
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import number
@@ -83,7 +84,7 @@ def points_frame(groups: Sequence[Group]) -> pd.DataFrame:
         "model": typed([group.model for group, _ in points]),
         "engine": typed([group.engine for group, _ in points]),
         "parallelism": typed([group.parallelism for group, _ in points]),
-        "scaling": typed([group.mode for group, _ in points]),
+        "scaling": typed([group.stated_mode for group, _ in points]),
         "nodes": pd.array([point.nodes for _, point in points], dtype="Int64"),
         "ranks": pd.array([point.ranks for _, point in points], dtype="Int64"),
         "n": pd.array([len(point.runs) for _, point in points], dtype="Int64"),

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from analysis.report.figures.style import Figure
-from analysis.report.runs_table import Row
+from analysis.report.runs_columns import Row
 from analysis.scaling.groups import Group
 from jobs.errors import ReportError
 from jobs.files import is_file

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.report.export.data_frames import typed_runs
-from analysis.report.runs_table import Row, columns_of
+from analysis.report.runs_columns import Row
+from analysis.report.runs_table import columns_of
 
 
 def runs_parquet(rows: Sequence[Row]) -> bytes:

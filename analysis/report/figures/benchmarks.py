@@ -112,11 +112,11 @@ def bars(subject: str, merit: Metric, members: Sequence[Series]) -> Figure | Non
 def labels(drawn: Sequence[Series]) -> list[str]:
     """Return a name for each series: its test, with its file if two series have the same test."""
     below = names_below(drawn)
-    names = [each.name for each in drawn]
+    names = [", ".join(filter(None, (each.name, each.lengths))) for each in drawn]
     several = len({each.place for each in drawn}) > 1
     return [
         f"{name}, {below[each.place]}"
-        if several and (names.count(name) > 1 or name == each.measurements[0].form)
+        if several and (names.count(name) > 1 or each.name == each.measurements[0].form)
         else name
         for each, name in zip(drawn, names, strict=True)
     ]

@@ -81,7 +81,7 @@ def serving(found: Sequence[Series], names: Mapping[Path, str]) -> Iterator[str]
         ]
         failed = sum(m.values.get(a.REQUESTS_FAILED, 0) for m in each.measurements)
         named = lead(each, row[0].texts.get(Text.model, row[0].benchmark), names[each.place])
-        sentence = f"{named}{value(each.merit, rate)}{load}"
+        sentence = f"{named}{value(each.merit, rate)}{load}" + (f", {each.lengths}" if each.lengths else "")
         sentence += f", the most of {plural(len(each.points), 'load')}" if len(each.points) > 1 else ""
         sentence += f"; {', '.join(latencies)}" if latencies else ""
         yield sentence + (f". DOUBTFUL: {plural(int(failed), 'request')} failed." if failed else ".")

@@ -36,7 +36,7 @@ def steps_are_slow(runs: list[RunResult]) -> list[str]:
 
 def steps_far_out(runs: list[RunResult]) -> list[str]:
     """Name the steps that are not in the rate of their log; the runs that lost most come first."""
-    torn = sorted((run for run in runs if run.far_out_s), key=lambda run: (-run.far_out_share, run.name))
+    torn = sorted((run for run in runs if run.far_out_s), key=lambda run: (-abs(run.far_out_share), run.name))
     return [f"Far out: {named(torn, far_out_in_words)}."] if torn else []
 
 
@@ -46,7 +46,7 @@ def far_out_in_words(run: RunResult) -> str:
     return (
         f"({listed(steps, MOST_NAMED_STEPS)} against a median of "
         f"{shown(m.STEP_TIME_MEDIAN, run.values[m.STEP_TIME_MEDIAN])} s) is not in its rate, which would be "
-        f"-{100 * run.far_out_share:.0f} % with it"
+        f"{-100 * run.far_out_share:+.2g} % with it"
     )
 
 

@@ -20,7 +20,8 @@ from rich.console import Console
 from analysis.compare.campaign import Entry, Leaderboard, Verdict, leaderboards
 from analysis.load.discover import read, read_runs
 from analysis.report.content import build
-from analysis.report.leaderboard import answer, lead, notes, print_board, reasons
+from analysis.report.leaderboard import print_board
+from analysis.report.leaderboard_text import answer, lead, notes, reasons
 from jobs.campaign.campaign import opened
 from jobs.campaign.campaign_file import read_trials
 from jobs.campaign.trial import baseline_points, campaign_points, trial_points

@@ -18,7 +18,8 @@ from analysis.load.discover import read
 from analysis.parsers.log_metrics import SAMPLES_PER_S
 from analysis.report.content import build
 from analysis.report.report import report
-from analysis.report.runs_table import COLUMNS, to_csv
+from analysis.report.runs_columns import COLUMNS
+from analysis.report.runs_table import to_csv
 from analysis.report.sections.regression import sentence
 from jobs.cli import main
 from jobs.errors import ReportError

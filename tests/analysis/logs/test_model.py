@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,11 @@ def test_flops_of_different_formulas_are_not_to_be_compared(tmp_path: Path) -> N
     assert not any("TFLOP/s by different" in text for text in warnings([full], {}))
     (message,) = [text for text in warnings([full, causal], {}) if "TFLOP/s by different" in text]
     assert "causal attention (6 N + 6 L a s) in 1 log; full attention (6 N + 12 L a s) in 1 log" in message
+    assert full.utilization is not None
+    either = f"{full.utilization.formula} or full attention with the embedding (6 N' + 12 L a s)"
+    unsure = replace(full, utilization=replace(full.utilization, formula=either))
+    assert not any("TFLOP/s by different" in text for text in warnings([full, unsure], {})), "both may be the same"
+    assert any("TFLOP/s by different" in text for text in warnings([causal, unsure], {}))
 
 
 def test_what_no_log_states_a_facts_file_may(tmp_path: Path) -> None:

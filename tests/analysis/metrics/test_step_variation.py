@@ -15,10 +15,12 @@ from scipy.stats import kendalltau, theilslopes
 
 from analysis.load.discover import read_runs
 from analysis.metrics.step_variation import slow_steps, step_variation
+from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.report import report
 from jobs import metrics as m
 from tests.support.fake_runs import UNMEASURED_STEPS, a_run, ended, prepared, started, step
+from tests.support.megatron_logs import megatron, write
 from tests.support.report_pages import Page
 
 
@@ -71,6 +73,16 @@ def test_one_step_far_out_is_named_and_not_in_the_rate_of_a_run_of_ours(tmp_path
     assert "torn" in named
     assert "30.00 s" in named
     assert "-41 % with it" in named, "what the rate would be with it"
+
+
+def test_the_short_last_batch_of_an_epoch_is_named_and_not_in_the_rate(tmp_path: Path) -> None:
+    steps = [(step, 115.0 if step == 60 else 500.0) for step in range(1, 101)]
+    (run,) = read_runs([write(tmp_path / "train.out", megatron(steps))])
+    assert list(run.far_out_s) == [60]
+    assert run.values[a.STEPS_PER_S] == pytest.approx(2.0)
+    (named,) = [text for text in sentences(tmp_path) if text.startswith("Far out")]
+    assert "step 60 with 0.1150 s" in named
+    assert "+0.78 % with it" in named
 
 
 def test_steps_that_are_slow_again_and_again_are_in_the_rate_of_a_run_of_ours(tmp_path: Path) -> None:

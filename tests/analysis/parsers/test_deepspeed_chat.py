@@ -1,8 +1,11 @@
-"""DeepSpeed-Chat's throughput."""
+"""DeepSpeed-Chat's throughput and evaluations."""
 
 from __future__ import annotations
 
+from analysis.parsers import deepspeed_chat
 from analysis.parsers import log_metrics as a
+from analysis.parsers.base import Kind, Line
+from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES, records
 
 
@@ -12,3 +15,18 @@ def test_a_micro_batch_of_a_rank_has_its_time_and_size_and_what_is_not_known_is_
         a.PARAMETERS: 1.375e9, a.MICRO_BATCH_TIME: 1.25, a.SAMPLES_PER_S_PER_RANK: 6.4, a.MICRO_BATCH_SIZE: 8,
     }  # fmt: skip
     assert second == {a.SAMPLES_PER_S_PER_RANK: 6.5, a.MICRO_BATCH_SIZE: 8}
+
+
+def test_an_evaluation_is_its_result_below_its_heading() -> None:
+    lines = (
+        "ppl: 3.5",
+        "***** Evaluating perplexity, Epoch 1/2 *****",
+        "ppl: 2.0625",
+        "***** Evaluating reward, Epoch 1/2 *****",
+        "chosen_last_scores (higher is better) : 2.5, acc (higher is better) : 0.625",
+    )
+    found = list(deepspeed_chat.parse(Line(number, text) for number, text in enumerate(lines, 1)))
+    assert [(each.line, each.kind, each.values) for each in found] == [
+        (3, Kind.evaluation, {m.EVALUATION_PERPLEXITY: 2.0625}),
+        (5, Kind.evaluation, {a.EVALUATION_SCORE: 0.625}),
+    ]

@@ -76,3 +76,18 @@ def test_tables_are_read_past_what_is_typed_between_and_a_lost_first_character()
     )
     assert column(table, Kind.sample, a.POWER) == [38.5, 36.25]
     assert texts(table, Text.timestamp) == ["2026/03/01 12:00:01.123"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [("NVIDIA A100-SXM4-40GB          On ", ["NVIDIA A100-SXM4-40GB"]), ("Tesla V100-SXM2...  Off", [])],
+)
+def test_the_summary_names_the_gpu_unless_the_driver_cut_its_name(cell: str, names: list[str]) -> None:
+    found = parsed(
+        "| NVIDIA-SMI 535.154.05             Driver Version: 535.154.05   CUDA Version: 12.2     |",
+        "| GPU  Name                 Persistence-M | Bus-Id        Disp.A | Volatile Uncorr. ECC |",
+        f"|   0  {cell} | 00000000:03:00.0 Off |                    0 |",
+        "| N/A   43C    P0              53W / 400W |      0MiB / 40960MiB |      0%      Default |",
+    )
+    assert texts(found, Text.gpu_name) == names
+    assert {each.kind for each in found} <= {Kind.setting}

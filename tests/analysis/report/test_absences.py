@@ -9,6 +9,7 @@ from pathlib import Path
 from analysis.load.discover import read, read_runs
 from analysis.report.content import build
 from analysis.report.page import page
+from analysis.report.points_table import point_table
 from analysis.report.sections.cost import counted_in
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
@@ -16,7 +17,7 @@ from tests.analysis.parsers.reading import SAMPLES
 from tests.support.campaigns import a_repeat, pairs
 from tests.support.fake_runs import a_run, a_sweep_of_layouts, finished_run
 from tests.support.megatron_logs import megatron, write
-from tests.support.mlperf_logs import logged
+from tests.support.mlperf_logs import logged, system
 
 DIFFERENT_RANKS = "has points of different rank counts"
 
@@ -73,6 +74,36 @@ def test_nothing_measured_is_not_reported_beside_a_benchmark(tmp_path: Path) -> 
     assert content.measurements
     assert "Nothing measured" not in page(content)
     assert "0 of 1 run can be used" in content.lead
+
+
+def test_no_measurements_are_announced_where_there_are_none(tmp_path: Path) -> None:
+    write(tmp_path / "readings.txt", "index, power.draw [W]\n0, 212.50 W\n0, 215.00 W\n")
+    write(tmp_path / "notes.md", "Ask the site.\n")
+    (sentence,) = build(read([tmp_path])).headlines
+    assert sentence == "No result: these files contain neither a training run nor a benchmark."
+    shutil.copy(SAMPLES / "sacct.txt", tmp_path)
+    (sentence,) = build(read([tmp_path])).headlines
+    assert "Other measurements are below" in sentence
+
+
+def test_a_line_of_one_rank_count_is_called_neither_strong_nor_weak(tmp_path: Path) -> None:
+    write(tmp_path / "one" / "job.out", steady_log(8))
+    headings, rows = point_table(scaling_groups(read_runs([tmp_path])))
+    assert "Scaling" not in headings
+    write(tmp_path / "one" / "facts.yaml", "model: tall\n")
+    write(tmp_path / "one" / "more.out", steady_log(16).replace("lm loss: ", "lm loss: 1"))
+    headings, rows = point_table(scaling_groups(read_runs([tmp_path])))
+    assert [row.cells[headings.index("Scaling")] for row in rows] == ["strong", "strong"]
+
+
+def test_a_score_that_lags_is_not_followed_by_dashes(tmp_path: Path) -> None:
+    for nodes, minutes, rate in ((1, 20, 10.0), (8, 10, 80.0)):
+        system(tmp_path / f"{nodes}", nodes, [minutes] * 3, rate=rate)
+        for path in (tmp_path / f"{nodes}").glob("result_*.txt"):
+            lines = [line for line in path.read_text().splitlines() if "eval_st" not in line]
+            path.write_text("\n".join(lines).replace("samples_count", "n"))
+    (warning,) = [text for text in build(read([tmp_path])).warnings if "times the score" in text]
+    assert warning.endswith("but only 2.00 times the score in time to train.")
 
 
 def test_no_sentence_is_about_all_runs_where_there_is_none(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,40 @@ def test_collectives_have_a_headline_with_peak_bandwidth_and_smallest_latency(tm
         "NVIDIA H100 80GB HBM3, nccl-tests, all_reduce (fabric.out): 478 GB/s bus bandwidth with 1 GiB messages, "
         "the peak of 11 sizes; 20.00 µs with the smallest, 1 KiB."
     )
+
+
+def test_the_smallest_message_counts_although_its_bandwidth_is_printed_as_zero(tmp_path: Path) -> None:
+    path = nccl_tests(tmp_path / "fabric.out", ranks=8, peak=480)
+    small = (
+        f"{8:12d} {2:13d}     float     sum      -1     9.50    0.00    0.00      0     9.25    0.00    0.00      0\n"
+    )
+    head, tail = path.read_text().split("        1024 ", 1)
+    path.write_text(f"{head}{small}        1024 {tail}")
+    (headline,) = content_of(tmp_path).headlines
+    assert headline.endswith("the peak of 12 sizes; 9.250 µs with the smallest, 8 B.")
+
+
+def perf_analyzer(requests: Sequence[tuple[int, int, int, float]]) -> str:
+    """Return the blocks that perf_analyzer prints for a concurrency, lengths of prompt and answer, and a rate."""
+    return "".join(
+        f"Request concurrency: {concurrency}\n  Client: \n    Request count: 100\n"
+        f"    Throughput: {rate / answer:.4f} infer/sec\n    Avg latency: 480000 usec\n"
+        f"Output Tokens/sec: {rate}\nAvg Input Seq Length: {prompt} tokens\nAvg Output Seq Length: {answer} tokens\n"
+        for concurrency, prompt, answer, rate in requests
+    )
+
+
+def test_loads_of_other_lengths_are_never_pooled(tmp_path: Path) -> None:
+    short, long = ((1, 270, 130, 400.0), (64, 271, 120, 8000.0)), ((1, 8630, 514, 500.0), (64, 8632, 512, 6000.0))
+    (tmp_path / "served.txt").write_text(perf_analyzer([*short, *long]))
+    content = content_of(tmp_path)
+    assert [headline.partition("): ")[2] for headline in content.headlines] == [
+        "8,000 output tokens/s at concurrency 64, 270 input and 125 output tokens a request, the most of 2 loads.",
+        "6,000 output tokens/s at concurrency 64, 8,631 input and 513 output tokens a request, the most of 2 loads.",
+    ]
+    (figure,) = content.figures
+    assert figure.plot is not None
+    assert [list(trace.y) for trace in figure.plot.data] == [[400.0, 8000.0], [500.0, 6000.0]]
 
 
 def test_collectives_have_a_figure_over_the_message_size(tmp_path: Path) -> None:

@@ -86,3 +86,17 @@ def test_a_single_line_has_no_ranking(tmp_path: Path) -> None:
     assert ranking(built(tmp_path / "one")) == []
     a_scaling_sweep(tmp_path / "two")
     assert len(ranking(built(tmp_path / "two"))) == 2
+
+
+def test_steps_per_second_are_not_divided_over_ranks_nor_compared_between_tasks(tmp_path: Path) -> None:
+    for number, batch in enumerate((16, 64)):
+        a_task(tmp_path / str(batch), number, ranks=8, step_ms=1000.0 * batch)
+        log = tmp_path / str(batch) / "8.out"
+        # Without a batch a step has no samples.
+        words = [part for part in log.read_text().split("|") if "global batch" not in part and "consumed" not in part]
+        log.write_text("|".join(words))
+    content = built(tmp_path)
+    (sentence,) = content.headlines
+    assert "2 tasks without a line of different rank counts" in sentence
+    assert "steps/s" not in sentence
+    assert [row[4:7:2] for row in ranking(content)] == [["steps/s", "—"]] * 2

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from analysis.formatting import csv_cell, is_number, markdown_cell, significant
 from analysis.load.discover import read_runs
-from analysis.report.runs_table import COLUMNS, markdown_table, rows_of, to_csv
+from analysis.report.runs_columns import COLUMNS
+from analysis.report.runs_table import markdown_table, rows_of, to_csv
 from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.errors import ReportError

@@ -51,6 +51,14 @@ def test_a_result_without_a_status_is_neither_a_success_nor_aborted(tmp_path: Pa
     assert (run.state, run.reason) == ("as far as logged", None)
 
 
+def test_a_placeholder_names_no_submitter(tmp_path: Path) -> None:
+    text = without_throughput(10, platform="8xSUBMISSION_PLATFORM_PLACEHOLDER")
+    write(tmp_path / "result_0.txt", text.replace("Nobody", "SUBMISSION_ORG_PLACEHOLDER"))
+    write(tmp_path / "system.json", json.dumps({"submitter": "Somebody", "system_name": "box", "number_of_nodes": 2}))
+    (run,) = read_runs([tmp_path])
+    assert (run.setting("system.organization"), run.setting("system.name")) == ("Somebody", "box")
+
+
 def test_a_convergence_factor_of_one_system_never_goes_to_another(tmp_path: Path) -> None:
     for name, factor in (("a", 1.1), ("b", None)):
         for i, minutes in enumerate((10, 10, 10)):

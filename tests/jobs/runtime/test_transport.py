@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from analysis.report.leaderboard import notes, records
+from analysis.report.leaderboard import records
+from analysis.report.leaderboard_text import notes
 from jobs.cli import main
 from jobs.rundir import RunDir
 from jobs.runtime.transport import (

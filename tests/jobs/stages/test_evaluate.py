@@ -14,7 +14,7 @@ from litgpt.model import GPT
 
 from analysis.load.discover import read_runs
 from analysis.report.report import report
-from analysis.report.runs_table import COLUMNS
+from analysis.report.runs_columns import COLUMNS
 from jobs import metrics as m
 from jobs.data import open_dataset, prepare
 from jobs.rundir import RunDir, append_event, load_run

@@ -1,0 +1,107 @@
+"""The measured values of a log: rates over its steady steps, else derived from blocks, epochs or its own summary."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from analysis.logs.blocks import DERIVED as OF_BLOCKS
+from analysis.logs.blocks import evaluating, throughput_of_blocks
+from analysis.logs.epochs import epoch_times, throughput_of_epochs
+from analysis.logs.step import LogStep
+from analysis.logs.steps import LogRun
+from analysis.parsers import log_metrics as a
+from analysis.parsers.base import Kind
+from jobs import metrics as m
+from jobs.metrics import Metric
+
+# Metrics taken unchanged from the summaries of a log.
+SUMMED_UP = (
+    a.TIME_TO_TRAIN,
+    a.INITIALIZATION_TIME,
+    a.TRAINING_TIME,
+    m.MEMORY_PEAK,
+    m.EVALUATION_LOSS,
+)
+RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
+OF_EPOCHS = "derived from the times of its epochs and their steps; an epoch may include evaluations"
+OF_SUMMARY = "the log's own mean over the whole training, with warm-up, evaluations and saving"
+
+
+def measured(
+    run: LogRun, counted: Sequence[LogStep], torn: Sequence[LogStep], ranks: int | None
+) -> dict[Metric, float]:
+    """Return the metrics of a log by their definitions; step metrics cover `counted`, and rates not `torn`."""
+    values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
+    values |= speed([step for step in counted if step not in torn], ranks, batch_of(run))
+    times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
+    if times_s:
+        percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
+        values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
+    if run.steps and m.STEP_TIME in run.steps[0].values:
+        values[m.FIRST_STEP_TIME] = run.steps[0].values[m.STEP_TIME]
+    for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
+        reported = [step.values[metric] for step in run.steps if metric in step.values]
+        values |= {latest: max(reported) if metric is m.MEMORY_PEAK else reported[-1]} if reported else {}
+    for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
+        # The program's own figures, which analysis.metrics.mfu shows beside ours.
+        reported = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
+        values |= {metric: statistics.harmonic_mean(reported)} if reported else {}
+    for metric in (m.EVALUATION_LOSS, a.EVALUATION_SCORE, a.SAMPLES_DONE):
+        reported = [record.values[metric] for record in run.file.of(Kind.evaluation) if metric in record.values]
+        values |= {metric: reported[-1]} if reported else {}
+    if a.CONVERGENCE_FACTOR in run.settings:
+        values[a.CONVERGENCE_FACTOR] = run.settings[a.CONVERGENCE_FACTOR]
+    return values | evaluating(run.file) | epoch_times(run.file, run.steps)
+
+
+def batch_of(run: LogRun) -> float | None:
+    """Return the samples per step if the configuration is definite; older LitGPT sets those of a node."""
+    return run.settings.get(a.GLOBAL_BATCH_SIZE) if run.settings.get(a.FULL_SAMPLES) == 1 else None
+
+
+def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) -> dict[Metric, float]:
+    """Return the rates over these steps: total work divided by total time, assuming equal work per step."""
+    values: dict[Metric, float] = {}
+    for metric, per_rank in ((m.TOKENS_PER_S, m.TOKENS_PER_S_PER_RANK), (a.SAMPLES_PER_S, a.SAMPLES_PER_S_PER_RANK)):
+        reported = [step.values[metric] for step in counted if metric in step.values]
+        each = [step.values[per_rank] for step in counted if per_rank in step.values]
+        # A rate reported by fewer steps may cover something else, such as the whole run with its evaluations.
+        if reported and 2 * len(reported) >= len(counted):
+            values[metric] = statistics.harmonic_mean(reported)
+        elif each and ranks:
+            values[metric] = ranks * statistics.harmonic_mean(each)
+        if metric in values and ranks:
+            values[per_rank] = values[metric] / ranks
+        elif each:
+            values[per_rank] = statistics.harmonic_mean(each)
+    timed = [step.values for step in counted if m.STEP_TIME in step.values]
+    if timed:
+        time_s = sum(each[m.STEP_TIME] for each in timed)
+        values[a.STEPS_PER_S] = len(timed) / time_s
+        reported_by_steps = any(a.GLOBAL_BATCH_SIZE in each for each in timed)
+        sizes = [each.get(a.GLOBAL_BATCH_SIZE, None if reported_by_steps else batch) for each in timed]
+        known = [size for size in sizes if size is not None]
+        if a.SAMPLES_PER_S not in values and len(known) == len(timed):
+            values[a.SAMPLES_PER_S] = sum(known) / time_s
+    return values
+
+
+def rates_of(values: Mapping[Metric, float]) -> bool:
+    """Return True if there is a throughput of all ranks together."""
+    return not values.keys().isdisjoint(RATES)
+
+
+def derived_rates(run: LogRun) -> tuple[dict[Metric, float], str | None]:
+    """Return the throughput of a log whose steps have none, and its derivation; empty if none follows."""
+    summed_up = {metric: rate for metric in RATES if (rate := run.file.latest(metric)) is not None}
+    for rates, how in (
+        (throughput_of_blocks(run.file), OF_BLOCKS),
+        (throughput_of_epochs(run.file, batch_of(run)), OF_EPOCHS),
+        (summed_up, OF_SUMMARY),
+    ):
+        if rates:
+            return rates, how
+    return {}, None
