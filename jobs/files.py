@@ -118,7 +118,7 @@ def file_names(directory: str | Path) -> list[str]:
         raise
     except OSError as error:
         not_one = error.errno in {errno.ENOTDIR, errno.ELOOP}
-        words = "it is a link, or no directory" if not_one else error.strerror or str(error)
+        words = "it is a link or not a directory" if not_one else error.strerror or str(error)
         raise UnsuitableFileError(error.errno, words, str(directory)) from error
 
 
