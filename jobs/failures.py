@@ -16,7 +16,7 @@ from typing import Any
 
 from jobs.errors import SuiteError
 from jobs.ranks import restart_count
-from jobs.run_events import write_failure
+from jobs.run_events import LONGEST_ERROR, write_failure
 from jobs.rundir import RunDir, event_record
 
 
@@ -232,7 +232,8 @@ def record_failure(
 ) -> None:
     """Record the rank that ended this start, with its node and cause, in a file of its own."""
     start = restart_count() if restart is None else restart
-    record = event_record("failed", restart=start, cause=cause.name, rank=rank, node=node, error=error)
+    fields = {"cause": cause.name, "rank": rank, "node": node, "error": error[:LONGEST_ERROR]}
+    record = event_record("failed", restart=start, **fields)
     write_failure(run, record, restart=start, rank=rank)
 
 

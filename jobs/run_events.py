@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.event_fields import checked_event
-from jobs.files import RECORD_BYTES, file_names, opened, parse_json, read_bytes, read_lines
+from jobs.files import file_names, opened, parse_json, read_bytes, read_lines
 from jobs.output import NO_SPACE, own_directory
 from jobs.rundir import RunDir, append_record, read_events, records_in, unreadable_event, write_json
 
-FAILURE_FILE = re.compile(r"(?P<number>[0-9]{6,})-restart-[0-9]+-rank-[0-9]+-[0-9a-f]{8}\.json")
-# Of a received run with more files, those with the highest numbers are read.
+FAILURE_FILE = re.compile(r"[0-9]{6,}-restart-[0-9]+-rank-[0-9]+-[0-9a-f]{8}\.json")
+# A received run may have any number of files of any size; those with the highest numbers are read.
 MOST_FAILURES = 50_000
+FAILURE_BYTES = 1 << 20
+# Its characters take at most 12 bytes each in JSON.
+LONGEST_ERROR = 50_000
 NUMBER, PLACE = "failure_number", "status_bytes"
 
 Event = TypeVar("Event", bound=Mapping[str, Any])
@@ -44,7 +47,8 @@ def write_failure(run: RunDir, record: dict[str, Any], *, restart: int, rank: in
         directory = own_directory(run.failures)
         number = highest_failure(run) + 1
         name = f"{number:06d}-restart-{restart}-rank-{rank:05d}-{secrets.token_hex(4)}.json"
-        write_json(directory / name, record | {PLACE: size_bytes(run.status)})
+        size = size_bytes(run.status)
+        write_json(directory / name, record if size is None else record | {PLACE: size})
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
@@ -52,11 +56,11 @@ def write_failure(run: RunDir, record: dict[str, Any], *, restart: int, rank: in
         append_record(run.status, record)
 
 
-def size_bytes(path: Path) -> int:
-    """Return the size of a file; 0 if it cannot be opened. NFS asks the server when a file is opened."""
+def size_bytes(path: Path) -> int | None:
+    """Return the size of a file; None if it cannot be opened. NFS asks the server when a file is opened."""
     with suppress(OSError), opened(path) as file:
         return os.fstat(file.fileno()).st_size
-    return 0
+    return None
 
 
 # --- read ------------------------------------------------------------------------------------------------------
@@ -66,8 +70,7 @@ def run_events(run: RunDir) -> list[dict[str, Any]]:
     """Return the events of a run in their order; skip damaged ones. Raise OSError if they cannot be read."""
     # In this order: of a restart that is on record, the failure is too.
     status = list(status_records(run))
-    failures = [failure_record(name, content) for name, content in failure_contents(run).items()]
-    return list(filter(None, map(checked_event, merged(status, failures))))
+    return list(filter(None, map(checked_event, merged(status, failures_of(run)))))
 
 
 def events_or_failure(run: RunDir, events_before: int = 0, failures_before: int = 0) -> list[dict[str, Any]]:
@@ -95,14 +98,14 @@ def unseen(events: Iterable[Event], events_before: int, failures_before: int) ->
 
 
 def merged(
-    status: Iterable[tuple[int, dict[str, Any]]], failures: Iterable[dict[str, Any] | None]
+    status: Iterable[tuple[int, dict[str, Any]]], failures: Iterable[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of status.jsonl, given with their places, and between them the failures."""
 
     def order(failure: Mapping[str, Any]) -> tuple[float, int, str]:
         return place(failure), failure[NUMBER], str(failure.get("time"))
 
-    placed = [(place(failure), failure) for failure in sorted(filter(None, failures), key=order)]
+    placed = [(place(failure), failure) for failure in sorted(failures, key=order)]
     return (record for _, record in heapq.merge(placed, status, key=lambda each: each[0]))
 
 
@@ -127,24 +130,15 @@ def placed_records(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]
         begin += len(line)
 
 
-def failure_contents(run: RunDir) -> dict[str, bytes]:
-    """Return the content of each file of a failure, by name; skip those that cannot be read."""
-    contents = {}
+def failures_of(run: RunDir) -> list[dict[str, Any]]:
+    """Return the failures in files, with the numbers of their names; skip files that are damaged or something else."""
+    found = []
     for name in failure_files(run)[-MOST_FAILURES:]:
-        with suppress(OSError):
-            contents[name] = read_bytes(run.failures / name, RECORD_BYTES)
-    return contents
-
-
-def failure_record(name: str, content: bytes) -> dict[str, Any] | None:
-    """Return the failure in a file, with the number of its name; None if the file is damaged, or is something else."""
-    try:
-        record = parse_json(content)
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or record.get("event") != "failed":
-        return None
-    return record | {NUMBER: number_of(name)}
+        with suppress(OSError, ValueError):
+            record = parse_json(read_bytes(run.failures / name, FAILURE_BYTES))
+            if isinstance(record, dict) and record.get("event") == "failed":
+                found.append(record | {NUMBER: number_of(name)})
+    return found
 
 
 def failure_files(run: RunDir) -> list[str]:

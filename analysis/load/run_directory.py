@@ -70,7 +70,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     provenance: Mapping[str, Any] = {}
     events: tuple[Mapping[str, Any], ...] = ()
     try:
-        events = tuple(events_of(contents))
+        events = tuple(events_of(contents, RunDir(path)))
         config = read_config(contents)
         plan = read_plan(contents)
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from jobs.files import DOCUMENT_BYTES, RECORD_BYTES, RECORD_FILE_BYTES, YAML_BYTES, parse_json, read_bytes
-from jobs.run_events import failure_contents, failure_record, merged, placed_records
+from jobs.run_events import failures_of, merged, placed_records
 from jobs.rundir import RunDir, records_in
 
 AT = RunDir(Path())
 FILES = [path.name for path in (AT.config, AT.plan, AT.provenance, AT.status, AT.metrics)]
 Contents = Mapping[str, bytes | OSError]
-"""The bytes of each file of a run directory by its path there, or the error of reading it."""
+"""The bytes of each file of a run directory by its name, or the error of reading it."""
 RECORDS = (AT.status.name, AT.metrics.name)
 
 
@@ -31,12 +31,7 @@ class UnusableError(Exception):
 
 def contents_of(path: Path) -> Contents:
     """Read every file of a run directory that a report needs, once."""
-    contents = {name: content_of(f"{path}/{name}") for name in FILES}
-    try:
-        failures = failure_contents(RunDir(path))
-    except OSError as error:
-        return contents | {AT.failures.name: error}
-    return contents | {str(AT.failures / name): content for name, content in failures.items()}
+    return {name: content_of(f"{path}/{name}") for name in FILES}
 
 
 def content_of(path: str) -> bytes | OSError:
@@ -69,18 +64,10 @@ def records_of(contents: Contents, file: Path) -> Iterator[dict[str, Any]]:
     return iter(()) if missing(contents, file) else records_in(bytes_of(contents, file).split(b"\n"))
 
 
-def events_of(contents: Contents) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run. Raise OSError if they cannot be read."""
-    unlisted = contents.get(AT.failures.name)
-    if isinstance(unlisted, OSError):
-        raise unlisted
-    failures = [
-        failure_record(Path(name).name, content)
-        for name, content in contents.items()
-        if Path(name).parent == AT.failures and isinstance(content, bytes)
-    ]
+def events_of(contents: Contents, run: RunDir) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run, with the failures in files of their own. Raise OSError if they cannot be read."""
     status = b"" if missing(contents, AT.status) else bytes_of(contents, AT.status)
-    records = merged(placed_records(io.BytesIO(status)), failures)
+    records = merged(placed_records(io.BytesIO(status)), failures_of(run))
     return (record for record in records if isinstance(record.get("event"), str))
 
 

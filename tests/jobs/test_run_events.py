@@ -17,8 +17,7 @@ from analysis.load.run_directory import read_run
 from jobs import rundir
 from jobs.cli import main
 from jobs.failures import FailureCause, end_of, latest_attempt, record_failure
-from jobs.files import RECORD_BYTES
-from jobs.run_events import events_or_failure, run_events, write_failure
+from jobs.run_events import FAILURE_BYTES, events_or_failure, run_events, write_failure
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, read_events
 from jobs.submit.submissions import latest_submissions, own_end
 from tests.support.fake_events import clock, compute, killed_once, meet, submit
@@ -208,7 +207,7 @@ def content(content: bytes) -> Callable[[Path], object]:
         content(b'{"event": "finished", "step": 6}'),
         content(b"[]"),
         content(bytes(range(256))),
-        lambda path: os.truncate(path, RECORD_BYTES + 1),
+        content(b'{"event": "failed", "rank": 2, "error": "gone"}' + b" " * FAILURE_BYTES),
     ],
 )
 def test_a_damaged_failure_costs_itself_alone(damage: Callable[[Path], object], tmp_path: Path) -> None:
@@ -223,6 +222,16 @@ def test_a_damaged_failure_costs_itself_alone(damage: Callable[[Path], object], 
     assert [event.get("rank") for event in read_run(run.path).events] == [None, 1, 3]
     record(run, 4)
     assert of_ranks(run) == [1, 3, 4]
+
+
+def test_of_too_many_failures_the_last_ones_are_read_and_a_long_error_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = prepared(tmp_path, a_run("run"))
+    for rank in range(4):
+        record_failure(run, **failure_of(rank) | {"error": "\U0001f600" * FAILURE_BYTES})
+    monkeypatch.setattr("jobs.run_events.MOST_FAILURES", 2)
+    assert of_ranks(run) == [2, 3]
 
 
 @pytest.mark.parametrize("place", [lambda path: path.symlink_to("/tmp"), lambda path: path.write_text("")])
