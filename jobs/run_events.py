@@ -6,7 +6,8 @@ time: rank 0, and before and after the ranks the command, batch script, local qu
 
 The clocks of nodes do not decide the place of a failure among the events. It contains the size of status.jsonl when
 the rank failed, `status_bytes`, and stands where it would have been appended. The number in the name of its file is
-higher than all that the rank saw, so a submission knows the failures before it by their highest number.
+higher than all that the rank saw, so a submission knows the failures before it by their highest number. Only ranks that
+failed so close together that none saw the file of another are ordered by their clocks.
 """
 
 from __future__ import annotations

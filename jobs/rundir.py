@@ -247,7 +247,7 @@ def now() -> str:
 
 
 def append_record(path: Path, *records: dict[str, Any]) -> None:
-    """Append one JSON line per record, all in a single write, so that ranks and shells may write the same file.
+    """Append one JSON line per record, all in a single write: whole among processes of a node, not between NFS clients.
 
     An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError where a
     full disk takes only a part of the line, and RunDirError where the file is a link.

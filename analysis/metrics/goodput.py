@@ -153,7 +153,7 @@ def starts_of(
 
     None if the run has not finished, or if a start recorded too little to separate its parts.
     """
-    submitted = [(before, each) for each in submissions if (before := first_of(each, events)) is not None]
+    submitted = [(before, each) for each in submissions if (before := events_before(each, events)) is not None]
     finished = [i for i, event in enumerate(events) if event["event"] == "finished"]
     begins = [i for i, event in enumerate(events) if event["event"] == "started" and i < max(finished, default=0)]
     if not begins:
@@ -170,7 +170,7 @@ def starts_of(
     return starts
 
 
-def first_of(submission: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> int | None:
+def events_before(submission: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the number of events before a submission; None if its record has none."""
     before = count(submission, "events_before")
     if before is None:
