@@ -64,13 +64,14 @@ class NfsClient(io.FileIO):
         return os.pwrite(self.fileno(), data, self.known_size)
 
 
-def all_fail(run: RunDir, fail: Callable[[RunDir, int], None]) -> None:
+def all_fail(run: RunDir, fail: Callable[[RunDir, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let as many processes as ranks record their failures at once, each on a node of its own."""
     barrier = FORK.Barrier(RANKS, timeout=limit_s(60))
 
     def rank_fails(rank: int) -> None:
-        NfsClient.barrier = barrier  # type: ignore[assignment]  # of processes, with the methods of threading's
-        rundir.open_to_append = NfsClient  # type: ignore[assignment]  # in this process only
+        # In this process only.
+        NfsClient.barrier = barrier
+        monkeypatch.setattr("jobs.rundir.open_to_append", NfsClient)
         barrier.wait()
         fail(run, rank)
 
@@ -86,19 +87,21 @@ def of_ranks(run: RunDir) -> list[int]:
     return [event["rank"] for event in run_events(run) if event["event"] == "failed"]
 
 
-def test_ranks_of_many_nodes_that_append_to_one_file_lose_their_failures(tmp_path: Path) -> None:
+def test_ranks_of_many_nodes_that_append_to_one_file_lose_their_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = prepared(tmp_path, a_run("run", ranks_per_node=RANKS))
-    all_fail(run, append)
+    all_fail(run, append, monkeypatch)
     assert len(of_ranks(run)) < RANKS / 2
 
 
 def test_ranks_that_fail_together_leave_a_record_each_and_one_cause(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepared(tmp_path, a_run("run", ranks_per_node=RANKS))
     started(run, a_run("run", ranks_per_node=RANKS), restart=0)
     before = run.status.read_bytes()
-    all_fail(run, record)
+    all_fail(run, record, monkeypatch)
     assert run.status.read_bytes() == before
     assert sorted(of_ranks(run)) == list(range(RANKS))
     assert len(list(run.failures.iterdir())) == RANKS, "no two share a file, and nothing is left beside them"
