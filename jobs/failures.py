@@ -16,7 +16,8 @@ from typing import Any
 
 from jobs.errors import SuiteError
 from jobs.ranks import restart_count
-from jobs.rundir import RunDir, append_event
+from jobs.run_events import LONGEST_ERROR, write_failure
+from jobs.rundir import RunDir, event_record
 
 
 class Retry(Enum):
@@ -29,7 +30,7 @@ class Retry(Enum):
 
 
 class FailureCause(Enum):
-    """Cause of the end of a run. The name is written to status.jsonl; runs.csv and reports contain `word`."""
+    """Cause of the end of a run. The name is written to its events; runs.csv and reports contain `word`."""
 
     out_of_gpu_memory = (
         "out_of_gpu_memory",
@@ -213,7 +214,7 @@ def cause_of_task(how: str) -> FailureCause:
 
 
 def recorded_cause(event: Mapping[str, Any]) -> FailureCause | None:
-    """Return the cause that an event of status.jsonl names; None where it names none that is known."""
+    """Return the cause that an event of a run names; None where it names none that is known."""
     name = event.get("cause")
     if name == "out_of_memory" and GPU_MEMORY_TEXT.search(str(event.get("error"))):
         return FailureCause.out_of_gpu_memory
@@ -229,16 +230,18 @@ def blames_node(failure: Mapping[str, Any]) -> bool:
 def record_failure(
     run: RunDir, cause: FailureCause, *, rank: int, node: str, error: str, restart: int | None = None
 ) -> None:
-    """Append to the run's status.jsonl the rank that ended this start, with its node and cause."""
+    """Record the rank that ended this start, with its node and cause, in a file of its own."""
     start = restart_count() if restart is None else restart
-    append_event(run, "failed", restart=start, cause=cause.name, rank=rank, node=node, error=error)
+    fields = {"cause": cause.name, "rank": rank, "node": node, "error": error[:LONGEST_ERROR]}
+    record = event_record("failed", restart=start, **fields)
+    write_failure(run, record, restart=start, rank=rank)
 
 
 def latest_attempt(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the events since the ranks last met, or since the run last went back into the queue."""
     begins = [i for i, event in enumerate(events) if event["event"] in {"started", "requeued"}]
     latest = events[begins[-1] :] if begins else events
-    # A rank that outlived its attempt, on a node that was cut off, may still append its own failure.
+    # A rank that outlived its attempt, on a node that was cut off, may still record its own failure.
     restart = restart_of(latest[0], 0) if latest else 0
     return [event for event in latest if event["event"] != "failed" or restart_of(event, restart) >= restart]
 

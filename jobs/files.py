@@ -101,6 +101,27 @@ def is_directory(path: str | Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 (as above)
 
 
+def file_names(directory: str | Path) -> list[str]:
+    """Return the names of the regular files in a directory; no link is followed.
+
+    Raise FileNotFoundError, PermissionError, or UnsuitableFileError for any other reason.
+    """
+    try:
+        # Opening the directory makes NFS ask the server for its present content.
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with os.scandir(opened) as entries:
+                return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        finally:
+            os.close(opened)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except OSError as error:
+        not_one = error.errno in {errno.ENOTDIR, errno.ELOOP}
+        words = "it is a link or not a directory" if not_one else error.strerror or str(error)
+        raise UnsuitableFileError(error.errno, words, str(directory)) from error
+
+
 def opened(path: str | Path) -> BinaryIO:
     """Return a regular file, open for reading."""
     return os.fdopen(descriptor(path), "rb")

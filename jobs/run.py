@@ -1,7 +1,7 @@
 """The entry of every rank: `python -m jobs.run RUN_DIR`; launcher=local calls `main` through submitit.
 
 Read the frozen configuration, check that the code is the submitted one, and call the workload. torch is imported only
-after these checks. A failure of any rank is written to status.jsonl with rank and node before the process ends.
+after these checks. A failure of any rank is recorded with rank and node before the process ends.
 """
 
 from __future__ import annotations

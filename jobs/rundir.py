@@ -18,6 +18,7 @@
             power-NODE.csv              optional readings of nvidia-smi, from which the report derives energy
             nccl-RANK.log               NCCL's connections; after the first step the `transport` event is read from
                                         it, and the file is removed
+            failures/                   one file per failure of a rank (jobs.run_events)
             owners/000001.json          the starts that took the run over; only the latest one writes into it
             rendezvous-START.json       address, port and token by which the ranks of one start meet (jobs.rendezvous)
             heartbeats/                 the current work of each rank
@@ -25,8 +26,8 @@
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
             export/                     a LitGPT checkpoint directory
 
-A record is a line of JSON appended in one write. A reader skips incomplete lines: the last line of a killed job may be
-truncated, and the file of a running job grows.
+A record is a line of JSON appended in one write, by one process at a time. A reader skips incomplete lines: the last
+line of a killed job may be truncated, and the file of a running job grows.
 """
 
 from __future__ import annotations
@@ -150,6 +151,11 @@ class RunDir:
         return self.path / f"rendezvous-{start}.json"
 
     @property
+    def failures(self) -> Path:
+        """One file per failure of a rank (jobs.run_events)."""
+        return self.path / "failures"
+
+    @property
     def owners(self) -> Path:
         """One file per start that took the run over (jobs.lease)."""
         return self.path / "owners"
@@ -241,7 +247,7 @@ def now() -> str:
 
 
 def append_record(path: Path, *records: dict[str, Any]) -> None:
-    """Append one JSON line per record, all in a single write, so that ranks and shells may write the same file.
+    """Append one JSON line per record, all in a single write: whole among processes of a node, not between NFS clients.
 
     An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError where a
     full disk takes only a part of the line, and RunDirError where the file is a link.
@@ -281,15 +287,12 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     yield from filter(None, map(checked_event, read_records(path)))
 
 
-def events_or_failure(path: Path, before: int = 0, failure: str = "failed") -> list[dict[str, Any]]:
-    """Return the events of a record file after the first ones; of a file that cannot be read, a failure that says why.
+def unreadable_event(path: Path, error: OSError, failure: str = "failed") -> dict[str, Any]:
+    """Return the failure that stands for events that cannot be read.
 
-    So it costs the row of its own run or stage, and no command or queue.
+    So they cost the row of their own run or stage, and no command or queue.
     """
-    try:
-        return list(read_events(path))[before:]
-    except OSError as error:
-        return [event_record(failure, error=f"{path.name} cannot be read: {reason(error)}")]
+    return event_record(failure, error=f"{path.name} cannot be read: {reason(error)}")
 
 
 def read_plan(run: RunDir) -> dict[str, Any]:

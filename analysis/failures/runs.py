@@ -23,6 +23,7 @@ from analysis.parsers.base import Line, Record
 from analysis.parsers.search import Search, blocks
 from analysis.run import RunResult
 from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
+from jobs.run_events import NUMBER, unseen
 from jobs.rundir import BATCH_STARTED, SweepDir
 from jobs.submit.submissions import Submission, submissions_on_record
 
@@ -120,7 +121,7 @@ def is_well_formed(submission: Submission) -> bool:
 def failure_of(run: RunResult, sweep: Sweep) -> Failure:
     """Return the failure of a run."""
     submission = sweep.submissions.get(run.path.name) or submitted_by_hand(run)
-    silent = submission is not None and submission.events_before >= len(run.events)
+    silent = not since(run.events, submission)
     if silent and end_of(latest_attempt(run.events)) is not None:
         # Submitted again without an event since: its earlier end is listed.
         submission = None
@@ -142,14 +143,22 @@ def submitted_by_hand(run: RunResult) -> Submission | None:
 # --- the sources of a proof ------------------------------------------------------------------------------------
 
 
+def since(events: Sequence[Mapping[str, Any]], submission: Submission | None) -> Sequence[Mapping[str, Any]]:
+    """Return the events of a run since it was last submitted; all of them without a submission."""
+    if submission is None:
+        return events
+    return unseen(events, submission.events_before, submission.failures_before)
+
+
 def by_events(events: Sequence[Mapping[str, Any]], submission: Submission | None) -> Iterator[Failure]:
     """Yield the failure that the run itself recorded since it was last submitted."""
-    attempt = latest_attempt(events[submission.events_before if submission else 0 :])
+    attempt = latest_attempt(since(events, submission))
     end = end_of(attempt) or next((event for event in attempt if event["event"] == "requeued"), None)
     if submission is not None and submission.cancelled and (end is None or end["event"] == "stopped"):
         yield Failure(FailureCause.cancelled, "submissions.jsonl: cancelled by `slurmscale cancel`")
     elif end is not None and (cause := recorded_cause(end)) is not None:
-        yield Failure(cause, f"status.jsonl: {end['event']}, cause {end['cause']}")
+        file = "failures/" if NUMBER in end else "status.jsonl"
+        yield Failure(cause, f"{file}: {end['event']}, cause {end['cause']}")
 
 
 def by_logs(sweep: Sweep, submission: Submission) -> Iterator[Failure]:

@@ -18,7 +18,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from analysis.load.run_files import AT, Contents, UnusableError, bytes_of, contents_of, missing, read_json, records_of
+from analysis.load.run_files import (
+    AT,
+    Contents,
+    UnusableError,
+    bytes_of,
+    contents_of,
+    events_of,
+    missing,
+    read_json,
+    records_of,
+)
 from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
@@ -60,7 +70,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     provenance: Mapping[str, Any] = {}
     events: tuple[Mapping[str, Any], ...] = ()
     try:
-        events = tuple(record for record in records_of(contents, AT.status) if isinstance(record.get("event"), str))
+        events = tuple(events_of(contents, RunDir(path)))
         config = read_config(contents)
         plan = read_plan(contents)
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)

@@ -5,11 +5,13 @@ jobs/rundir.py defines their names and formats.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from jobs.files import DOCUMENT_BYTES, RECORD_BYTES, RECORD_FILE_BYTES, YAML_BYTES, parse_json, read_bytes
+from jobs.run_events import failures_of, merged, placed_records
 from jobs.rundir import RunDir, records_in
 
 AT = RunDir(Path())
@@ -60,6 +62,13 @@ def bytes_of(contents: Contents, file: Path) -> bytes:
 def records_of(contents: Contents, file: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a record file; a missing file has none."""
     return iter(()) if missing(contents, file) else records_in(bytes_of(contents, file).split(b"\n"))
+
+
+def events_of(contents: Contents, run: RunDir) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run, with the failures in files of their own. Raise OSError if they cannot be read."""
+    status = b"" if missing(contents, AT.status) else bytes_of(contents, AT.status)
+    records = merged(placed_records(io.BytesIO(status)), failures_of(run))
+    return (record for record in records if isinstance(record.get("event"), str))
 
 
 def read_json(contents: Contents, file: Path) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from analysis.untrusted import count, moment, number
 from jobs import metrics as m
 from jobs.failures import FailureCause
 from jobs.metrics import Metric
+from jobs.run_events import unseen
 from jobs.submit.submissions import kind_of
 
 ENDS = {"finished", "stopped", "failed"}
@@ -152,7 +153,7 @@ def starts_of(
 
     None if the run has not finished, or if a start recorded too little to separate its parts.
     """
-    submitted = [(before, each) for each in submissions if (before := count(each, "events_before")) is not None]
+    submitted = [(before, each) for each in submissions if (before := events_before(each, events)) is not None]
     finished = [i for i, event in enumerate(events) if event["event"] == "finished"]
     begins = [i for i, event in enumerate(events) if event["event"] == "started" and i < max(finished, default=0)]
     if not begins:
@@ -167,6 +168,14 @@ def starts_of(
             return None
         starts.append(start)
     return starts
+
+
+def events_before(submission: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the number of events before a submission; None if its record has none."""
+    before = count(submission, "events_before")
+    if before is None:
+        return None
+    return len(events) - len(unseen(events, before, count(submission, "failures_before") or 0))
 
 
 def start_of(

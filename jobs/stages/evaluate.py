@@ -11,7 +11,8 @@ from pathlib import Path
 from jobs.errors import RunDirError, SuiteError
 from jobs.output import outlive_full_disk
 from jobs.run import refuse_other_code
-from jobs.rundir import RunDir, load_run, read_events
+from jobs.run_events import run_events
+from jobs.rundir import RunDir, load_run
 from jobs.stages.record import on_record
 
 
@@ -29,7 +30,7 @@ def main(run_directory: str) -> None:
 
 def refuse_unfinished(directory: RunDir) -> None:
     """Raise RunDirError unless the run recorded `finished`: for Slurm a run that stopped at its limit succeeded too."""
-    ends = [event for event in read_events(directory.status) if event["event"] in {"finished", "stopped", "failed"}]
+    ends = [event for event in run_events(directory) if event["event"] in {"finished", "stopped", "failed"}]
     if any(event["event"] == "finished" for event in ends):
         return
     how = f": {ends[-1].get('reason') or ends[-1].get('error')}" if ends else ""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from filelock import Timeout
 
 from jobs.errors import SuiteError
+from jobs.run_events import seen
 from jobs.rundir import RunDir, SweepDir, load_to_launch
 from jobs.schema import LauncherKind
-from jobs.submit.intents import events_in, settle
+from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers.launcher import Runs
 from jobs.submit.ledger import held
@@ -45,7 +46,7 @@ def launchable(directories: list[RunDir]) -> tuple[Runs, list[str]]:
     runs, damaged = [], []
     for directory in directories:
         try:
-            events_in(directory.status)
+            seen(directory)
             runs.append((load_to_launch(directory), directory))
         except SuiteError as error:
             damaged.append(f"{directory.name} is not launched: {error}")

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from jobs.errors import SubmitError
 from jobs.output import write_file
+from jobs.run_events import seen
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
 from jobs.submit import slurm_commands
 from jobs.submit.cancellation import cancel_jobs, script_name
@@ -32,19 +32,14 @@ VOID_AFTER_S = 3 * slurm_commands.COMMAND_TIMEOUT_S
 
 def run_task(directory: RunDir, **more: float | str) -> dict[str, Any]:
     """Return the ledger's record of a run, without job and launcher."""
-    return {"event": "submitted", "run": directory.name, "events_before": events_in(directory.status), **more}
+    return {"event": "submitted", "run": directory.name, **seen(directory), **more}
 
 
 def stage_task(sweep: SweepDir, stage: str, directory: RunDir | None, **more: float) -> dict[str, Any]:
     """Return the ledger's record of a stage, of a run or of the whole sweep, without job and launcher."""
     whose = {} if directory is None else {"run": directory.name}
-    before = events_in(sweep.stages if directory is None else directory.status)
+    before = sum(1 for _ in read_events(sweep.stages if directory is None else directory.status))
     return {"event": "stage_submitted", "stage": stage, **whose, "events_before": before, **more}
-
-
-def events_in(path: Path) -> int:
-    """Return the number of events of a run or of the stages of a sweep."""
-    return sum(1 for _ in read_events(path))
 
 
 def submit_marked(

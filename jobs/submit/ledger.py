@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from filelock import FileLock, Timeout
 
 from jobs.errors import SubmitError
-from jobs.rundir import RunDir, SweepDir, append_record, now, read_events
+from jobs.run_events import seen
+from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.submissions import in_brackets, intents, latest_submissions
 
 # A terminal sends SIGINT (Ctrl-C) and SIGHUP (closed), a login node that ends sessions SIGTERM.
@@ -87,8 +88,7 @@ def record_waiting(sweep: SweepDir, left: list[tuple[RunDir, str]]) -> bool:
     for directory, limit in left:
         known = latest.get(directory.name)
         if known is None or known.waits_for != limit:
-            events = sum(1 for _ in read_events(directory.status))
-            record = {"time": now(), "event": "waiting", "run": directory.name, "limit": limit, "events_before": events}
+            record = {"time": now(), "event": "waiting", "run": directory.name, "limit": limit, **seen(directory)}
             append_record(sweep.submissions, record)
             newly = True
     return newly

@@ -29,7 +29,8 @@ from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
-from jobs.rundir import RunDir, SweepDir, append_record, event_record, events_or_failure, load_run, now
+from jobs.run_events import events_or_failure
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, now
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
 from jobs.submit.ledger import HELD_BACK
@@ -70,7 +71,7 @@ def refusals_printed(name: str) -> Iterator[None]:
 
 def finished(directory: RunDir) -> bool:
     """Return True if a run has finished training."""
-    return any(event["event"] == "finished" for event in events_or_failure(directory.status))
+    return any(event["event"] == "finished" for event in events_or_failure(directory))
 
 
 def do_stage(name: str, directory: RunDir, code: str) -> None:

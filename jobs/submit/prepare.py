@@ -192,6 +192,8 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
     directory.code.symlink_to(Path("..") / code.name)
     if samples is not None:
         directory.data.symlink_to(samples.directory)
+    # Made before any node looks for it: NFS may answer for a while that it is still missing.
+    own_directory(directory.failures)
     append_event(directory, "prepared")
 
 

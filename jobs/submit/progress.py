@@ -12,7 +12,8 @@ from typing import Any
 from jobs import metrics as m
 from jobs.errors import SuiteError
 from jobs.files import UnsuitableFileError, parse_json, read_tail, reason
-from jobs.rundir import RunDir, load_run, read_events, read_plan
+from jobs.run_events import run_events
+from jobs.rundir import RunDir, load_run, read_plan
 
 # About twenty steps of metrics.jsonl.
 TAIL_BYTES = 4096
@@ -44,7 +45,7 @@ def progress_of(run: RunDir) -> Progress:
 
 def recorded_progress(run: RunDir) -> Progress:
     """Return the progress of a run, as its records have it."""
-    events = list(read_events(run.status))
+    events = run_events(run)
     starts = [event for event in events if event["event"] == "started"]
     errors = [event["error"] for event in events if event["event"] == "failed"]
     rows = list(rows_backwards(run))

@@ -25,7 +25,8 @@ from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attem
 from jobs.lease import successor
 from jobs.output import outlive_full_disk
 from jobs.ranks import hosts, node_name, restart_count, slurm_job_id
-from jobs.rundir import RunDir, SweepDir, append_event, events_or_failure, load_run
+from jobs.run_events import events_or_failure
+from jobs.rundir import RunDir, SweepDir, append_event, load_run
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
 from jobs.submit.intents import adopt_own
@@ -92,7 +93,7 @@ def planned_restart(run: RunDir, submission: Submission, sweep: SweepDir, *, pre
 
 def bad_nodes(sweep: SweepDir) -> list[str]:
     """Return the nodes with two or more faults in this sweep; errors of the program do not count."""
-    return failed_twice(event for run in sweep.runs() for event in events_or_failure(run.status))
+    return failed_twice(event for run in sweep.runs() for event in events_or_failure(run))
 
 
 def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
@@ -138,7 +139,7 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
 
 def first_rank_on(run: RunDir, node: str) -> int:
     """Return the first rank of a node at the latest start of the ranks; 0 if it is not known."""
-    starts = [event for event in events_or_failure(run.status) if event["event"] == "started"]
+    starts = [event for event in events_or_failure(run) if event["event"] == "started"]
     nodes = starts[-1]["nodes"] if starts else []
     return nodes.index(node) * (starts[-1]["ranks"] // len(nodes)) if node in nodes else 0
 

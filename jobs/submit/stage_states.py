@@ -13,7 +13,7 @@ from typing import Any
 from jobs.errors import SuiteError
 from jobs.event_fields import NO_JOB
 from jobs.files import exists
-from jobs.rundir import SweepDir, events_or_failure, load_to_launch
+from jobs.rundir import SweepDir, load_to_launch, read_events, unreadable_event
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
@@ -96,7 +96,11 @@ def stage_states(sweep: SweepDir) -> list[StageState]:
 def events_of(sweep: SweepDir, key: StageOf, submission: Submission) -> list[dict[str, Any]]:
     """Return the events that a stage wrote since it was submitted."""
     own = {started(key.stage), failed(key.stage), DONE[key.stage]}
-    events = events_or_failure(record_of(sweep, key), submission.events_before, failed(key.stage))
+    record = record_of(sweep, key)
+    try:
+        events = list(read_events(record))[submission.events_before :]
+    except OSError as error:
+        return [unreadable_event(record, error, failed(key.stage))]
     return [event for event in events if event["event"] in own]
 
 

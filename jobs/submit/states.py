@@ -1,6 +1,6 @@
 """The state of every run of a sweep, from its directory and one call of its scheduler.
 
-The records of a run (status.jsonl) come first; the ledger (submissions.jsonl) names the launcher and the job; the
+The records of a run (its events) come first; the ledger (submissions.jsonl) names the launcher and the job; the
 scheduler reports whether a run without a recorded end is alive. No state is kept elsewhere, so every shell sees the
 same.
 """
@@ -236,7 +236,7 @@ def last_sign(history: History) -> float:
     """Return the time of the last record of a submission, its ranks or its batch script, in seconds since the epoch."""
     run, submitted = history.run, history.submission.time
     signs = [0.0 if submitted is None else datetime.fromisoformat(submitted).timestamp()]
-    for path in (run.status, run.metrics, run.heartbeats, history.log):
+    for path in (run.status, run.failures, run.metrics, run.heartbeats, history.log):
         with contextlib.suppress(OSError):
             signs.append(path.stat().st_mtime)
     return max(signs)

@@ -17,7 +17,8 @@ from typing import Any
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_TASKS, NO_JOB, checked_event
 from jobs.failures import end_of, latest_attempt
-from jobs.rundir import RunDir, SweepDir, events_or_failure, read_events
+from jobs.run_events import events_or_failure
+from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import LauncherKind
 
 
@@ -87,6 +88,8 @@ class Submission:
     """For a run in the backlog: the limit of Slurm that keeps it out of the queue."""
     after: str | None = None
     """The job that prepares its data; None without one."""
+    failures_before: int = 0
+    """The highest number of a failure that belongs to earlier submissions; 0 in ledgers of versions without numbers."""
 
     @property
     def in_slurm(self) -> bool:
@@ -276,6 +279,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     nodes=record["nodes"] if isinstance(record.get("nodes"), int) else None,
                     time=record["time"],
                     after=record.get("after"),
+                    failures_before=record.get("failures_before", 0),
                 )
                 if latest[record["run"]].has_own_job:
                     latest[record["run"]].log_id = record["job_id"]
@@ -283,7 +287,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
             case "waiting":
                 latest[record["run"]] = Submission(
                     record["run"], "slurm", NO_JOB, record["events_before"], time=record["time"],
-                    waits_for=record["limit"],
+                    waits_for=record["limit"], failures_before=record.get("failures_before", 0),
                 )  # fmt: skip
             case "launched" | "nodes_returned" | "ended" if record["run"] not in latest:
                 continue
@@ -307,7 +311,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
 
 def submission_by_hand(run: RunDir) -> Submission | None:
     """Return the submission of a run that a person started with a script: only the events of the run show it."""
-    events = events_or_failure(run.status)
+    events = events_or_failure(run)
     started = [event for event in events if event["event"] == "started"]
     failed = any(event["event"] == "failed" for event in events)
     if not started and not failed:
@@ -318,7 +322,7 @@ def submission_by_hand(run: RunDir) -> Submission | None:
 
 def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
     """Return the events of a run that belong to a submission."""
-    return events_or_failure(run.status, submission.events_before)
+    return events_or_failure(run, submission.events_before, submission.failures_before)
 
 
 def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:

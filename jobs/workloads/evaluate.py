@@ -25,7 +25,8 @@ from jobs.engines.native.weights import TYPES, values_of
 from jobs.errors import CheckpointError
 from jobs.layout import loss_chunk
 from jobs.metrics import Metric
-from jobs.rundir import RunDir, read_events
+from jobs.run_events import run_events
+from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.process_group import device_name
 from jobs.runtime.steps import samples
@@ -64,7 +65,7 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     tie_embeddings(gpt, tied=tied)
     if directory.export.exists():
         load_sharded(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
-        (end, *_) = (event for event in read_events(directory.status) if event["event"] == "finished")
+        (end, *_) = (event for event in run_events(directory) if event["event"] == "finished")
         return gpt, int(end["step"])
     load_sharded(
         gpt, device, lambda _, shape, dtype, where: torch.empty(*shape, dtype=dtype, device=where), tensor=1, tied=tied

@@ -277,7 +277,7 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
     assert not shell("squeue", "-h", "-r")
     assert events(run, "requeued") == []
     assert "no lit_model.pth" in detail(run)
-    assert why(run) == Failure(FailureCause.refused, "status.jsonl: failed, cause refused")
+    assert why(run) == Failure(FailureCause.refused, "failures/: failed, cause refused")
 
 
 @pytest.mark.long
@@ -288,7 +288,7 @@ def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     assert detail(run).startswith("rank 1 on node")
     assert "srun reports: Killed" in detail(run)
     assert not shell("squeue", "-h", "-r")
-    assert why(run) == Failure(FailureCause.killed, "status.jsonl: failed, cause killed")
+    assert why(run) == Failure(FailureCause.killed, "failures/: failed, cause killed")
 
 
 def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path) -> None:

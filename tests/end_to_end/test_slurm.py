@@ -16,6 +16,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.plan.compose import compose
+from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.launchers.slurm import arrays
 from jobs.submit.slurm_commands import most_tasks
@@ -54,7 +55,7 @@ def accounting(job_id: str, fields: str) -> list[list[str]]:
 
 
 def ended(run: RunDir) -> bool:
-    return any(event["event"] in {"finished", "failed"} for event in read_records(run.status))
+    return any(event["event"] in {"finished", "failed"} for event in run_events(run))
 
 
 def job_ids(sweep: SweepDir) -> dict[str, str]:
@@ -160,7 +161,7 @@ def test_editing_code_and_configuration_while_jobs_wait_does_not_change_them(tmp
         (checkout / file).write_text("raise SystemExit('the edited code ran')")
     (checkout / "conf/job/pretrain.yaml").write_text("steps: 99")
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n1x1")
-    wait_until(lambda: any(e["event"] in {"finished", "failed"} for e in read_records(run.status)))
+    wait_until(lambda: ended(run))
     events = list(read_records(run.status))
     assert [event["event"] for event in events] == ["prepared", "started", "layout", "finished"]
     assert events[-1]["step"] == 4
@@ -255,7 +256,7 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
         == 0
     )
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n2x1")
-    wait_until(lambda: any(e["event"] == "failed" for e in read_records(run.status)))
+    wait_until(lambda: ended(run))
     assert states(SweepDir(run.path.parent))[0].detail != "starting", (
         "a job that winds up after its ranks failed is not starting"
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.rundir import SweepDir, read_records
+from jobs.run_events import run_events
+from jobs.rundir import SweepDir
 from jobs.secrets import REDACTED, redact
 from tests.support.cli import files, printed, run_cli, small
 from tests.support.paths import ROOT
@@ -38,7 +39,7 @@ def test_secrets_planted_everywhere_are_in_no_file_of_the_sweep(tmp_path: Path) 
     assert done.returncode == 1, done.stderr
     sweep = SweepDir(tmp_path / "s")
     (run,) = sweep.runs()
-    failed = [event for event in read_records(run.status) if event["event"] == "failed"]
+    failed = [event for event in run_events(run) if event["event"] == "failed"]
     assert failed[0]["error"] == f"RuntimeError: 401 for {REDACTED}, api_key={REDACTED}"
     logs = "".join(file.read_text() for file in sweep.logs.glob("*_log.out"))
     assert f"RuntimeError: 401 for {REDACTED}" in logs

@@ -17,6 +17,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.private import defect
+from jobs.run_events import run_events
 from jobs.rundir import SweepDir, load_run, read_events
 from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Pilot, Turn
@@ -127,7 +128,7 @@ def test_a_local_queue_does_not_start_changed_code(tmp_path: Path, capsys: pytes
     (snapshot(script) / "jobs/run.py").write_text("")
     queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
     subprocess.run(queue, cwd=ROOT, input=json.dumps({"r": snapshot(script).name}), text=True, check=True)
-    (failed,) = [event for event in read_events(sweep.run("r").status) if event["event"] == "failed"]
+    (failed,) = [event for event in run_events(sweep.run("r")) if event["event"] == "failed"]
     assert failed["cause"] == "launch_failure"
     assert "is not the code that was submitted" in failed["error"]
     assert main(["resume", "--launcher", "local", str(sweep.path)]) == 2
@@ -140,7 +141,7 @@ def test_a_local_queue_starts_only_the_code_that_a_run_was_submitted_with(tmp_pa
     led_to_other_code(sweep)
     queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
     subprocess.run(queue, cwd=ROOT, input=json.dumps({"r": submitted}), text=True, check=True)
-    (failed,) = [event for event in read_events(sweep.run("r").status) if event["event"] == "failed"]
+    (failed,) = [event for event in run_events(sweep.run("r")) if event["event"] == "failed"]
     assert (failed["cause"], f"was submitted with {submitted}" in failed["error"]) == ("launch_failure", True)
 
 
@@ -156,7 +157,7 @@ def test_a_pilot_starts_only_the_code_that_a_run_was_submitted_with(tmp_path: Pa
     pilot.sweep, pilot.codes, pilot.running = sweep, {"r": submitted}, {}
     pilot.launch(Turn(run, directory, 0), ["n1"])
     assert not pilot.running
-    (failed,) = [event for event in read_events(directory.status) if event["event"] == "failed"]
+    (failed,) = [event for event in run_events(directory) if event["event"] == "failed"]
     assert (failed["cause"], f"was submitted with {submitted}" in failed["error"]) == ("launch_failure", True)
 
 

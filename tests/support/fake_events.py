@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jobs.rundir import RunDir, SweepDir, append_record, read_records
+from jobs.run_events import seen
+from jobs.rundir import RunDir, SweepDir, append_record
 from tests.support.fake_runs import a_run, ended, event, started, step
 
 
@@ -16,11 +17,10 @@ def clock(second: float) -> str:
 
 def submit(directory: RunDir, at: float, launcher: str = "slurm") -> None:
     """The ledger's record of a submission."""
-    before = len(list(read_records(directory.status)))
     append_record(
         SweepDir(directory.path.parent).submissions,
         {"time": clock(at), "event": "submitted", "run": directory.name, "launcher": launcher, "job_id": "7",
-         "events_before": before},
+         "host": "login", **seen(directory)},
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from jobs.campaign.campaign_file import read_trials
 from jobs.campaign.code_snapshot import digest_of
 from jobs.engines.native.checkpoint import read_into, save_sharded
 from jobs.errors import SuiteError
+from jobs.failures import FailureCause, record_failure
 from jobs.files import UnsuitableFileError, read_yaml
 from jobs.lease import Lease, owners, successor
 from jobs.plan.compose import compose
@@ -63,6 +64,8 @@ def kinds(folder: Path) -> list[Kind]:
     finished_run(sweep.path, a_run("other"))
     write_ledger(sweep)
     Lease(run).take()
+    record_failure(run, FailureCause.lost_peer, rank=1, node="n1", error="gone", restart=0)
+    (failure,) = run.failures.iterdir()
     report([sweep.path], folder / "page")
     whole = partial(read, [sweep.path])
 
@@ -93,6 +96,7 @@ def kinds(folder: Path) -> list[Kind]:
         Kind("provenance", run.provenance, (of_run, lambda: (recorded(run), digest_of(run))), 2),
         Kind("status", run.status, (of_run, of_status), 2),
         Kind("metrics", run.metrics, (of_run, of_status), 2),
+        Kind("failure", failure, (of_run, of_status), 2),
         Kind("owner", run.owners / "000001.json", (lambda: (owners(run), successor(run, "7", 0)),), 2),
         Kind("ledger", sweep.submissions, (of_ledger,), 2),
         Kind("sweep", run.status, (whole, partial(report, [sweep.path], folder / "page")), 0.01),

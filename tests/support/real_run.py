@@ -21,6 +21,7 @@ import torch  # noqa: F401 (imported once here, for all forked ranks)
 import jobs.workloads.train  # noqa: F401
 from jobs.plan.compose import compose
 from jobs.run import main
+from jobs.run_events import run_events
 from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
 from jobs.stages import evaluate as evaluation
 from tests.support.waiting import limit_s
@@ -133,7 +134,7 @@ def steps(directory: RunDir) -> list[dict[str, float]]:
 
 def events(directory: RunDir, kind: str) -> list[dict[str, object]]:
     """The run's events of one kind."""
-    return [event for event in read_records(directory.status) if event["event"] == kind]
+    return [event for event in run_events(directory) if event["event"] == kind]
 
 
 def printed(directory: RunDir) -> str:

@@ -244,7 +244,7 @@ def test_a_real_refused_run_is_reported_as_a_configuration_error(tmp_path: Path)
     directory = make_run(tmp_path, f"job.init_from={tmp_path}/nowhere")
     directory.plan.write_text("{}")
     assert set(train(directory)) != {0}
-    assert of(directory) == Failure(FailureCause.refused, "status.jsonl: failed, cause refused")
+    assert of(directory) == Failure(FailureCause.refused, "failures/: failed, cause refused")
 
 
 @pytest.mark.slow
@@ -254,7 +254,7 @@ def test_a_real_run_without_enough_host_memory_is_reported(tmp_path: Path) -> No
     directory = make_run(tmp_path, *vast)
     directory.plan.write_text("{}")
     assert set(train(directory)) != {0}
-    assert of(directory) == Failure(FailureCause.out_of_host_memory, "status.jsonl: failed, cause out_of_host_memory")
+    assert of(directory) == Failure(FailureCause.out_of_host_memory, "failures/: failed, cause out_of_host_memory")
 
 
 def test_the_report_contains_cause_proof_and_advice(tmp_path: Path) -> None:

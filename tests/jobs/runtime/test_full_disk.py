@@ -1,4 +1,7 @@
-"""A disk that fills while a run trains: the run goes on, and its records arrive in order when there is room again."""
+"""A disk that fills while a run trains: the run goes on, and its records arrive in order when there is room again.
+
+A failure is recorded all the same.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jobs.failures import FailureCause, record_failure
+from jobs.output import own_directory
 from jobs.rundir import RunDir, load_run, read_records
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, rank_environment
@@ -98,3 +103,15 @@ def test_training_goes_on_while_a_disk_is_full_and_loses_no_record(
         saved = [path.name for path in run.checkpoints.iterdir()]
         assert saved, "earlier checkpoints stay"
         assert not [name for name in saved if name.startswith(".")], "and nothing half-written"
+
+
+def test_a_failure_is_recorded_where_a_full_disk_takes_no_new_file(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with small_disk(disk, 2**20):
+        run = make_run(disk)
+        own_directory(run.failures)
+        fill(disk)
+        record_failure(run, FailureCause.storage, rank=1, node="node01", error="OSError: No space left on device")
+        assert list(run.failures.iterdir()) == [], "and nothing half-written"
+        (failed,) = events(run, "failed")
+        assert (failed["cause"], failed["rank"]) == ("storage", 1)

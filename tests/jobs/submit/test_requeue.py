@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.failures import FailureCause
+from jobs.failures import FailureCause, record_failure
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.submit.requeue import Restart, planned_restart, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
@@ -41,7 +41,7 @@ def decided(run: RunDir, *, preempted: bool = False) -> Restart | None:
 
 
 def failed(run: RunDir, cause: FailureCause, *, rank: int = 1, node: str = "node02", restart: int = 0) -> None:
-    append_event(run, "failed", restart=restart, cause=cause.name, rank=rank, node=node, error=f"{cause.name} it was")
+    record_failure(run, cause, rank=rank, node=node, error=f"{cause.name} it was", restart=restart)
 
 
 def started(run: RunDir, restart: int = 0) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now, read_records
 from jobs.submit import prepare
 from jobs.submit.states import State, states
@@ -320,7 +321,7 @@ def test_a_queued_run_executes_the_code_and_configuration_that_were_submitted(tm
         (checkout / file).write_text("raise SystemExit('the edited code ran')")
     (checkout / "conf/job/pretrain.yaml").write_text("broken: [")
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n1x1")
-    wait_until(lambda: any(e["event"] in {"finished", "failed"} for e in read_records(run.status)))
+    wait_until(lambda: any(e["event"] in {"finished", "failed"} for e in run_events(run)))
     assert [e["event"] for e in read_records(run.status)] == ["prepared", "started", "layout", "finished"]
 
 
@@ -443,4 +444,4 @@ def test_a_rank_refuses_code_other_than_the_submitted(tmp_path: Path) -> None:
                           text=True, check=False)  # fmt: skip
     assert done.returncode != 0
     assert "This run was submitted with the code in" in done.stderr
-    assert [e["event"] for e in read_records(run.status)] == ["prepared", "failed"]
+    assert [e["event"] for e in run_events(run)] == ["prepared", "failed"]
