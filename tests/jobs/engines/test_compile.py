@@ -142,15 +142,15 @@ def test_products_overlap_with_tps_collectives_on_linked_gpus_of_one_node_only(
     assert overlaps_tp(run, torch.device(device)) is expected
 
 
-# Not by monkeypatch: it would delete the setting at the end, as it is no member of the module's own dictionary.
-@torch._inductor.config.patch(_micro_pipeline_tp=False)
 def test_the_compiler_and_the_group_of_tp_know_that_products_overlap() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        group = init_device_mesh("cpu", (2,)).get_group()
-        overlap_tp(group)
-        assert torch._inductor.config._micro_pipeline_tp
-        assert is_symm_mem_enabled_for_group(group.group_name)
+        # Not by monkeypatch: it would delete the setting, which is no member of the module's own dictionary.
+        with torch._inductor.config.patch(_micro_pipeline_tp=False):
+            group = init_device_mesh("cpu", (2,)).get_group()
+            overlap_tp(group)
+            assert torch._inductor.config._micro_pipeline_tp
+            assert is_symm_mem_enabled_for_group(group.group_name)
     finally:
         dist.destroy_process_group()
 
