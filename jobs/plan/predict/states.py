@@ -19,11 +19,10 @@ from jobs.layout import (
 from jobs.parallelism import Strategy
 from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
+from jobs.plan.predict.activations import WIDTHS, by_fsdp
 from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
-from jobs.schema import EngineKind, Offload, Precision, Run
+from jobs.schema import EngineKind, Offload, Run
 
-WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
-"""Bytes of a number."""
 MOMENTS = 2
 """AdamW keeps the means of the gradients and of their squares."""
 
@@ -84,7 +83,8 @@ def native(run: Run) -> States:
     """
     p, width = run.parallelism, WIDTHS[run.engine.parameters]
     held, whole = parameters_held(run), parameters_held(run, sharded=False)
-    update = States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)
+    gradients = width * (held + undivided_gradients(run))
+    update = States(weights=width * held, gradients=gradients, optimizer=MOMENTS * width * held)
     if p.strategy is not Strategy.fsdp or held == whole:
         return update
     gathered = WIDTHS[run.job.precision] * whole
@@ -96,6 +96,17 @@ def native(run: Run) -> States:
     else:
         return update
     return max(update, backward, key=lambda states: states.total)
+
+
+def undivided_gradients(run: Run) -> int:
+    """Return the elements of the embedding's gradient beyond this rank's rows: under TP without FSDP, it is whole.
+
+    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again.
+    """
+    p = run.parallelism
+    if p.tensor == 1 or by_fsdp(run) or run.model.tie_embeddings:
+        return 0
+    return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))
 
 
 def nemo(run: Run) -> States:
