@@ -25,7 +25,7 @@ BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.litgpt: litgpt.RULES,
     EngineKind.deepspeed: deepspeed.RULES,
 }
-WARNINGS: tuple[Rule, ...] = (*layout.WARNINGS, *values.WARNINGS, *native.WARNINGS, *contest.WARNINGS)
+WARNINGS: tuple[Rule, ...] = (*layout.WARNINGS, *values.WARNINGS, *native.WARNINGS, *contest.WARNINGS, *memory.WARNINGS)
 
 
 def problems(run: Run) -> list[str]:
