@@ -30,6 +30,7 @@ from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
 from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.laws import fits_section
+from analysis.report.sections.memory import memory_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.published import published_section
@@ -118,6 +119,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 fits_section(groups),
                 mlperf_section(runs),
                 utilization_section(used),
+                memory_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
                 training_cost_section(groups, training),
                 startup_section(used),
