@@ -445,6 +445,10 @@ class Gpu:
     """Dense float16 peak, without sparsity."""
     peak_fp32_tflops: float | None = None
     """Dense float32 peak."""
+    memory_gb_per_s: float | None = None
+    """Bandwidth of the device's memory; `plan` predicts no step time without it."""
+    link_gb_per_s: float | None = None
+    """Bandwidth in one direction to the other GPUs of the node: NVLink or Infinity Fabric, else PCIe."""
 
 
 class ContainerRuntime(Enum):
