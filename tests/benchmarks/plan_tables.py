@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from jobs.layout import data_degree
+from jobs.plan.cost import embedding_parameters, layer_parameters
 from jobs.parallelism import Schedule, Sharding, StageSplit, Strategy
 from jobs.schema import ActivationCheckpointing, EngineKind, Gpu, Lora, Mlp, Model, Norm, Precision, Run
 from tests.support.composing import CONF, one
@@ -176,10 +177,25 @@ def nanotron(rows: list[Row]) -> Iterator[Measurement]:
             distributed=row["zero_stage"] == "1",
         )
         if made is not None:
-            if made.parallelism.stage_layers is None:
-                made.parallelism.stage_split = StageSplit.balanced
+            made.parallelism.stage_layers = nanotron_stages(made)
             cell = f"{row['model']} on {row['n_nodes']} nodes, batch {row['gbs']}"
             yield Measurement("nanotron_ultrascale_sweep/" + made.gpu.name, cell, made, number(row, "tokens_per_s"))
+
+
+def nanotron_stages(run: Run) -> list[int]:
+    """Return the layers of each stage as nanotron divides them (models/base.py, build_model): by weights in products.
+
+    A stage ends with the block that exceeds its share, and the head is a block.
+    """
+    costs = [layer_parameters(run.model)] * run.model.layers + [embedding_parameters(run.model)]
+    pipeline, stage, summed = run.parallelism.pipeline, 0, 0
+    counts = [0] * pipeline
+    for block, cost in enumerate(costs):
+        counts[stage] += block < run.model.layers
+        summed += cost
+        if stage < pipeline - 1 and summed > sum(costs) * (stage + 1) / pipeline:
+            stage += 1
+    return counts
 
 
 def vtrain(rows: list[Row]) -> Iterator[Measurement]:

@@ -78,7 +78,8 @@ def bytes_per_s(group: Group, links: Links, constants: Constants) -> float:
     if group.nodes == 1:
         return link
     network = group.local * links.network_bytes_per_s * constants.network_efficiency
-    return min(link, network) * (group.nodes / 2) ** -constants.network_decay
+    smaller = (link + network - abs(link - network)) / 2
+    return smaller * float(group.nodes / 2) ** -constants.network_decay
 
 
 def seconds(exchange: Exchange, links: Links, constants: Constants) -> float:

@@ -28,7 +28,7 @@ class Constants:
     on A100 (arXiv:2307.08691) and 0.35 on H100 (arXiv:2407.08608)."""
     memory_efficiency: float = constant(0.7, 0.35)
     """Bandwidth of element-wise kernels over the data sheet's (arXiv:2007.00072, section 4)."""
-    layer_launch_s: float = constant(1.0e-3, 0.8)
+    layer_launch_s: float = constant(2.0e-3, 0.8)
     """Host's time to launch the forward and backward pass of a layer: about 100 to 150 kernels of 5 to 10 us."""
     link_efficiency: float = constant(0.7, 0.4)
     """Bus bandwidth of a collective in a node over `gpu.link_gb_per_s` (nccl-tests, PERFORMANCE.md)."""
@@ -42,8 +42,10 @@ class Constants:
     pipeline_peer_latency_s: float = constant(2.0e-5, 2.5)
     """Latency of a layer for each further tensor-parallel rank while the pipeline spans nodes; 2.8 ms in one published
     sweep (the same playbook), negligible where point-to-point and collectives do not wait for each other."""
-    slot_s: float = constant(1.0e-3, 1.2)
+    slot_s: float = constant(1.0e-3, 1.0)
     """Time that a pipeline slot takes besides its work: waiting for the neighbour, host code."""
+    slot_growth: float = constant(0.5, 1.0)
+    """Exponent with which that time grows with the number of nodes."""
     step_s: float = constant(3.0e-2, 1.0)
     """Time of a step besides its work: reading a batch, norms of gradients, host code, logging."""
 

@@ -8,6 +8,8 @@ A slot is the forward and backward pass of a micro-batch on the pipeline rank wi
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
@@ -28,30 +30,40 @@ SHARPNESS = 4
 
 
 @dataclass(frozen=True)
-class Work:
-    """What the busiest pipeline rank of a run does, without constants."""
+class StageWork:
+    """What a pipeline rank does in a slot, without constants; seconds are at the data sheet's rates."""
 
-    micro_batches: int
-    bubble: float
-    """Idle slots of a pipeline."""
+    ranks: int
+    """Pipeline ranks with this work."""
     layers: float
     passes: float
-    """Forward and backward passes of a layer, in units of one of each: 4/3 with full recomputation."""
+    """Forward and backward passes of each layer that the host launches: 4/3 with full recomputation."""
     matrix_s: float
-    """Matrix products of a slot at the peak."""
     matrix_bytes_s: float
-    """Their operands, at the bandwidth of the memory."""
+    """Operands of the matrix products, from and to memory."""
     attention_s: float
     element_s: float
     optimizer_s: float
+    """Update of its weights, once a step."""
     tensor: c.Exchange
     context: c.Exchange
     pipeline: c.Exchange
     shard: c.Exchange
     replica: c.Exchange
+    """Once a step."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the ranks of a run do in a step, without constants."""
+
+    stages: tuple[StageWork, ...]
+    micro_batches: int
+    bubble: float
+    """Idle slots of a pipeline."""
     links: c.Links
-    spans_nodes: bool
-    """Whether the pipeline has ranks on more than one node."""
+    pipeline_nodes: int
+    """Nodes of the run if its pipeline has ranks on more than one; else 1."""
     tokens: float
     """Tokens of a step, of all ranks."""
     ranks: int
@@ -69,14 +81,14 @@ class StepTime:
     context_parallel: float
     pipeline_parallel: float
     data_parallel: float
-    bubble: float
-    optimizer: float
-    step: float
+    bubble: float = 0.0
+    optimizer: float = 0.0
+    step: float = 0.0
 
     @property
     def total(self) -> float:
         """Return the step time in seconds."""
-        return sum(getattr(self, each.name) for each in fields(self))
+        return sum(vars(self).values())
 
 
 def peak_flops_per_s(run: Run) -> float | None:
@@ -95,39 +107,46 @@ def work_of(run: Run) -> Work | None:
     peak, memory = peak_flops_per_s(run), run.gpu.memory_gb_per_s
     if peak is None or memory is None:
         return None
-    layout, memory = layout_of(run), memory * 1e9
-    layers, has_head = busiest(run)
-    products = m.layer_products(run)
-    head = m.head_product(run)
-    speedup = FLOAT8_SPEEDUP if run.engine.float8 else 1.0
-    repeats = m.passes(run)
-    head_repeats = 3 if has_head else 0
-    width = m.BYTES[run.job.precision]
-    held = (layers * layer_parameters(run.model) + has_head * embedding_parameters(run.model)) / run.parallelism.tensor
+    layout = layout_of(run)
     return Work(
+        stages=tuple(
+            stage_work(run, layout, layers, has_head, count, peak=peak, memory_bytes_per_s=memory * 1e9)
+            for (layers, has_head), count in pipeline_ranks(run).items()
+        ),
         micro_batches=accumulation(run),
         bubble=bubble(run),
+        links=c.links_of(run),
+        pipeline_nodes=layout.nodes if layout.degree(PP) > 1 else 1,
+        tokens=run.global_batch_size * run.job.sequence_length,
+        ranks=run.ranks,
+    )
+
+
+def stage_work(
+    run: Run, layout: Layout, layers: int, has_head: bool, ranks: int, *, peak: float, memory_bytes_per_s: float
+) -> StageWork:
+    """Return the work of a pipeline rank with some layers, and the head or not."""
+    products, head = m.layer_products(run), m.head_product(run)
+    repeats, head_repeats = m.passes(run), 3 * has_head
+    speedup = FLOAT8_SPEEDUP if run.engine.float8 else 1.0
+    flops = repeats * layers * sum(each.flops for each in products) / speedup + head_repeats * head.flops
+    elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
+    held = (layers * layer_parameters(run.model) + has_head * embedding_parameters(run.model)) / run.parallelism.tensor
+    trained = 0 if run.job.lora is not None else held
+    return StageWork(
+        ranks=ranks,
         layers=layers,
         passes=1 + (1 / 3 if m.recomputes_all(run) else 0),
-        matrix_s=(
-            repeats * layers * sum(each.flops for each in products) / speedup + head_repeats * head.flops
-        )
-        / peak,
-        matrix_bytes_s=width
-        * (repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements)
-        / memory,
+        matrix_s=flops / peak,
+        matrix_bytes_s=m.BYTES[run.job.precision] * elements / memory_bytes_per_s,
         attention_s=layers * m.attention_flops(run) / peak,
-        element_s=(layers * m.element_bytes(run) + has_head * m.logits_bytes(run)) / memory,
-        optimizer_s=0.0 if run.job.lora is not None else STATE_BYTES * held / update_shards(run, layout) / memory,
+        element_s=(layers * m.element_bytes(run) + has_head * m.logits_bytes(run)) / memory_bytes_per_s,
+        optimizer_s=STATE_BYTES * trained / update_shards(run, layout) / memory_bytes_per_s,
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
         context=c.context_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
-        shard=c.shard_exchange(run, layout, 0 if run.job.lora is not None else held),
-        replica=c.replica_exchange(run, layout, 0 if run.job.lora is not None else held),
-        links=c.links_of(run),
-        spans_nodes=layout.degree(PP) > 1 and layout.nodes > 1,
-        tokens=run.global_batch_size * run.job.sequence_length,
-        ranks=run.ranks,
+        shard=c.shard_exchange(run, layout, held),
+        replica=c.replica_exchange(run, layout, trained),
     )
 
 
@@ -138,15 +157,11 @@ def update_shards(run: Run, layout: Layout) -> int:
     return layout.product(c.DATA_AXES[1:]) if c.gathers_weights(run) else 1
 
 
-def busiest(run: Run) -> tuple[int, bool]:
-    """Return the layers of the pipeline rank with the most matrix work, and whether it has the head."""
-    counts, p = layer_counts(run), run.parallelism.pipeline
-    last = len(counts) - 1
-    head = embedding_parameters(run.model)
-    layer = layer_parameters(run.model)
-    places = [pipeline_stages_of(run, place) for place in range(p)]
-    found = [(sum(counts[stage] for stage in stages), last in stages) for stages in places]
-    return max(found, key=lambda each: each[0] * layer + each[1] * head)
+def pipeline_ranks(run: Run) -> Counter[tuple[int, bool]]:
+    """Return how many pipeline ranks have how many layers, and the head or not."""
+    counts = layer_counts(run)
+    places = (pipeline_stages_of(run, place) for place in range(run.parallelism.pipeline))
+    return Counter((sum(counts[stage] for stage in stages), len(counts) - 1 in stages) for stages in places)
 
 
 def bubble(run: Run) -> float:
@@ -165,44 +180,69 @@ def bubble(run: Run) -> float:
             return idle
 
 
-def step_time(work: Work, k: Constants) -> StepTime:
-    """Return the time of a step of some work on a machine with these constants."""
-    matrices = work.matrix_s / k.matrix_efficiency + work.matrix_bytes_s / k.memory_efficiency
-    attention = work.attention_s / k.attention_efficiency
-    element_wise = work.element_s / k.memory_efficiency
-    device = matrices + attention + element_wise
-    launches = smooth_excess(device, work.layers * work.passes * k.layer_launch_s)
-    tensor = c.seconds(work.tensor, work.links, k)
-    context = c.seconds(work.context, work.links, k)
-    pipeline = c.seconds(work.pipeline, work.links, k)
-    if work.pipeline.group.ranks > 1:
-        pipeline += k.slot_s
-    if work.spans_nodes:
-        pipeline += work.layers * (work.tensor.group.ranks - 1) * k.pipeline_peer_latency_s
-    shard = max(0.0, c.seconds(work.shard, work.links, k) - OVERLAP * (device + launches))
-    slot = device + launches + tensor + context + pipeline + shard
-    n = work.micro_batches
-    replica = c.seconds(work.replica, work.links, k)
+def step_time(work: Work, constants: Constants) -> StepTime:
+    """Return the time of a step of some work on a machine with these constants, by cause."""
+    slots = [slot_time(stage, work, constants) for stage in work.stages]
+    stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
+    parts = {each.name: work.micro_batches * getattr(slot, each.name) for each in fields(slot)}
+    parts["data_parallel"] += c.seconds(stage.replica, work.links, constants)
+    parts["bubble"] = work.bubble * mean_slot_s(work, slots)
+    parts["optimizer"] = stage.optimizer_s / constants.memory_efficiency
+    parts["step"] = constants.step_s
+    return StepTime(**parts)
+
+
+def step_time_s(work: Work, constants: Constants) -> float:
+    """Return the sum of `step_time`, with each maximum taken by arithmetic: constants may be arrays of draws."""
+    slots = [slot_time(stage, work, constants) for stage in work.stages]
+    longest, once = slots[0].total, 0.0
+    for stage, slot in zip(work.stages, slots, strict=True):
+        longest = larger(longest, slot.total)
+        update = stage.optimizer_s / constants.memory_efficiency
+        once = larger(once, c.seconds(stage.replica, work.links, constants) + update)
+    return work.micro_batches * longest + work.bubble * mean_slot_s(work, slots) + once + constants.step_s
+
+
+def mean_slot_s(work: Work, slots: Sequence[StepTime]) -> float:
+    """Return the mean time of a slot over the pipeline ranks."""
+    summed = sum(stage.ranks * slot.total for stage, slot in zip(work.stages, slots, strict=True))
+    return summed / sum(stage.ranks for stage in work.stages)
+
+
+def slot_time(stage: StageWork, work: Work, k: Constants) -> StepTime:
+    """Return the time of a forward and backward pass of a micro-batch on a pipeline rank."""
+    matrices = stage.matrix_s / k.matrix_efficiency + stage.matrix_bytes_s / k.memory_efficiency
+    attention = stage.attention_s / k.attention_efficiency
+    element_wise = stage.element_s / k.memory_efficiency
+    tensor = c.seconds(stage.tensor, work.links, k)
+    context = c.seconds(stage.context, work.links, k)
+    computation = matrices + attention + element_wise
+    hidden = OVERLAP * computation
+    shard = larger(hidden, c.seconds(stage.shard, work.links, k)) - hidden
+    device = computation + tensor + context + shard
+    waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_nodes > 1 else 0.0
+    host = stage.layers * stage.passes * (k.layer_launch_s + waits)
+    pipeline = c.seconds(stage.pipeline, work.links, k)
+    if stage.pipeline.group.ranks > 1:
+        pipeline += k.slot_s * work.pipeline_nodes**k.slot_growth
     return StepTime(
-        matrices=n * matrices,
-        attention=n * attention,
-        element_wise=n * element_wise,
-        launches=n * launches,
-        tensor_parallel=n * tensor,
-        context_parallel=n * context,
-        pipeline_parallel=n * pipeline,
-        data_parallel=n * shard + replica,
-        bubble=work.bubble * slot,
-        optimizer=work.optimizer_s / k.memory_efficiency,
-        step=k.step_s,
+        matrices=matrices,
+        attention=attention,
+        element_wise=element_wise,
+        launches=smooth_excess(device, host),
+        tensor_parallel=tensor,
+        context_parallel=context,
+        pipeline_parallel=pipeline,
+        data_parallel=shard,
     )
 
 
 def smooth_excess(device_s: float, host_s: float) -> float:
     """Return by how much the larger of both exceeds the device's time, smoothed."""
-    largest = max(device_s, host_s)
-    if largest == 0:
-        return 0.0
-    return largest * ((device_s / largest) ** SHARPNESS + (host_s / largest) ** SHARPNESS) ** (1 / SHARPNESS) - device_s
+    summed: float = (device_s**SHARPNESS + host_s**SHARPNESS) ** (1 / SHARPNESS)
+    return summed - device_s
 
 
+def larger(one: float, other: float) -> float:
+    """Return the larger of two numbers, or of each pair of two arrays."""
+    return (one + other + abs(one - other)) / 2
