@@ -539,6 +539,9 @@ class Cluster:
     network_gb_per_s: float | None = None
     """Bandwidth in one direction between two nodes, or GPUs of two nodes, by the data sheet; `slurmscale doctor`
     compares with it."""
+    calibration: str | None = None
+    """File of constants that `slurmscale calibrate` fitted to runs on this cluster, from the site directory; null:
+    published ones, with wide intervals."""
     service_units_per_node_hour: float | None = None
     """Service units that the site charges for a node and hour; null: reports have no costs in service units."""
     exclusive: bool = False

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobs.layout import sequence_parallel
-from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Model, Norm, Precision, Run
+from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Norm, Precision, Run
 
-FORWARD_FLOPS = 2
-"""FLOPs of a weight and token in a forward pass: multiply and add."""
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
 """Bytes of a number in an activation."""
 
@@ -108,9 +106,3 @@ def logits_bytes(run: Run) -> float:
     """Return the bytes of the loss: logits in the type of the arithmetic, in float32, and their gradients."""
     width = BYTES[run.job.precision]
     return tokens(run) * run.model.vocab_size / run.parallelism.tensor * (2 * width + 4 * 4 + width)
-
-
-def model_flops_per_token(model: Model, sequence_length: int, *, frozen: bool, weights: int) -> float:
-    """Return the FLOPs of a token as MFU counts them: 6 N + 12 L a s, 4 N with frozen weights (arXiv:2204.02311)."""
-    attended = model.layers * model.heads * model.head_size * sequence_length
-    return (4 if frozen else 6) * weights + 12 * attended
