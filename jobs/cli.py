@@ -227,6 +227,11 @@ def parser() -> Parser:
         metavar="LIST",
         help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex): --format svg,latex",
     )
+    sub = command("calibrate", "fit the constants of predicted step times to finished runs, into a file of the site")
+    sub.add_argument("paths", type=Path, nargs="+", metavar="DIR", help="sweeps or run directories on one kind of GPU")
+    sub.add_argument(
+        "--output", type=folder, help="FILE.yaml (default: calibration/CLUSTER-DATE.yaml of SLURMSCALE_SITE)"
+    )
     sub = command("model", "write a model file from LitGPT's name of a model or a config.json, or check one")
     sub.add_argument(
         "what", metavar="NAME|PATH", help="such as Qwen2.5-7B; a config.json or its directory; or a model file"
@@ -324,6 +329,8 @@ def dispatch(options: argparse.Namespace) -> int:
         return doctor(options.overrides, nodes=options.nodes, node_list=options.nodelist, with_job=not options.no_job)
     if options.command == "report":
         return report(options)
+    if options.command == "calibrate":
+        return calibrate(options)
     if options.command == "watch":
         from jobs.submit.watch import watch
 
@@ -383,6 +390,24 @@ def show_leaderboard(campaign: Path) -> int:
     from analysis.report.leaderboard import show
 
     return show(campaign)
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Fit a cluster's constants to the steady step times of finished runs, and print the file."""
+    from datetime import datetime
+
+    from analysis.load.discover import read_runs
+    from jobs.metrics import STEP_TIME
+    from jobs.plan.calibrate import MeasuredRun, calibrate_on
+    from jobs.rundir import RunDir, load_run
+
+    measured = [
+        MeasuredRun(found.path, load_run(RunDir(found.path).config), found.values[STEP_TIME])
+        for found in read_runs(options.paths)
+        if found.used and found.log is None and STEP_TIME in found.values
+    ]
+    print(calibrate_on(measured, options.output, datetime.now().astimezone().date()))
+    return 0
 
 
 def report(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from jobs.plan.compose import compose, composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.pipeline_stages import held_layers
+from jobs.plan.predicted_table import predicted_table
 from jobs.plan.table import plan_notes, plan_table
 from jobs.rundir import dump_run
 from jobs.schema import EngineKind, Run
@@ -32,6 +33,8 @@ def show(overrides: list[str], *, multirun: bool, values: bool = False) -> int:
         if run.engine.kind is EngineKind.litgpt:
             out.print(f"{described(run)}\n", highlight=False, soft_wrap=True)
     out.print(plan_table(runs))
+    if (predicted := predicted_table(runs)) is not None:
+        out.print(predicted)
     for note in plan_notes(runs):
         out.print(note)
     unset = dict.fromkeys(key for point in points for key in point.unset)

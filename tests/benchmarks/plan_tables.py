@@ -267,7 +267,11 @@ def dgxc(rows: list[Row]) -> Iterator[Measurement]:
         text = f"{row['file']} {row['table']}".lower()
         size = re.search(r"\b(\d+)b\b", text)
         family = "megatron" if "megatron" in text else "nemotron" if "nemotron" in text else "llama3.1"
-        known = NEMO.get(f"{family} {size[1] if size else '175'}b") if "grok" not in text and "maxtext" not in text else None
+        known = (
+            NEMO.get(f"{family} {size[1] if size else '175'}b")
+            if "grok" not in text and "maxtext" not in text
+            else None
+        )
         rate, step, batch = number(row, "tokens_per_s"), number(row, "step_time_s"), number(row, "gbs")
         tp, pp = number(row, "tp"), number(row, "pp")
         if known is None or not all((rate, step, batch, tp)) or row["gpu"] not in GPUS or pp == 41:
@@ -276,7 +280,9 @@ def dgxc(rows: list[Row]) -> Iterator[Measurement]:
         layers, hidden, heads, inner, vocabulary, kv_heads, gated = known
         layers = whole(row, "layers", layers)
         made = run(
-            model(f"{family}_{layers}x{hidden}", layers, hidden, heads, inner, vocabulary, kv_heads=kv_heads, gated=gated),
+            model(
+                f"{family}_{layers}x{hidden}", layers, hidden, heads, inner, vocabulary, kv_heads=kv_heads, gated=gated
+            ),
             GPUS[row["gpu"]],
             ranks=whole(row, "n_gpus"),
             micro_batch=whole(row, "mbs", 1),

@@ -163,5 +163,3 @@ def shards_optimizer(run: Run) -> bool:
     if run.engine.kind is EngineKind.deepspeed:
         return stage_of(run) in (1, 2)
     return run.engine.kind is EngineKind.nemo and run.engine.distributed_optimizer
-
-

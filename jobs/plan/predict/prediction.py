@@ -62,9 +62,7 @@ def predict(run: Run) -> Prediction | None:
 def step_interval(work: Work, calibration: Calibration) -> Interval:
     """Return the step time with its interval: of the logarithm, from the constants' uncertainty and the noise."""
     point = step_time_s(work, calibration.constants)
-    slopes = [
-        math.log(step_time_s(work, moved(calibration.constants, name)) / point) / STEP for name in NAMES
-    ]
+    slopes = [math.log(step_time_s(work, moved(calibration.constants, name)) / point) / STEP for name in NAMES]
     rows = zip(slopes, calibration.covariance, strict=True)
     variance = sum(slope * sum(a * b for a, b in zip(row, slopes, strict=True)) for slope, row in rows)
     factor = math.exp(calibration.quantile * math.sqrt(max(variance, 0.0) + calibration.noise**2))
