@@ -108,9 +108,9 @@ def report(tables: Path, fits: Fits | None = None) -> None:
         if after is None or before is None:
             print(f"| {source} | 0 besides probes | {len(probes)} ({tried}) | | |", flush=True)
             continue
-        print(f"| {source} | {after.rows} | {len(probes)} ({tried}) "
-              f"| {before.median:.1%} / {before.p90:.0%}, {before.coverage:.0%} "
-              f"| {after.median:.1%} / {after.p90:.0%}, {after.coverage:.0%}, x{after.width:.2f} |", flush=True)  # fmt: skip
+        errors = [f"{each.median:.1%} / {each.p90:.0%}, {each.coverage:.0%}" for each in (before, after)]
+        tries = f"{len(probes)} ({tried})"
+        print(f"| {source} | {after.rows} | {tries} | {errors[0]} | {errors[1]}, x{after.width:.2f} |", flush=True)
     print("\n| source / GPU | cells | first pick fails | its regret, median | best of three, median / worst "
           "| trials to 5 %, median / worst | to 2 % |\n| --- | --: | --: | --: | --: | --: | --: |")  # fmt: skip
     for source, rows in by_source.items():

@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 
 from jobs.layout import data_degree
-from jobs.plan.cost import embedding_parameters, layer_parameters
 from jobs.parallelism import Schedule, Sharding, StageSplit, Strategy
+from jobs.plan.cost import embedding_parameters, layer_parameters
 from jobs.schema import ActivationCheckpointing, EngineKind, Gpu, Lora, Mlp, Model, Norm, Precision, Run
 from tests.support.composing import CONF, one
 
@@ -256,7 +256,8 @@ def mpt(rows: list[Row]) -> Iterator[Measurement]:
 NEMO = {
     "llama3.1 8b": (32, 4096, 32, 14336, 128256, 8, True), "llama3.1 70b": (80, 8192, 64, 28672, 128256, 8, True),
     "llama3.1 405b": (126, 16384, 128, 53248, 128256, 8, True), "nemotron 15b": (32, 6144, 48, 24576, 256000, 8, False),
-    "nemotron 340b": (96, 18432, 96, 73728, 256000, 8, False), "megatron 175b": (96, 12288, 96, 49152, 51200, 96, False),
+    "nemotron 340b": (96, 18432, 96, 73728, 256000, 8, False),
+    "megatron 175b": (96, 12288, 96, 49152, 51200, 96, False),
 }  # fmt: skip
 
 
@@ -276,7 +277,9 @@ def dgxc(rows: list[Row]) -> Iterator[Measurement]:
         tp, pp = number(row, "tp"), number(row, "pp")
         if known is None or not all((rate, step, batch, tp)) or row["gpu"] not in GPUS or pp == 41:
             continue
-        assert rate is not None and step is not None and batch is not None
+        assert rate is not None
+        assert step is not None
+        assert batch is not None
         layers, hidden, heads, inner, vocabulary, kv_heads, gated = known
         layers = whole(row, "layers", layers)
         made = run(

@@ -11,8 +11,8 @@ import pytest
 
 from jobs.errors import ConfigError
 from jobs.plan.calibrate import MeasuredRun, calibrate_on
-from jobs.plan.predict.constants import DEFAULTS
 from jobs.plan.predict.calibration import read_calibration, uncalibrated
+from jobs.plan.predict.constants import DEFAULTS
 from jobs.plan.predict.fit import Sample, calibrate, choose
 from jobs.plan.predict.prediction import predict, step_interval
 from jobs.plan.predict.step_time import Work, step_time, work_of

@@ -175,7 +175,8 @@ def test_plan_prints_predicted_speed_and_that_nothing_confirmed_it(capsys: pytes
     heading = next(i for i, line in enumerate(lines) if "predicted step" in line)
     assert "uncalibrated" in lines[heading + 1]
     found = predict(of("parallelism=fsdp_full", "job.steps=1000"))
-    assert found is not None and found.hours is not None
+    assert found is not None
+    assert found.hours is not None
     assert 1000 * found.step_time_s.point < 3600 * found.hours.point < 1000 * found.step_time_s.point + 400
     assert found.step_time_s.high / found.step_time_s.low > 1.5
 
