@@ -26,9 +26,9 @@ class Constants:
     attention_efficiency: float = constant(0.35, 0.35)
     """Rate of fused attention, forward and backward together, over the dense peak: FlashAttention-2 reaches 0.5 to 0.7
     on A100 (arXiv:2307.08691) and 0.35 on H100 (arXiv:2407.08608)."""
-    memory_efficiency: float = constant(0.7, 0.35)
+    memory_efficiency: float = constant(0.6, 0.4)
     """Bandwidth of element-wise kernels over the data sheet's (arXiv:2007.00072, section 4)."""
-    layer_launch_s: float = constant(2.0e-3, 0.8)
+    layer_launch_s: float = constant(1.2e-3, 0.9)
     """Host's time to launch the forward and backward pass of a layer: about 100 to 150 kernels of 5 to 10 us."""
     link_efficiency: float = constant(0.7, 0.4)
     """Bus bandwidth of a collective in a node over `gpu.link_gb_per_s` (nccl-tests, PERFORMANCE.md)."""

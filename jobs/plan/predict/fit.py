@@ -22,7 +22,7 @@ from jobs.plan.predict.step_time import Work, step_time_s
 Array = NDArray[np.float64]
 PRIOR = np.array([DEVIATIONS[name] for name in NAMES])
 """Standard deviations of the logarithms of the constants among machines."""
-TAIL = 3
+TAIL = 4
 """Degrees of freedom of Student's t in the fit: the fewer, the less a run far from all others pulls."""
 FAULT = 0.5
 """Largest logarithmic residual that counts: what is further off is a fault of that run, not the model's error."""
