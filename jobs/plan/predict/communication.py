@@ -122,9 +122,12 @@ def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:
 
 
 def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
-    """Return the traffic of FSDP or ZeRO 3 for a micro-batch: weights gathered, gradients scattered."""
+    """Return the traffic of FSDP or ZeRO 3 for a micro-batch: weights gathered, gradients scattered.
+
+    In a pipeline torch gathers and scatters once a step (jobs.plan.rules.native).
+    """
     group = group_of(layout, (DP_SHARD, CP))
-    if not gathers_weights(run):
+    if not gathers_weights(run) or layout.degree(PP) > 1:
         return Exchange(Group(1, 1))
     gathers = 2 if run.parallelism.strategy is Strategy.zero3 or frees_weights(run) else 1
     width = BYTES[run.job.precision]
@@ -137,6 +140,9 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
 
     A distributed optimizer (ZeRO 1 and 2) scatters gradients and gathers weights instead.
     """
+    if gathers_weights(run) and layout.degree(PP) > 1:
+        group = group_of(layout, DATA_AXES)
+        return Exchange(group, (GRADIENT_BYTES + BYTES[run.job.precision]) * group.share * parameters, 2)
     if gathers_weights(run):
         group = group_of(layout, (DP_REPLICATE,))
         return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product((DP_SHARD, CP)), 1)

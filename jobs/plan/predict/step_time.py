@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import PP, Schedule
@@ -27,6 +28,14 @@ STATE_BYTES = 28
 """Bytes of a weight's update by AdamW in float32: read weight, gradient and two moments; write all but the gradient."""
 SHARPNESS = 4
 """Exponent of the smooth maximum of device and host time, which differ from layer to layer."""
+
+
+class Part(NamedTuple):
+    """What a pipeline rank holds of a model."""
+
+    layers: int
+    has_embedding: bool
+    has_head: bool
 
 
 @dataclass(frozen=True)
@@ -110,8 +119,8 @@ def work_of(run: Run) -> Work | None:
     layout = layout_of(run)
     return Work(
         stages=tuple(
-            stage_work(run, layout, layers, has_head, count, peak=peak, memory_bytes_per_s=memory * 1e9)
-            for (layers, has_head), count in pipeline_ranks(run).items()
+            stage_work(run, layout, part, count, peak=peak, memory_bytes_per_s=memory * 1e9)
+            for part, count in pipeline_ranks(run).items()
         ),
         micro_batches=accumulation(run),
         bubble=bubble(run),
@@ -123,15 +132,17 @@ def work_of(run: Run) -> Work | None:
 
 
 def stage_work(
-    run: Run, layout: Layout, layers: int, has_head: bool, ranks: int, *, peak: float, memory_bytes_per_s: float
+    run: Run, layout: Layout, part: Part, ranks: int, *, peak: float, memory_bytes_per_s: float
 ) -> StageWork:
-    """Return the work of a pipeline rank with some layers, and the head or not."""
+    """Return the work of the pipeline ranks that hold a part of the model."""
+    layers, has_embedding, has_head = part
     products, head = m.layer_products(run), m.head_product(run)
     repeats, head_repeats = m.passes(run), 3 * has_head
     speedup = FLOAT8_SPEEDUP if run.engine.float8 else 1.0
     flops = repeats * layers * sum(each.flops for each in products) / speedup + head_repeats * head.flops
     elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
-    held = (layers * layer_parameters(run.model) + has_head * embedding_parameters(run.model)) / run.parallelism.tensor
+    ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
+    held = (layers * layer_parameters(run.model) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
     trained = 0 if run.job.lora is not None else held
     return StageWork(
         ranks=ranks,
@@ -157,11 +168,13 @@ def update_shards(run: Run, layout: Layout) -> int:
     return layout.product(c.DATA_AXES[1:]) if c.gathers_weights(run) else 1
 
 
-def pipeline_ranks(run: Run) -> Counter[tuple[int, bool]]:
-    """Return how many pipeline ranks have how many layers, and the head or not."""
+def pipeline_ranks(run: Run) -> Counter[Part]:
+    """Return how many pipeline ranks hold which part of the model."""
     counts = layer_counts(run)
     places = (pipeline_stages_of(run, place) for place in range(run.parallelism.pipeline))
-    return Counter((sum(counts[stage] for stage in stages), len(counts) - 1 in stages) for stages in places)
+    return Counter(
+        Part(sum(counts[stage] for stage in stages), 0 in stages, len(counts) - 1 in stages) for stages in places
+    )
 
 
 def bubble(run: Run) -> float:

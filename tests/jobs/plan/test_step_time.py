@@ -91,6 +91,14 @@ def test_full_sharding_gathers_weights_twice_for_every_micro_batch() -> None:
     assert full.replica.wire_bytes == 0
 
 
+def test_a_pipeline_gathers_sharded_weights_once_a_step() -> None:
+    found = work("parallelism=pp_fsdp", "parallelism.pipeline=2", "nodes=2")
+    embedding, layer = 128_256 * 4_096, (8_030_261_248 - 2 * 128_256 * 4_096 - 4_096) / 32
+    for stage in found.stages:
+        assert stage.shard.wire_bytes == 0
+        assert stage.replica.wire_bytes == pytest.approx((4 + 2) * 7 / 8 * (16 * layer + embedding))
+
+
 @pytest.mark.parametrize(
     ("schedule", "idle"), [("1F1B", 3), ("GPipe", 3), ("Interleaved1F1B", 1.5), ("ZBVZeroBubble", 0)]
 )
