@@ -401,11 +401,14 @@ def calibrate(options: argparse.Namespace) -> int:
     from jobs.plan.calibrate import MeasuredRun, calibrate_on
     from jobs.rundir import RunDir, load_run
 
-    measured = [
-        MeasuredRun(found.path, load_run(RunDir(found.path).config), found.values[STEP_TIME])
-        for found in read_runs(options.paths)
-        if found.used and found.log is None and STEP_TIME in found.values
-    ]
+    measured = []
+    for found in read_runs(options.paths):
+        if not found.used or found.log is not None or STEP_TIME not in found.values:
+            continue
+        run = load_run(RunDir(found.path).config)
+        # Emulated nodes share devices, and another device than configured has other rates.
+        if found.started.get("device_name") == run.gpu.device_name and not found.started.get("emulated_nodes"):
+            measured.append(MeasuredRun(found.path, run, found.values[STEP_TIME]))
     print(calibrate_on(measured, options.output, datetime.now().astimezone().date()))
     return 0
 

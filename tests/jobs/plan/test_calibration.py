@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jobs.cli import run_command
 from jobs.errors import ConfigError
 from jobs.plan.calibrate import MeasuredRun, calibrate_on
 from jobs.plan.predict.calibration import read_calibration, uncalibrated
@@ -18,6 +19,7 @@ from jobs.plan.predict.prediction import predict, step_interval
 from jobs.plan.predict.step_time import Work, step_time, work_of
 from jobs.schema import Run
 from tests.support.composing import one
+from tests.support.fake_runs import finished_run
 
 TRUE = replace(DEFAULTS, matrix_efficiency=0.55, layer_launch_s=6e-3, network_efficiency=0.3, link_efficiency=0.45)
 NOISE = 0.02
@@ -115,3 +117,23 @@ def test_wrong_files_and_runs_are_refused_in_words(tmp_path: Path) -> None:
            for name in ("h100_sxm", "a100_sxm_80gb")]  # fmt: skip
     with pytest.raises(ConfigError, match="These runs are of a100_sxm_80gb and h100_sxm"):
         calibrate_on(two, None, date(2026, 11, 25))
+
+
+def test_the_command_fits_the_steady_steps_of_runs_on_the_configured_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = tmp_path / "sweep"
+    for i, run in enumerate(space()[:3]):
+        work = work_of(run)
+        assert work is not None
+        named = replace(run, name=f"run{i}", job=replace(run.job, steps=6, epochs=None))
+        device = run.gpu.device_name if i else "Test CPU"
+        finished_run(sweep, named, step_time_s=step_time(work, TRUE).total, device_name=device)
+    file = tmp_path / "mine.yaml"
+    assert run_command(["calibrate", str(sweep), "--output", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "run0" not in printed
+    assert f"{sweep / 'run1'}: measured" in printed
+    found = read_calibration(file)
+    assert str(found.fitted_to).startswith("2 runs on h100_sxm")
+    assert found.constants.matrix_efficiency < DEFAULTS.matrix_efficiency

@@ -17,7 +17,7 @@ from jobs.plan.predict.communication import group_of
 from jobs.plan.predict.constants import DEFAULTS, Constants
 from jobs.plan.predict.prediction import model_flops, predict
 from jobs.plan.predict.step_time import StepTime, Work, step_time, step_time_s, work_of
-from jobs.schema import Run
+from jobs.schema import ActivationCheckpointing, Run
 from tests.support.composing import one
 from tests.support.paths import ROOT
 
@@ -133,7 +133,6 @@ def test_mfu_counts_the_flops_that_reports_count() -> None:
     assert model_flops(run) == counted.model_flops
 
 
-PUBLISHED = {"llm_foundry": ("mpt_7b", "mpt_13b", "mpt_30b", "mpt_70b")}
 # Layers, width and heads: mosaicml/llm-foundry, scripts/train/yamls/pretrain.
 MPT = {"mpt_7b": (32, 4096, 32), "mpt_13b": (40, 5120, 40), "mpt_30b": (48, 7168, 56), "mpt_70b": (80, 8192, 64)}
 DEVICES = {"NVIDIA H100 80GB HBM3": "h100_sxm", "NVIDIA A100-SXM4-80GB": "a100_sxm_80gb",
@@ -143,6 +142,7 @@ DEVICES = {"NVIDIA H100 80GB HBM3": "h100_sxm", "NVIDIA A100-SXM4-80GB": "a100_s
 def published() -> list[tuple[Run, float]]:
     """LLM Foundry's runs of published.csv and their MFU, which counts 6 N + 12 L a s."""
     base = of("parallelism=fsdp_full", "model.mlp=GptNeoxMLP", "model.tie_embeddings=true", "model.vocab_size=50368")
+    gpus = {device: one(f"gpu={name}").run.gpu for device, name in DEVICES.items()}
     found = []
     with (ROOT / "analysis" / "compare" / "published.csv").open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -151,14 +151,20 @@ def published() -> list[tuple[Run, float]]:
             layers, width, heads = MPT[row["model"]]
             model = replace(base.model, layers=layers, hidden_size=width, heads=heads, kv_heads=heads,
                             head_size=width // heads, intermediate_size=4 * width)  # fmt: skip
-            full = "full checkpointing" in row["software"]
-            gpu = one("gpu=" + DEVICES[row["gpu"]]).run.gpu
-            engine = replace(base.engine, activation_checkpointing=type(base.engine.activation_checkpointing)[
-                "full" if full else "none"])  # fmt: skip
+            kept = (
+                ActivationCheckpointing.none if "no checkpointing" in row["software"] else ActivationCheckpointing.full
+            )
             job = replace(base.job, sequence_length=int(row["sequence_length"]),
                           micro_batch_size=int(row["micro_batch_size"]))  # fmt: skip
-            scaling = replace(base.scaling, global_batch_size=int(row["global_batch_size"]))
-            run = replace(base, nodes=int(row["nodes"]), model=model, gpu=gpu, engine=engine, job=job, scaling=scaling)
+            run = replace(
+                base,
+                nodes=int(row["nodes"]),
+                model=model,
+                gpu=gpus[row["gpu"]],
+                engine=replace(base.engine, activation_checkpointing=kept),
+                job=job,
+                scaling=replace(base.scaling, global_batch_size=int(row["global_batch_size"])),
+            )
             found.append((run, float(row["value"])))
     return found
 
