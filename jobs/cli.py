@@ -397,18 +397,18 @@ def calibrate(options: argparse.Namespace) -> int:
     from datetime import datetime
 
     from analysis.load.discover import read_runs
-    from jobs.metrics import STEP_TIME
+    from jobs.metrics import STEP_TIME_MEDIAN
     from jobs.plan.calibrate import MeasuredRun, calibrate_on
     from jobs.rundir import RunDir, load_run
 
     measured = []
     for found in read_runs(options.paths):
-        if not found.used or found.log is not None or STEP_TIME not in found.values:
+        if not found.used or found.log is not None or STEP_TIME_MEDIAN not in found.values:
             continue
         run = load_run(RunDir(found.path).config)
         # Emulated nodes share devices, and another device than configured has other rates.
         if found.started.get("device_name") == run.gpu.device_name and not found.started.get("emulated_nodes"):
-            measured.append(MeasuredRun(found.path, run, found.values[STEP_TIME]))
+            measured.append(MeasuredRun(found.path, run, found.values[STEP_TIME_MEDIAN]))
     print(calibrate_on(measured, options.output, datetime.now().astimezone().date()))
     return 0
 

@@ -79,7 +79,8 @@ def bytes_per_s(group: Group, links: Links, constants: Constants) -> float:
         return link
     network = group.local * links.network_bytes_per_s * constants.network_efficiency
     smaller = (link + network - abs(link - network)) / 2
-    return smaller * float(group.nodes / 2) ** -constants.network_decay
+    decay: float = (group.nodes / 2) ** -constants.network_decay
+    return smaller * decay
 
 
 def seconds(exchange: Exchange, links: Links, constants: Constants) -> float:

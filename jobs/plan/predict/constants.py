@@ -1,7 +1,8 @@
 """The constants of a cluster and its software: what arithmetic cannot know about step times.
 
 Efficiencies are shares of the data sheet's rates in conf/gpu and conf/cluster. The defaults are published values for
-other machines; `jobs.plan.predict.calibration` fits them to finished runs, starting from these.
+other machines where a source stands beside them, else estimates; `jobs.plan.predict.fit` fits them to finished runs,
+starting from these.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Constants:
     """Rate of fused attention, forward and backward together, over the dense peak: FlashAttention-2 reaches 0.5 to 0.7
     on A100 (arXiv:2307.08691) and 0.35 on H100 (arXiv:2407.08608)."""
     memory_efficiency: float = constant(0.6, 0.4)
-    """Bandwidth of element-wise kernels over the data sheet's (arXiv:2007.00072, section 4)."""
+    """Bandwidth of element-wise kernels over the data sheet's. Not a published value: fits to published step times lie
+    between 0.35 and 1.2, because what is counted as traffic is not exact."""
     layer_launch_s: float = constant(1.2e-3, 0.9)
     """Host's time to launch the forward and backward pass of a layer: about 100 to 150 kernels of 5 to 10 us."""
     link_efficiency: float = constant(0.7, 0.4)
@@ -36,16 +38,16 @@ class Constants:
     """Bus bandwidth of a collective over two nodes per GPU of a node, over `cluster.network_gb_per_s`."""
     network_decay: float = constant(0.2, 0.8)
     """Exponent with which that bandwidth falls with the number of nodes; 0.6 was measured on a shared network
-    (huggingface.co/spaces/nanotron/ultrascale-playbook, bandwidth by node count), 0 on rail-optimized ones."""
+    (huggingface.co/spaces/nanotron/ultrascale-playbook, bandwidth by node count)."""
     peer_latency_s: float = constant(2.0e-5, 1.5)
     """Latency of a collective over nodes for each further rank of its group."""
     pipeline_peer_latency_s: float = constant(2.0e-5, 2.5)
     """Latency of a layer for each further tensor-parallel rank while the pipeline spans nodes; 2.8 ms in one published
-    sweep (the same playbook), negligible where point-to-point and collectives do not wait for each other."""
+    sweep (the same playbook). The default has no source, so it is the least certain constant."""
     slot_s: float = constant(1.0e-3, 1.0)
     """Time that a pipeline slot takes besides its work: waiting for the neighbour, host code."""
     slot_growth: float = constant(0.5, 1.0)
-    """Exponent with which that time grows with the number of nodes."""
+    """Exponent with which that time grows with the number of nodes; of no source."""
     step_s: float = constant(3.0e-2, 1.0)
     """Time of a step besides its work: reading a batch, norms of gradients, host code, logging."""
 

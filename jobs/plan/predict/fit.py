@@ -109,7 +109,7 @@ def robust(errors: Array) -> Array:
 def log_times(works: Sequence[Work], logs: Array) -> Array:
     """Return the logarithms of the step times of some works: a row for each, a column for each draw."""
     constants = constants_at(logs)
-    return np.log(np.array([step_time_s(work, constants) for work in works]))
+    return np.asarray(np.log([step_time_s(work, constants) for work in works]))
 
 
 def derivatives(works: Sequence[Work], logs: Array) -> Array:

@@ -94,8 +94,8 @@ def element_bytes(run: Run) -> float:
     repeats = 3 + (0 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 1)
     fused = run.engine.compile or run.engine.kernels is not Kernels.torch
     # Read and written: two norms (unfused in more than one pass), two sums of two inputs.
-    residual = (2 * 2 + 2 * 3 if fused or model.norm is Norm.LayerNorm else 2 * 5 + 2 * 3) * model.hidden_size
-    residual /= p.tensor if sequence_parallel(run) else 1
+    passed = 2 * 2 + 2 * 3 if fused or model.norm is Norm.LayerNorm else 2 * 5 + 2 * 3
+    residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)
     rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
     activation = opening * model.intermediate_size * max(1, model.experts_per_token) / p.tensor

@@ -23,7 +23,7 @@ from jobs.plan.predict.constants import FLOAT8_SPEEDUP, Constants
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
-"""Share of computation behind which the traffic of sharded weights can hide (arXiv:2304.11277, section 5)."""
+"""Share of computation behind which the traffic of sharded weights can hide; an estimate."""
 STATE_BYTES = 28
 """Bytes of a weight's update by AdamW in float32: read weight, gradient and two moments; write all but the gradient."""
 SHARPNESS = 4
@@ -97,7 +97,8 @@ class StepTime:
     @property
     def total(self) -> float:
         """Return the step time in seconds."""
-        return sum(vars(self).values())
+        seconds: float = sum(vars(self).values())
+        return seconds
 
 
 def peak_flops_per_s(run: Run) -> float | None:
@@ -180,7 +181,7 @@ def pipeline_ranks(run: Run) -> Counter[Part]:
 def bubble(run: Run) -> float:
     """Return the idle slots of a pipeline rank: (PP - 1) / stages per rank (arXiv:2104.04473, section 2.2).
 
-    Zero-bubble schedules fill a part with the gradients of weights (arXiv:2401.10241, table 1: ZB-H1 leaves a third).
+    Zero-bubble schedules fill a part with the gradients of weights (arXiv:2401.10241: ZB-H1 leaves a third).
     """
     p = run.parallelism
     idle = (p.pipeline - 1) / pipeline_stages_per_rank(run)

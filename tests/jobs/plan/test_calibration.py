@@ -14,7 +14,7 @@ from jobs.errors import ConfigError
 from jobs.plan.calibrate import MeasuredRun, calibrate_on
 from jobs.plan.predict.calibration import read_calibration, uncalibrated
 from jobs.plan.predict.constants import DEFAULTS
-from jobs.plan.predict.fit import Sample, calibrate, choose
+from jobs.plan.predict.fit import Sample, calibrate, choose, constants_at, shifts
 from jobs.plan.predict.prediction import predict, step_interval
 from jobs.plan.predict.step_time import Work, step_time, work_of
 from jobs.schema import Run
@@ -50,18 +50,30 @@ def measured(work: Work, random: np.random.Generator) -> float:
     return step_time(work, TRUE).total * float(np.exp(NOISE * random.standard_normal()))
 
 
-def test_five_chosen_runs_recover_the_constants_that_matter() -> None:
-    all_works, random = works(), np.random.default_rng(1)
-    times = [measured(work, random) for work in all_works]
-    tried, samples = choose(all_works, times.__getitem__)
-    assert len(tried) == len(samples) == 5
-    found = calibrate(samples, "own")
-    assert found.constants.matrix_efficiency == pytest.approx(TRUE.matrix_efficiency, rel=0.15)
-    errors = [abs(step_time(work, found.constants).total / step_time(work, TRUE).total - 1) for work in all_works]
-    before = [abs(step_time(work, DEFAULTS).total / step_time(work, TRUE).total - 1) for work in all_works]
-    assert np.median(errors) < 0.05 < 0.2 < np.median(before)
-    inside = [step_interval(work, found).low < time < step_interval(work, found).high
-              for work, time in zip(all_works, times, strict=True)]  # fmt: skip
+def test_all_runs_recover_the_constants_that_they_separate() -> None:
+    # The rates of matrices and of memory, and those of a network and of its decay, trade against each other.
+    random = np.random.default_rng(4)
+    found = constants_at(shifts([Sample(work, measured(work, random)) for work in works()]))
+    for name in ("layer_launch_s", "link_efficiency"):
+        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.1), name
+    assert TRUE.matrix_efficiency < found.matrix_efficiency < DEFAULTS.matrix_efficiency
+
+
+def test_five_chosen_runs_predict_the_others() -> None:
+    all_works, inside = works(), []
+    truth = [step_time(work, TRUE).total for work in all_works]
+    before = [abs(step_time(work, DEFAULTS).total / true - 1) for work, true in zip(all_works, truth, strict=True)]
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        times = [measured(work, random) for work in all_works]
+        tried, samples = choose(all_works, times.__getitem__)
+        assert len(tried) == len(samples) == 5
+        found = calibrate(samples, "own")
+        intervals = [step_interval(work, found) for work in all_works]
+        errors = [abs(each.point / true - 1) for each, true in zip(intervals, truth, strict=True)]
+        assert np.median(errors) < 0.1 < 0.2 < np.median(before)
+        inside += [each.low < time < each.high for each, time in zip(intervals, times, strict=True)]
+    # In two of the six a group of layouts lies outside: 0.94 over all.
     assert np.mean(inside) > 0.85
 
 
@@ -126,7 +138,7 @@ def test_the_command_fits_the_steady_steps_of_runs_on_the_configured_device(
     for i, run in enumerate(space()[:3]):
         work = work_of(run)
         assert work is not None
-        named = replace(run, name=f"run{i}", job=replace(run.job, steps=6, epochs=None))
+        named = replace(run, name=f"run{i}", job=replace(run.job, steps=6, epochs=None, unmeasured_steps=2))
         device = run.gpu.device_name if i else "Test CPU"
         finished_run(sweep, named, step_time_s=step_time(work, TRUE).total, device_name=device)
     file = tmp_path / "mine.yaml"

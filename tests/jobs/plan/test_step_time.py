@@ -204,8 +204,7 @@ def test_cpu_runs_have_no_predicted_speed(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_layouts_of_100_000_gpus_are_predicted_without_listing_their_ranks() -> None:
-    run = of("parallelism=tp_pp", "parallelism.tensor=8", "parallelism.pipeline=16", "nodes=12544",
-             "model=llama31_405b", "engine=nemo", "scaling.global_batch_size=12544",
-             "parallelism.stage_split=balanced")  # fmt: skip
+    run = of("parallelism=tp_pp", "parallelism.tensor=8", "parallelism.pipeline=14", "nodes=12544",
+             "model=llama31_405b", "engine=nemo", "scaling.global_batch_size=12544")  # fmt: skip
     assert layout_of(run).world_size == 100_352
     assert predict(run) is not None
