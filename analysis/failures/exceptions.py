@@ -24,7 +24,7 @@ CONFIGURATION_TYPES = re.compile(
     r"|Decoding|DuplicateOption"
     r"|(?i:toml)Decode)Error$"
     r"|(?:Config\w*|Misconfig\w*|Missing\w*|Hydra)Exception$"
-    # Of a path that a setting names.
+    # The path that a setting names is wrong.
     r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"
 )
 NETWORK_TYPES = re.compile(

@@ -25,7 +25,8 @@ SUMMED_UP = (
     m.MEMORY_PEAK,
     m.EVALUATION_LOSS,
 )
-RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
+# Rates of all ranks together.
+TOTAL_RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
 OF_EPOCHS = "derived from the times of its epochs and their steps; an epoch may include evaluations"
 OF_SUMMARY = "the log's own mean over the whole training, with warm-up, evaluations and saving"
 
@@ -91,12 +92,12 @@ def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) ->
 
 def rates_of(values: Mapping[Metric, float]) -> bool:
     """Return True if there is a throughput of all ranks together."""
-    return not values.keys().isdisjoint(RATES)
+    return not values.keys().isdisjoint(TOTAL_RATES)
 
 
 def derived_rates(run: LogRun) -> tuple[dict[Metric, float], str | None]:
     """Return the throughput of a log whose steps have none, and its derivation; empty if none follows."""
-    summed_up = {metric: rate for metric in RATES if (rate := run.file.latest(metric)) is not None}
+    summed_up = {metric: rate for metric in TOTAL_RATES if (rate := run.file.latest(metric)) is not None}
     for rates, how in (
         (throughput_of_blocks(run.file), OF_BLOCKS),
         (throughput_of_epochs(run.file, batch_of(run)), OF_EPOCHS),

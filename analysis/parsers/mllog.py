@@ -47,7 +47,7 @@ SCORES = {"eval_accuracy", "eval_loss"}
 # others count samples.
 RATES = {"gpt3": m.TOKENS_PER_S}
 TRACKED: Names = {"reduced_train_loss": (m.LOSS, 1)}
-# Of a launcher that was not adapted: SUBMISSION_ORG_PLACEHOLDER, 8xSUBMISSION_PLATFORM_PLACEHOLDER.
+# A launcher that was not adapted prints SUBMISSION_ORG_PLACEHOLDER, 8xSUBMISSION_PLATFORM_PLACEHOLDER.
 PLACEHOLDER = "_PLACEHOLDER"
 # In round 3 samples_count of gpt3 counts tokens; a whole training has fewer samples than this.
 MOST_SAMPLES = 1e8

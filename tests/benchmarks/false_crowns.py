@@ -60,7 +60,7 @@ class Scenario:
 
 
 class Rate(NamedTuple):
-    """How many campaigns of a scenario name an attempt `faster`, and with a star."""
+    """A scenario with the number of its campaigns that name an attempt `faster`, and with a star."""
 
     source: str
     scenario: str

@@ -29,8 +29,7 @@ ADVICE = {
     C.launch_failure: "Check that the GPU is visible on that node (nvidia-smi or rocm-smi), and that its driver and "
     "architecture fit the CUDA or ROCm version of the program.",
     C.code: "Run with CUDA_LAUNCH_BLOCKING=1 (HIP: AMD_SERIALIZE_KERNEL=3) to find the kernel that failed; an index "
-    "out "
-    "of range is the usual source of an assert.",
+    "out of range is the usual source of an assert.",
     C.refused: "Start at most one rank for each GPU that is visible (CUDA_VISIBLE_DEVICES, --gpus-per-node).",
     C.unknown: "Read the first CUDA error of the log, and the node's kernel log for an Xid.",
 }
