@@ -17,7 +17,7 @@ The grid has axes (pp, dp_replicate, dp_shard, cp, tp), the table of jobs.parall
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.parallelism import (
@@ -110,6 +110,15 @@ class Layout:
     def place(self, rank: int, axis: Axis) -> int:
         """Return the position of a rank on one axis."""
         return self.coordinates(rank)[AXES.index(axis)]
+
+    def axes_between(self, ranks: Sequence[int]) -> str:
+        """Return the axes along which the ranks of a group differ, joined by `+`; `world` for all of several axes."""
+        places = [self.coordinates(rank) for rank in ranks]
+        varying = [
+            axis for axis, along in zip(AXIS_NAMES, zip(*places, strict=True), strict=True) if len(set(along)) > 1
+        ]
+        whole = len(places) == self.world_size and len(varying) > 1
+        return "world" if whole else "+".join(varying)
 
     def dp_rank(self, rank: int) -> int:
         """Return which of the dp slices of a global batch a rank computes."""

@@ -38,6 +38,8 @@ class Group(Enum):
     """An `evaluated` event."""
     goodput = "goodput"
     """The parts of run_time_s."""
+    profile = "profile"
+    """The shares of profiled steps."""
 
 
 class DisplayUnit(NamedTuple):
@@ -53,6 +55,7 @@ MILLION = DisplayUnit("million", 1e6)
 HOUR = DisplayUnit("h", 3600.0)
 HOUR_PER_BILLION_TOKENS = DisplayUnit("h per 1e9 tokens", 3600.0 / 1e9)
 MICROSECOND = DisplayUnit("µs", 1e-6)
+MILLISECOND = DisplayUnit("ms", 1e-3)
 KILOWATT_HOUR = DisplayUnit("kWh", 3.6e6)
 MEBIBYTE = DisplayUnit("MiB", 2.0**20)
 GIBIBYTE = DisplayUnit("GiB", 2.0**30)
@@ -173,6 +176,9 @@ MEMORY_RESERVED_PEAK = Metric(
     GIBIBYTE,
     group=Group.step,
 )
+PROFILED = Metric(
+    "profiled", "1", "1 for a step that ran under a profiler, which steady values exclude.", digits=1, group=Group.step
+)
 
 # --- one value per attempt, of rank 0 (status.jsonl, `started` event); they sum to startup_time_s -----------------
 STARTUP_IMPORT_TIME = Metric(
@@ -251,7 +257,12 @@ WARMUP_TIME = Metric(
     group=Group.attempt,
 )
 STEADY_TIME = Metric(
-    "steady_time_s", "s", "Sum of the step times after the unmeasured steps.", Better.low, 4, group=Group.attempt
+    "steady_time_s",
+    "s",
+    "Sum of the step times after the unmeasured steps, without profiled ones.",
+    Better.low,
+    4,
+    group=Group.attempt,
 )
 CHECKPOINT_TOTAL_TIME = Metric(
     "checkpoint_total_time_s", "s", "Sum of checkpoint_time_s.", Better.low, 3, group=Group.attempt
@@ -259,7 +270,7 @@ CHECKPOINT_TOTAL_TIME = Metric(
 OTHER_TIME = Metric(
     "other_time_s",
     "s",
-    "total_time_s minus start-up, steps and checkpoints: logging, export, shutdown.",
+    "total_time_s minus start-up, steps and checkpoints: logging, export, shutdown, profiled steps.",
     Better.low,
     3,
     group=Group.attempt,
@@ -321,6 +332,84 @@ COLLECTIVE_BYTES = Metric(
     MEBIBYTE,
     on_page=True,
 )
+
+# --- values of a rank over its profiled steps (status.jsonl, `profile` event) --------------------------------------
+# The five shares sum to 1, and sort a moment by the first of them that fits. Idle, compute and non-compute time, and
+# the overlap, are those of Holistic Trace Analysis (https://hta.readthedocs.io, temporal breakdown, overlap analysis).
+PROFILED_STEP_TIME = Metric(
+    "profiled_step_time_s", "s", "Mean time of the profiled steps of a rank, under the profiler.", Better.low, 4
+)
+COMPUTE_SHARE = Metric(
+    "compute_share",
+    "1",
+    "Share of the profiled steps in which a kernel computes, on a CPU an operator; mean over the profiled ranks.",
+    Better.high,
+    3,
+    PERCENT,
+    group=Group.profile,
+)
+EXPOSED_COMMUNICATION_SHARE = Metric(
+    "exposed_communication_share",
+    "1",
+    "Share of the profiled steps in which a collective is under way and nothing computes; it includes the wait for "
+    "slower ranks.",
+    Better.low,
+    3,
+    PERCENT,
+    group=Group.profile,
+)
+MEMORY_COPY_SHARE = Metric(
+    "memory_copy_share",
+    "1",
+    "Share of the profiled steps in which memory is copied or set, with neither computation nor communication.",
+    Better.low,
+    3,
+    PERCENT,
+    group=Group.profile,
+)
+HOST_SHARE = Metric(
+    "host_share",
+    "1",
+    "Share of the profiled steps in which only the host works: operators that wait for others or launch kernels.",
+    Better.low,
+    3,
+    PERCENT,
+    group=Group.profile,
+)
+IDLE_SHARE = Metric(
+    "idle_share",
+    "1",
+    "Share of the profiled steps in which nothing that the profiler records is under way: Python, input, waiting.",
+    Better.low,
+    3,
+    PERCENT,
+    group=Group.profile,
+)
+COMMUNICATION_SHARE = Metric(
+    "communication_share",
+    "1",
+    "Share of the profiled steps in which a collective is under way, exposed or hidden under computation.",
+    Better.low,
+    3,
+    PERCENT,
+)
+COMMUNICATION_OVERLAP = Metric(
+    "communication_overlap",
+    "1",
+    "Time of communication under computation, divided by the time of communication.",
+    Better.high,
+    3,
+    PERCENT,
+)
+KERNEL_TIME = Metric(
+    "kernel_time_s",
+    "s",
+    "Own time of a kernel per profiled step, on a CPU of an operator without those that it calls.",
+    Better.low,
+    4,
+    MILLISECOND,
+)
+KERNEL_CALLS = Metric("kernel_calls", "1", "Calls of a kernel per profiled step.", digits=9)
 
 # --- values of a rank over a window of steps (status.jsonl, `pace` event) ------------------------------------------
 OWN_TIME = Metric(
@@ -749,10 +838,11 @@ STARTUP_PARTS = members(Group.startup)
 GOODPUT_PARTS = members(Group.goodput)
 ATTEMPT_METRICS = members(Group.attempt)
 EVALUATION_METRICS = members(Group.evaluation)
+PROFILE_SHARES = members(Group.profile)
 # Metrics of a whole run, which are columns of runs.csv: not those of a step, an event or a comparison, nor inputs.
 RUN_METRICS = tuple(
     metric
     for metric in REGISTRY.values()
     if metric not in {*STEP_METRICS, LITGPT_TRAINING_TIME, CHECKPOINT_WRITE_TIME, OWN_TIME, BATCH_TIME, OTHERS_OWN_TIME}
-    and metric not in {TOKENS_PER_STEP, THROUGHPUT_RATIO}
+    and metric not in {TOKENS_PER_STEP, THROUGHPUT_RATIO, PROFILED_STEP_TIME, KERNEL_TIME, KERNEL_CALLS}
 )

@@ -6,14 +6,14 @@
         code-3f9c.../                   snapshot of the submitted code, shared by runs of the same code
         logs/                           output of the launcher and the ranks, and the submitted scripts
                                         (flat: Slurm does not create a directory for a job's output)
-        report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv
+        report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv, profile.csv
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
             provenance.json             git state, versions, host, command; the attempt of a campaign's run
             code -> ../code-3f9c...
-            status.jsonl                events: prepared, started, transport, layout, pace, checkpoint, finished,
-                                        stopped, failed, evaluated, ...
+            status.jsonl                events: prepared, started, transport, layout, pace, profile, checkpoint,
+                                        finished, stopped, failed, evaluated, ...
             metrics.jsonl               a header line, then one line per step
             power-NODE.csv              optional readings of nvidia-smi, from which the report derives energy
             nccl-RANK.log               NCCL's connections; after the first step the `transport` event is read from
@@ -23,6 +23,8 @@
             rendezvous-START.json       address, port and token by which the ranks of one start meet (jobs.rendezvous)
             heartbeats/                 the current work of each rank
             hangs/                      stacks and collectives of ranks that hung
+            profiles/rank-0.json.gz     Chrome trace of the profiled steps of a rank; the `profile` event has their
+                                        shares. Also the files of nsys and rocprofv3
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
             export/                     a LitGPT checkpoint directory
 
@@ -63,7 +65,8 @@ BATCH_STARTED = "slurmscale: started"
 # Prefix of the last line of a batch script that ends before its ranks start.
 NOT_STARTED = "slurmscale: not started: "
 # Files of `slurmscale report`, which it may write into a sweep directory or beside logs.
-WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measurements.csv", "runs.parquet", "points.tex"}
+WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measurements.csv", "profile.csv",
+           "runs.parquet", "points.tex"}  # fmt: skip
 FIGURES = "figures"
 # Files of a sweep directory that are not runs.
 RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}
@@ -169,6 +172,15 @@ class RunDir:
     def hangs(self) -> Path:
         """Stacks and collectives of ranks that hung."""
         return self.path / "hangs"
+
+    @property
+    def profiles(self) -> Path:
+        """Traces of profiled ranks."""
+        return self.path / "profiles"
+
+    def trace(self, rank: int) -> Path:
+        """Return the Chrome trace of a rank's profiled steps."""
+        return self.profiles / f"rank-{rank}.json.gz"
 
     @property
     def checkpoints(self) -> Path:

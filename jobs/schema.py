@@ -230,6 +230,40 @@ class DeepSpeed:
     """Directory on a disk of each node for nvme."""
 
 
+class Profiler(Enum):
+    """Program that records a profile."""
+
+    torch = "torch"
+    """PyTorch's profiler: a Chrome trace of `steps`, and their shares of compute and communication in the report."""
+    nsys = "nsys"
+    """Nsight Systems around the rank; without `steps` it records all of it."""
+    rocprof = "rocprof"
+    """ROCm's rocprofv3 around the rank; it records all of it."""
+
+
+@dataclass(kw_only=True)
+class Profile:
+    """Steps and ranks to profile; off by default, and without cost then."""
+
+    program: Profiler = Profiler.torch
+    """Program that records the profile."""
+    steps: list[int] = field(default_factory=list)
+    """Consecutive steps to record; steady values exclude them and, with program=torch, the step before."""
+    ranks: list[int] = field(default_factory=lambda: [0])
+    """Ranks to record."""
+
+    @property
+    def wraps_ranks(self) -> bool:
+        """True if the program starts the rank, instead of being started by it."""
+        return self.program is not Profiler.torch
+
+    def covers(self, step: int) -> bool:
+        """Return True if a step takes longer because of the profile."""
+        if not self.steps:
+            return self.wraps_ranks
+        return self.steps[0] - (not self.wraps_ranks) <= step <= self.steps[-1]
+
+
 @dataclass(kw_only=True)
 class Engine:
     """The code that executes a training step."""
@@ -267,6 +301,8 @@ class Engine:
     """Compute threads of a rank on a CPU; the ranks of a node share its cores."""
     deepspeed: DeepSpeed | None = None
     """Settings of ZeRO (deepspeed); null: their defaults, or another engine."""
+    profile: Profile = field(default_factory=Profile)
+    """Steps and ranks to profile."""
 
 
 class Batching(Enum):

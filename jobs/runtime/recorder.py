@@ -64,6 +64,7 @@ class Recorder:
         self.loop_started = 0.0
         self.step_times_s: list[float] = []
         self.save_times_s: list[float] = []
+        self.steady_time_s = 0.0
         self.unwritten: deque[tuple[Path, dict[str, Any]]] = deque()
         self.last_line = 0.0
         self.bar: Progress | None = None
@@ -114,6 +115,7 @@ class Recorder:
         """Record one step without values that are not finite. All ranks call it."""
         self.last_step = step
         self.step_times_s.append(step_time_s)
+        self.steady_time_s += step_time_s if self.is_steady(step) else 0
         if save_time_s is not None:
             self.save_times_s.append(save_time_s)
         values: dict[Metric, float | None] = {
@@ -128,6 +130,7 @@ class Recorder:
             m.PADDED_TOKENS: batch.padded_tokens,
             m.CHECKPOINT_TIME: save_time_s,
             m.ELAPSED: time.time() - self.loop_started,
+            m.PROFILED: 1 if self.run.engine.profile.covers(step) else None,
             **{metric: int(size_bytes) for metric, size_bytes in memory.items()},
             **(further or {}),
         }
@@ -141,6 +144,10 @@ class Recorder:
             self.load.begin()
         elif self.load is not None and self.load.due():
             self.node_load(step)
+
+    def is_steady(self, step: int) -> bool:
+        """Return True if steady values include a step: after the unmeasured ones of this attempt, and not profiled."""
+        return step > self.from_step + self.run.job.unmeasured_steps and not self.run.engine.profile.covers(step)
 
     def node_load(self, step: int) -> None:
         """Record what else this node did since the last record; nothing after too short a time."""
@@ -175,6 +182,11 @@ class Recorder:
         """Record the summary of the ranks' own times; None where no window has ended."""
         if self.writes and summary is not None:
             self.event("pace", attempt=self.attempt, step=step, **summary)
+
+    def profile(self, step: int, ranks: list[dict[str, Any]] | None) -> None:
+        """Record the summaries of the profiled ranks; None where no profile has ended."""
+        if self.writes and ranks is not None:
+            self.event("profile", attempt=self.attempt, step=step, ranks=ranks)
 
     def layout(self, step: int, parameters: int, collectives: list[dict[str, object]] | None) -> None:
         """Record the parameters that a rank holds, and its collectives per step; None where they are not known."""
@@ -258,7 +270,7 @@ class Recorder:
             split |= {
                 m.FIRST_STEP_TIME: self.step_times_s[0],
                 m.WARMUP_TIME: sum(self.step_times_s[1:unmeasured]),
-                m.STEADY_TIME: sum(self.step_times_s[unmeasured:]),
+                m.STEADY_TIME: self.steady_time_s,
                 m.CHECKPOINT_TOTAL_TIME: sum(self.save_times_s),
             }
         total = now - self.startup.process_started

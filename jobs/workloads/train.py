@@ -49,6 +49,7 @@ from jobs.runtime.process_group import (
     process_start,
     synchronize,
 )
+from jobs.runtime.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
@@ -90,18 +91,23 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
     # --- loop -------------------------------------------------------------------------------------------------
     # Counting collectives slows a step down, so it happens in a step that steady values exclude.
     traffic, counted = Traffic(layout_of(run)), done + min(2, run.job.unmeasured_steps)
-    with recorder.progress(), batches_for(run, batches, done, steps, device) as ready:
+    with (
+        recorder.progress(),
+        batches_for(run, batches, done, steps, device) as ready,
+        StepProfiler(run, directory, rank, device, steps) as profiler,
+    ):
         for step in collected_between(range(done + 1, steps + 1)):
             watchdog.begins(f"in step {step}")
             # The step time is everything between the two fences: batch, forward, backward, reductions, update, loss.
             # GPU kernels run asynchronously, so both fences wait for the device.
-            synchronize(device)
-            fence = time.perf_counter()
-            batch = trainer.pace.batch(ready)
-            with traffic if step == counted else nullcontext():
-                loss, norm, rate = trainer.step(step, batch)
-            synchronize(device)
-            seconds = time.perf_counter() - fence
+            with profiler.step(step):
+                synchronize(device)
+                fence = time.perf_counter()
+                batch = trainer.pace.batch(ready)
+                with traffic if step == counted else nullcontext():
+                    loss, norm, rate = trainer.step(step, batch)
+                synchronize(device)
+                seconds = time.perf_counter() - fence
 
             # All ranks see the same signal, so they stop after the same step.
             step_time_s, memory, stopping = recorder.agreed(seconds, stop.signal, device)
@@ -122,7 +128,8 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
             )
             if step == counted:
                 recorder.layout(step, trainer.parameters_held(), traffic.of_busiest_rank())
-            recorder.pace(step, trainer.pace.step(measured=step > done + run.job.unmeasured_steps))
+            recorder.pace(step, trainer.pace.step(measured=recorder.is_steady(step)))
+            recorder.profile(step, profiler.report(step))
             recorder.checkpoints(saver.ended())
             if last:
                 break

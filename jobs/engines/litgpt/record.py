@@ -24,6 +24,7 @@ from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.process_group import StopRequest, memory_peaks, synchronize
+from jobs.runtime.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
@@ -79,7 +80,9 @@ class Record:
         if not self.began:
             self.begin()
         if self.fence is None:
-            self.watchdog.begins(f"in step {self.recorder.last_step + 1}")
+            step = self.recorder.last_step + 1
+            self.watchdog.begins(f"in step {step}")
+            self.profiler.begins(step)
             synchronize(self.device)
             self.fence = time.perf_counter()
 
@@ -89,6 +92,8 @@ class Record:
         if self.scaler is not None:
             self.scale = self.scaler.get_scale()
         take_over(self.recorder.lease, self.recorder.rank)
+        recorder = self.recorder
+        self.profiler = StepProfiler(self.run, recorder.directory, recorder.rank, self.device, recorder.steps)
         self.recorder.started(self.device, self.dataset.description, litgpt=version("litgpt"))
 
     def backward(self, loss: Tensor) -> None:
@@ -106,6 +111,7 @@ class Record:
         assert self.loss is not None
         seconds = time.perf_counter() - self.fence
         step = self.recorder.last_step + 1
+        self.profiler.ends(step)
         lost = self.recorder.superseded()
         peaks = memory_peaks(self.device)
         own = [seconds, self.stop.signal, lost, self.loss.item(), *peaks.values()]
@@ -133,6 +139,7 @@ class Record:
         )
         if held:
             self.recorder.layout(step, int(held[0]), None)
+        self.recorder.profile(step, self.profiler.report(step))
         self.fence, self.loss = None, None
         # LitGPT saves its weights after the last step.
         self.watchdog.begins("between steps", weights_bytes(self.run) if step == self.recorder.steps else 0)

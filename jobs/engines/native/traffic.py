@@ -16,21 +16,9 @@ from torch.utils._pytree import tree_leaves
 from jobs import metrics as m
 from jobs.engines.native.load_sharded import local_shard
 from jobs.layout import Layout
-from jobs.parallelism import AXIS_NAMES
 from jobs.runtime.exchange import gather
+from jobs.runtime.trace import COLLECTIVES
 
-# Part of an operator's name -> collective. Barriers and waits move no data; a receive is counted as its send.
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "all_reduce": "all_reduce",
-    "allgather": "all_gather",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-    "send": "send",
-}
 NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 
 
@@ -63,19 +51,10 @@ class Traffic(TorchDispatchMode):
         """Add one call if the operator moves data."""
         name = next((known for part, known in COLLECTIVES.items() if part in operator), None)
         if name is not None:
-            where = self.axis(group_of(args)), name
+            where = self.layout.axes_between(dist.get_process_group_ranks(group_of(args))), name
             self.calls[where] += 1
             # The larger side is what an all-gather returns, or what a reduce-scatter takes.
             self.bytes[where] += max(size_bytes(side) for side in (*args[:2], result))
-
-    def axis(self, group: dist.ProcessGroup) -> str:
-        """Return the axes along which the ranks of a group differ, joined by `+`; `world` for all of several axes."""
-        places = [self.layout.coordinates(rank) for rank in dist.get_process_group_ranks(group)]
-        varying = [
-            axis for axis, along in zip(AXIS_NAMES, zip(*places, strict=True), strict=True) if len(set(along)) > 1
-        ]
-        whole = len(places) == self.layout.world_size and len(varying) > 1
-        return "world" if whole else "+".join(varying)
 
     def of_busiest_rank(self) -> list[dict[str, object]]:
         """Return calls and bytes by axis and collective of the rank with the most bytes; every rank calls it."""

@@ -8,7 +8,7 @@ from enum import Enum
 from jobs.schema import Engine, Run
 
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_optimizer", "parameters",
-                   "hang_timeout_s", "cpu_threads_per_rank", "deepspeed"}  # fmt: skip
+                   "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile"}  # fmt: skip
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
