@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from analysis.metrics.energy import Energy
     from analysis.metrics.goodput import Loss
     from analysis.metrics.mfu import Utilization
+    from analysis.metrics.profile import RankProfile
     from analysis.metrics.stragglers import Straggler
 
 # A file that the user writes beside logs; analysis.logs.facts reads it.
@@ -57,6 +58,8 @@ class RunResult:
     """The communication of a rank in one step, from the latest attempt that recorded it; None if none did."""
     stragglers: Sequence[Straggler] | None = None
     """Ranks and nodes that the others waited for, worst first; None if not recorded."""
+    profiles: Sequence[RankProfile] = ()
+    """The profiled ranks, from the latest attempt that recorded a profile."""
     far_out_s: Mapping[int, float] = field(default_factory=dict)
     """Time of the steady steps that are not in its rate, by step."""
     far_out_share: float = 0.0

@@ -34,6 +34,7 @@ from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
 from analysis.metrics.goodput import account, starts_of
 from analysis.metrics.node_load import node_load
+from analysis.metrics.profile import profile_values, read_profiles
 from analysis.metrics.step_variation import far_out, far_out_share, step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
@@ -97,6 +98,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     torn = far_out(step_times_s)
     slow, collectives = stragglers(events, step_times_s), collectives_of(events)
+    profiles = read_profiles(last_event(events, "profile"))
     return RunResult(
         path,
         config,
@@ -114,6 +116,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
             **evaluated(events),
             **checkpoint_values(events, records),
             **node_load(events, last_event(events, "started")),
+            **profile_values(profiles),
             **(spent.values if spent else {}),
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
@@ -123,6 +126,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         energy=energy,
         collectives=collectives,
         stragglers=slow,
+        profiles=profiles,
         far_out_s={step: step_times_s[step] for step in torn},
         far_out_share=far_out_share(step_times_s, torn),
     )
@@ -206,12 +210,17 @@ def first_of_attempts(records: Iterable[dict[str, Any]]) -> dict[int, int]:
 
 
 def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[int, int]) -> list[dict[str, Any]]:
-    """Return the steady records: timed, and after the first `unmeasured` steps of their attempt."""
+    """Return the steady records: timed, not profiled, and after the first `unmeasured` steps of their attempt."""
     steady = []
     for step, record in steps.items():
         attempt, time_s = number(record, m.ATTEMPT), number(record, m.STEP_TIME)
         timed = time_s is not None and time_s > 0 and (number(record, m.TOKENS) or 0) > 0
-        if timed and attempt is not None and step >= first[int(attempt)] + unmeasured:
+        if (
+            timed
+            and not number(record, m.PROFILED)
+            and attempt is not None
+            and step >= first[int(attempt)] + unmeasured
+        ):
             steady.append(record)
     return steady
 
@@ -260,7 +269,8 @@ def refuse_unmeasured(steps: dict[int, dict[str, Any]], steady: list[dict[str, A
     if not steady:
         raise UnusableError(
             "unmeasured",
-            f"no steady step: {len(steps)} recorded, and the first {unmeasured} of every attempt are not measured",
+            f"no steady step: {len(steps)} recorded, and the first {unmeasured} of every attempt are not measured"
+            + (", nor are profiled ones" if any(number(record, m.PROFILED) for record in steps.values()) else ""),
         )
 
 

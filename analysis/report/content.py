@@ -33,6 +33,7 @@ from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.laws import fits_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
+from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.stragglers import straggler_section
@@ -129,6 +130,8 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 goodput_section(used),
                 checkpoint_section(used),
                 straggler_section(used),
+                profile_section(used),
+                kernel_section(used),
             )
             if each
         ],

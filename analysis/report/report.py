@@ -20,6 +20,8 @@ from analysis.report.markdown import markdown
 from analysis.report.measurements_table import FILE_NAME as MEASUREMENTS
 from analysis.report.measurements_table import to_csv as measurements_csv
 from analysis.report.page import page
+from analysis.report.profile_table import FILE_NAME as PROFILE
+from analysis.report.profile_table import to_csv as profile_csv
 from analysis.report.runs_table import to_csv
 from analysis.report.sections.training_cost import DEFAULT, training_of
 from jobs.errors import ReportError
@@ -56,6 +58,8 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     }
     if board := leaderboard_csv([row.run for row in content.rows]):
         files[LEADERBOARD] = visible(board)
+    if profiles := profile_csv([row.run for row in content.rows]):
+        files[PROFILE] = visible(profiles)
     if content.measurements:
         files[MEASUREMENTS] = visible(measurements_csv(content.measurements))
     files |= exported(formats, content.rows, content.groups, content.all_figures)

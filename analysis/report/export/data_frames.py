@@ -22,6 +22,7 @@ from analysis.load.run_directory import latest, step_records
 from analysis.logs.measurements import Measurement, measurements
 from analysis.report.measurements_table import measurements_frame
 from analysis.report.points_table import POINT_METRICS, spread_at
+from analysis.report.profile_table import profile_frame
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import columns_of, rows_of, runs_frame
 from analysis.run import RunResult
@@ -47,6 +48,8 @@ class Frames:
     """A row a recorded step of every run, its latest attempt; `path` is that of `runs`."""
     measurements: pd.DataFrame
     """A row a value of a benchmark that is no training; the columns of measurements.csv."""
+    profile: pd.DataFrame
+    """A row a value of a profiled rank, of its kernels and collectives; the columns of profile.csv."""
 
 
 def read_frames(paths: Iterable[Path]) -> Frames:
@@ -60,6 +63,7 @@ def read_frames(paths: Iterable[Path]) -> Frames:
         points_frame(groups),
         steps_frame(runs),
         typed_measurements(measurements(found.logs)),
+        typed_profile(runs),
     )
 
 
@@ -74,6 +78,12 @@ def typed_measurements(found: Sequence[Measurement]) -> pd.DataFrame:
     frame = measurements_frame(found)
     numbers = {name: frame[name].astype("Float64") for name in ("at", "value")}
     return pd.DataFrame({name: numbers.get(name, typed(frame[name])) for name in frame.columns})
+
+
+def typed_profile(runs: Sequence[RunResult]) -> pd.DataFrame:
+    """Return the table of profile.csv with typed columns."""
+    frame = profile_frame(runs)
+    return pd.DataFrame({name: typed(frame[name], m.COMPUTE_SHARE if name == "value" else None) for name in frame})
 
 
 def points_frame(groups: Sequence[Group]) -> pd.DataFrame:

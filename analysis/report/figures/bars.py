@@ -1,4 +1,4 @@
-"""Stacked bars: the wall time of runs, cut into named parts."""
+"""Stacked bars: the wall time of runs, or their shares of a step, cut into named parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from analysis.formatting import plot_text, shown
+from analysis.formatting import plot_text, shown, unit
 from analysis.report.figures.style import empty_plot
 from analysis.run import RunResult
 from jobs.metrics import Metric
@@ -14,7 +14,7 @@ from jobs.metrics import Metric
 # More bars do not fit a page.
 MOST_BARS = 40
 Part = tuple[Metric, str, str]
-"""A metric in seconds, its name in the legend, its colour."""
+"""A metric, its name in the legend, its colour."""
 
 
 def stacked(runs: Sequence[RunResult], labels: Sequence[str], parts: Sequence[Part]) -> go.Figure:
@@ -26,11 +26,12 @@ def stacked(runs: Sequence[RunResult], labels: Sequence[str], parts: Sequence[Pa
                 name=part,
                 orientation="h",
                 y=list(range(len(runs))),
-                x=[run.values.get(metric, 0.0) for run in runs],
+                x=[run.values.get(metric, 0.0) / metric.display.size for run in runs],
                 marker={"color": colour},
                 hoverinfo="text",
                 hovertext=[
-                    f"{plot_text(run.name)}<br>{part}: {shown(metric, run.values.get(metric))} s" for run in runs
+                    f"{plot_text(run.name)}<br>{part}: {shown(metric, run.values.get(metric))} {unit(metric)}"
+                    for run in runs
                 ],
             )
         )

@@ -17,6 +17,7 @@ from analysis.report.figures.bars import MOST_BARS, stacked
 from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
 from analysis.report.figures.over_ranks import of, over_ranks
+from analysis.report.figures.profile import profile_bars
 from analysis.report.figures.startup import startup_bars
 from analysis.report.figures.style import Figure, Style, empty_plot, legend, styles_of, word
 from analysis.run import RunResult
@@ -56,6 +57,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         *where_known(AFTER_STEP_TIME, groups, styles),
         *side_by_side(groups),
         *time_split(groups),
+        *profile_bars(groups),
         *startup_bars(groups),
         *goodput_bars(groups),
         *loss_curves(groups, styles),
