@@ -25,6 +25,7 @@ from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.allocator import use_expandable_segments
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl
+from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
 from jobs.versions import major_minor
@@ -45,6 +46,7 @@ def main(run_directory: str) -> None:
     try:
         refuse_other_code(directory)
         refuse_other_world(run.ranks, rank)
+        start_under_profiler(run, directory, rank)
         # The arithmetic libraries read this when they are loaded.
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
