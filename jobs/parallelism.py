@@ -99,6 +99,8 @@ class Parallelism:
     prefetch: int | None = None
     """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
     next layer as far as the host is ahead of the device."""
+    bucket_mb: int | None = None
+    """Gradients that DDP all-reduces at a time, in MiB; null: PyTorch's 25 (native)."""
     context: int = 1
     """Ranks that share each sequence (CP)."""
 

@@ -178,6 +178,17 @@ class Kernels(Enum):
     """Liger's, and PyTorch's on a rank without GPU or package; the run records the choice (`kernels` of `started`)."""
 
 
+class LigerKernel(Enum):
+    """An operation that Liger has a fused kernel for. Its loss is not among them: `engine.loss=chunked` fuses that."""
+
+    rms_norm = "rms_norm"
+    """RMSNorm."""
+    rope = "rope"
+    """Rotary embedding of queries and keys."""
+    swiglu = "swiglu"
+    """SiLU and product of the feed-forward layer."""
+
+
 class Offload(Enum):
     """Place of what ZeRO partitions."""
 
@@ -283,6 +294,8 @@ class Engine:
     """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
     kernels: Kernels = Kernels.torch
     """GPU kernels of norms, rotary embedding and SwiGLU (native)."""
+    liger_kernels: list[LigerKernel] = field(default_factory=lambda: list(LigerKernel))
+    """Operations that Liger's kernels replace with kernels=liger or liger_or_torch (native)."""
     weights: WeightsReader = WeightsReader.each
     """Ranks that read the weights of `job.init_from` (native)."""
     prefetch_batches: int = 0

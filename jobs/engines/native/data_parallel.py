@@ -86,8 +86,8 @@ def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
     return mesh[DP_REPLICATE.name, shard_axis] if replicated else mesh[shard_axis]
 
 
-def replicate(gpt: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
-    """Return the model in DDP over the replicas.
+def replicate(gpt: nn.Module, mesh: DeviceMesh, bucket_mb: int | None) -> DistributedDataParallel:
+    """Return the model in DDP over the replicas; `bucket_mb` is parallelism.bucket_mb.
 
     Its buffers are constant tables, so nothing is broadcast; gradients lie in the buckets and not in memory of their
     own beside them.
@@ -95,6 +95,7 @@ def replicate(gpt: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
     return DistributedDataParallel(
         gpt,
         process_group=mesh[DP_REPLICATE.name].get_group(),
+        bucket_cap_mb=bucket_mb,
         broadcast_buffers=False,
         gradient_as_bucket_view=True,
     )

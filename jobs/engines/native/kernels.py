@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from functools import partial
 from importlib.util import find_spec
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from jobs.engines.native.attention import Attention
 from jobs.engines.native.norm import FusedRMSNorm
 from jobs.errors import ConfigError
-from jobs.schema import Kernels
+from jobs.schema import Kernels, LigerKernel
 
 
 def usable(asked: Kernels, device: torch.device) -> Kernels:
@@ -33,16 +33,17 @@ def usable(asked: Kernels, device: torch.device) -> Kernels:
     )
 
 
-def fuse(gpt: GPT) -> None:
-    """Replace the forward methods of norms, attention and feed-forward layers by Liger's kernels, in place.
+def fuse(gpt: GPT, chosen: Collection[LigerKernel]) -> None:
+    """Replace the chosen operations of norms, attention and feed-forward layers by Liger's kernels, in place.
 
     The modules stay, so that parameters keep their names.
     """
-    forwards: dict[type, Callable[..., Tensor]] = {FusedRMSNorm: rms_norm, LLaMAMLP: swiglu}
     for module in gpt.modules():
-        if type(module) in forwards:
-            module.forward = partial(forwards[type(module)], module)
-        elif isinstance(module, Attention):
+        if type(module) is FusedRMSNorm and LigerKernel.rms_norm in chosen:
+            module.forward = partial(rms_norm, module)
+        elif type(module) is LLaMAMLP and LigerKernel.swiglu in chosen:
+            module.forward = partial(swiglu, module)
+        elif isinstance(module, Attention) and LigerKernel.rope in chosen:
             module.rotate = rotated
 
 

@@ -95,7 +95,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
         multiply_in_float8(gpt, device, gathers=uses_fsdp(run))
     kernels = usable(run.engine.kernels, device)
     if kernels is Kernels.liger:
-        fuse(gpt)
+        fuse(gpt, run.engine.liger_kernels)
     wrap_layers(gpt, run)
     # Every parameter -> dim 0 / (DP shard x CP), on top of TP's sharding. DDP wraps at the end and needs autocast.
     for unit in units:
@@ -124,5 +124,5 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
             [u for u in units if isinstance(u, PipelineStageModule)], run, mesh[PP.name], device, around
         )
     else:
-        execution = OneAfterAnother(replicate(gpt, mesh) if uses_ddp(run) else gpt, around)
+        execution = OneAfterAnother(replicate(gpt, mesh, p.bucket_mb) if uses_ddp(run) else gpt, around)
     return ParallelModel(gpt, execution, kernels)

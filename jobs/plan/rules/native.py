@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from jobs.layout import data_degree, degree_of, frees_weights, has_gpus
-from jobs.parallelism import DP_SHARD, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
+from jobs.layout import data_degree, degree_of, degree_product, frees_weights, has_gpus
+from jobs.parallelism import DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters
 from jobs.plan.rules.batch import one_stage_a_rank
+from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule
-from jobs.schema import ActivationCheckpointing, Batching, Kernels, Mlp, Norm, Precision, Run, WeightsReader
+from jobs.schema import (
+    ActivationCheckpointing,
+    Batching,
+    Kernels,
+    LigerKernel,
+    Mlp,
+    Norm,
+    Precision,
+    Run,
+    WeightsReader,
+)
 
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
 # Ada and Hopper are the first NVIDIA GPUs with float8 matrix units:
@@ -141,13 +152,21 @@ def fused_kernels_fit(run: Run) -> str | None:
     model, asked = run.model, f"engine.kernels={run.engine.kernels.name}"
     if run.engine.kernels is Kernels.torch:
         return None
+    chosen = run.engine.liger_kernels
+    if not chosen or len(set(chosen)) < len(chosen):
+        return (
+            f"engine.liger_kernels={typed(chosen)} does not name each operation once that {asked} replaces. Set "
+            f"engine.liger_kernels={typed(list(LigerKernel))} or some of them, or engine.kernels=torch."
+        )
     others = {
-        f"model.norm={model.norm.name}, not RMSNorm": model.norm is not Norm.RMSNorm,
-        f"model.mlp={model.mlp.name}, not LLaMAMLP": model.mlp is not Mlp.LLaMAMLP,
-        f"model.rope_fraction={model.rope_fraction:g}, not 1": model.rope_fraction != 1,
+        LigerKernel.rms_norm: (f"model.norm={model.norm.name}, not RMSNorm", model.norm is not Norm.RMSNorm),
+        LigerKernel.swiglu: (f"model.mlp={model.mlp.name}, not LLaMAMLP", model.mlp is not Mlp.LLaMAMLP),
+        LigerKernel.rope: (f"model.rope_fraction={model.rope_fraction:g}, not 1", model.rope_fraction != 1),
     }
-    if unfit := [what for what, is_so in others.items() if is_so]:
-        return f"{asked} has no kernels for {model.name} ({'; '.join(unfit)}). Set engine.kernels=torch."
+    if unfit := [what for kernel, (what, is_so) in others.items() if is_so and kernel in chosen]:
+        fit = [kernel for kernel, (_, is_so) in others.items() if not is_so]
+        some = f"engine.liger_kernels={typed(fit)}, or " if fit else ""
+        return f"{asked} has no kernels for {model.name} ({'; '.join(unfit)}). Set {some}engine.kernels=torch."
     if run.parallelism.tensor > 1:
         return (
             f"{asked} computes on whole tensors, and parallelism.tensor={run.parallelism.tensor} shards them. "
@@ -164,6 +183,17 @@ def fused_kernels_fit(run: Run) -> str | None:
             f"engine.kernels=liger_or_torch to have them wherever a rank can; {GPU_OF_THIS_MACHINE}."
         )
     return None
+
+
+def buckets_are_ddps(run: Run) -> str | None:
+    """Refuse a bucket size where DDP does not reduce the gradients."""
+    p = run.parallelism
+    if p.bucket_mb is None or (p.strategy is Strategy.ddp and degree_product(run, MODEL_AXES) == 1):
+        return None
+    return (
+        f"parallelism.bucket_mb={p.bucket_mb} is the size of DDP's buckets, and parallelism={p.name} has none. Set "
+        "parallelism.bucket_mb=null, or parallelism=ddp."
+    )
 
 
 def float8_has_its_hardware(run: Run) -> str | None:
@@ -241,6 +271,7 @@ RULES: tuple[Rule, ...] = (
     narrow_weights_have_narrow_arithmetic,
     packed_rows_are_whole,
     fused_kernels_fit,
+    buckets_are_ddps,
     float8_has_its_hardware,
 )
 WARNINGS: tuple[Rule, ...] = (pipeline_stages_are_gathered,)

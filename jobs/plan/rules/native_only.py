@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from enum import Enum
+from typing import Any
 
 from jobs.schema import Engine, Run
 
@@ -13,7 +14,7 @@ OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_o
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
     "job": ["batching", "bucket_batches"],
-    "parallelism": ["prefetch"],
+    "parallelism": ["prefetch", "bucket_mb"],
 }
 """Fields that only the native engine supports, by group."""
 
@@ -22,7 +23,7 @@ def choices_are_native(run: Run) -> str | None:
     """Refuse settings of the native engine; new fields of `engine` are refused without being listed here."""
     for group, names in NATIVE.items():
         part = getattr(run, group)
-        defaults = {field.name: field.default for field in fields(part)}
+        defaults = {field.name: default_of(field) for field in fields(part)}
         for name in names:
             chosen = getattr(part, name)
             if chosen != defaults[name]:
@@ -33,8 +34,15 @@ def choices_are_native(run: Run) -> str | None:
     return None
 
 
+def default_of(field: Field[Any]) -> Any:
+    """Return the default of a field; MISSING without one."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 def typed(value: object) -> str:
     """Return a value in the syntax of overrides."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(typed, value))}]"
     return value.name if isinstance(value, Enum) else str(value)

@@ -30,6 +30,7 @@ def counts_are_positive(run: Run) -> str | None:
         **{axis.key: getattr(run.parallelism, axis.field) for axis in (*MODEL_AXES, DP_REPLICATE, DP_SHARD)},
         **{f"model.{key}": getattr(run.model, key) for key in ("layers", "hidden_size", "heads", "kv_heads")},
         "parallelism.prefetch": run.parallelism.prefetch,
+        "parallelism.bucket_mb": run.parallelism.bucket_mb,
         "parallelism.stages_per_rank": run.parallelism.stages_per_rank,
         "job.micro_batch_size": run.job.micro_batch_size,
         "job.sequence_length": run.job.sequence_length,

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from litgpt.model import LLaMAMLP
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
@@ -30,6 +31,7 @@ from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.runtime.prefetch import prefetch
+from jobs.schema import LigerKernel
 from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
 from tests.support.training import assert_equal, refusal
 
@@ -216,6 +218,20 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
             "engine.kernels=liger_or_torch model=pythia_14m",
             "has no kernels for pythia_14m (model.norm=LayerNorm, not RMSNorm",
         ),
+        (
+            "engine.kernels=liger_or_torch model=pythia_14m engine.liger_kernels=[rope]",
+            "(model.rope_fraction=0.25, not 1). Set engine.kernels=torch.",
+        ),
+        (
+            "engine.kernels=liger_or_torch engine.liger_kernels=[rope,rope]",
+            "Set engine.liger_kernels=[rms_norm,rope,swiglu] or some of them",
+        ),
+        (
+            "engine=nemo engine.liger_kernels=[rope]",
+            "Set engine.liger_kernels=[rms_norm,rope,swiglu], or engine=native",
+        ),
+        ("parallelism=fsdp_full parallelism.bucket_mb=50", "Set parallelism.bucket_mb=null, or parallelism=ddp."),
+        ("parallelism=ddp parallelism.bucket_mb=0", "Set parallelism.bucket_mb=1 or more."),
         ("engine=nemo engine.kernels=liger_or_torch", "Set engine.kernels=torch, or engine=native."),
         ("engine.float8=true", "Set engine.float8=false, or engine.compile=true."),
         ("engine.float8=true engine.compile=true", "Set engine.float8=false, or job.precision=bfloat16."),
@@ -288,7 +304,10 @@ def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(monkeypatch:
 
     names = [name for name, _ in gpt.named_parameters()]
     expected = losses_and_gradient()
-    fuse(gpt)
+    fuse(gpt, [LigerKernel.swiglu])
+    assert {type(module) for module in gpt.modules() if "forward" in vars(module)} == {LLaMAMLP}
+    assert not any("rotate" in vars(module) for module in gpt.modules())
+    fuse(gpt, list(LigerKernel))
     torch.testing.assert_close(losses_and_gradient(), expected)
     layer = {f"transformer.h.0.{part}" for part in ("norm_1", "norm_2", "attn", "mlp")}
     replaced = {name for name, module in gpt.named_modules() if {"forward", "rotate"} & vars(module).keys()}
