@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
-from jobs.errors import ConfigError
+from jobs.errors import ConfigError, RunDirError
 from jobs.layout import layout_of
 from jobs.output import own_directory
 from jobs.ranks import Rank
@@ -45,7 +45,7 @@ class StepProfiler:
         if self.steps and self.steps[-1] > steps:
             raise ConfigError(
                 f"engine.profile.steps={self.steps} are not all among the {steps} steps of this run. Set "
-                f"engine.profile.steps=[{steps - 1},{steps}] or earlier ones."
+                f"engine.profile.steps=[{steps}] or earlier ones."
             )
 
     def __enter__(self) -> StepProfiler:
@@ -114,10 +114,11 @@ class StepProfiler:
         file = self.directory.trace(self.rank.rank)
         try:
             own_directory(file.parent)
+            file.unlink(missing_ok=True)  # torch would write through a link
             self.recording.export_chrome_trace(str(file))
             found = {"trace": str(file.relative_to(self.directory.path)), "trace_bytes": file.stat().st_size}
             return {"rank": self.rank.rank, **found, **read_trace(file)}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RunDirError) as error:
             print(f"{file}: the profile could not be kept: {error}", flush=True)
             return {"rank": self.rank.rank, "error": str(error)}
 

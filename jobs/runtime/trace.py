@@ -160,7 +160,8 @@ def spans_of(events: Sequence[Mapping[str, Any]], axes: Mapping[str, str], *, on
     if on_device:
         works = [span._replace(kind=HOST) for span in host if not WAITS.match(span.name)]
         return works + [span for event in events if event.get("cat") in OF_DEVICE for span in of_device(event, axes)]
-    groups = axes_of_threads(events, list(axes.values()))
+    before = min(event["ts"] for event in events if is_step(event))
+    groups = axes_of_threads([event for event in events if event["ts"] < before], list(axes.values()))
     return host + [
         Span(e["ts"], e["ts"] + e["dur"], COMMUNICATION, e["name"], axis)
         for e in events
