@@ -47,7 +47,7 @@ def profile_section(runs: Sequence[RunResult]) -> Section | None:
 def collectives_in_words(profile: RankProfile) -> str:
     """Return the collectives of a rank: `all_gather over dp_shard 31 %, 28 calls`."""
     return "; ".join(
-        f"{each.collective} over {each.axis} {percent(each.share)}, {significant(each.calls, 3)} calls"
+        f"{each.collective} over {each.axis} {percent(each.share)}, {each.calls:,.4g} calls"
         for each in profile.collectives
     ) or "none"  # fmt: skip
 
@@ -66,7 +66,7 @@ def kernel_section(runs: Sequence[RunResult]) -> Section | None:
             str(run.setting("job.micro_batch_size")),
             shown(m.KERNEL_TIME, kernel.time_s),
             significant(100 * kernel.time_s / run.profiles[0].step_time_s, 3),
-            significant(kernel.calls, 4),
+            f"{kernel.calls:,.4g}",
             kernel.name,
         ]
         for run in listed[:MOST_KERNEL_RUNS]
