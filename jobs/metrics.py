@@ -346,6 +346,7 @@ COMPUTE_SHARE = Metric(
     Better.high,
     3,
     PERCENT,
+    heading="Compute",
     group=Group.profile,
 )
 EXPOSED_COMMUNICATION_SHARE = Metric(
@@ -356,6 +357,7 @@ EXPOSED_COMMUNICATION_SHARE = Metric(
     Better.low,
     3,
     PERCENT,
+    heading="Exposed communication",
     group=Group.profile,
 )
 MEMORY_COPY_SHARE = Metric(
@@ -365,6 +367,7 @@ MEMORY_COPY_SHARE = Metric(
     Better.low,
     3,
     PERCENT,
+    heading="Memory copies",
     group=Group.profile,
 )
 HOST_SHARE = Metric(
@@ -374,6 +377,7 @@ HOST_SHARE = Metric(
     Better.low,
     3,
     PERCENT,
+    heading="Host",
     group=Group.profile,
 )
 IDLE_SHARE = Metric(
@@ -383,6 +387,7 @@ IDLE_SHARE = Metric(
     Better.low,
     3,
     PERCENT,
+    heading="Idle",
     group=Group.profile,
 )
 COMMUNICATION_SHARE = Metric(
@@ -392,6 +397,7 @@ COMMUNICATION_SHARE = Metric(
     Better.low,
     3,
     PERCENT,
+    heading="Communication",
 )
 COMMUNICATION_OVERLAP = Metric(
     "communication_overlap",
@@ -400,6 +406,7 @@ COMMUNICATION_OVERLAP = Metric(
     Better.high,
     3,
     PERCENT,
+    heading="Overlap",
 )
 KERNEL_TIME = Metric(
     "kernel_time_s",
