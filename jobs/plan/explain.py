@@ -57,7 +57,9 @@ def facts(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
     if key.unit:
         yield "unit", key.unit
     value = "(no value)" if OmegaConf.is_missing(*parent_of(name, config)) else OmegaConf.select(config, name)
-    if not key.is_section:
+    if OmegaConf.is_list(value):
+        yield "default", f"[{', '.join(str(getattr(each, 'name', each)) for each in value)}]"
+    elif not key.is_section:
         yield "default", OmegaConf.to_yaml(OmegaConf.create([value]))[2:].strip()
     elif value is None:
         yield "default", "null"

@@ -61,6 +61,8 @@ class Key:
         """Return its type in words."""
         names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
         kind = "section" if self.is_section else "choice" if is_enum(self.kind) else names.get(self.kind)
+        if (of := get_args(self.kind)) and is_enum(of[0]):
+            kind = f"list of {', '.join(member.name for member in of[0])}"
         return f"{kind or str(self.kind).replace('str', 'text')}{', or null' if self.optional else ''}"
 
     @property

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_origin
 
 import yaml
 from hydra.core.global_hydra import GlobalHydra
@@ -183,6 +183,8 @@ def what_to_set(key: str) -> str:
         bool: f"{key}=true or {key}=false",
         str: f"{key}=TEXT",
     }
+    if get_origin(known.kind) is list:
+        return f". It is a list: set {key}=[A,B]."
     return f". Set {values[known.kind]}." if known.kind in values else ""
 
 

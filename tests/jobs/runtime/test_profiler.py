@@ -80,6 +80,7 @@ def test_steps_and_ranks_that_cannot_be_profiled_are_refused() -> None:
         ("engine.profile.steps=[6,8]",): "Set engine.profile.steps=[6,7].",
         ("engine.profile.steps=[1,2]", "job.unmeasured_steps=2"): "Set engine.profile.steps=[4,5]",
         ("engine.profile.steps=[8,9]", "job.steps=8"): "end after job.steps=8. Set job.steps=9 or more",
+        ("engine.profile.steps=7",): "It is a list: set engine.profile.steps=[A,B].",
         ("engine.profile.ranks=[2]",): "choose one or more of ranks 0 to 1, each once. Set engine.profile.ranks=[0].",
         ("engine.profile.steps=[5]", "engine=nemo"): "Set engine.profile.steps=[] engine.profile.program=nsys",
         ("engine.profile.steps=[5]", "engine.profile.program=nsys"): "records chosen steps by a call of CUDA",
