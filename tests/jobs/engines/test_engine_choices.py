@@ -22,11 +22,12 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from jobs.engines.native import float8
-from jobs.engines.native.data_parallel import gather_ahead
+from jobs.engines.native.data_parallel import gather_ahead, replicate
 from jobs.engines.native.kernels import fuse
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import random_value, values_of
+from jobs.parallelism import AXIS_NAMES
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
@@ -330,6 +331,19 @@ def test_where_a_rank_has_no_gpu_fused_kernels_fall_back_on_record_or_end_the_ru
     assert "torch sees no GPU here (device cpu). Set engine.kernels=liger_or_torch, or engine.kernels=torch." in str(
         events(ends, "failed")[0]["error"]
     )
+
+
+# --- DDP -------------------------------------------------------------------------------------------------------
+
+
+def test_ddps_buckets_have_the_chosen_size() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,) * len(AXIS_NAMES), mesh_dim_names=AXIS_NAMES)
+        sizes = [replicate(torch.nn.Linear(2, 2), mesh, size).bucket_bytes_cap for size in (None, 7)]
+    finally:
+        dist.destroy_process_group()
+    assert sizes == [25 << 20, 7 << 20]
 
 
 # --- float8 ----------------------------------------------------------------------------------------------------
