@@ -272,7 +272,8 @@ class Profile:
         """Return True if a step takes longer because of the profile."""
         if not self.steps:
             return self.wraps_ranks
-        return self.steps[0] - (not self.wraps_ranks) <= step <= self.steps[-1]
+        first = self.steps[0] if self.wraps_ranks else self.steps[0] - 1
+        return first <= step <= self.steps[-1]
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,7 @@ from analysis.untrusted import as_list, count, number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# Shares are rounded, and a trace of another version may have gaps.
+# Of sums of shares, which are floating-point numbers.
 SUM_TOLERANCE = 0.01
 
 

@@ -13,11 +13,11 @@ from analysis.run import RunResult
 from jobs import metrics as m
 
 FILE_NAME = "profile.csv"
-COLUMNS = ("sweep", "name", "path", "micro_batch_size", "rank", "of", "axis", "metric", "value", "unit")
+COLUMNS = ("sweep", "name", "path", "micro_batch_size", "rank", "item", "axis", "metric", "value", "unit")
 
 
 def profile_frame(runs: Sequence[RunResult]) -> pd.DataFrame:
-    """Return a row for each value; `of` is the kernel or collective, else absent. Python objects, None if absent."""
+    """Return a row for each value; `item` is the kernel or collective, else absent. Python objects, None if absent."""
     rows = [
         (run.sweep, run.name, str(run.path), run.setting("job.micro_batch_size"), profile.rank, *value)
         for run in runs

@@ -116,14 +116,7 @@ def summary(trace: Mapping[str, Any]) -> dict[str, Any]:
         **shares,
         m.IDLE_SHARE.name: max(0.0, 1 - sum(shares.values())),
         m.COMMUNICATION_SHARE.name: communication / time_us,
-        "kernels": [
-            {
-                "kernel": name[:LONGEST_NAME],
-                m.KERNEL_TIME.name: own_us / 1e6 / len(steps),
-                m.KERNEL_CALLS.name: calls[name] / len(steps),
-            }
-            for name, own_us in sorted(own.items(), key=by_time)[:TOP_KERNELS]
-        ],
+        "kernels": kernel_entries(own, calls, len(steps)),
         "collectives": [
             {
                 "axis": axis,
@@ -135,6 +128,18 @@ def summary(trace: Mapping[str, Any]) -> dict[str, Any]:
             for (axis, name), length_us in sorted(under_way.items(), key=by_time)
         ],
     }
+
+
+def kernel_entries(own_us: Mapping[str, float], calls: Mapping[str, int], steps: int) -> list[dict[str, Any]]:
+    """Return the kernels with the most time, with their own time and calls per step."""
+    return [
+        {
+            "kernel": name[:LONGEST_NAME],
+            m.KERNEL_TIME.name: time_us / 1e6 / steps,
+            m.KERNEL_CALLS.name: calls[name] / steps,
+        }
+        for name, time_us in sorted(own_us.items(), key=by_time)[:TOP_KERNELS]
+    ]
 
 
 def by_time(item: tuple[Any, float]) -> tuple[float, Any]:

@@ -19,7 +19,7 @@ from pandas.api.types import infer_dtype
 from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read
 from analysis.load.run_directory import latest, step_records
-from analysis.logs.measurements import Measurement, measurements
+from analysis.logs.measurements import measurements
 from analysis.report.measurements_table import measurements_frame
 from analysis.report.points_table import POINT_METRICS, spread_at
 from analysis.report.profile_table import profile_frame
@@ -62,8 +62,8 @@ def read_frames(paths: Iterable[Path]) -> Frames:
         typed_runs(rows_of(runs, groups, doubts)),
         points_frame(groups),
         steps_frame(runs),
-        typed_measurements(measurements(found.logs)),
-        typed_profile(runs),
+        typed_table(measurements_frame(measurements(found.logs)), "at", "value"),
+        typed_table(profile_frame(runs), "value"),
     )
 
 
@@ -73,17 +73,11 @@ def typed_runs(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame({each.name: typed(frame[each.name], each.metric) for each in columns_of(rows)})
 
 
-def typed_measurements(found: Sequence[Measurement]) -> pd.DataFrame:
-    """Return the table of measurements.csv with typed columns."""
-    frame = measurements_frame(found)
-    numbers = {name: frame[name].astype("Float64") for name in ("at", "value")}
-    return pd.DataFrame({name: numbers.get(name, typed(frame[name])) for name in frame.columns})
-
-
-def typed_profile(runs: Sequence[RunResult]) -> pd.DataFrame:
-    """Return the table of profile.csv with typed columns."""
-    frame = profile_frame(runs)
-    return pd.DataFrame({name: typed(frame[name], m.COMPUTE_SHARE if name == "value" else None) for name in frame})
+def typed_table(frame: pd.DataFrame, *numbers: str) -> pd.DataFrame:
+    """Return a table of Python objects with typed columns; those named are metrics."""
+    return pd.DataFrame(
+        {name: frame[name].astype("Float64") if name in numbers else typed(frame[name]) for name in frame.columns}
+    )
 
 
 def points_frame(groups: Sequence[Group]) -> pd.DataFrame:

@@ -68,7 +68,7 @@ def test_csv_and_frames_have_the_values_of_every_profiled_rank(tmp_path: Path) -
     assert "gemm&lt;1&gt;" in page.read_text()
     rows = list(csv.DictReader((tmp_path / "profile.csv").open()))
     hidden = [row for row in rows if row["name"] == "run-mbs2" and row["metric"] == "communication_share"]
-    assert [(row["rank"], row["of"], row["axis"], float(row["value"])) for row in hidden] == [
+    assert [(row["rank"], row["item"], row["axis"], float(row["value"])) for row in hidden] == [
         ("0", "", "", 0.6),
         ("0", "all_gather", "dp_shard", 0.375),
         ("1", "", "", 0.6),
