@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from importlib.util import find_spec
 
@@ -38,11 +38,14 @@ def fuse(gpt: GPT, chosen: Collection[LigerKernel]) -> None:
 
     The modules stay, so that parameters keep their names.
     """
+    forwards: dict[type, Callable[..., Tensor]] = {}
+    if LigerKernel.rms_norm in chosen:
+        forwards[FusedRMSNorm] = rms_norm
+    if LigerKernel.swiglu in chosen:
+        forwards[LLaMAMLP] = swiglu
     for module in gpt.modules():
-        if type(module) is FusedRMSNorm and LigerKernel.rms_norm in chosen:
-            module.forward = partial(rms_norm, module)
-        elif type(module) is LLaMAMLP and LigerKernel.swiglu in chosen:
-            module.forward = partial(swiglu, module)
+        if type(module) in forwards:
+            module.forward = partial(forwards[type(module)], module)
         elif isinstance(module, Attention) and LigerKernel.rope in chosen:
             module.rotate = rotated
 

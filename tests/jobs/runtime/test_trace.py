@@ -97,12 +97,13 @@ def test_operators_of_a_cpu_have_their_own_times_and_waiting_is_no_compute() -> 
 
 def test_values_are_per_step_and_a_collective_of_one_rank_is_none() -> None:
     steps = [event(f"ProfilerStep#{n}", "user_annotation", 100 * n, 50, 1) for n in (1, 2)]
-    kernels = [event(GEMM, "kernel", begin, 10) for begin in (100, 120, 160, 200)]
+    # The third one ends after its step: 5 of 10 count.
+    kernels = [event(GEMM, "kernel", begin, 10) for begin in (100, 120, 145, 200)]
     alone = event(GATHER, "kernel", 210, 10, 20, **of_group("5"))
     found = summary({"traceEvents": [*steps, *kernels, alone], GROUPS: {"5": ""}})
-    assert found["kernels"] == [{"kernel": GEMM, "kernel_time_s": pytest.approx(15e-6), "kernel_calls": 1.5}]
+    assert found["kernels"] == [{"kernel": GEMM, "kernel_time_s": pytest.approx(17.5e-6), "kernel_calls": 2}]
     assert found["collectives"] == []
-    assert found["idle_share"] == pytest.approx(0.7)
+    assert found["idle_share"] == pytest.approx(0.65)
 
 
 def test_a_trace_without_a_step_is_no_profile() -> None:
