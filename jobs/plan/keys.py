@@ -122,10 +122,14 @@ def one_line(text: str) -> str:
 
 
 def nearest_keys(name: str) -> list[str]:
-    """Return at most 3 keys that a name may mean: of its name in another section, or spelt alike, in its own first."""
+    """Return at most 3 keys that a name may mean: of its name in another section, or spelt alike, in its own first.
+
+    A key of a section inside a section counts only without one nearer to the top.
+    """
     section, _, last = name.rpartition(".")
     if same := [key for key in keys() if key.rpartition(".")[2] == last]:
-        return same[:3]
+        depth = min(key.count(".") for key in same)
+        return [key for key in same if key.count(".") == depth][:3]
     alike = difflib.get_close_matches(last, [key.rpartition(".")[2] for key in keys() if in_section(key, section)], n=3)
     return [f"{section}.{each}".lstrip(".") for each in alike] or difflib.get_close_matches(name, keys(), n=3)
 

@@ -66,7 +66,7 @@ def test_csv_and_frames_have_the_values_of_every_profiled_rank(tmp_path: Path) -
     a_sweep(tmp_path)
     page = report([tmp_path], None)
     assert "gemm&lt;1&gt;" in page.read_text()
-    rows = list(csv.DictReader((tmp_path / "profile.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "profile.csv").read_text().splitlines()))
     hidden = [row for row in rows if row["name"] == "run-mbs2" and row["metric"] == "communication_share"]
     assert [(row["rank"], row["item"], row["axis"], float(row["value"])) for row in hidden] == [
         ("0", "", "", 0.6),
@@ -77,7 +77,7 @@ def test_csv_and_frames_have_the_values_of_every_profiled_rank(tmp_path: Path) -
     frame = read_frames([tmp_path]).profile
     assert len(frame) == len(rows)
     assert frame["value"].sum() == pytest.approx(sum(float(row["value"]) for row in rows))
-    runs = {row["name"]: row for row in csv.DictReader((tmp_path / "runs.csv").open())}
+    runs = {row["name"]: row for row in csv.DictReader((tmp_path / "runs.csv").read_text().splitlines())}
     assert float(runs["run-mbs4"]["exposed_communication_share"]) == pytest.approx(0.125)
     assert float(runs["run-mbs4"]["communication_overlap"]) == pytest.approx(1 - 0.125 / 0.6)
 

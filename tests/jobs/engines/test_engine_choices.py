@@ -336,8 +336,10 @@ def test_where_a_rank_has_no_gpu_fused_kernels_fall_back_on_record_or_end_the_ru
 # --- DDP -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning")
 def test_ddps_buckets_have_the_chosen_size() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]  # torch does not list it
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,) * len(AXIS_NAMES), mesh_dim_names=AXIS_NAMES)
         sizes = [replicate(torch.nn.Linear(2, 2), mesh, size).bucket_bytes_cap for size in (None, 7)]

@@ -69,7 +69,8 @@ def test_other_engines_are_profiled_in_the_same_way(tmp_path: Path, engine: tupl
     run = make_run(tmp_path, *engine, *compiled, "ranks_per_node=2", *PROFILE)
     assert train(run) == [0, 0], printed(run)
     (profile,) = events(run, "profile")
-    (rank,) = profile["ranks"]  # type: ignore[misc, attr-defined]  # records are untyped
+    ranks: Any = profile["ranks"]
+    (rank,) = ranks
     assert rank["rank"] == 0
     assert {each["axis"] for each in rank["collectives"]} <= {"dp_shard", "dp_replicate"}
     assert rank["collectives"]
