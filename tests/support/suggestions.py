@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -17,7 +17,7 @@ from jobs.schema import Run, ScalingMode
 
 Overrides = dict[str, str]
 REMEDY = re.compile(r"(?:^|[.;,] |or )(?:Set|set|Use) (.*?)(?:\.(?= |$)|;|$)")
-ASSIGNMENT = re.compile(r"([a-z][a-z0-9_.]*)(?:=| to one of )('[^']*'|[^\s,;)]+)")
+ASSIGNMENT = re.compile(r"([a-z][a-z0-9_.]*)(?:=| to one of )('[^']*'|\[[^]]*\]|[^\s,;)]+)")
 # A further value of the key before it.
 BARE = re.compile(r"\d+|null|none|[a-z]+_[a-z0-9]+|[A-Z0-9][A-Za-z0-9]+")
 # What a user types for a word that stands for a value.
@@ -82,4 +82,6 @@ def converted(key: str, text: str) -> Any:
     kind, value = keys()[key].kind, yaml.safe_load(text)
     if value is None:
         return None
+    if isinstance(value, list) and is_enum(of := get_args(kind)[0]):
+        return [of[each] for each in value]
     return kind[str(text)] if is_enum(kind) else kind(value) if kind in {int, float, str} else value

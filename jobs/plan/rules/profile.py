@@ -24,15 +24,19 @@ def steps_follow_each_other(run: Run) -> str | None:
             f"{','.join(map(str, range(min(steps), min(steps) + len(steps))))}]."
         )
     if len(steps) > MOST_STEPS:
-        return f"{given}: at most {MOST_STEPS} steps are profiled, since ranks keep them in memory. Set fewer steps."
+        fewer = ",".join(map(str, steps[:MOST_STEPS]))
+        return (
+            f"{given}: at most {MOST_STEPS} steps are profiled, since ranks keep them in memory. Set "
+            f"engine.profile.steps=[{fewer}]."
+        )
     if steps[0] < first:
         return (
             f"{given} begin before step {first}: the first steps connect and compile (job.unmeasured_steps="
             f"{run.job.unmeasured_steps}), and the profiler starts one step early. Set engine.profile.steps=["
-            f"{first},{first + 1}], or lower job.unmeasured_steps."
+            f"{first},{first + 1}]."
         )
     if last is not None and steps[-1] > last:
-        return f"{given} end after job.steps={last}. Set job.steps={steps[-1]} or more, or earlier steps."
+        return f"{given} end after job.steps={last}. Set job.steps={steps[-1]} or more."
     return None
 
 
@@ -43,7 +47,7 @@ def ranks_exist(run: Run) -> str | None:
     if not ranks or len(set(ranks)) < len(ranks) or not 0 <= min(ranks) <= max(ranks) < run.ranks:
         return f"{given}: choose one or more of ranks 0 to {run.ranks - 1}, each once. Set engine.profile.ranks=[0]."
     if len(ranks) > MOST_RANKS:
-        return f"{given}: at most {MOST_RANKS} ranks are profiled. Set fewer ranks."
+        return f"{given}: at most {MOST_RANKS} ranks are profiled. Set engine.profile.ranks=[0]."
     return None
 
 
@@ -55,7 +59,7 @@ def program_records_steps(run: Run) -> str | None:
     if kind is EngineKind.nemo:
         return (
             "engine.profile.steps: NeMo's loop does not start a profiler for chosen steps. Set engine.profile.steps=[] "
-            "engine.profile.program=nsys (the whole rank), or engine=native."
+            "engine.profile.program=nsys, or engine=native."
         )
     if profile.program is Profiler.rocprof:
         return (
