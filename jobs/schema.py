@@ -406,14 +406,16 @@ class Source(Enum):
     text = "text"
     """Text files of your own (`data.path`)."""
     alpaca = "alpaca"
-    """Prompts and responses in Alpaca's JSON (`data.path`)."""
+    """Instructions and outputs in Alpaca's format (`data.path`)."""
+    dolly = "dolly"
+    """Instructions and responses in Dolly's format (`data.path`)."""
     pubmedqa = "pubmedqa"
-    """Questions and answers in PubMedQA's JSON (`data.path`)."""
+    """Questions and answers in PubMedQA's format (`data.path`)."""
     random = "random"
     """Random tokens: speed only, the loss has no meaning."""
 
 
-INSTRUCTIONS = frozenset({Source.docstrings, Source.alpaca, Source.pubmedqa})
+INSTRUCTIONS = frozenset({Source.docstrings, Source.alpaca, Source.dolly, Source.pubmedqa})
 """Sources of prompts with responses; the others are text, or random tokens."""
 
 
@@ -435,7 +437,10 @@ class Data:
     source: Source
     """Kind of samples."""
     path: str | None
-    """File, directory of .txt files (text) or directory with train.json (instructions); null for the other sources."""
+    """File, directory of .txt files (text), or directory with train.json or .parquet files (instructions); null for the
+    other sources."""
+    prompt: str | None = None
+    """Prompt template of instruction data: a name in conf/prompts.yaml, or a YAML file; null: that of the format."""
     tokenizer: str | None = None
     """tokenizer.json or tokenizer.model, or its directory; null: a byte-level BPE trained on the text."""
     bpe_vocab_size: int = 2048

@@ -25,11 +25,12 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from jobs.data.dataset import META, SAMPLE_DTYPE, SAMPLES, TOKENS, read_meta, write_tokens
-from jobs.data.records import Record, read_records
+from jobs.data.records import Record, read_rows, records_from
 from jobs.data.sources import pieces, reading, source_files
 from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
 from jobs.errors import DataError
 from jobs.output import write_file
+from jobs.prompt_template import template_of
 from jobs.schema import INSTRUCTIONS, Data, Source, TooLong
 
 FORMAT = 1
@@ -48,6 +49,7 @@ DESCRIPTIONS = {
     Source.text: "Text of {name}",
     Source.docstrings: "Docstrings of the Python standard library",
     Source.alpaca: "Alpaca instructions of {name}",
+    Source.dolly: "Dolly instructions of {name}",
     Source.pubmedqa: "PubMedQA questions of {name}",
     Source.random: "Random tokens, whose loss means nothing",
 }
@@ -83,6 +85,7 @@ class Recipe:
                 # LitGPT derives from the directory's name whether a text begins with the bos token.
                 "tokenizer_name": sorted({path.parent.name for path in self.tokenizer_files.values()}),
                 "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,
+                "prompt": template_of(data).texts() if data.source in INSTRUCTIONS else None,
                 "mask_prompt": data.mask_prompt,
                 "too_long": data.too_long.name,
             }
@@ -110,8 +113,13 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
 
 
 def inputs(data: Data, vocab_size: int) -> tuple[list[Path], dict[str, Path]]:
-    """Return the files of the text and the tokenizer without reading them; raise DataError where one is missing."""
+    """Return the files of the text and the tokenizer without reading them.
+
+    Raise DataError where one is missing, and for a prompt template that the records cannot fill.
+    """
     tokenizer: dict[str, Path] = {}
+    if data.source in INSTRUCTIONS:
+        template_of(data)
     if data.source is not Source.random:
         if data.tokenizer is None:
             refuse_bpe_size(data.bpe_vocab_size, vocab_size)
@@ -195,7 +203,8 @@ def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
         tokenizer, names = tokenizer_for(recipe, texts, directory)
         samples = write_windows(recipe, tokenizer, directory)
     else:
-        records = read_records(data.source, recipe.files, data.max_samples)
+        rows = read_rows(data.source, recipe.files, data.max_samples)
+        records = records_from(rows.first, data.source, template_of(data))
         texts = (text for record in records for text in (record.prompt, record.response))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
         samples = write_records(recipe, records, tokenizer, directory)

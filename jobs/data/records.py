@@ -1,4 +1,8 @@
-"""Records: instruction data, in JSON or docstrings, as pairs of prompt and response.
+"""Records: instruction data, in JSON, Parquet or docstrings, as pairs of prompt and response.
+
+    rows        the records of a file as plain data
+    fields      the values of a row by the names of jobs.prompt_template.FIELDS
+    record      prompt and response, by a prompt template
 
 This module does not know token ids. A record that cannot be used is refused by its number; no record is skipped
 silently.
@@ -7,15 +11,16 @@ silently.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.data.docstrings import docstring_rows
-from jobs.data.sources import EXPECTED, decoded, reading
+from jobs.data.sources import EXPECTED, PARQUET, decoded, reading
 from jobs.errors import DataError
+from jobs.prompt_template import Template
 from jobs.schema import Source
 
 JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number",
@@ -51,28 +56,93 @@ class Fields:
         return "" if self.values.get(key) is None else self.text(key)
 
 
-def read_records(source: Source, files: list[Path], max_samples: int | None) -> list[Record]:
+class Row(NamedTuple):
+    """A record as it was read."""
+
+    where: str
+    """File and number from 1."""
+    name: str | None
+    """Its key in an object of records by id."""
+    values: Any
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The first records of the files of a source."""
+
+    first: list[Row]
+    count: int
+    """Records in all files; of docstrings, those that were read."""
+
+
+def read_rows(source: Source, files: list[Path], max_samples: int | None) -> Rows:
     """Return the first `max_samples` records of these files, or all.
 
-    Raise DataError with file and record for content that is not UTF-8, JSON or Python, or has another structure.
+    Raise DataError with file and record for content that is not UTF-8, JSON, Parquet or Python, or has another
+    structure.
     """
     if source is Source.docstrings:
-        return list(islice((record for path in files for record in docstring_records(path)), max_samples))
-    (path,) = files
+        each = (
+            Row(f"{path}: docstring {number}", None, row)
+            for path in files
+            for number, row in enumerate(docstring_rows(path), 1)
+        )
+        first = list(islice(each, max_samples))
+        return Rows(first, len(first))
+    first, count = [], 0
+    for path in files:
+        left = None if max_samples is None else max_samples - len(first)
+        rows, in_file = parquet_rows(path, left) if path.suffix == PARQUET else text_rows(path, source)
+        numbered = enumerate(rows[:left], 1)
+        first += [Row(f"{path}: record {number}", name, values) for number, (name, values) in numbered]
+        count += in_file
+    if not count:
+        raise DataError(f"{files[0]} has no records. data.source={source.name} reads {EXPECTED[source]}.")
+    return Rows(first, count)
+
+
+def records_from(rows: list[Row], source: Source, template: Template) -> list[Record]:
+    """Return prompt and response of each row; raise DataError for a row without a field that they need."""
+    return [record_from(row, source, template) for row in rows]
+
+
+def record_from(row: Row, source: Source, template: Template) -> Record:
+    """Return prompt and response of a row."""
+    label, values = READERS[source](fields_of(row.values, row.where), row.name)
+    try:
+        prompt, response = template.filled(values)
+    except KeyError as error:
+        raise DataError(
+            f"{row.where} ({label}) has no {error.args[0]}, which the prompt template uses; it has "
+            f"{', '.join(values)}. Set another data.prompt, or leave such records out of the file."
+        ) from error
+    return Record(f"{row.where} ({label})", prompt, response)
+
+
+def text_rows(path: Path, source: Source) -> tuple[list[tuple[str | None, Any]], int]:
+    """Return the records of a file of JSON or JSON lines, and their number."""
     with reading(path):
         text = decoded(path.read_bytes(), path)
     lines = path.suffix == ".jsonl" or begins_with_a_row(text)
     rows = json_lines(text, path) if lines else json_rows(text, path, source)
-    if not rows:
-        raise DataError(f"{path} has no records. data.source={source.name} reads {EXPECTED[source]}.")
-    parse = PARSERS[source]
-    return [parse(row, f"{path}: record {number}", name) for number, (name, row) in enumerate(rows[:max_samples], 1)]
+    return rows, len(rows)
 
 
-def docstring_records(path: Path) -> Iterator[Record]:
-    """Return the docstrings of a Python file, in Alpaca's prompt."""
-    rows = enumerate(docstring_rows(path), 1)
-    return (alpaca_record(row, f"{path}: docstring {number}", None) for number, row in rows)
+def parquet_rows(path: Path, most: int | None) -> tuple[list[tuple[str | None, Any]], int]:
+    """Return the first `most` records of a Parquet file, and the number of all; raise DataError without pyarrow."""
+    try:
+        from pyarrow import ArrowException  # noqa: PLC0415 (optional)
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+    except ImportError as error:
+        raise DataError(
+            f"{path} is read by pyarrow, which is not installed. Run `pip install pyarrow`, or convert it to JSON."
+        ) from error
+    try:
+        with reading(path), ParquetFile(path) as file:
+            values = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            return [(None, row) for row in islice(values, most)], file.metadata.num_rows
+    except ArrowException as error:
+        raise DataError(f"{path} is not Parquet that pyarrow can read: {error}.") from error
 
 
 def begins_with_a_row(text: str) -> bool:
@@ -115,34 +185,28 @@ def json_rows(text: str, path: Path, source: Source) -> list[tuple[str | None, A
     raise DataError(f"{path} contains {found}{keys}. data.source={source.name} reads {EXPECTED[source]}.")
 
 
-def alpaca_record(row: Any, where: str, _name: str | None) -> Record:
-    """Return a record with Stanford Alpaca's prompt, as in litgpt 0.5.12 (litgpt/prompts.py, class Alpaca)."""
-    fields = fields_of(row, where)
-    instruction, context = fields.text("instruction"), fields.optional_text("input")
-    response = fields.text("output")
-    if context:
-        prompt = (
-            "Below is an instruction that describes a task, paired with an input that provides further context. "
-            "Write a response that appropriately completes the request.\n\n"
-            f"### Instruction:\n{instruction}\n\n### Input:\n{context}\n\n### Response:\n"
-        )
-    else:
-        prompt = (
-            "Below is an instruction that describes a task. "
-            "Write a response that appropriately completes the request.\n\n"
-            f"### Instruction:\n{instruction}\n\n### Response:\n"
-        )
-    return Record(f"{where} ({title(instruction)})", prompt, response)
+def alpaca_fields(fields: Fields, _name: str | None) -> tuple[str, dict[str, str]]:
+    """Return label and fields of a record of Alpaca."""
+    instruction, context, response = fields.text("instruction"), fields.optional_text("input"), fields.text("output")
+    values = {"instruction": instruction, "context": context, "response": response}
+    return title(instruction), values | {"input": context, "output": response}
 
 
-def pubmedqa_record(row: Any, where: str, name: str | None) -> Record:
-    """Return a record with question and abstract as prompt, and the long answer and the decision as response.
+def dolly_fields(fields: Fields, _name: str | None) -> tuple[str, dict[str, str]]:
+    """Return label and fields of a record of Dolly: https://github.com/databrickslabs/dolly (data)."""
+    values = {"instruction": fields.text("instruction"), "context": fields.optional_text("context")}
+    values |= {"response": fields.text("response")}
+    category = fields.optional_text("category")
+    return title(values["instruction"]), values | ({"category": category} if category else {})
+
+
+def pubmedqa_fields(fields: Fields, name: str | None) -> tuple[str, dict[str, str]]:
+    """Return label and fields of a record of PubMedQA; the response is the long answer and the decision.
 
     The keys are those of https://pubmedqa.github.io (QUESTION, CONTEXTS, LONG_ANSWER, final_decision), those of
     qiaojin/PubMedQA on the hub (question, context, long_answer, final_decision), or those of the dataset.json of Dell
-    and Metrum AI's fine-tuning with RoCE (question, context, answer). The prompt is this project's own.
+    and Metrum AI's fine-tuning with RoCE (question, context, answer).
     """
-    fields = fields_of(row, where)
     original = "QUESTION" in fields.values
     question = fields.text("QUESTION" if original else "question")
     name = name or str(fields.values.get("pubid") or fields.values.get("id") or "")
@@ -150,13 +214,13 @@ def pubmedqa_record(row: Any, where: str, name: str | None) -> Record:
     long_answer = fields.optional_text("LONG_ANSWER" if original else "long_answer") or fields.optional_text("answer")
     decision = fields.optional_text("final_decision")
     if not (long_answer or decision):
-        raise DataError(f"{where} has neither a long answer nor a final_decision; it has {', '.join(fields.values)}.")
-    prompt = (
-        "Answer the question from the abstract, then decide: yes, no or maybe.\n\n"
-        f"### Question:\n{question}\n\n### Abstract:\n{context}\n\n### Answer:\n"
-    )
+        raise DataError(
+            f"{fields.where} has neither a long answer nor a final_decision; it has {', '.join(fields.values)}."
+        )
     response = "\n\n".join(part for part in (long_answer, decision and f"Decision: {decision}") if part)
-    return Record(f"{where} ({f'id {name}' if name else title(question)})", prompt, response)
+    values = {"instruction": question, "context": context, "response": response, "question": question}
+    answers = {"long_answer": long_answer, "final_decision": decision}
+    return f"id {name}" if name else title(question), values | {key: text for key, text in answers.items() if text}
 
 
 def context_of(fields: Fields, key: str) -> str:
@@ -170,28 +234,35 @@ def context_of(fields: Fields, key: str) -> str:
     return fields.text(key)
 
 
-PARSERS: dict[Source, Callable[[Any, str, str | None], Record]] = {
-    Source.alpaca: alpaca_record,
-    Source.pubmedqa: pubmedqa_record,
+READERS: dict[Source, Callable[[Fields, str | None], tuple[str, dict[str, str]]]] = {
+    Source.alpaca: alpaca_fields,
+    Source.docstrings: alpaca_fields,
+    Source.dolly: dolly_fields,
+    Source.pubmedqa: pubmedqa_fields,
 }
 
 
 def fields_of(row: Any, where: str) -> Fields:
     """Return the record as an object; raise DataError for any other type."""
     if not isinstance(row, dict):
-        raise DataError(f"{where} is {JSON_NAMES[type(row)]}; expected an object.")
+        raise DataError(f"{where} is {kind_of(row)}; expected an object.")
     return Fields(where, row)
 
 
 def as_text(value: Any, where: str) -> str:
     """Return the value as a string that a tokenizer accepts."""
     if not isinstance(value, str):
-        raise DataError(f"{where} is {JSON_NAMES[type(value)]}; expected a string.")
+        raise DataError(f"{where} is {kind_of(value)}; expected a string.")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise DataError(f"{where} is not text: character {error.start} is half of a surrogate pair.") from error
     return value
+
+
+def kind_of(value: Any) -> str:
+    """Return the type of a value in words; Parquet has more types than JSON."""
+    return JSON_NAMES.get(type(value), f"a {type(value).__name__}")
 
 
 def title(text: str) -> str:

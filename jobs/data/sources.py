@@ -29,13 +29,15 @@ PIECE_BYTES = 1 << 20
 
 RECORDS_FILE = "train.json"
 """The file of instruction records in a directory, as in LitGPT's JSON data."""
+PARQUET = ".parquet"
+"""Suffix of the files of a data set of the Hugging Face Hub."""
+IN_A_FILE = f"in JSON or Parquet, or a directory with such a {RECORDS_FILE} or such {PARQUET} files"
 
 EXPECTED = {
     Source.text: "a UTF-8 text file, or a directory of .txt files",
-    Source.alpaca: "a JSON list, or lines, of objects with instruction, output and optionally input, "
-    f"or a directory with such a {RECORDS_FILE}",
-    Source.pubmedqa: "PubMedQA's JSON object of records by id, or a JSON list, or lines, of them, "
-    f"or a directory with such a {RECORDS_FILE}",
+    Source.alpaca: f"a list, or lines, of objects with instruction, output and optionally input, {IN_A_FILE}",
+    Source.dolly: f"a list, or lines, of objects with instruction, response, context and category, {IN_A_FILE}",
+    Source.pubmedqa: f"PubMedQA's object of records by id, or a list, or lines, of them, {IN_A_FILE}",
 }
 
 
@@ -75,7 +77,8 @@ def source_files(data: Data) -> list[Path]:
 def files_at(path: Path, source: Source) -> list[Path]:
     """Return the file itself, or the files of a directory that this source reads."""
     if path.is_dir():
-        return sorted(path.glob("*.txt" if source is Source.text else RECORDS_FILE))
+        patterns = ("*.txt",) if source is Source.text else (RECORDS_FILE, f"*{PARQUET}")
+        return next((found for pattern in patterns if (found := sorted(path.glob(pattern)))), [])
     return [path] if path.is_file() else []
 
 

@@ -44,6 +44,7 @@ from jobs.plan.refusals import (
 )
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import leaves_room
+from jobs.prompt_template import is_file_name
 from jobs.schema import EngineKind, Run, ScalingMode
 from jobs.secrets import secret_in
 
@@ -273,8 +274,15 @@ def settled(run: Run) -> Run:
                         (run.data, "cache_dir")):  # fmt: skip
         value = getattr(config, key)
         if value is not None:
-            setattr(config, key, str(Path(value).expanduser().absolute()))
+            setattr(config, key, absolute(value))
+    if run.data.prompt is not None and is_file_name(run.data.prompt):
+        run.data.prompt = absolute(run.data.prompt)
     return run
+
+
+def absolute(path: str) -> str:
+    """Return the absolute path of one that a user wrote."""
+    return str(Path(path).expanduser().absolute())
 
 
 def named(run: Run, swept: Iterable[Override]) -> Run:

@@ -16,10 +16,11 @@ from torch.utils.data import Dataset as TorchDataset
 from typing_extensions import override
 
 from jobs.data import Batches, Dataset
-from jobs.data.records import read_records
-from jobs.data.sources import source_files
+from jobs.data.records import read_rows, records_from
+from jobs.data.sources import PARQUET, source_files
 from jobs.errors import DataError
 from jobs.plan.litgpt_arguments import Script, script_of
+from jobs.prompt_template import template_of
 from jobs.schema import Run, Source
 
 WORKERS = 4
@@ -91,12 +92,13 @@ class Instructions(Samples):
         """Read the records and hold out the last ones."""
         data, length = self.run.data, self.run.job.sequence_length
         files = source_files(data)
-        if data.source is Source.alpaca:
+        if data.source is Source.alpaca and data.prompt is None and files[0].suffix != PARQUET:
             self.prompt_style = PromptStyle.from_name("alpaca")
             rows = load_split(files[0])[: data.max_samples]
         else:
             self.prompt_style = PromptStyle.from_name("default")
-            records = read_records(data.source, files, data.max_samples)
+            read = read_rows(data.source, files, data.max_samples).first
+            records = records_from(read, data.source, template_of(data))
             rows = [{"instruction": record.prompt, "output": record.response} for record in records]
         if len(rows) != len(self.dataset):
             raise DataError(

@@ -1,1 +1,1 @@
-"""Rules that a run must satisfy before it is prepared: values, layout, batch, stages, contest, and each engine."""
+"""Rules that a run must satisfy before preparation: values, data, layout, batch, stages, contest, and each engine."""

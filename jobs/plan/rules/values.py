@@ -7,7 +7,7 @@ import math
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
-from jobs.plan.rules import sbatch_variables, stages
+from jobs.plan.rules import data, sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
@@ -386,6 +386,7 @@ OTHERS: tuple[Rule, ...] = (
     stops_within_limit,
     bfloat16_has_its_units,
     sbatch_variables.agree_with_keys,
+    *data.RULES,
     *stages.RULES,
 )
 RULES = (*COUNTS, *OTHERS)

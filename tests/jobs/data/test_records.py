@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from litgpt.prompts import Alpaca
 
-from jobs.data.records import Record, read_records
+from jobs.data.records import Record, read_rows, records_from
 from jobs.data.sources import STDLIB, stdlib_files
 from jobs.errors import DataError
+from jobs.prompt_template import DEFAULTS, named
 from jobs.schema import Source
 from tests.support.tiny_data import ALPACA, write_json
 
@@ -22,6 +23,11 @@ PUBMEDQA_PROMPT = (
     "Answer the question from the abstract, then decide: yes, no or maybe.\n\n### Question:\n"
     f"{QUESTION}\n\n### Abstract:\nTwelve kettles were heard.\nEleven sang.\n\n### Answer:\n"
 )
+
+
+def read_records(source: Source, files: list[Path], max_samples: int | None, prompt: str | None = None) -> list[Record]:
+    rows = read_rows(source, files, max_samples).first
+    return records_from(rows, source, named()[prompt or DEFAULTS[source]])
 
 
 def read(path: Path, value: Any, source: Source = Source.alpaca, max_samples: int | None = None) -> list[Record]:
@@ -148,6 +154,73 @@ def test_pubmedqa_rows_are_read_with_what_answers_they_have(
     assert record == Record(f"{tmp_path}/rows.jsonl: record 1 (id 7)", PUBMEDQA_PROMPT, response)
 
 
+DOLLY = [
+    {"instruction": "Who sang?", "context": "Eleven sang.", "response": "Eleven.", "category": "closed_qa"},
+    {"instruction": "Name a kettle.", "context": "", "response": "Enamel.", "category": "open_qa"},
+]
+DOLLY_INTRODUCTION = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+)
+
+
+def test_dolly_is_read_as_published_with_the_prompt_of_its_training(tmp_path: Path) -> None:
+    with_context, without = read(tmp_path / "dolly.jsonl", DOLLY, Source.dolly)
+    assert with_context.prompt == (
+        f"{DOLLY_INTRODUCTION}### Instruction:\nWho sang?\n\nInput:\nEleven sang.\n\n### Response:\n"
+    )
+    assert without.prompt == f"{DOLLY_INTRODUCTION}### Instruction:\nName a kettle.\n\n### Response:\n"
+    assert [with_context.response, without.response] == ["Eleven.\n\n### End", "Enamel.\n\n### End"]
+    assert without.where == f'{tmp_path}/dolly.jsonl: record 2 ("Name a kettle.")'
+
+
+def test_a_template_of_one_format_reads_another_ones_instruction_context_and_response(tmp_path: Path) -> None:
+    rows = read_rows(Source.dolly, [write_json(tmp_path / "dolly.json", DOLLY)], None).first
+    with_context, without = records_from(rows, Source.dolly, named()["question_answer"])
+    assert with_context.prompt == "Eleven sang.\n\nQuestion: Who sang?\nAnswer:\n"
+    assert without.prompt == "Question: Name a kettle.\nAnswer:\n"
+    assert with_context.response == "Eleven."
+
+
+PUBMEDQA = [
+    {
+        "pubid": number,
+        "question": f"{QUESTION} {number}",
+        "context": {"contexts": ["Twelve kettles were heard.", "Eleven sang."], "labels": ["METHODS", "RESULTS"]},
+        "long_answer": "Most do.",
+        "final_decision": "yes",
+    }
+    for number in range(5)
+]
+
+
+def test_the_hubs_parquet_files_give_the_records_that_json_gives(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    files = [tmp_path / f"train-0000{number}-of-00002.parquet" for number in range(2)]
+    for file, rows in zip(files, (PUBMEDQA[:3], PUBMEDQA[3:]), strict=True):
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    expected = read(tmp_path / "lines.txt", PUBMEDQA, Source.pubmedqa)
+    found = read_records(Source.pubmedqa, files, None)
+    assert [(each.prompt, each.response) for each in found] == [(each.prompt, each.response) for each in expected]
+    assert found[3].where == f"{files[1]}: record 1 (id 3)"
+    some = read_rows(Source.pubmedqa, files, 4)
+    assert ([row.values["pubid"] for row in some.first], some.count) == ([0, 1, 2, 3], 5)
+    files[0].write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=rf"{files[0]} is not Parquet that pyarrow can read: "):
+        read_records(Source.pubmedqa, files, None)
+
+
+def test_a_record_without_a_field_of_the_template_is_refused_by_its_id(tmp_path: Path) -> None:
+    rows = [PUBMEDQA[0], {**PUBMEDQA[1], "final_decision": None}]
+    path = write_json(tmp_path / "unlabeled.json", rows)
+    with pytest.raises(DataError) as refused:
+        read_records(Source.pubmedqa, [path], None, "pubmedqa_decision")
+    assert str(refused.value) == (
+        f"{path}: record 2 (id 1) has no final_decision, which the prompt template uses; it has instruction, context, "
+        "response, question, long_answer. Set another data.prompt, or leave such records out of the file."
+    )
+
+
 def test_bad_json_is_refused_with_line_and_column(tmp_path: Path) -> None:
     text = refusal(tmp_path / "a.json", '[\n {"instruction": "x", "output": }\n]')
     assert text == f"{tmp_path}/a.json is not JSON at line 2, column 33: Expecting value."
@@ -197,8 +270,9 @@ def test_an_object_without_records_is_refused(tmp_path: Path) -> None:
 )
 def test_json_of_another_shape_is_refused(tmp_path: Path, content: str, found: str) -> None:
     assert refusal(tmp_path / "a.json", content) == (
-        f"{tmp_path}/a.json contains {found}. data.source=alpaca reads a JSON list, or lines, of objects with "
-        "instruction, output and optionally input, or a directory with such a train.json."
+        f"{tmp_path}/a.json contains {found}. data.source=alpaca reads a list, or lines, of objects with "
+        "instruction, output and optionally input, in JSON or Parquet, or a directory with such a train.json or such "
+        ".parquet files."
     )
 
 

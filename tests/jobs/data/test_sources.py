@@ -123,8 +123,9 @@ def test_a_path_that_is_not_used_is_refused(source: Source) -> None:
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert refusal(Source.alpaca, tmp_path / "gone.json") == (
-        f"{tmp_path}/gone.json does not exist. data.source=alpaca reads a JSON list, or lines, of objects with "
-        "instruction, output and optionally input, or a directory with such a train.json. Set data.path=PATH."
+        f"{tmp_path}/gone.json does not exist. data.source=alpaca reads a list, or lines, of objects with "
+        "instruction, output and optionally input, in JSON or Parquet, or a directory with such a train.json or such "
+        ".parquet files. Set data.path=PATH."
     )
 
 

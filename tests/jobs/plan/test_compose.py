@@ -219,6 +219,8 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("cluster.max_wall_time_min=30", "Set wall_time_min=30 or less."),
         ("cluster.gpus=true", "launcher=local starts processes on this machine"),
         ("data.held_out_samples=-1", "data.held_out_samples=-1 is negative."),
+        ("data.prompt=alpaca", "data.prompt=alpaca has no meaning with data.source=stdlib, which is no"),
+        ("data=docstrings data.prompt=dolly_category", "data.prompt=dolly_category uses the field category, and"),
         ("stages=all", "none are held out. Set data.held_out_samples=NUMBER, or stages.evaluate=null."),
     ],
 )  # fmt: skip

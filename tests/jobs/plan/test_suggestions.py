@@ -64,6 +64,8 @@ ILLEGAL = (
     "wall_time_min=1 launcher.stop_before_limit_s=90",
     "gpu=v100_sxm2_32gb job.precision=bfloat16",
     "data.held_out_samples=-1",
+    "data.prompt=alpaca",
+    "data=docstrings data.prompt=pubmedqa",
     "stages=all data.held_out_samples=8 job.export=true stages.evaluate.gpus=2",
     "stages=all data.held_out_samples=8 job.export=true stages.report.wall_time_min=0",
     "stages=all data.held_out_samples=8 job.export=true launcher=script",
