@@ -125,7 +125,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 def folder(text: str) -> Path:
     """Return the path of an argument; refuse the empty text that an unset variable of a shell leaves."""
     if not text:
-        raise argparse.ArgumentTypeError("'' is not a folder; set --output FOLDER")
+        raise argparse.ArgumentTypeError("'' is not a path; set one, or leave the option out")
     return Path(text)
 
 
@@ -240,13 +240,23 @@ def parser() -> Parser:
 
 
 def composing_commands(command: Callable[[str, str], Parser]) -> None:
-    """Add the parsers of plan, submit and explain."""
+    """Add the parsers of plan, submit, data and explain."""
     for name, text in (
         ("plan", "print the plan table, warnings and mesh of the overrides; prepare nothing"),
         ("submit", "prepare all points and submit all or none; return at once"),
+        ("data", "prepare the data of the overrides and print its account: samples, tokens, padding; start no run"),
     ):
         sub = command(name, text)
         sub.add_argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
+        sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
+        if name == "data":
+            sub.add_argument(
+                "--megatron",
+                type=folder,
+                metavar="PREFIX",
+                help="also write text as Megatron's PREFIX.bin and PREFIX.idx, which data=megatron_binary reads",
+            )
+            continue
         if name == "submit":
             sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
         else:
@@ -263,7 +273,6 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
             choices=INFO,
             help="print the composition: files, search path, plugins",
         )
-        sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
     sub = command("explain", "print type, choices, default, unit and meaning of a key")
     sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; default: list all keys")
     sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition")
@@ -313,6 +322,10 @@ def dispatch(options: argparse.Namespace) -> int:
 
         print(shellcode(["slurmscale"], shell=options.shell))
         return 0
+    if options.command == "data":
+        from jobs.data.command import make_data
+
+        return make_data(options.overrides, multirun=options.multirun, megatron=options.megatron)
     if options.command == "model":
         from jobs.plan.model_file import model_file
 

@@ -40,6 +40,8 @@ class Group(Enum):
     """The parts of run_time_s."""
     profile = "profile"
     """The shares of profiled steps."""
+    data = "data"
+    """The account of a data set."""
 
 
 class DisplayUnit(NamedTuple):
@@ -524,6 +526,40 @@ EVALUATION_SAMPLES = Metric(
     "evaluation_samples", "1", "Number of samples held out of training.", digits=9, group=Group.evaluation
 )
 
+# --- one value per data set (meta.json of the set, plan.json of its runs) -----------------------------------------
+DATA_SAMPLES_READ = Metric(
+    "data_samples_read", "1", "Records in the files of the data; of text, its samples.", digits=9, group=Group.data
+)
+DATA_SAMPLES_USED = Metric(
+    "data_samples_used", "1", "Samples of the data set (data.max_samples).", digits=9, group=Group.data
+)
+DATA_SAMPLES_HELD_OUT = Metric(
+    "data_samples_held_out", "1", "Samples of the data set that no step trains on.", digits=9, group=Group.data
+)
+DATA_SAMPLES_CUT = Metric(
+    "data_samples_cut",
+    "1",
+    "Samples that were longer than job.sequence_length and were cut.",
+    digits=9,
+    group=Group.data,
+)
+DATA_TOKENS_MEAN = Metric("data_tokens_mean", "1", "Mean tokens of a sample before it was cut.", group=Group.data)
+DATA_TOKENS_P50 = Metric("data_tokens_p50", "1", "Median tokens of a sample before it was cut.", group=Group.data)
+DATA_TOKENS_P95 = Metric(
+    "data_tokens_p95", "1", "95th percentile of the tokens of a sample before it was cut.", group=Group.data
+)
+DATA_TOKENS_MAX = Metric(
+    "data_tokens_max", "1", "Tokens of the longest sample before it was cut.", digits=9, group=Group.data
+)
+DATA_PADDING_SHARE = Metric(
+    "data_padding_share",
+    "1",
+    "Share of padding if each sample filled a row of job.sequence_length tokens by itself.",
+    Better.low,
+    shown_in=PERCENT,
+    group=Group.data,
+)
+
 # --- derived per run by analysis ------------------------------------------------------------------------------
 TOKENS_PER_S = Metric(
     "tokens_per_s",
@@ -846,6 +882,7 @@ GOODPUT_PARTS = members(Group.goodput)
 ATTEMPT_METRICS = members(Group.attempt)
 EVALUATION_METRICS = members(Group.evaluation)
 PROFILE_SHARES = members(Group.profile)
+DATA_METRICS = members(Group.data)
 # Metrics of a whole run, which are columns of runs.csv: not those of a step, an event or a comparison, nor inputs.
 RUN_METRICS = tuple(
     metric

@@ -404,13 +404,15 @@ class Source(Enum):
     docstrings = "docstrings"
     """Docstrings of Python's standard library as prompts and responses."""
     text = "text"
-    """Text files of your own (`data.path`)."""
+    """Text of your own, as text files or JSON lines (`data.path`)."""
     alpaca = "alpaca"
     """Instructions and outputs in Alpaca's format (`data.path`)."""
     dolly = "dolly"
     """Instructions and responses in Dolly's format (`data.path`)."""
     pubmedqa = "pubmedqa"
     """Questions and answers in PubMedQA's format (`data.path`)."""
+    megatron_binary = "megatron_binary"
+    """Token ids in Megatron's binary format (`data.path`)."""
     random = "random"
     """Random tokens: speed only, the loss has no meaning."""
 
@@ -437,8 +439,8 @@ class Data:
     source: Source
     """Kind of samples."""
     path: str | None
-    """File, directory of .txt files (text), or directory with train.json or .parquet files (instructions); null for the
-    other sources."""
+    """File, directory of .txt or .jsonl files (text), directory with train.json or .parquet files (instructions), or
+    PREFIX of PREFIX.bin and PREFIX.idx (megatron_binary); null for the other sources."""
     prompt: str | None = None
     """Prompt template of instruction data: a name in conf/prompts.yaml, or a YAML file; null: that of the format."""
     tokenizer: str | None = None
@@ -449,6 +451,11 @@ class Data:
     """Number of samples to use, from the first; null: all."""
     held_out_samples: int = 0
     """Last samples of those that no step trains on; `stages.evaluate` computes the loss on them."""
+    test_split: float | None = None
+    """Samples held out instead, drawn at random: a share below 1, rounded up, or a number of samples; null: the last
+    `held_out_samples`."""
+    split_seed: int = 1234
+    """Seed of the draw of `test_split`, so that the samples held out do not depend on `job.seed`."""
     mask_prompt: bool = False
     """Leave prompts out of the loss (instruction data)."""
     too_long: TooLong = TooLong.refuse
@@ -456,6 +463,11 @@ class Data:
     # Not an interpolation, which OmegaConf would parse anew for every point of a sweep.
     cache_dir: str = field(default_factory=lambda: f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/slurmscale/data")
     """Directory of tokenized data; the nodes must see it. By default below $XDG_CACHE_HOME, else ~/.cache."""
+
+    @property
+    def holds_out(self) -> bool:
+        """True if samples are held out of training."""
+        return self.test_split is not None or self.held_out_samples != 0
 
 
 class ScalingMode(Enum):

@@ -114,6 +114,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
             **held(events),
             **sums(collectives),
             **evaluated(events),
+            **data_account(plan),
             **checkpoint_values(events, records),
             **node_load(events, last_event(events, "started")),
             **profile_values(profiles),
@@ -332,6 +333,13 @@ def evaluated(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
     """Return the results of the latest evaluation."""
     event = last_event(events, "evaluated")
     return {metric: value for metric in m.EVALUATION_METRICS if (value := number(event, metric)) is not None}
+
+
+def data_account(plan: Mapping[str, Any]) -> dict[Metric, float]:
+    """Return the account of the data set; empty for a run that was planned without one."""
+    account = plan.get("account")
+    record = account if isinstance(account, Mapping) else {}
+    return {metric: value for metric in m.DATA_METRICS if (value := number(record, metric)) is not None}
 
 
 def held(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:

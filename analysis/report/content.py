@@ -29,6 +29,7 @@ from analysis.report.runs_table import rows_of
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
+from analysis.report.sections.data import data_section
 from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.laws import fits_section
 from analysis.report.sections.mfu import utilization_section
@@ -126,6 +127,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 utilization_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
                 training_cost_section(groups, training),
+                data_section(used),
                 startup_section(used),
                 goodput_section(used),
                 checkpoint_section(used),

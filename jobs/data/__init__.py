@@ -2,6 +2,8 @@
 
     sources, records    the content of the files: text, instruction records
     tokenizer           token ids as LitGPT computes them, or a BPE trained on the text itself
+    split, account      the samples held out of training; samples, tokens and padding in numbers
+    recipe, tokenized   all that determines the samples; their tokens
     prepare             tokenize once into a cache directory named by its content
     dataset             that directory, memory-mapped
     micro_batches       samples as padded rows, or packed end to end

@@ -104,8 +104,17 @@ class Batches:
             labels=int(self._dataset.label_counts[chosen].sum()),
             samples=len(chosen),
             tokens=int(self._dataset.lengths[chosen].sum(dtype=np.int64)),
-            padded_tokens=int(row_lengths.sum()) * (1 if self._batching is Batching.packed else self._micro_batch_size),
+            padded_tokens=self._padded_tokens(row_lengths),
         )
+
+    def padding_share(self) -> float:
+        """Return the share of padding in the inputs of the first epoch, of all ranks."""
+        tokens = padded_tokens = 0
+        for n in range(1, self.steps_per_epoch + 1):
+            chosen = self._global_batch(n)
+            tokens += int(self._dataset.lengths[chosen].sum(dtype=np.int64))
+            padded_tokens += self._padded_tokens(self._row_lengths(self._cut(chosen)))
+        return 1 - tokens / padded_tokens
 
     def samples(self, n: int) -> list[int]:
         """Return the samples of this rank in optimizer step n, ordered by micro-batch."""
@@ -153,6 +162,10 @@ class Batches:
             needed[:] = needed.max()
         return (needed + self._row_multiple - 1) // self._row_multiple * self._row_multiple
 
+    def _padded_tokens(self, row_lengths: npt.NDArray[np.int64]) -> int:
+        """Return the inputs, padding included, of micro-batches whose rows have these lengths."""
+        return int(row_lengths.sum()) * (1 if self._batching is Batching.packed else self._micro_batch_size)
+
     def _rows(self, samples: Indices, length: int) -> MicroBatch[Tokens]:
         """Return samples as rows of this length."""
         if self._batching is Batching.packed:
@@ -182,11 +195,11 @@ def refuse_small_data(dataset: Dataset, global_batch_size: int, held_out: int) -
     """Raise DataError where the data does not fill one global batch."""
     samples = len(dataset) - held_out
     if global_batch_size > samples:
-        without = f" {held_out} of them are held out (data.held_out_samples)." if held_out else ""
+        without = f" {held_out} of them are held out (data.held_out_samples, data.test_split)." if held_out else ""
         smaller = (
             f"scaling.global_batch_size={samples} or less (scaling.sequences_per_rank when mode=weak), or "
             if samples > 0
-            else "a smaller data.held_out_samples, or "
+            else "a smaller data.held_out_samples or data.test_split, or "
         )
         raise DataError(
             f"A global batch takes {global_batch_size} samples and the data has {len(dataset)}: {dataset.description}"
@@ -199,7 +212,7 @@ def refuse_unlabelled_batches(dataset: Dataset, global_batch_size: int, held_out
     if held_out and not dataset.label_counts[-held_out:].any():
         raise DataError(
             f"None of the {held_out} held-out samples has a label, because their prompt fills job.sequence_length. "
-            "Set a larger data.held_out_samples or job.sequence_length, or data.mask_prompt=false."
+            "Set a larger data.held_out_samples, data.test_split or job.sequence_length, or data.mask_prompt=false."
         )
     unlabelled = int(np.count_nonzero(dataset.label_counts[: len(dataset) - held_out] == 0))
     if unlabelled >= global_batch_size:

@@ -1,6 +1,6 @@
 """Samples on disk: the cache directory that `prepare` writes, and its memory-mapped reader.
 
-    meta.json        description, size and files of the tokenizer; parameters of random samples
+    meta.json        description, account, size and files of the tokenizer; parameters of random samples
     tokens.npy       all token ids in sequence, as unsigned integers
     samples.npy      position of each sample in tokens.npy (SAMPLE_DTYPE)
     tokenizer.json   (or tokenizer.model) and its configuration, as LitGPT reads them
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jobs import metrics as m
 from jobs.errors import DataError
 
 META = "meta.json"
@@ -59,6 +60,16 @@ class Dataset(ABC):
     def description(self) -> str:
         """One sentence: the text, its samples and its tokens."""
         return str(self._meta["description"])
+
+    @property
+    def account(self) -> dict[str, float]:
+        """Samples read, used, held out and cut, their tokens and padding, by the names of jobs.metrics."""
+        return dict(self._meta["account"])
+
+    @property
+    def held_out(self) -> int:
+        """Number of samples, the last ones, that no step trains on."""
+        return int(self._meta["account"][m.DATA_SAMPLES_HELD_OUT.name])
 
     @property
     def tokenizer_files(self) -> list[Path]:

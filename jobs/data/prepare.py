@@ -9,38 +9,41 @@ The login node prepares before submission; every rank prepares again and finds t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from jobs.data.dataset import META, SAMPLE_DTYPE, SAMPLES, TOKENS, read_meta, write_tokens
-from jobs.data.records import Record, read_rows, records_from
-from jobs.data.sources import pieces, reading, source_files
+from jobs.data.account import Account, account_of
+from jobs.data.dataset import META, SAMPLES, read_meta
+from jobs.data.documents import document_pieces
+from jobs.data.recipe import Recipe
+from jobs.data.records import read_rows, records_from
+from jobs.data.sources import reading, source_files
+from jobs.data.split import held_out_of, split_order
+from jobs.data.tokenized import (
+    Tokenized,
+    encoded_pieces,
+    token_dtype,
+    write_records,
+    write_sequences,
+    write_windows,
+)
 from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
 from jobs.errors import DataError
 from jobs.output import write_file
 from jobs.prompt_template import template_of
-from jobs.schema import INSTRUCTIONS, Data, Source, TooLong
+from jobs.schema import INSTRUCTIONS, Data, Source
 
-FORMAT = 1
-"""Part of the digest: increase it when the same input results in different samples."""
 RANDOM_SAMPLES = 4096
 """Number of random samples where data.max_samples is not set."""
-RECORDS_AT_ONCE = 1024
-"""Records per encoding call, to limit the memory of lists of Python integers."""
-PIECES_AT_ONCE = 8
-"""Pieces of text per encoding call, for parallel encoding in limited memory."""
 LOCK_WAIT_S = 900
 """Timeout, after which a rank prepares itself: a file system may keep a dead lock, and two writers are safe."""
 
@@ -51,45 +54,9 @@ DESCRIPTIONS = {
     Source.alpaca: "Alpaca instructions of {name}",
     Source.dolly: "Dolly instructions of {name}",
     Source.pubmedqa: "PubMedQA questions of {name}",
+    Source.megatron_binary: "Megatron's binary format in {name}",
     Source.random: "Random tokens, whose loss means nothing",
 }
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """All inputs that determine the samples."""
-
-    data: Data
-    sequence_length: int
-    vocab_size: int
-    seed: int
-    files: list[Path]
-    tokenizer_files: dict[str, Path]
-
-    def digest(self) -> str:
-        """Return the name of the samples: equal only for equal settings and equal bytes of all files."""
-        data = self.data
-        facts: dict[str, Any] = {
-            "format": FORMAT,
-            "source": data.source.name,
-            "sequence_length": self.sequence_length,
-            "max_samples": data.max_samples,
-        }
-        if data.source is Source.random:
-            facts |= {"vocab_size": self.vocab_size, "seed": self.seed}
-        else:
-            facts |= {
-                "name": Path(data.path).name if data.path else None,
-                "files": [sha256(path) for path in self.files],
-                "tokenizer": {name: sha256(path) for name, path in self.tokenizer_files.items()},
-                # LitGPT derives from the directory's name whether a text begins with the bos token.
-                "tokenizer_name": sorted({path.parent.name for path in self.tokenizer_files.values()}),
-                "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,
-                "prompt": template_of(data).texts() if data.source in INSTRUCTIONS else None,
-                "mask_prompt": data.mask_prompt,
-                "too_long": data.too_long.name,
-            }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> Path:
@@ -120,11 +87,10 @@ def inputs(data: Data, vocab_size: int) -> tuple[list[Path], dict[str, Path]]:
     tokenizer: dict[str, Path] = {}
     if data.source in INSTRUCTIONS:
         template_of(data)
-    if data.source is not Source.random:
-        if data.tokenizer is None:
-            refuse_bpe_size(data.bpe_vocab_size, vocab_size)
-        else:
-            tokenizer = tokenizer_files(Path(data.tokenizer))
+    if data.tokenizer is not None and data.source is not Source.random:
+        tokenizer = tokenizer_files(Path(data.tokenizer))
+    elif data.source not in WRITERS:
+        refuse_bpe_size(data.bpe_vocab_size, vocab_size)
     return source_files(data), tokenizer
 
 
@@ -165,7 +131,7 @@ def make(recipe: Recipe, target: Path) -> None:
     staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         staging.mkdir()
-        meta = random_meta(recipe) if recipe.data.source is Source.random else write_samples(recipe, staging)
+        meta = WRITERS.get(recipe.data.source, write_samples)(recipe, staging)
         write_file(staging / META, json.dumps(meta, indent=1) + "\n")
         if recipe.digest() != target.name:
             raise DataError(f"{recipe.data.path or 'The text'} changed while it was being read. Run the command again.")
@@ -178,12 +144,13 @@ def make(recipe: Recipe, target: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def random_meta(recipe: Recipe) -> dict[str, Any]:
+def random_meta(recipe: Recipe, _directory: Path) -> dict[str, Any]:
     """Return the meta.json of random samples, which are generated and not stored."""
     samples = recipe.data.max_samples or RANDOM_SAMPLES
     tokens = samples * recipe.sequence_length
     return {
         "description": f"{DESCRIPTIONS[Source.random]}: {samples:,} samples, {tokens:,} tokens.",
+        "account": account(recipe, np.full(samples, recipe.sequence_length), samples),
         "tokenizer_size": recipe.vocab_size,
         "tokenizer_files": [],
         "random": {
@@ -199,25 +166,60 @@ def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
     """Write tokenizer, tokens and samples, and return meta.json."""
     data = recipe.data
     if data.source not in INSTRUCTIONS:
-        texts = (piece.text for path in recipe.files for piece in pieces(path))
+        texts = (piece.text for path in recipe.files for piece in document_pieces(path))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
-        samples = write_windows(recipe, tokenizer, directory)
+        arrays = encoded_pieces(recipe.files, tokenizer)
+        tokenized = write_windows(recipe, arrays, token_dtype(tokenizer.size), directory)
     else:
         rows = read_rows(data.source, recipe.files, data.max_samples)
         records = records_from(rows.first, data.source, template_of(data))
         texts = (text for record in records for text in (record.prompt, record.response))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
-        samples = write_records(recipe, records, tokenizer, directory)
-    np.save(directory / SAMPLES, samples)
-
-    what = DESCRIPTIONS[data.source].format(name=Path(data.path or "").name)
-    tokens = int(samples["length"].sum(dtype=np.int64))
+        tokenized = write_records(recipe, records, rows.count, tokenizer, directory)
     whose = names[0] if data.tokenizer else "byte-level BPE trained on it"
+    return stored(recipe, tokenized, directory, Vocabulary(tokenizer.size, names, whose))
+
+
+def write_tokenized(recipe: Recipe, directory: Path) -> dict[str, Any]:
+    """Write the samples of data that is tokenized already, and the tokenizer if one is given; return meta.json."""
+    tokenized, size = write_sequences(recipe, directory)
+    names = copy_tokenizer(recipe, directory)
+    return stored(recipe, tokenized, directory, Vocabulary(size, names, "tokenized before"))
+
+
+class Vocabulary(NamedTuple):
+    """The tokenizer of a data set."""
+
+    size: int
+    """Largest id + 1."""
+    files: list[str]
+    """Names of its files beside the samples."""
+    description: str
+
+
+def stored(recipe: Recipe, tokenized: Tokenized, directory: Path, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Write the order of the samples, and return meta.json."""
+    samples = tokenized.samples[split_order(recipe.data, len(tokenized.samples))]
+    np.save(directory / SAMPLES, samples)
+    what = DESCRIPTIONS[recipe.data.source].format(name=Path(recipe.data.path or "").name)
+    tokens = int(samples["length"].sum(dtype=np.int64))
     return {
-        "description": f"{what}: {len(samples):,} samples, {tokens:,} tokens ({whose}, {tokenizer.size:,} tokens).",
-        "tokenizer_size": tokenizer.size,
-        "tokenizer_files": names,
+        "description": f"{what}: {len(samples):,} samples, {tokens:,} tokens ({vocabulary.description}, "
+        f"{vocabulary.size:,} tokens).",
+        "account": account(recipe, tokenized.sizes, tokenized.read),
+        "tokenizer_size": vocabulary.size,
+        "tokenizer_files": vocabulary.files,
     }
+
+
+WRITERS = {Source.random: random_meta, Source.megatron_binary: write_tokenized}
+"""Sources whose samples are no text."""
+
+
+def account(recipe: Recipe, sizes: npt.NDArray[np.int64], read: int) -> Account:
+    """Return the account of samples with these numbers of tokens, out of those read."""
+    held_out = held_out_of(recipe.data, len(sizes))
+    return account_of(sizes, row_length=recipe.sequence_length, read=read, held_out=held_out)
 
 
 def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tuple[Tokenizer, list[str]]:
@@ -225,84 +227,18 @@ def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tupl
     if recipe.tokenizer_files:
         tokenizer = load_tokenizer(recipe.tokenizer_files)
         refuse_larger_tokenizer(recipe, tokenizer.size)
-        for name, path in recipe.tokenizer_files.items():
-            with reading(path):
-                content = path.read_bytes()
-            write_file(directory / name, content)
-        return tokenizer, list(recipe.tokenizer_files)
+        return tokenizer, copy_tokenizer(recipe, directory)
     files = train_bpe(texts, recipe.data.bpe_vocab_size, directory)
     return load_tokenizer(files), list(files)
 
 
-def write_windows(recipe: Recipe, tokenizer: Tokenizer, directory: Path) -> npt.NDArray[np.void]:
-    """Split all text into windows of sequence_length + 1 tokens; they overlap by one, so each token is a label once."""
-    length, most = recipe.sequence_length, recipe.data.max_samples
-    arrays = encoded_pieces(recipe.files, tokenizer)
-    tokens = write_tokens(
-        directory / TOKENS, arrays, token_dtype(tokenizer.size), None if most is None else most * length + 1
-    )
-    count = (tokens - 1) // length
-    if count < 1:
-        raise DataError(
-            f"{recipe.data.path or 'The standard library'} has {tokens} tokens, and one sample of job.sequence_length="
-            f"{length} needs {length + 1}. Set a smaller job.sequence_length, or give more text."
-        )
-    samples = np.zeros(count, dtype=SAMPLE_DTYPE)
-    samples["start"] = np.arange(count, dtype=np.int64) * length
-    samples["length"] = length
-    return samples
-
-
-def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
-    """Yield the token ids of each piece; a document ends with eos, and begins with bos if the tokenizer adds it."""
-    todo = (piece for path in files for piece in pieces(path))
-    while batch := list(islice(todo, PIECES_AT_ONCE)):
-        for piece, ids in zip(batch, tokenizer.raw_encode([piece.text for piece in batch]), strict=True):
-            yield np.array(tokenizer.delimited(ids, bos=None if piece.first else False, eos=piece.last), dtype=np.int64)
-
-
-def write_records(recipe: Recipe, records: list[Record], tokenizer: Tokenizer, directory: Path) -> npt.NDArray[np.void]:
-    """Write each record as prompt and response, as litgpt 0.5.12 (litgpt/data/base.py, class SFTDataset)."""
-    data, limit, dtype = recipe.data, recipe.sequence_length, token_dtype(tokenizer.size)
-    whole: list[npt.NDArray[Any]] = []
-    prompt_sizes: list[int] = []
-    for start in range(0, len(records), RECORDS_AT_ONCE):
-        batch = records[start : start + RECORDS_AT_ONCE]
-        prompts = tokenizer.encode([record.prompt for record in batch])
-        responses = tokenizer.encode([record.response for record in batch], bos=False, eos=True)
-        prompt_sizes += map(len, prompts)
-        whole += (np.array(p + r, dtype=dtype) for p, r in zip(prompts, responses, strict=True))
-    if data.too_long is TooLong.refuse:
-        refuse_too_long(records, [len(tokens) for tokens in whole], limit)
-    cut = [tokens[:limit] for tokens in whole]
-    write_tokens(directory / TOKENS, cut, dtype)
-
-    samples = np.zeros(len(cut), dtype=SAMPLE_DTYPE)
-    sizes = np.array([len(tokens) for tokens in cut])
-    samples["start"] = np.cumsum(sizes) - sizes
-    samples["length"] = sizes - 1
-    if data.mask_prompt:
-        # Target i is token i + 1, so a prompt of n tokens excludes the first n - 1 targets.
-        samples["unlabelled"] = np.clip(np.array(prompt_sizes) - 1, 0, samples["length"])
-    return samples
-
-
-def token_dtype(size: int) -> npt.DTypeLike:
-    """Return the smallest unsigned integer type for ids below `size`."""
-    return np.min_scalar_type(size - 1)
-
-
-def refuse_too_long(records: list[Record], lengths: list[int], limit: int) -> None:
-    """Raise DataError for the first record with more tokens than the limit, with the number of further ones."""
-    too_long = [i for i, length in enumerate(lengths) if length > limit]
-    if too_long:
-        first, longest = too_long[0], max(lengths)
-        others = f"; {len(too_long) - 1} more are too long, the longest with {longest}" if len(too_long) > 1 else ""
-        raise DataError(
-            f"{records[first].where} has {lengths[first]} tokens with its prompt, and job.sequence_length is {limit}"
-            f"{others}. Set job.sequence_length={longest} to keep all complete, or data.too_long=truncate to truncate "
-            "them as LitGPT does."
-        )
+def copy_tokenizer(recipe: Recipe, directory: Path) -> list[str]:
+    """Copy the files of the configured tokenizer beside the samples, and return their names."""
+    for name, path in recipe.tokenizer_files.items():
+        with reading(path):
+            content = path.read_bytes()
+        write_file(directory / name, content)
+    return list(recipe.tokenizer_files)
 
 
 def refuse_bpe_size(size: int, vocab_size: int) -> None:
@@ -320,16 +256,15 @@ def refuse_bpe_size(size: int, vocab_size: int) -> None:
 
 
 def refuse_larger_tokenizer(recipe: Recipe, size: int) -> None:
-    """Raise DataError where the tokenizer has ids outside the model's embedding."""
+    """Raise DataError where the tokenizer, or tokenized data, has ids outside the model's embedding."""
+    if size > recipe.vocab_size and recipe.data.source is Source.megatron_binary:
+        raise DataError(
+            f"data.path={recipe.data.path} has the token id {size - 1}, and model.vocab_size={recipe.vocab_size}. Set "
+            f"model.vocab_size={size}, or data.path to files of another tokenizer."
+        )
     if size > recipe.vocab_size:
         raise DataError(
             f"data.tokenizer={recipe.data.tokenizer} has {size} tokens, more than "
             f"model.vocab_size={recipe.vocab_size}. Set model.vocab_size={size}, give a smaller tokenizer, or set "
             "data.tokenizer=null for a BPE trained on the text."
         )
-
-
-def sha256(path: Path) -> str:
-    """Return the digest of a file's bytes."""
-    with reading(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

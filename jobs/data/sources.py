@@ -31,10 +31,16 @@ RECORDS_FILE = "train.json"
 """The file of instruction records in a directory, as in LitGPT's JSON data."""
 PARQUET = ".parquet"
 """Suffix of the files of a data set of the Hugging Face Hub."""
+IN_A_DIRECTORY = (RECORDS_FILE, f"*{PARQUET}")
+JSON_LINES = (".jsonl", ".jsonl.zst")
+"""Endings of files with one document a line, as the Pile's."""
+MEGATRON = (".idx", ".bin")
+"""Endings of the two files of Megatron's binary format."""
 IN_A_FILE = f"in JSON or Parquet, or a directory with such a {RECORDS_FILE} or such {PARQUET} files"
 
 EXPECTED = {
-    Source.text: "a UTF-8 text file, or a directory of .txt files",
+    Source.text: 'a UTF-8 text file, JSON lines with "text" (.jsonl, .jsonl.zst), or a directory of either',
+    Source.megatron_binary: "PREFIX.bin and PREFIX.idx, with data.path=PREFIX",
     Source.alpaca: f"a list, or lines, of objects with instruction, output and optionally input, {IN_A_FILE}",
     Source.dolly: f"a list, or lines, of objects with instruction, response, context and category, {IN_A_FILE}",
     Source.pubmedqa: f"PubMedQA's object of records by id, or a list, or lines, of them, {IN_A_FILE}",
@@ -75,9 +81,13 @@ def source_files(data: Data) -> list[Path]:
 
 
 def files_at(path: Path, source: Source) -> list[Path]:
-    """Return the file itself, or the files of a directory that this source reads."""
+    """Return the file itself, the files of a directory that this source reads, or the two files of a prefix."""
+    if source is Source.megatron_binary:
+        prefix = path.with_suffix("") if path.suffix in MEGATRON else path
+        files = [Path(f"{prefix}{suffix}") for suffix in MEGATRON]
+        return files if all(file.is_file() for file in files) else []
     if path.is_dir():
-        patterns = ("*.txt",) if source is Source.text else (RECORDS_FILE, f"*{PARQUET}")
+        patterns = ("*.txt", *(f"*{end}" for end in JSON_LINES)) if source is Source.text else IN_A_DIRECTORY
         return next((found for pattern in patterns if (found := sorted(path.glob(pattern)))), [])
     return [path] if path.is_file() else []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jobs.data import Batches, Dataset, open_dataset, prepare
 from jobs.layout import layout_of, padding
@@ -18,10 +19,15 @@ BUCKET_BATCHES = 8
 
 @dataclass(frozen=True)
 class Samples:
-    """The tokenized samples of a run, and its number of steps."""
+    """The tokenized samples of a run, its number of steps, and the account of the samples."""
 
     directory: Path
     steps: int
+    account: dict[str, float]
+
+    def planned(self) -> dict[str, Any]:
+        """Return the entries of plan.json that follow from the samples."""
+        return {"steps": self.steps, "account": self.account}
 
 
 def samples_of(run: Run, made: dict[str, Path]) -> Samples:
@@ -33,7 +39,8 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
         made[key] = prepare(
             run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
         )
-    return Samples(made[key], steps_of(run.job, batches_of(run, open_dataset(made[key]), rank=0)))
+    dataset = open_dataset(made[key])
+    return Samples(made[key], steps_of(run.job, batches_of(run, dataset, rank=0)), dataset.account)
 
 
 def samples(run: Run, directory: RunDir) -> Path:
@@ -60,7 +67,7 @@ def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:
         bucket_batches=run.job.bucket_batches or BUCKET_BATCHES,
         row_multiple=row_multiple,
         equal_rows=equal_rows,
-        held_out=run.data.held_out_samples,
+        held_out=dataset.held_out,
     )
 
 

@@ -46,10 +46,10 @@ def its_samples(sweep: SweepDir, names: list[str], name: str, made: dict[str, Pa
 
 
 def complete(directory: RunDir, samples: Samples) -> None:
-    """Add the samples, and the number of steps that follows from them, to a run directory."""
+    """Add the samples, their account and the number of steps that follows from them to a run directory."""
     if not os.path.lexists(directory.data):
         directory.data.symlink_to(samples.directory)
-    write_json(directory.plan, read_plan(directory) | {"steps": samples.steps})
+    write_json(directory.plan, read_plan(directory) | samples.planned())
 
 
 if __name__ == "__main__":

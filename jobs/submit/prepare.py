@@ -187,7 +187,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
     run = point.run
     directory.path.mkdir(mode=0o700)
     write_file(directory.config, dump_run(run))
-    write_json(directory.plan, plan_of(run, samples.steps if samples else run.job.steps))
+    write_json(directory.plan, plan_of(run, run.job.steps) | (samples.planned() if samples else {}))
     write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))
     directory.code.symlink_to(Path("..") / code.name)
     if samples is not None:

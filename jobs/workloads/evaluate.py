@@ -46,14 +46,14 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
         dist.destroy_process_group()
     if run.job.precision is not Precision.float32:
         autocast(gpt, device, TYPES[run.job.precision])
-    loss = mean_loss(gpt, dataset, run.data.held_out_samples, run.job.micro_batch_size, device)
+    loss = mean_loss(gpt, dataset, dataset.held_out, run.job.micro_batch_size, device)
     if not math.isfinite(loss):
         raise CheckpointError(f"The loss of the weights after step {step} is {loss}: training diverged.")
     values: dict[Metric, float] = {
         m.EVALUATION_LOSS: loss,
         m.EVALUATION_PERPLEXITY: torch.tensor(loss, dtype=torch.float64).exp().item(),
-        m.EVALUATION_LABELS: labels_of(dataset, run.data.held_out_samples),
-        m.EVALUATION_SAMPLES: run.data.held_out_samples,
+        m.EVALUATION_LABELS: labels_of(dataset, dataset.held_out),
+        m.EVALUATION_SAMPLES: dataset.held_out,
     }
     known = {metric.name: value for metric, value in values.items() if math.isfinite(value)}
     return {"step": step, **known, "device": device.type, "device_name": device_name(device)}

@@ -27,7 +27,10 @@ from tests.support.paths import ROOT
             "slurmscale plan: unrecognized arguments: --nodes; overrides have no dashes, as in nodes=2.",
         ),
         ("cancel runs/a runs/b", "slurmscale cancel: unrecognized arguments: runs/b. Usage:\n"),
-        ("report runs/a --output=", "argument -o/--output: '' is not a folder; set --output FOLDER. Usage:\n"),
+        (
+            "report runs/a --output=",
+            "argument -o/--output: '' is not a path; set one, or leave the option out. Usage:\n",
+        ),
     ],
 )
 def test_a_mistake_on_the_command_line_is_answered_with_the_usage(

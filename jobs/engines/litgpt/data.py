@@ -18,6 +18,7 @@ from typing_extensions import override
 from jobs.data import Batches, Dataset
 from jobs.data.records import read_rows, records_from
 from jobs.data.sources import PARQUET, source_files
+from jobs.data.split import split_order
 from jobs.errors import DataError
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.prompt_template import template_of
@@ -74,7 +75,7 @@ class Samples(DataModule):  # type: ignore[misc]  # LitGPT has no types
 
     def validated(self, count: int) -> range:
         """Return the validation samples: the held-out ones, or one micro-batch, since LitGPT always validates."""
-        held_out = self.run.data.held_out_samples
+        held_out = self.dataset.held_out
         return range(count - held_out, count) if held_out else range(min(self.batch_size, count))
 
     def loader(self, samples: TorchDataset[Any], order: InOrder | None) -> DataLoader[Any]:
@@ -105,7 +106,8 @@ class Instructions(Samples):
                 f"{data.path or 'The standard library'} has {len(rows)} records, and had {len(self.dataset)} when "
                 "the run was prepared. Submit again."
             )
-        trained = len(rows) - data.held_out_samples
+        rows = [rows[i] for i in split_order(data, len(rows))]
+        trained = len(rows) - self.dataset.held_out
         self.train_dataset, self.test_dataset = (
             SFTDataset(part, self.tokenizer, self.prompt_style, length, data.mask_prompt)
             for part in (rows[:trained], [rows[i] for i in self.validated(len(rows))])
@@ -134,7 +136,7 @@ class Text(Samples):
     def setup(self, stage: str = "") -> None:
         """Hold out the last windows."""
         windows = Windows(self.dataset)
-        self.train_dataset = Subset(windows, range(len(windows) - self.run.data.held_out_samples))
+        self.train_dataset = Subset(windows, range(len(windows) - self.dataset.held_out))
         self.test_dataset = Subset(windows, self.validated(len(windows)))
 
 

@@ -54,11 +54,11 @@ def training_is_whole(run: Run) -> str | None:
             f"job.steps={run.job.steps} is not the contest's length of training. Set job.epochs={run.contest.epochs} "
             f"job.steps=null. {rule_of(run, 'epochs')}"
         )
-    if run.contest is not None and run.data.held_out_samples:
-        return (
-            f"data.held_out_samples={run.data.held_out_samples} shortens the epoch. Set data.held_out_samples=0. "
-            f"{rule_of(run, 'samples')}"
-        )
+    if run.contest is not None and run.data.holds_out:
+        split, last = run.data.test_split, run.data.held_out_samples
+        key, none = ("held_out_samples", 0) if split is None else ("test_split", "null")
+        value = last if split is None else f"{split:g}"
+        return f"data.{key}={value} shortens the epoch. Set data.{key}={none}. {rule_of(run, 'samples')}"
     return None
 
 

@@ -24,4 +24,26 @@ def prompt_fits_the_records(run: Run) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (prompt_fits_the_records,)
+def held_out_samples_are_counted(run: Run) -> str | None:
+    """Require held-out samples as a number, or as a share or number to draw, and not both."""
+    data, split = run.data, run.data.test_split
+    if data.held_out_samples < 0:
+        return f"data.held_out_samples={data.held_out_samples} is negative. Set data.held_out_samples=0 or more."
+    if split is None:
+        return None
+    if not split > 0 or (split >= 1 and not split.is_integer()):
+        return (
+            f"data.test_split={split:g} is neither a share between 0 and 1 nor a number of samples. Set "
+            "data.test_split=0.2, data.test_split=100, or null."
+        )
+    if data.held_out_samples:
+        return (
+            f"data.test_split={split:g} draws the held-out samples, and data.held_out_samples={data.held_out_samples} "
+            "takes the last ones. Set data.held_out_samples=0, or data.test_split=null."
+        )
+    if data.split_seed < 0:
+        return f"data.split_seed={data.split_seed} is negative. Set data.split_seed=0 or more."
+    return None
+
+
+RULES: tuple[Rule, ...] = (prompt_fits_the_records, held_out_samples_are_counted)

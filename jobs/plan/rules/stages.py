@@ -18,13 +18,6 @@ def stage_gpus(run: Run, name: str) -> int:
     return given if given is not None else int(name == "evaluate" and run.cluster.gpus)
 
 
-def held_out_samples_are_counted(run: Run) -> str | None:
-    """Require 0 or more held-out samples."""
-    if run.data.held_out_samples < 0:
-        return f"data.held_out_samples={run.data.held_out_samples} is negative. Set data.held_out_samples=0 or more."
-    return None
-
-
 def stages_ask_for_what_they_use(run: Run) -> str | None:
     """Require positive resources, and a GPU for evaluation only: a stage is one process."""
     for name, stage in stages_of(run).items():
@@ -65,7 +58,7 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
             f"stages.evaluate reads checkpoints of engine=native; those of engine={run.engine.kind.name} have another "
             f"form. Set stages.evaluate=null, or engine=native."
         )
-    if run.data.held_out_samples == 0:
+    if not run.data.holds_out:
         return (
             f"stages.evaluate computes the loss on samples that no step trains on, and none are held out. Set "
             f"data.held_out_samples=NUMBER, {without}"
@@ -79,7 +72,6 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    held_out_samples_are_counted,
     stages_ask_for_what_they_use,
     launcher_chains_stages,
     evaluation_has_samples_and_weights,

@@ -92,6 +92,15 @@ def test_an_epoch_visits_samples_once_and_leaves_out_the_incomplete_batch(
     assert len(set(seen)) == len(seen) == count // gbs * gbs
 
 
+def test_the_padding_share_is_that_of_all_steps_of_an_epoch(tmp_path: Path) -> None:
+    dataset = stored(tmp_path, [3, 9, 1, 6, 2, 7, 4, 8])
+    trained = batches(dataset, gbs=4, mbs=2)
+    steps = [trained.step(1), trained.step(2)]
+    tokens, padded = sum(step.tokens for step in steps), sum(step.padded_tokens for step in steps)
+    assert padded > tokens == 40
+    assert trained.padding_share() == pytest.approx(1 - tokens / padded)
+
+
 def test_the_last_samples_are_held_out_of_every_epoch_and_come_in_order_where_they_are_asked_for(
     tmp_path: Path,
 ) -> None:

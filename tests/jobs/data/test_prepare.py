@@ -190,7 +190,7 @@ def test_samples_of_one_encoding_call_and_of_several_are_the_same(
 ) -> None:
     data = alpaca_config(tmp_path, mask_prompt=True)
     at_once = samples_of(open_dataset(prepare(data, sequence_length=512)))
-    monkeypatch.setattr(prepare_module, "RECORDS_AT_ONCE", 3)
+    monkeypatch.setattr("jobs.data.tokenized.RECORDS_AT_ONCE", 3)
     data.cache_dir += "-other"
     assert samples_of(open_dataset(prepare(data, sequence_length=512))) == at_once
 

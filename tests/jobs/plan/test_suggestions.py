@@ -64,6 +64,8 @@ ILLEGAL = (
     "wall_time_min=1 launcher.stop_before_limit_s=90",
     "gpu=v100_sxm2_32gb job.precision=bfloat16",
     "data.held_out_samples=-1",
+    "data.test_split=1.5",
+    "data.test_split=0.2 data.held_out_samples=4",
     "data.prompt=alpaca",
     "data=docstrings data.prompt=pubmedqa",
     "stages=all data.held_out_samples=8 job.export=true stages.evaluate.gpus=2",

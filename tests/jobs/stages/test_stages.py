@@ -103,6 +103,7 @@ def test_the_stage_makes_equal_data_once_links_it_and_completes_the_plans(tmp_pa
     assert stage_event(sweep, "prepared")[0]["datasets"] == 2
     for directory in runs:
         assert read_plan(directory)["steps"] == 2, "16 samples less 4 held out are one global batch of 8"
+        assert read_plan(directory)["account"]["data_samples_held_out"] == 4
     targets = {directory.name: directory.data.resolve() for directory in runs}
     assert targets["s1-1"] == targets["s1-2"] != targets["s2-1"]
 

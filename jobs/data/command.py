@@ -1,0 +1,99 @@
+"""`slurmscale data`: prepare the data of the overrides and print the account of each data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from jobs import metrics as m
+from jobs.console import console, plain
+from jobs.data import open_dataset
+from jobs.data.account import Account
+from jobs.data.megatron_binary import write_documents
+from jobs.data.sources import source_files
+from jobs.data.tokenized import encoded_documents
+from jobs.data.tokenizer import load_tokenizer, tokenizer_files
+from jobs.errors import ConfigError
+from jobs.plan.compose import compose
+from jobs.runtime.steps import batches_of, samples_of
+from jobs.schema import Run, Source
+
+COLUMNS = {
+    "read": (m.DATA_SAMPLES_READ, ",.0f"),
+    "used": (m.DATA_SAMPLES_USED, ",.0f"),
+    "held out": (m.DATA_SAMPLES_HELD_OUT, ",.0f"),
+    "cut": (m.DATA_SAMPLES_CUT, ",.0f"),
+    "tokens mean": (m.DATA_TOKENS_MEAN, ",.1f"),
+    "p50": (m.DATA_TOKENS_P50, ",.1f"),
+    "p95": (m.DATA_TOKENS_P95, ",.1f"),
+    "max": (m.DATA_TOKENS_MAX, ",.0f"),
+}
+
+
+def make_data(overrides: list[str], *, multirun: bool, megatron: Path | None = None) -> int:
+    """Prepare the data of every point, each data set once, and print its account; start no run.
+
+    Data sets that exist are not made again, so a command that was interrupted continues with the rest. With `megatron`,
+    also write the documents of the one data set in Megatron's binary format.
+    """
+    runs = [point.run for point in compose(overrides, multirun=multirun, to_submit=False)]
+    made: dict[str, Path] = {}
+    first: dict[Path, Run] = {}
+    for run in runs:
+        first.setdefault(samples_of(run, made).directory, run)
+    if megatron is not None:
+        refuse_megatron(runs, len(first))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("data", overflow="fold")
+    for column in (*COLUMNS, "padding to the sequence length", "padding in an epoch"):
+        table.add_column(column, justify="right")
+    for directory, run in first.items():
+        dataset = open_dataset(directory)
+        table.add_row(
+            plain(label(run)), *numbers(dataset.account), f"{batches_of(run, dataset, rank=0).padding_share():.1%}"
+        )
+    out = console()
+    out.print(table)
+    for directory in first:
+        out.print(f"{open_dataset(directory).description} In {directory}", soft_wrap=True, highlight=False)
+    if megatron is not None:
+        count = write_megatron(runs[0], next(iter(first)), megatron)
+        out.print(f"{count:,} documents in {megatron}.bin and {megatron}.idx", soft_wrap=True, highlight=False)
+    return 0
+
+
+def refuse_megatron(runs: list[Run], sets: int) -> None:
+    """Raise ConfigError unless there is one data set of text."""
+    source = runs[0].data.source
+    if sets != 1:
+        raise ConfigError(f"--megatron writes one data set, and these are {sets}. Leave out -m.")
+    if source not in (Source.text, Source.stdlib):
+        raise ConfigError(
+            f"--megatron writes the documents of text, and data.source={source.name} has none. Set data=text "
+            "data.path=PATH."
+        )
+    if runs[0].data.max_samples is not None:
+        raise ConfigError("--megatron writes whole documents. Set data.max_samples=null.")
+
+
+def write_megatron(run: Run, directory: Path, prefix: Path) -> int:
+    """Write the documents with the tokenizer of a data set, and return their number."""
+    data = run.data
+    given = None if data.tokenizer is None else tokenizer_files(Path(data.tokenizer))
+    # Those of the data set lie in a directory of another name, from which LitGPT derives the begin of a text.
+    files = given or {file.name: file for file in open_dataset(directory).tokenizer_files}
+    tokenizer = load_tokenizer(files)
+    return write_documents(prefix, encoded_documents(source_files(data), tokenizer), tokenizer.size)
+
+
+def label(run: Run) -> str:
+    """Return the name of the data, with its prompt template if one was chosen."""
+    prompt = "" if run.data.prompt is None else f", {Path(run.data.prompt).stem}"
+    return f"{run.data.name}{prompt}"
+
+
+def numbers(account: Account) -> list[str]:
+    """Return the cells of an account."""
+    padding = f"{account[m.DATA_PADDING_SHARE.name]:.1%}"
+    return [*(format(account[metric.name], form) for metric, form in COLUMNS.values()), padding]

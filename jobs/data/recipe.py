@@ -1,0 +1,61 @@
+"""The recipe of a data set: all that determines its samples, and the digest that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.data.sources import reading
+from jobs.prompt_template import template_of
+from jobs.schema import INSTRUCTIONS, Data, Source
+
+FORMAT = 2
+"""Part of the digest: increase it when the same input results in different samples or another meta.json."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All inputs that determine the samples."""
+
+    data: Data
+    sequence_length: int
+    vocab_size: int
+    seed: int
+    files: list[Path]
+    tokenizer_files: dict[str, Path]
+
+    def digest(self) -> str:
+        """Return the name of the samples: equal only for equal settings and equal bytes of all files."""
+        data = self.data
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "source": data.source.name,
+            "sequence_length": self.sequence_length,
+            "max_samples": data.max_samples,
+            "held_out": data.held_out_samples,
+            "split": None if data.test_split is None else [data.test_split, data.split_seed],
+        }
+        if data.source is Source.random:
+            facts |= {"vocab_size": self.vocab_size, "seed": self.seed}
+        else:
+            facts |= {
+                "name": Path(data.path).name if data.path else None,
+                "files": [sha256(path) for path in self.files],
+                "tokenizer": {name: sha256(path) for name, path in self.tokenizer_files.items()},
+                # LitGPT derives from the directory's name whether a text begins with the bos token.
+                "tokenizer_name": sorted({path.parent.name for path in self.tokenizer_files.values()}),
+                "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,
+                "prompt": template_of(data).texts() if data.source in INSTRUCTIONS else None,
+                "mask_prompt": data.mask_prompt,
+                "too_long": data.too_long.name,
+            }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sha256(path: Path) -> str:
+    """Return the digest of a file's bytes."""
+    with reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
