@@ -526,6 +526,18 @@ EVALUATION_SAMPLES = Metric(
     "evaluation_samples", "1", "Number of samples held out of training.", digits=9, group=Group.evaluation
 )
 
+EVALUATION_EXACT_MATCH = Metric(
+    "evaluation_exact_match",
+    "1",
+    "Share of the held-out samples whose whole response, with its end, is the most probable one token by token; only "
+    "where prompts have no loss (data.mask_prompt).",
+    Better.high,
+    3,
+    shown_in=PERCENT,
+    group=Group.evaluation,
+    on_page=True,
+)
+
 # --- one value per data set (meta.json of the set, plan.json of its runs) -----------------------------------------
 DATA_SAMPLES_READ = Metric(
     "data_samples_read", "1", "Records in the files of the data; of text, its samples.", digits=9, group=Group.data

@@ -70,8 +70,15 @@ def main(run_directory: str) -> None:
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
-    """Return the training loop of the run's engine; import it here, since torch takes seconds and NeMo twenty."""
+    """Return the training loop of the run's engine, or the evaluation of a run that trains nothing.
+
+    Import it here, since torch takes seconds and NeMo twenty.
+    """
     train: Callable[[Run, Lease, Rank], None]
+    if not run.job.train:
+        from jobs.workloads.evaluate_only import evaluate_only
+
+        return evaluate_only
     match run.engine.kind:
         case EngineKind.native:
             from jobs.runtime.imports import import_torchmetrics_alone

@@ -382,6 +382,8 @@ class Job:
     """LitGPT checkpoint directory whose weights the run starts from; null: random weights from `seed`."""
     init_from_is_remote: bool = False
     """The directory of `init_from` exists on the nodes only, or in the container: submission does not look for it."""
+    train: bool = True
+    """Train; false: only evaluate the weights of `init_from` on the held-out samples, in one process (native)."""
     lora: Lora | None = None
     """Low-rank adapters to train instead of the weights (nemo, litgpt); null: train all weights."""
     export: bool = False
@@ -456,6 +458,8 @@ class Data:
     `held_out_samples`."""
     split_seed: int = 1234
     """Seed of the draw of `test_split`, so that the samples held out do not depend on `job.seed`."""
+    shots: int = 0
+    """Examples in front of each prompt, drawn from the samples that are not held out (with job.train=false)."""
     mask_prompt: bool = False
     """Leave prompts out of the loss (instruction data)."""
     too_long: TooLong = TooLong.refuse

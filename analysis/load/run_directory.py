@@ -59,6 +59,7 @@ REQUIRED = (
     "job.precision",
     "job.unmeasured_steps",
 )
+EVALUATED = "trained nothing, as configured (job.train=false); its results are in the section Evaluations"
 COUNTS = ("nodes", "ranks_per_node", "repeat", "job.unmeasured_steps")
 types_of = functools.cache(get_type_hints)
 
@@ -75,6 +76,8 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         config = read_config(contents)
         plan = read_plan(contents)
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)
+        if lookup(config, "job.train") is False:
+            return evaluation(path, config, plan, provenance, events)
         records = step_records(records_of(contents, AT.metrics))
         steps = latest(records)
         refuse_unfinished(events, config, last=max(steps, default=0))
@@ -131,6 +134,19 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         far_out_s={step: step_times_s[step] for step in torn},
         far_out_share=far_out_share(step_times_s, torn),
     )
+
+
+def evaluation(
+    path: Path,
+    config: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    events: tuple[Mapping[str, Any], ...],
+) -> RunResult:
+    """Return a run that trains nothing: it is in no figure and no ranking. Raise UnusableError if it has not ended."""
+    refuse_unfinished(events, config, last=0)
+    values = {**evaluated(events), **data_account(plan)}
+    return RunResult(path, config, plan, provenance, events, "evaluated", EVALUATED, values=values)
 
 
 def read_config(contents: Contents) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ from analysis.report.sections.benchmarks import benchmark_headlines, measurement
 from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
 from analysis.report.sections.data import data_section
+from analysis.report.sections.evaluations import evaluation_section
 from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.laws import fits_section
 from analysis.report.sections.mfu import utilization_section
@@ -103,7 +104,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     beside = measurements(found.logs)
     return Report(
         title=report_title(found),
-        lead=lead(used, len(runs), len(found.logs), beside=bool(beside)),
+        lead=lead(used, len(runs), len(found.logs), beside=bool(beside) or evaluation_section(runs) is not None),
         headlines=[
             *campaign_answers(runs),
             *(
@@ -127,7 +128,8 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 utilization_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
                 training_cost_section(groups, training),
-                data_section(used),
+                evaluation_section(runs),
+                data_section(runs),
                 startup_section(used),
                 goodput_section(used),
                 checkpoint_section(used),

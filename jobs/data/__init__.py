@@ -2,6 +2,7 @@
 
     sources, records    the content of the files: text, instruction records
     tokenizer           token ids as LitGPT computes them, or a BPE trained on the text itself
+    examples            few-shot prompts
     split, account      the samples held out of training; samples, tokens and padding in numbers
     recipe, tokenized   all that determines the samples; their tokens
     prepare             tokenize once into a cache directory named by its content

@@ -24,6 +24,7 @@ from filelock import FileLock
 from jobs.data.account import Account, account_of
 from jobs.data.dataset import META, SAMPLES, read_meta
 from jobs.data.documents import document_pieces
+from jobs.data.examples import with_examples
 from jobs.data.recipe import Recipe
 from jobs.data.records import read_rows, records_from
 from jobs.data.sources import reading, source_files
@@ -172,7 +173,7 @@ def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
         tokenized = write_windows(recipe, arrays, token_dtype(tokenizer.size), directory)
     else:
         rows = read_rows(data.source, recipe.files, data.max_samples)
-        records = records_from(rows.first, data.source, template_of(data))
+        records = with_examples(records_from(rows.first, data.source, template_of(data)), data)
         texts = (text for record in records for text in (record.prompt, record.response))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
         tokenized = write_records(recipe, records, rows.count, tokenizer, directory)

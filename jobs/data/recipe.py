@@ -49,6 +49,7 @@ class Recipe:
                 "tokenizer_name": sorted({path.parent.name for path in self.tokenizer_files.values()}),
                 "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,
                 "prompt": template_of(data).texts() if data.source in INSTRUCTIONS else None,
+                "shots": data.shots,
                 "mask_prompt": data.mask_prompt,
                 "too_long": data.too_long.name,
             }

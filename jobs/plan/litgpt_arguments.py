@@ -76,7 +76,10 @@ def arguments_of(run: Run, where: Path, steps: int | None = None, steps_per_epoc
         }
         if steps:
             train["max_tokens"] = steps * run.global_batch_size * job.sequence_length
-        tokenizer = {} if run.data.source is Source.random else {"tokenizer_dir": str(start)}
+        has_none = run.data.source is Source.random or (
+            run.data.source is Source.megatron_binary and run.data.tokenizer is None
+        )
+        tokenizer = {} if has_none else {"tokenizer_dir": str(start)}
         return (
             common
             | tokenizer

@@ -40,7 +40,8 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
             run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
         )
     dataset = open_dataset(made[key])
-    return Samples(made[key], steps_of(run.job, batches_of(run, dataset, rank=0)), dataset.account)
+    steps = steps_of(run.job, batches_of(run, dataset, rank=0)) if run.job.train else 0
+    return Samples(made[key], steps, dataset.account)
 
 
 def samples(run: Run, directory: RunDir) -> Path:

@@ -1,6 +1,7 @@
 """Evaluation: the mean loss of a run's weights on the held-out samples, in one process.
 
-The weights come from the run's export if it has one, else from the newest readable checkpoint, of any layout. The
+The weights come from the run's export if it has one, else from the newest readable checkpoint, of any layout; those of
+a run that trains nothing are the ones it starts from. The
 arithmetic and loss are those of training, without dropout and gradients.
 """
 
@@ -13,10 +14,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
 from jobs import metrics as m
 from jobs.data import Dataset, held_out_batches, open_dataset
+from jobs.data.dataset import IGNORED
 from jobs.engines.native import checkpoint
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
@@ -36,7 +40,7 @@ from jobs.schema import Precision, Run
 def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
     """Return the fields of the `evaluated` event: the step, the loss, the number of labels, the device."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(run.stages.evaluate.cpus if run.stages.evaluate else os.cpu_count() or 1)
+    torch.set_num_threads(threads(run))
     dataset = open_dataset(samples(run, directory))
     # Loading a checkpoint is a collective operation: a group of this process alone.
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
@@ -46,7 +50,8 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
         dist.destroy_process_group()
     if run.job.precision is not Precision.float32:
         autocast(gpt, device, TYPES[run.job.precision])
-    loss = mean_loss(gpt, dataset, dataset.held_out, run.job.micro_batch_size, device)
+    matches = Matches(gpt) if run.data.mask_prompt else None
+    loss = mean_loss(gpt, dataset, run.job.micro_batch_size, device, matches)
     if not math.isfinite(loss):
         raise CheckpointError(f"The loss of the weights after step {step} is {loss}: training diverged.")
     values: dict[Metric, float] = {
@@ -55,6 +60,8 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
         m.EVALUATION_LABELS: labels_of(dataset, dataset.held_out),
         m.EVALUATION_SAMPLES: dataset.held_out,
     }
+    if matches is not None:
+        values[m.EVALUATION_EXACT_MATCH] = matches.count / dataset.held_out
     known = {metric.name: value for metric, value in values.items() if math.isfinite(value)}
     return {"step": step, **known, "device": device.type, "device_name": device_name(device)}
 
@@ -63,6 +70,9 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     """Return the whole model with its trained weights, and their step."""
     gpt, tied = empty_model(run.model, run.job.sequence_length, loss_chunk(run)), run.model.tie_embeddings
     tie_embeddings(gpt, tied=tied)
+    if not run.job.train:
+        load_sharded(gpt, device, values_of(run.job.init_from, run.job.seed), tensor=1, tied=tied)
+        return gpt, 0
     if directory.export.exists():
         load_sharded(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
         (end, *_) = (event for event in run_events(directory) if event["event"] == "finished")
@@ -76,14 +86,53 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     return gpt, step
 
 
-def mean_loss(gpt: Decoder, dataset: Dataset, held_out: int, micro_batch_size: int, device: torch.device) -> float:
+class Matches:
+    """Count the samples whose response greedy decoding would give, from the model's hidden states.
+
+    If the most probable token at every label is the label, then decoding token by token meets the same prefixes and
+    gives the same tokens, so no text is generated.
+    """
+
+    def __init__(self, gpt: Decoder) -> None:
+        self.count = 0
+        self._head = gpt.lm_head
+        self._hidden: Tensor | None = None
+        gpt.transformer.ln_f.register_forward_hook(self._keep)
+
+    def _keep(self, _module: nn.Module, _inputs: Any, hidden: Tensor) -> None:
+        """Keep the hidden states (mbs, seq, hidden) of a forward pass."""
+        self._hidden = hidden
+
+    def add(self, targets: Tensor) -> None:
+        """Add the samples of the latest forward pass: targets (mbs, seq), IGNORED in prompts and padding."""
+        assert self._hidden is not None
+        for hidden, row in zip(self._hidden, targets, strict=True):
+            labelled = row != IGNORED
+            weight = self._head.weight
+            predicted = F.linear(hidden[labelled].to(weight.dtype), weight, self._head.bias).argmax(-1)
+            self.count += bool(labelled.any()) and bool((predicted == row[labelled]).all())
+
+
+def mean_loss(
+    gpt: Decoder, dataset: Dataset, micro_batch_size: int, device: torch.device, matches: Matches | None = None
+) -> float:
     """Return the loss summed over the labels of the held-out samples, divided by their number."""
     gpt.eval()
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
-        for micro_batch in held_out_batches(dataset, held_out, micro_batch_size):
-            total += gpt(*micro_batch.converted(lambda tokens: torch.from_numpy(tokens).to(device)))
-    return total.item() / labels_of(dataset, held_out)
+        for micro_batch in held_out_batches(dataset, dataset.held_out, micro_batch_size):
+            on_device = micro_batch.converted(lambda tokens: torch.from_numpy(tokens).to(device))
+            total += gpt(*on_device)
+            if matches is not None:
+                matches.add(on_device.targets)
+    return total.item() / labels_of(dataset, dataset.held_out)
+
+
+def threads(run: Run) -> int:
+    """Return the compute threads of an evaluation on a CPU: those of its stage, or of its rank."""
+    if not run.job.train:
+        return run.engine.cpu_threads_per_rank
+    return run.stages.evaluate.cpus if run.stages.evaluate else os.cpu_count() or 1
 
 
 def labels_of(dataset: Dataset, held_out: int) -> int:

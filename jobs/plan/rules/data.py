@@ -46,4 +46,22 @@ def held_out_samples_are_counted(run: Run) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (prompt_fits_the_records, held_out_samples_are_counted)
+def examples_are_no_training_data(run: Run) -> str | None:
+    """Require examples in prompts of instruction data, and no training on samples that could be their own example."""
+    shots = run.data.shots
+    if shots < 0:
+        return f"data.shots={shots} is negative. Set data.shots=0 or more."
+    if shots and run.data.source not in INSTRUCTIONS:
+        return (
+            f"data.shots={shots} has no meaning with data.source={run.data.source.name}, which is no instruction data. "
+            "Set data.shots=0."
+        )
+    if shots and run.job.train:
+        return (
+            f"data.shots={shots} puts samples of the training data into prompts, which then contain answers that are "
+            "trained on. Set data.shots=0, or job=evaluate."
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (prompt_fits_the_records, held_out_samples_are_counted, examples_are_no_training_data)

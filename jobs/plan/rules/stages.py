@@ -71,8 +71,33 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
     return None
 
 
+def evaluation_without_training(run: Run) -> str | None:
+    """Require samples, one process and the native engine for a run that trains nothing."""
+    if run.job.train:
+        return None
+    if run.engine.kind is not EngineKind.native:
+        return (
+            f"job.train=false evaluates by engine=native, and engine={run.engine.kind.name} is chosen. Set "
+            "engine=native, or job.train=true."
+        )
+    if run.ranks > 1:
+        return (
+            f"job.train=false is one process, and these are {run.ranks} ranks. Set nodes=1 ranks_per_node=1, or "
+            "job.train=true."
+        )
+    if not run.data.holds_out:
+        return (
+            "job.train=false computes the loss on held-out samples, and none are held out. Set data.test_split=0.2, or "
+            "job.train=true."
+        )
+    if run.stages.evaluate is not None:
+        return "job.train=false evaluates by itself. Set stages.evaluate=null, or job.train=true."
+    return None
+
+
 RULES: tuple[Rule, ...] = (
     stages_ask_for_what_they_use,
     launcher_chains_stages,
     evaluation_has_samples_and_weights,
+    evaluation_without_training,
 )

@@ -128,7 +128,9 @@ def names_are_file_names(run: Run) -> str | None:
 
 
 def one_of_steps_and_epochs(run: Run) -> str | None:
-    """Require either job.steps or job.epochs."""
+    """Require either job.steps or job.epochs of a run that trains."""
+    if not run.job.train:
+        return None
     if (run.job.steps is None) == (run.job.epochs is None):
         given = "both are" if run.job.steps is not None else "neither is"
         return (
@@ -347,6 +349,16 @@ def weights_are_random(run: Run) -> str | None:
     return None
 
 
+def evaluates_random_weights(run: Run) -> str | None:
+    """Warn of an evaluation of random weights."""
+    if not run.job.train and run.job.init_from is None:
+        return (
+            "job.train=false evaluates random weights: its results have no meaning. Set job.init_from=DIRECTORY to "
+            "weights of the model."
+        )
+    return None
+
+
 def ranks_have_one_core(run: Run) -> str | None:
     """Warn of GPU ranks for which Slurm reserves one core: by default it gives a task one."""
     c = run.cluster
@@ -398,5 +410,6 @@ WARNINGS: tuple[Rule, ...] = (
     last_checkpoint_takes_longer,
     updates_are_rounded,
     weights_are_random,
+    evaluates_random_weights,
     ranks_have_one_core,
 )

@@ -41,12 +41,16 @@ NEEDS = {
     "tp_pp_fsdp": ("nodes=2",),
     "cp_fsdp": ("cluster=xe9680_h100",),
     "finetune_lora": ("engine=nemo",),
+    "evaluate": ("data.test_split=0.2", "ranks_per_node=1"),
     "litgpt": ("parallelism=single", "ranks_per_node=1", "engine.compile=true", "data.held_out_samples=8"),
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
     "all": ("data.held_out_samples=8", "job.export=true"),
     **dict.fromkeys(ZERO, ("engine=deepspeed",)),
-    **dict.fromkeys(("apac_hpc_ai_2024", "llama31_8b_deepspeed", "llama31_70b_deepspeed"), ("data.path=data.json",)),
+    **dict.fromkeys(
+        ("apac_hpc_ai_2024", "llama31_8b_deepspeed", "llama31_70b_deepspeed", "prompt_engineering"),
+        ("data.path=data.json",),
+    ),
 }
 
 
@@ -181,7 +185,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("model=llama_2b", "model=llama_2b: there is no such choice. Did you mean llama3_8b or llama2_7b"),
         ("experiment=nope", "experiment=nope: there is no such choice. Set experiment=NAME with one of "
          "apac_hpc_ai_2024, demo, llama2_70b_nemo, llama2_7b_nemo, llama31_70b_deepspeed, llama31_8b_deepspeed, "
-         "one_gpu."),
+         "one_gpu, prompt_engineering."),
         ("launcher=", "launcher=: there is no such choice. Set launcher=NAME with one of "),
         ("model=3", "model=3: Set model=NAME with one of llama2_13b, "),
         ("job=[1]", "job=[1]: Set job=NAME with one of "),
@@ -219,6 +223,12 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("cluster.max_wall_time_min=30", "Set wall_time_min=30 or less."),
         ("cluster.gpus=true", "launcher=local starts processes on this machine"),
         ("data.held_out_samples=-1", "data.held_out_samples=-1 is negative."),
+        ("data.shots=-1", "data.shots=-1 is negative."),
+        ("data.shots=1", "data.shots=1 has no meaning with data.source=stdlib, which is no instruction data."),
+        ("data=docstrings data.shots=1", "trained on. Set data.shots=0, or job=evaluate."),
+        ("job=evaluate", "job.train=false is one process, and these are 2 ranks."),
+        ("job=evaluate ranks_per_node=1", "none are held out. Set data.test_split=0.2, or job.train=true."),
+        ("job=evaluate engine=nemo", "job.train=false evaluates by engine=native, and engine=nemo is chosen."),
         ("data.test_split=1.5", "data.test_split=1.5 is neither a share between 0 and 1 nor a number of samples. Set"),
         ("data.test_split=0", "data.test_split=0 is neither a share between 0 and 1 nor a number of samples. Set"),
         ("data.test_split=0.2 data.held_out_samples=4", "takes the last ones. Set data.held_out_samples=0, or"),
