@@ -6,7 +6,7 @@ import re
 
 from tests.support.paths import ROOT
 
-FILES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]
+FILES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), ROOT / "conf/experiment/README.md"]
 README = "\n".join(path.read_text() for path in FILES)
 
 
