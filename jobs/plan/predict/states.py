@@ -81,7 +81,11 @@ def native(run: Run) -> States:
     A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
     after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
     weights and float32 gradients of a stage whole until its last micro-batch (jobs.plan.rules.native).
+
+    A run that trains nothing holds its weights in float32 (jobs.workloads.evaluate).
     """
+    if not run.job.train:
+        return States(weights=WIDTHS[Precision.float32] * parameters_held(run), gradients=0, optimizer=0)
     p, width = run.parallelism, WIDTHS[run.engine.parameters]
     held, whole = parameters_held(run), parameters_held(run, sharded=False)
     update = States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)

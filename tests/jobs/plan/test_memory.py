@@ -33,6 +33,9 @@ def of(*overrides: str) -> States:
         (["parallelism=ddp", "engine.parameters=bfloat16", "job.precision=bfloat16"],
          States(2 * LLAMA2_7B, 2 * LLAMA2_7B, 4 * LLAMA2_7B)),
         (["parallelism=fsdp_full"], States(LLAMA2_7B // 2, LLAMA2_7B // 2, LLAMA2_7B)),
+        # Weights in float32 alone, whatever the arithmetic.
+        (["job=evaluate", "job.precision=bfloat16", "data.test_split=4", "ranks_per_node=1"],
+         States(4 * LLAMA2_7B, 0, 0)),
         # A replica per node.
         (["parallelism=fsdp_hybrid", "nodes=2"], States(LLAMA2_7B // 2, LLAMA2_7B // 2, LLAMA2_7B)),
         # Gathered weights in bfloat16 stay until backward; one micro-batch has no gradients then.
