@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 
 import torch
 
@@ -27,7 +26,7 @@ def evaluate_only(run: Run, lease: Lease, rank: Rank) -> None:
     append_event(
         directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=1, job_id=slurm_job_id(),
         nodes=[node_name()], device=device.type, device_name=device_name(device), torch=torch.__version__,
-        data=open_dataset(samples(run, directory)).description, pid=os.getpid(),
+        data=open_dataset(samples(run, directory)).description,
     )  # fmt: skip
     print(f"{run.name}: evaluates {run.job.init_from or 'RANDOM WEIGHTS (job.init_from is not set)'}", flush=True)
     append_event(directory, "evaluated", **evaluate(run, directory))
