@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch
 
 from jobs.data import open_dataset
