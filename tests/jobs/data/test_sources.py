@@ -108,8 +108,8 @@ def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path: Path, monkeypa
 
 def test_a_path_that_is_not_set_is_refused() -> None:
     assert refusal(Source.text, None) == (
-        "data.path is not set. data.source=text reads a UTF-8 text file, or a directory of .txt files. "
-        "Set data.path=PATH."
+        'data.path is not set. data.source=text reads a UTF-8 text file, JSON lines with "text" (.jsonl, '
+        ".jsonl.zst), or a directory of either. Set data.path=PATH."
     )
 
 

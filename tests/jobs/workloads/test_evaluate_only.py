@@ -67,6 +67,7 @@ def test_loss_and_exact_match_are_those_of_stock_litgpt_and_its_generation(tmp_p
             "started", "finished",
         ]  # fmt: skip
         assert not events(run, "failed")
+        run.plan.write_text("{}")
     sweep = tmp_path / "test"
     page = report([sweep], tmp_path / "report").read_text()
     assert "Evaluations" in page
