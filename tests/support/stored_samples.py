@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jobs.data import Dataset, open_dataset
+from jobs.data.account import account_of
 from jobs.data.dataset import META, SAMPLE_DTYPE, SAMPLES, TOKENS, write_tokens
 
 
@@ -21,6 +22,7 @@ def stored(directory: Path, lengths: list[int], unlabelled: list[int] | None = N
         samples["unlabelled"] = unlabelled
     np.save(directory / SAMPLES, samples)
     write_tokens(directory / TOKENS, [np.arange(1, sum(lengths) + len(lengths) + 1)], np.uint32)
-    meta = {"description": "Numbers in order.", "tokenizer_files": [], "tokenizer_size": 10_000}
+    account = account_of(np.array(lengths), row_length=max(lengths), read=len(lengths), held_out=0)
+    meta = {"description": "Numbers in order.", "account": account, "tokenizer_files": [], "tokenizer_size": 10_000}
     (directory / META).write_text(json.dumps(meta))
     return open_dataset(directory)

@@ -82,8 +82,8 @@ def evaluation_without_training(run: Run) -> str | None:
         )
     if run.ranks > 1:
         return (
-            f"job.train=false is one process, and these are {run.ranks} ranks. Set nodes=1 ranks_per_node=1, or "
-            "job.train=true."
+            f"job.train=false is one process, and these are {run.ranks} ranks. Set parallelism=single nodes=1 "
+            "ranks_per_node=1, or job.train=true."
         )
     if not run.data.holds_out:
         return (
