@@ -66,7 +66,8 @@ def test_the_account_counts_samples_their_tokens_and_padding(tmp_path: Path) -> 
     outputs = [3, 10, 50, 200, 7]
     prompt = len(Alpaca().apply(prompt="short"))
     sizes = np.array([prompt + n + 1 for n in outputs[:4]])
-    limit = prompt + 60
+    # The third sample fits exactly.
+    limit = int(sizes[2])
     found = prepared(tmp_path, outputs, limit, max_samples=4, too_long=TooLong.truncate, test_split=0.5).account
     assert found == {
         "data_samples_read": 5,
