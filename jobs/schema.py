@@ -330,6 +330,21 @@ class Batching(Enum):
     """One row for all samples of a micro-batch, end to end; attention stays within a sample."""
 
 
+class LoraTarget(Enum):
+    """Matrices of a layer that can have adapters, by LitGPT's names (`lora_query` and so on)."""
+
+    query = "query"
+    """Queries of attention."""
+    key = "key"
+    """Keys of attention."""
+    value = "value"
+    """Values of attention."""
+    projection = "projection"
+    """Output of attention."""
+    mlp = "mlp"
+    """All matrices of the feed-forward: of every expert, and the router."""
+
+
 @dataclass(kw_only=True)
 class Lora:
     """Low-rank adapters that are trained instead of the weights."""
@@ -340,6 +355,8 @@ class Lora:
     """Scale of an adapter's output, divided by `rank`."""
     dropout: float = 0.0
     """Share of an adapter's inputs that training drops."""
+    targets: list[LoraTarget] = field(default_factory=lambda: list(LoraTarget))
+    """Matrices of every layer that have an adapter; by default all."""
 
 
 @dataclass(kw_only=True)
@@ -385,7 +402,7 @@ class Job:
     train: bool = True
     """Train; false: only evaluate the weights of `init_from` on the held-out samples, in one process (native)."""
     lora: Lora | None = None
-    """Low-rank adapters to train instead of the weights (nemo, litgpt); null: train all weights."""
+    """Low-rank adapters to train instead of the weights (native, nemo, litgpt); null: train all."""
     export: bool = False
     """Write a LitGPT checkpoint directory at the end."""
     checkpoint_every_steps: int | None = None

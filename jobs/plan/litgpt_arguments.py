@@ -14,7 +14,7 @@ from typing import Any
 
 from jobs.layout import accumulation
 from jobs.plan.litgpt_names import litgpt_fields
-from jobs.schema import INSTRUCTIONS, Precision, Run, Source
+from jobs.schema import INSTRUCTIONS, Lora, LoraTarget, Precision, Run, Source
 
 PRECISIONS = {
     (Precision.float32, Precision.float32): "32-true",
@@ -95,8 +95,15 @@ def arguments_of(run: Run, where: Path, steps: int | None = None, steps_per_epoc
         # Epochs that contain the steps: ceil(steps / steps_per_epoch).
         train["epochs"] = -(-steps // steps_per_epoch)
     if job.lora:
-        common |= {"lora_r": job.lora.rank, "lora_alpha": int(job.lora.alpha), "lora_dropout": job.lora.dropout}
+        common |= lora_arguments(job.lora)
     return common | {"checkpoint_dir": str(start)}
+
+
+def lora_arguments(lora: Lora) -> dict[str, Any]:
+    """Return LitGPT's arguments of adapters, which it also keeps beside them."""
+    alpha = int(lora.alpha) if lora.alpha.is_integer() else lora.alpha
+    sizes = {"lora_r": lora.rank, "lora_alpha": alpha, "lora_dropout": lora.dropout}
+    return sizes | {f"lora_{target.name}": target in lora.targets for target in LoraTarget}
 
 
 def command(run: Run, arguments: dict[str, Any]) -> list[str]:

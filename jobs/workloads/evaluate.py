@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,10 @@ from jobs.data import Dataset, held_out_batches, open_dataset
 from jobs.data.dataset import IGNORED
 from jobs.engines.native import checkpoint
 from jobs.engines.native.load_sharded import load_sharded
+from jobs.engines.native.lora import adapt, with_adapters
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
-from jobs.engines.native.weights import TYPES, values_of
+from jobs.engines.native.weights import TYPES, Values, values_of
 from jobs.errors import CheckpointError
 from jobs.layout import loss_chunk
 from jobs.metrics import Metric
@@ -77,13 +79,21 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
         load_sharded(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
         (end, *_) = (event for event in run_events(directory) if event["event"] == "finished")
         return gpt, int(end["step"])
-    load_sharded(
-        gpt, device, lambda _, shape, dtype, where: torch.empty(*shape, dtype=dtype, device=where), tensor=1, tied=tied
-    )
-    step = newest_readable(directory, partial(checkpoint.load_weights, gpt))
+    values: Values = uninitialised
+    if run.job.lora is not None:
+        # The checkpoint contains the adapters only.
+        adapt(gpt, run.job.lora, torch.float32)
+        values = with_adapters(values_of(run.job.init_from, run.job.seed), run.job.seed)
+    load_sharded(gpt, device, values, tensor=1, tied=tied)
+    step = newest_readable(directory, partial(checkpoint.load_weights, gpt, checkpoint.options_of(run)))
     if step == 0:
         raise CheckpointError(f"{directory.checkpoints} has no checkpoint to evaluate, and the run left no export.")
     return gpt, step
+
+
+def uninitialised(_name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return memory for a weight that a checkpoint fills."""
+    return torch.empty(*shape, dtype=dtype, device=device)
 
 
 class Matches:

@@ -26,6 +26,7 @@ from jobs.engines.native import checkpoint
 from jobs.engines.native.data_parallel import uses_fsdp
 from jobs.engines.native.float8 import scale_weights
 from jobs.engines.native.load_sharded import local_shard
+from jobs.engines.native.lora import seed_dropout
 from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
@@ -34,7 +35,7 @@ from jobs.engines.trainer import TrainerOf
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.metrics import Metric
-from jobs.parallelism import AXES, PP
+from jobs.parallelism import AXES, PP, TP
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.garbage import collected_between
@@ -174,8 +175,11 @@ class Trainer:
         self.pipeline = self.mesh[PP.name]
         self.loss_scale = LossScale() if job.precision is Precision.float16 else None
         self.counts = {m.LOSS_SCALE.name: self.loss_scale.state} if self.loss_scale else {}
+        # Ranks of a TP group compute the same activations, and so drop the same ones.
+        place = layout.coordinates(dist.get_rank())
+        self.place = [number for number, axis in zip(place, AXES, strict=True) if axis is not TP]
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
-        self.parameters = by_mesh(self.model.gpt.parameters())
+        self.parameters = by_mesh(p for p in self.model.gpt.parameters() if p.requires_grad)
         # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
         self.optimizer = torch.optim.AdamW(
             [{"params": parameters} for parameters in self.parameters],
@@ -194,6 +198,8 @@ class Trainer:
         The host waits for the device in on_host only, so that it stays ahead of it.
         """
         job = self.run.job
+        if job.lora is not None and job.lora.dropout:
+            seed_dropout(job.seed, step, self.place)
         micro_batches = [
             micro_batch.converted(lambda tokens: on_device(tokens, self.device)) for micro_batch in batch.micro_batches
         ]

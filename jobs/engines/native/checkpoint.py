@@ -1,6 +1,7 @@
 """Checkpoints by torch.distributed.checkpoint (DCP): copied to memory, written in the background, resharded on load.
 
-Any layout of the same model can load a checkpoint: parameters have LitGPT's names and row order.
+Any layout of the same model can load a checkpoint: parameters have LitGPT's names and row order. With LoRA a checkpoint
+contains the adapters only: the base weights come from job.init_from, or the seed, again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +40,9 @@ from torch.optim import Optimizer
 
 from jobs.engines.native.float8 import plain
 from jobs.engines.native.load_sharded import shard_of
-from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
+from jobs.engines.native.lora import ADAPTER, merged_weights
+from jobs.engines.native.lora_files import LITGPT_FILE, write_adapters
+from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank, layout_rows
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
@@ -57,6 +61,8 @@ from jobs.schema import Run
 
 # Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+# Without frozen weights, whose absence is no error.
+ADAPTERS = replace(FLAT, ignore_frozen_params=True, strict=False)
 Order = Callable[[str, Tensor, Config, int], Tensor]
 
 
@@ -69,7 +75,9 @@ class Saver:
     def __init__(
         self, run: Run, lease: Lease, gpt: GPT, optimizer: Optimizer, *, counts: dict[str, Tensor], watchdog: Watchdog
     ) -> None:
+        self.run = run
         self.job = run.job
+        self.options = options_of(run)
         self.lease = lease
         self.directory = lease.run.checkpoints
         self.gpt = gpt
@@ -100,7 +108,7 @@ class Saver:
         """
         self.watchdog.begins(f"writing the checkpoint of step {step}", self.sizes_bytes["a checkpoint"])
         self.finish()
-        weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
+        weights, moments = get_state_dict(self.gpt, self.optimizer, options=self.options)
         state = {
             "model": in_litgpt_order(weights, self.gpt.config, self.tensor),
             "optimizer": in_litgpt_order(moments, self.gpt.config, self.tensor),
@@ -130,7 +138,7 @@ class Saver:
 
     def load(self, path: Path) -> int:
         """Restore model, optimizer and counts in place and return the step of the checkpoint; every rank calls it."""
-        weights, moments = get_state_dict(self.gpt, self.optimizer, options=FLAT)
+        weights, moments = get_state_dict(self.gpt, self.optimizer, options=self.options)
         # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
         state: dict[str, Any] = {
             "model": {name: plain(value) for name, value in weights.items()},
@@ -144,7 +152,7 @@ class Saver:
             self.optimizer,
             model_state_dict=in_layout_order(state["model"], self.gpt.config, self.tensor),
             optim_state_dict=in_layout_order(state["optimizer"], self.gpt.config, self.tensor),
-            options=FLAT,
+            options=self.options,
         )
         return int(state["step"])
 
@@ -164,29 +172,47 @@ class Saver:
     def export(self, tokenizer_files: list[Path]) -> None:
         """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
+        Adapters are added to the weights, and beside them in files of their own (jobs.engines.native.lora_files).
         The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
         """
         self.watchdog.begins("writing the export", self.sizes_bytes["the export"])
         directory = self.lease.run.export
         with written_aside(directory, self.lease, self.group) as writing:
+            files = self.exported()
             try:
-                weights = in_litgpt_order(get_model_state_dict(self.gpt), self.gpt.config, self.tensor)
-                save_sharded(weights, writing / "sharded", self.group)
+                for name, state in files.items():
+                    save_sharded(state, writing / f"{name}.sharded", self.group)
             except CheckpointException as error:
                 raise CheckpointError(
                     f"The weights cannot be written to {directory}: {met_by_ranks(error)}."
                 ) from error
 
             def complete() -> None:
-                # torch.save hides the cause of a failed write if it gets a path; an open file raises OSError itself.
-                with (writing / "lit_model.pth").open("wb") as file:
-                    dcp_to_torch_save(writing / "sharded", cast(Path, file))
-                shutil.rmtree(writing / "sharded")
+                for name in files:
+                    sharded = writing / f"{name}.sharded"
+                    # torch.save hides the cause of a failed write if it gets a path; an open file raises OSError.
+                    with (writing / name).open("wb") as file:
+                        dcp_to_torch_save(sharded, cast(Path, file))
+                    shutil.rmtree(sharded)
                 save_config(self.gpt.config, writing)
+                if self.job.lora is not None:
+                    write_adapters(self.run, writing)
                 for tokenizer_file in tokenizer_files:
                     shutil.copy(tokenizer_file, writing)
 
             together(complete if dist.get_rank() == 0 else None, self.group)
+
+    def exported(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each file of an export, sharded; every rank calls it."""
+        weights, config = get_model_state_dict(self.gpt), self.gpt.config
+        if self.job.lora is None:
+            return {"lit_model.pth": in_litgpt_order(weights, config, self.tensor)}
+        adapters = {name: weights.pop(name) for name in list(weights) if ADAPTER in name}
+        weights |= dict(merged_weights(self.gpt, self.tensor))
+        return {
+            "lit_model.pth": in_litgpt_order(weights, config, self.tensor),
+            LITGPT_FILE: {"model": in_litgpt_order(adapters, config, self.tensor)},
+        }
 
 
 class Writer(FileSystemWriter):
@@ -205,10 +231,15 @@ def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessG
     save_dcp(dict(state), storage_writer=Writer(directory), process_group=group)
 
 
-def load_weights(gpt: GPT, path: Path) -> int:
-    """Restore the weights of an unsharded model and return the step of the checkpoint."""
+def options_of(run: Run) -> StateDictOptions:
+    """Return which parameters a run's checkpoints contain, and how."""
+    return FLAT if run.job.lora is None else ADAPTERS
+
+
+def load_weights(gpt: GPT, options: StateDictOptions, path: Path) -> int:
+    """Restore the trained weights of an unsharded model and return the step of the checkpoint."""
     # These tensors are the model's own; loading fills them in place.
-    state: dict[str, Any] = {"model": get_model_state_dict(gpt), "step": torch.tensor(0)}
+    state: dict[str, Any] = {"model": get_model_state_dict(gpt, options=options), "step": torch.tensor(0)}
     read_into(state, path)
     return int(state["step"])
 
@@ -234,6 +265,6 @@ def in_layout_order(state: Mapping[str, Any], config: Config, tensor: int) -> di
 
 def reordered(name: str, value: Any, order: Order, config: Config, tensor: int) -> Any:
     """Return a value with its rows in another order; every rank that holds a shard of it calls this."""
-    if tensor == 1 or ".attn.qkv." not in name or not isinstance(value, DTensor) or value.ndim == 0:
+    if layout_rows(name, config, tensor) is None or not isinstance(value, DTensor) or value.ndim == 0:
         return value
     return shard_of(order(name, value.full_tensor(), config, tensor), value)

@@ -90,7 +90,9 @@ class LinearCrossEntropy(torch.autograd.Function):
         first = dist.get_rank(group) * rows if group else 0
         loss = torch.zeros((), device=hidden.device)
         hidden_gradient = torch.zeros_like(hidden)
-        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
+        # A frozen head needs none, which is as large as itself in float32.
+        trains = ctx.needs_input_grad[1]
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trains else None
         for positions in chosen.split(size):
             target = targets[positions]
             row, counts = target - first, (target != IGNORED).to(hidden.dtype)[:, None]
@@ -113,18 +115,21 @@ class LinearCrossEntropy(torch.autograd.Function):
                 # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
                 error = log_p.exp_().scatter_add_(1, place, -here.float()).to(h.dtype)
                 hidden_gradient[positions] = (error @ weight) * counts
+                if weight_gradient is None:
+                    continue
                 if error.dtype == weight_gradient.dtype:
                     weight_gradient.addmm_(error.T, h)
                 else:
                     weight_gradient += error.T @ h
-        ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
+        ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype))
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients that forward computed, times the gradient of the loss."""
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient * gradients[0], weight_gradient * gradients[0], None, None, None, None
+        of_weight = None if weight_gradient is None else weight_gradient * gradients[0]
+        return hidden_gradient * gradients[0], of_weight, None, None, None, None
 
 
 def log_sum_exp(own: Tensor, group: dist.ProcessGroup) -> Tensor:

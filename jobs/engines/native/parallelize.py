@@ -1,5 +1,6 @@
 """Apply all techniques to a model, in one visible order.
 
+LoRA               add adapters and freeze the rest: what follows treats them as parameters like others
 pipeline split     drop the layers of other pipeline ranks first: the rest of the work is on what this rank holds
 TP                 shard the matrices that are left, as DTensors on the tp axis
 float8, kernels    replace modules or forward methods, after TP has chosen its modules by name
@@ -29,6 +30,7 @@ from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_f
 from jobs.engines.native.float8 import multiply_in_float8
 from jobs.engines.native.kernels import fuse, usable
 from jobs.engines.native.load_sharded import load_sharded
+from jobs.engines.native.lora import adapt, with_adapters
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddings
 from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline_split
@@ -58,6 +60,18 @@ def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES)
 
 
+def trained_model(run: Run) -> Decoder:
+    """Return the run's whole model on the meta device: its weights train, or adapters that are added to them."""
+    gpt = empty_model(run.model, run.job.sequence_length, loss_chunk(run))
+    if run.job.lora is None:
+        gpt.to(TYPES[run.engine.parameters])
+    else:
+        # Nothing updates the frozen weights, so they need no more digits than the arithmetic.
+        gpt.to(TYPES[run.job.precision])
+        adapt(gpt, run.job.lora, TYPES[run.engine.parameters])
+    return gpt
+
+
 def wrap_layers(gpt: Decoder, run: Run) -> None:
     """Apply activation checkpointing and compilation to every layer, in place."""
     if run.engine.activation_checkpointing is ActivationCheckpointing.selective:
@@ -76,8 +90,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     """Return the run's model on this rank, with its weights; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
     p = run.parallelism
-    gpt = empty_model(run.model, run.job.sequence_length, loss_chunk(run))
-    gpt.to(TYPES[run.engine.parameters])
+    gpt = trained_model(run)
 
     # Units are what FSDP and autocast wrap: the whole model, or each of this rank's pipeline stages.
     units: list[Decoder] | list[PipelineStageModule] = [gpt]
@@ -105,7 +118,8 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
             autocast(unit, device, TYPES[run.job.precision])
     # The meta device ends here: memory for this rank's shards only.
     begins(m.STARTUP_WEIGHTS_TIME)
-    load_sharded(gpt, device, first_weights(run), tensor=p.tensor, tied=run.model.tie_embeddings)
+    values = with_adapters(first_weights(run), run.job.seed)
+    load_sharded(gpt, device, values, tensor=p.tensor, tied=run.model.tie_embeddings)
 
     def around(tokens: list[Tensor]) -> ExitStack:
         """Return the context of a forward and backward pass over these tokens."""

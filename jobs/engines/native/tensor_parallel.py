@@ -12,13 +12,14 @@ are saved: checkpoints and exports have LitGPT's order for every layout.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from litgpt.config import Config
 from litgpt.model import GPT, Block, LLaMAMoE
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_module
+from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -45,6 +46,7 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     config.n_head //= mesh.size()
     config.n_query_groups //= mesh.size()
     between = Shard(1) if sequence_parallel else Replicate()
+    frozen = {name for name, parameter in gpt.named_parameters() if not parameter.requires_grad}
     for layer in layers(gpt):
         layer.attn.config = config
         parallelize_module(layer, mesh, layer_plan(layer, between))
@@ -63,6 +65,9 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     # A pipeline rank may lack embedding or head.
     held = dict(gpt.named_modules())
     parallelize_module(gpt, mesh, {name: style for name, style in plan.items() if name in held})
+    # SequenceParallel registers the weights of norms anew, which then train again.
+    for name, parameter in gpt.named_parameters():
+        parameter.requires_grad_(name not in frozen)
 
 
 class WeightOnly(ColwiseParallel):
@@ -72,19 +77,40 @@ class WeightOnly(ColwiseParallel):
         return distribute_module(module, device_mesh, self._partition_linear_fn)
 
 
+class SplitRows(ColwiseParallel):
+    """Shard a matrix by rows of its weight; of its adapter, lora_B by rows, and lora_A is whole."""
+
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
+        whole = module._parameters.pop("lora_A", None)  # noqa: SLF001 (torch's style shards all that are there)
+        super()._partition_linear_fn(name, module, device_mesh)
+        if whole is not None:
+            # torch replicates the parameters that a style leaves.
+            module.register_parameter("lora_A", whole)
+
+
+class SplitColumns(RowwiseParallel):
+    """Shard a matrix by columns of its weight; of its adapter, lora_A by columns, and lora_B is whole."""
+
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
+        super()._partition_linear_fn(name, module, device_mesh)
+        if hasattr(module, "lora_A"):
+            split = distribute_tensor(module.lora_A, device_mesh, [Shard(1)], src_data_rank=self.src_data_rank)
+            module.register_parameter("lora_A", nn.Parameter(split))
+
+
 def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelStyle]:
     """Return torch's style for each matrix of one layer."""
     plan: dict[str, ParallelStyle] = {
-        "attn.qkv": ColwiseParallel(),
-        "attn.proj": RowwiseParallel(output_layouts=between),
+        "attn.qkv": SplitRows(),
+        "attn.proj": SplitColumns(output_layouts=between),
     }
     experts = isinstance(layer.mlp, LLaMAMoE)
     for name, module in layer.get_submodule("mlp").named_modules(prefix="mlp"):
         if name.endswith((".fc", ".fc_1", ".fc_2")):
-            plan[name] = ColwiseParallel()
+            plan[name] = SplitRows()
         elif name.endswith(".proj") and isinstance(module, nn.Linear):
             # Reduce each expert's output by itself: the router's gradient needs it complete.
-            plan[name] = RowwiseParallel(output_layouts=Replicate() if experts else between)
+            plan[name] = SplitColumns(output_layouts=Replicate() if experts else between)
     if isinstance(between, Shard):
         plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
         # LitGPT passes six positional arguments to attention; only the first is sharded.
@@ -104,19 +130,31 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
     return plan
 
 
-def qkv_rows(config: Config, tensor: int) -> Tensor:
-    """Return the row numbers of LitGPT's fused qkv in the order [q0 k0 v0 | q1 k1 v1 | ...] of TP ranks."""
-    heads, groups, size = config.n_head, config.n_query_groups, config.head_size
-    q, k, v = torch.arange((heads + 2 * groups) * size).split((heads * size, groups * size, groups * size))
-    by_rank = zip(q.chunk(tensor), k.chunk(tensor), v.chunk(tensor), strict=True)
+def qkv_rows(config: Config, tensor: int, chosen: Sequence[bool] = (True, True, True)) -> Tensor:
+    """Return the row numbers of LitGPT's fused qkv, or of some of its parts, in the order [q0 k0 v0 | q1 k1 v1 | ...].
+
+    The numbers are of TP ranks.
+    """
+    heads, groups = (count * config.head_size for count in (config.n_head, config.n_query_groups))
+    sizes = [size for size, is_chosen in zip((heads, groups, groups), chosen, strict=True) if is_chosen]
+    by_rank = zip(*(part.chunk(tensor) for part in torch.arange(sum(sizes)).split(sizes)), strict=True)
     return torch.cat([rows for parts in by_rank for rows in parts])
+
+
+def layout_rows(name: str, config: Config, tensor: int) -> Tensor | None:
+    """Return the row numbers of LitGPT's tensor in the order of the layout, which differs for fused qkv; else None."""
+    if tensor == 1 or ".attn.qkv." not in name or ".lora_A" in name:
+        return None
+    return qkv_rows(config, tensor, config.adapted_parts) if ".lora_B" in name else qkv_rows(config, tensor)
 
 
 def grouped_by_rank(name: str, full: Tensor, config: Config, tensor: int) -> Tensor:
     """Return a full weight in the row order of the layout; only fused qkv differs from LitGPT's."""
-    return full[qkv_rows(config, tensor)] if tensor > 1 and ".attn.qkv." in name else full
+    rows = layout_rows(name, config, tensor)
+    return full if rows is None else full[rows]
 
 
 def as_in_litgpt(name: str, full: Tensor, config: Config, tensor: int) -> Tensor:
     """Return a full weight in LitGPT's row order: the inverse of grouped_by_rank."""
-    return full[torch.argsort(qkv_rows(config, tensor))] if tensor > 1 and ".attn.qkv." in name else full
+    rows = layout_rows(name, config, tensor)
+    return full if rows is None else full[torch.argsort(rows)]

@@ -44,8 +44,12 @@ def random_value(
         return full.zero_().to(dtype)
     if norm:
         return full.fill_(1.0).to(dtype)
-    generator = torch.Generator(device).manual_seed(seed << 32 | zlib.crc32(name.encode()))
-    return full.normal_(0.0, INITIAL_STD, generator=generator).to(dtype)
+    return full.normal_(0.0, INITIAL_STD, generator=generator_of(name, seed, device)).to(dtype)
+
+
+def generator_of(name: str, seed: int, device: torch.device) -> torch.Generator:
+    """Return the generator of a parameter's first value."""
+    return torch.Generator(device).manual_seed(seed << 32 | zlib.crc32(name.encode()))
 
 
 def is_norm(name: str) -> bool:

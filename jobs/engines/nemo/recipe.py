@@ -26,6 +26,7 @@ from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommO
 from jobs.engines.native.weights import values_of
 from jobs.engines.nemo.weights import load_sharded
 from jobs.layout import pipeline_stages_per_rank, sequence_parallel
+from jobs.plan.rules.nemo import ADAPTED
 from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
 
 RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {
@@ -145,7 +146,11 @@ def model_config(run: Run) -> nemo_run.Config:
         init_seed=run.job.seed,
         lora=run.job.lora
         and nemo_run.Config(
-            llm.peft.LoRA, dim=run.job.lora.rank, alpha=run.job.lora.alpha, dropout=run.job.lora.dropout
+            llm.peft.LoRA,
+            target_modules=[name for name, targets in ADAPTED.items() if set(targets) <= set(run.job.lora.targets)],
+            dim=run.job.lora.rank,
+            alpha=run.job.lora.alpha,
+            dropout=run.job.lora.dropout,
         ),
     )
 

@@ -6,7 +6,6 @@ from jobs.layout import degree_of, degree_product
 from jobs.parallelism import MODEL_AXES, Strategy
 from jobs.plan.deepspeed_configuration import EQUIVALENTS, STAGES, settings_of, stage_of
 from jobs.plan.rules.litgpt import float16_has_gpus, optimizer_is_whole, sharding_of
-from jobs.plan.rules.native import no_adapters
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.nemo import types_follow_the_arithmetic
 from jobs.plan.rules.rule import Rule
@@ -113,6 +112,16 @@ def compiles_nothing(run: Run) -> str | None:
     """Refuse torch.compile, which the hooks of ZeRO break into pieces."""
     if run.engine.compile:
         return "engine=deepspeed runs layers eagerly. Set engine.compile=false, or engine=native."
+    return None
+
+
+def no_adapters(run: Run) -> str | None:
+    """Refuse adapters."""
+    if run.job.lora is not None:
+        return (
+            "engine=deepspeed trains all weights, not adapters (job.lora). Set job=finetune_full, engine=native, "
+            "engine=nemo, or engine=litgpt."
+        )
     return None
 
 

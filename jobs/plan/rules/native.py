@@ -27,16 +27,6 @@ FLOAT8_CAPABILITY = (8, 9)
 GPU_OF_THIS_MACHINE = "if this machine has one, set its type (gpu=h100_sxm or another)"
 
 
-def no_adapters(run: Run) -> str | None:
-    """Refuse adapters."""
-    if run.job.lora is not None:
-        return (
-            f"engine={run.engine.kind.name} trains all weights, not adapters (job.lora). Set job=finetune_full, "
-            "engine=nemo, or engine=litgpt."
-        )
-    return None
-
-
 def no_distributed_optimizer(run: Run) -> str | None:
     """Refuse Megatron's distributed optimizer: FSDP shards the optimizer state here."""
     if run.engine.distributed_optimizer:
@@ -233,6 +223,8 @@ def float8_has_its_hardware(run: Run) -> str | None:
             f"engine.float8=true multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} shards "
             f"them. {off}, or parallelism.tensor=1."
         )
+    if run.job.lora is not None:
+        return f"engine.float8=true has no adapters (job.lora). {off}, or job=finetune_full."
     least = float(".".join(map(str, FLOAT8_CAPABILITY)))
     if not has_gpus(run):
         return f"engine.float8=true needs GPUs, and cluster={run.cluster.name} has none. {off}; {GPU_OF_THIS_MACHINE}."
@@ -262,7 +254,6 @@ def pipeline_stages_are_gathered(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    no_adapters,
     no_distributed_optimizer,
     split_backward_finds_what_it_needs,
     compiled_layers_are_whole,

@@ -7,8 +7,15 @@ from jobs.parallelism import Schedule, StageSplit, Strategy
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
-from jobs.schema import Precision, Run
+from jobs.schema import LoraTarget, Precision, Run
 
+ADAPTED = {
+    "linear_qkv": (LoraTarget.query, LoraTarget.key, LoraTarget.value),
+    "linear_proj": (LoraTarget.projection,),
+    "linear_fc1": (LoraTarget.mlp,),
+    "linear_fc2": (LoraTarget.mlp,),
+}
+"""Megatron's matrices that NeMo adapts, and the targets that each is."""
 SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])
 
 
@@ -139,6 +146,19 @@ def tensor_divides_adapters(run: Run) -> str | None:
     return None
 
 
+def adapters_are_of_whole_matrices(run: Run) -> str | None:
+    """Refuse adapters of a part of query, key and value, which Megatron has as one matrix."""
+    qkv, targets = ADAPTED["linear_qkv"], [] if run.job.lora is None else run.job.lora.targets
+    found = [target.name for target in qkv if target in targets]
+    if not 0 < len(found) < len(qkv):
+        return None
+    whole = ",".join(target.name for target in LoraTarget if target in (*qkv, *targets))
+    return (
+        "engine=nemo has query, key and value as one matrix with one adapter, and job.lora.targets has "
+        f"{' and '.join(found)} only. Set job.lora.targets=[{whole}], or engine=native."
+    )
+
+
 RULES: tuple[Rule, ...] = (
     weights_are_replicated,
     schedule_is_megatrons,
@@ -152,4 +172,5 @@ RULES: tuple[Rule, ...] = (
     float16_is_not_scaled,
     model_is_dense_and_serial,
     tensor_divides_adapters,
+    adapters_are_of_whole_matrices,
 )

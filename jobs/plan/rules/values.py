@@ -11,7 +11,7 @@ from jobs.plan.rules import data, sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import Batching, Job, Precision, Run, ScalingMode
+from jobs.schema import Batching, Job, LoraTarget, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
@@ -92,6 +92,28 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
     if job.clip_norm is not None and not job.clip_norm > 0:
         wrong.append(
             f"job.clip_norm={job.clip_norm:g} is not positive. Set job.clip_norm=1.0, or null for no clipping."
+        )
+    return "\n".join(wrong) or None
+
+
+def adapters_have_a_size(run: Run) -> str | None:
+    """Require a rank, a scale, a share to drop and targets of adapters that mean something."""
+    lora = run.job.lora
+    if lora is None:
+        return None
+    wrong = []
+    if lora.rank < 1:
+        wrong.append(f"job.lora.rank={lora.rank} is not a positive number. Set job.lora.rank=1 or more.")
+    if not 0 < lora.alpha < math.inf:
+        wrong.append(f"job.lora.alpha={lora.alpha:g} is not a positive number. Set job.lora.alpha={max(1, lora.rank)}.")
+    if not 0 <= lora.dropout < 1:
+        wrong.append(f"job.lora.dropout={lora.dropout:g} is outside 0 to below 1. Set job.lora.dropout=0.")
+    if not lora.targets or len(set(lora.targets)) < len(lora.targets):
+        given = ",".join(target.name for target in lora.targets)
+        all_of_them = ",".join(target.name for target in LoraTarget)
+        wrong.append(
+            f"job.lora.targets=[{given}] names {'a target twice' if given else 'no target'}. Set job.lora.targets="
+            f"[{all_of_them}], or some of them."
         )
     return "\n".join(wrong) or None
 
@@ -385,6 +407,7 @@ def updates_are_rounded(run: Run) -> str | None:
 COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_positive)
 OTHERS: tuple[Rule, ...] = (
     hyperparameters_are_in_range,
+    adapters_have_a_size,
     names_are_file_names,
     path_stays_as_it_is,
     one_of_steps_and_epochs,

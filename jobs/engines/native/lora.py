@@ -1,0 +1,164 @@
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): y = W x + alpha / rank * B A dropout(x), with W frozen.
+
+An adapted layer keeps its parameter names and gains lora_A and lora_B, with names and shapes of litgpt.lora: for the
+fused qkv, A has `rank` rows for each of q, k and v that is adapted, and B has the rows of these. A is drawn as torch
+draws a linear layer, B is 0, so that training begins at the base model.
+
+TP shards an adapter with its weight. Where W is split by rows, B is too, and A is whole. Where W is split by columns, A
+is too, B is whole, and the results are partial sums, reduced together with those of W. So the forward pass has no
+further collective.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from litgpt.model import GPT
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial, Shard
+
+from jobs.engines.native.load_sharded import shard_of
+from jobs.engines.native.model import layers
+from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
+from jobs.engines.native.weights import Values, generator_of
+from jobs.schema import Lora, LoraTarget
+
+QKV = (LoraTarget.query, LoraTarget.key, LoraTarget.value)
+ADAPTER = ".lora_"
+
+
+class AdaptedLinear(nn.Linear):
+    """A frozen linear layer with an adapter."""
+
+    parts: tuple[int, ...]
+    """Rows of W by part: q, k and v, or all."""
+    adapted: tuple[bool, ...]
+    """Whether each part has an adapter."""
+    scale: float
+    dropout: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return W x + scale * B A dropout(x), (..., in) -> (..., out); under TP of a DTensor."""
+        y, a, b = super().forward(x), self.lora_A, self.lora_B
+        if not isinstance(x, DTensor) or not isinstance(b, DTensor):
+            return y + self.change(self.dropped(x, 1, 0), a, b, 1)
+        # On local tensors, since DTensor cannot split its rows into q, k and v. What every rank holds whole gets
+        # gradients that are partial sums.
+        mesh, by_rows, partial = b.device_mesh, b.placements[0].is_shard(), [Partial()]
+        of_whole, of_split = (partial, None) if by_rows else (None, partial)
+        x, a, b = (
+            tensor.to_local(grad_placements=placements)
+            for tensor, placements in ((x, of_whole), (a, of_whole), (b, of_split))
+        )
+        if by_rows:
+            change = self.change(self.dropped(x, 1, 0), a, b, mesh.size())
+        else:
+            change = self.change(self.dropped(x, mesh.size(), mesh.get_local_rank()), a, b, 1)
+        return y + DTensor.from_local(change, mesh, [Shard(change.ndim - 1) if by_rows else Partial()], run_check=False)
+
+    def change(self, x: Tensor, a: Tensor, b: Tensor, ranks: int) -> Tensor:
+        """Return scale * B A x, by part; `ranks` have a share of the rows of each part."""
+        rows = [part // ranks for part in self.parts]
+        adapted = [part for part, has_one in zip(rows, self.adapted, strict=True) if has_one]
+        inner = zip(F.linear(x, a).chunk(len(adapted), -1), b.split(adapted), strict=True)
+        found = [
+            F.linear(*next(inner)) if has_one else x.new_zeros(*x.shape[:-1], part)
+            for part, has_one in zip(rows, self.adapted, strict=True)
+        ]
+        return torch.cat(found, -1) * self.scale if len(found) > 1 else found[0] * self.scale
+
+    def dropped(self, x: Tensor, ranks: int, place: int) -> Tensor:
+        """Return x after dropout; x is this rank's share of the columns of `ranks`.
+
+        Every rank of a TP group draws the same numbers for all columns, so that their number does not change which are
+        dropped.
+        """
+        if not self.training or self.dropout == 0:
+            return x
+        width = x.shape[-1]
+        kept = F.dropout(x.new_ones(*x.shape[:-1], width * ranks), self.dropout)
+        return x * kept.narrow(-1, place * width, width)
+
+    def merged(self, name: str, gpt: GPT, tensor: int) -> Tensor:
+        """Return W + scale * B A, in the type and sharding of W; every rank that holds a shard of it calls this."""
+        a, b = full(self.lora_A), as_in_litgpt(f"{name}.lora_B", full(self.lora_B), gpt.config, tensor)
+        # The change of the identity's columns is (B A)^T.
+        change = self.change(torch.eye(self.in_features, device=a.device, dtype=torch.float32), a.float(), b.float(), 1)
+        weight = self.weight.detach()
+        rows = grouped_by_rank(f"{name}.weight", change.T.contiguous(), gpt.config, tensor)
+        return (weight.float() + shard_of(rows, weight)).to(weight.dtype)
+
+
+def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
+    """Add adapters of a type to the targets of every layer, in place, and freeze all other parameters."""
+    config = gpt.config
+    heads, groups = (count * config.head_size for count in (config.n_head, config.n_query_groups))
+    of_qkv = tuple(target in lora.targets for target in QKV)
+    config.adapted_parts = of_qkv
+    for layer in layers(gpt):
+        if any(of_qkv):
+            adapt_linear(layer.attn.qkv, lora, dtype, (heads, groups, groups), of_qkv)
+        if LoraTarget.projection in lora.targets:
+            adapt_linear(layer.attn.proj, lora, dtype)
+        for module in list(layer.mlp.modules()) if LoraTarget.mlp in lora.targets else ():
+            if isinstance(module, nn.Linear):
+                adapt_linear(module, lora, dtype)
+    for name, parameter in gpt.named_parameters():
+        parameter.requires_grad_(ADAPTER in name)
+
+
+def adapt_linear(
+    linear: nn.Linear,
+    lora: Lora,
+    dtype: torch.dtype,
+    parts: tuple[int, ...] | None = None,
+    adapted: tuple[bool, ...] = (True,),
+) -> None:
+    """Add an adapter to some parts of a linear layer's rows, in place."""
+    linear.__class__ = AdaptedLinear
+    assert isinstance(linear, AdaptedLinear)
+    linear.parts, linear.adapted = parts or (linear.out_features,), adapted
+    linear.scale, linear.dropout = lora.alpha / lora.rank, lora.dropout
+    rows = sum(part for part, has_one in zip(linear.parts, adapted, strict=True) if has_one)
+    device = linear.weight.device
+    linear.lora_A = nn.Parameter(torch.empty(lora.rank * sum(adapted), linear.in_features, dtype=dtype, device=device))
+    linear.lora_B = nn.Parameter(torch.empty(rows, lora.rank, dtype=dtype, device=device))
+
+
+def with_adapters(values: Values, seed: int) -> Values:
+    """Return a source of first weights that draws adapters from the seed, and takes all others from `values`."""
+
+    def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        if ADAPTER not in name:
+            return values(name, shape, dtype, device)
+        drawn = torch.zeros(*shape, dtype=torch.float32, device=device)
+        if name.endswith("lora_A"):
+            bound = 1 / math.sqrt(shape[1])
+            drawn.uniform_(-bound, bound, generator=generator_of(name, seed, device))
+        return drawn.to(dtype)
+
+    return value
+
+
+def merged_weights(gpt: GPT, tensor: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the adapted weights with their adapters added, in the layout's order of rows; all ranks call it."""
+    for name, module in gpt.named_modules():
+        if isinstance(module, AdaptedLinear):
+            yield f"{name}.weight", module.merged(name, gpt, tensor)
+
+
+def full(parameter: Tensor) -> Tensor:
+    """Return the full tensor of a parameter; every rank that holds a shard of it calls this."""
+    return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
+
+
+def seed_dropout(seed: int, step: int, place: Sequence[int]) -> None:
+    """Seed the dropout of a step, so that a resumed run draws what an uninterrupted one does.
+
+    `place` tells ranks apart that must not draw the same numbers: all but those of a TP group.
+    """
+    torch.manual_seed(zlib.crc32(repr((seed, step, *place)).encode()))

@@ -1,0 +1,95 @@
+"""Trained adapters as files: LitGPT's lit_model.pth.lora with its metadata, and a directory for PEFT.
+
+PEFT adapts q, k and v by themselves, and names modules as Hugging Face's model does; the numbers are the same.
+https://huggingface.co/docs/peft/developer_guides/checkpoint describes its two files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import save_file
+from torch import Tensor
+
+from jobs.output import write_file
+from jobs.plan.litgpt_arguments import PRECISIONS, lora_arguments
+from jobs.runtime.checkpoint_pickles import load_weights
+from jobs.schema import Lora, LoraTarget, Mlp, Model, Run
+
+LITGPT_FILE = "lit_model.pth.lora"
+PEFT_DIRECTORY = "peft"
+QKV = {LoraTarget.query: "q_proj", LoraTarget.key: "k_proj", LoraTarget.value: "v_proj"}
+# LitGPT's names in a layer -> Hugging Face's, of Llama and of Mixtral.
+MODULES = {
+    "attn.proj": "self_attn.o_proj",
+    "mlp.fc_1": "mlp.gate_proj",
+    "mlp.fc_2": "mlp.up_proj",
+    "mlp.proj": "mlp.down_proj",
+    "mlp.gate": "block_sparse_moe.gate",
+}
+EXPERT = {"fc_1": "w1", "fc_2": "w3", "proj": "w2"}
+
+
+def write_adapters(run: Run, export: Path) -> None:
+    """Write what belongs to lit_model.pth.lora in an export: LitGPT's metadata, and PEFT's directory."""
+    lora = run.job.lora
+    assert lora is not None
+    metadata: dict[str, Any] = {
+        "checkpoint_dir": run.job.init_from,
+        "precision": PRECISIONS[run.job.precision, run.engine.parameters],
+        **lora_arguments(lora),
+    }
+    write_file(export / "hyperparameters.yaml", yaml.safe_dump(metadata))
+    if not has_peft_names(run.model):
+        return
+    adapters = load_weights(export / LITGPT_FILE)["model"]
+    named = dict(peft_weights(adapters, run.model, lora))
+    directory = export / PEFT_DIRECTORY
+    directory.mkdir()
+    save_file(named, directory / "adapter_model.safetensors")
+    write_file(directory / "adapter_config.json", json.dumps(peft_config(named, run.job.init_from, lora), indent=2))
+
+
+def has_peft_names(model: Model) -> bool:
+    """Return whether Hugging Face's model has q, k and v as modules of their own: Llama, Mistral, Mixtral, Qwen2."""
+    return model.mlp in {Mlp.LLaMAMLP, Mlp.LLaMAMoE}
+
+
+def peft_config(named: Mapping[str, Tensor], base: str | None, lora: Lora) -> dict[str, Any]:
+    """Return adapter_config.json of PEFT's LoraConfig."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "target_modules": sorted({name.split(".")[-3] for name in named}),
+        "bias": "none",
+        "inference_mode": True,
+    }
+
+
+def peft_weights(adapters: Mapping[str, Tensor], model: Model, lora: Lora) -> Iterator[tuple[str, Tensor]]:
+    """Yield PEFT's names and weights of adapters under LitGPT's names."""
+    heads, groups = (count * model.head_size for count in (model.heads, model.kv_heads))
+    sizes = {LoraTarget.query: heads, LoraTarget.key: groups, LoraTarget.value: groups}
+    chosen = [target for target in QKV if target in lora.targets]
+    for name, weight in adapters.items():
+        _, _, layer, *inner, kind = name.split(".")
+        module, matrix = ".".join(inner), kind[-1]
+        if module == "attn.qkv":
+            # A (parts * rank, in), B (rows of the parts, rank)
+            parts = weight.split(lora.rank if matrix == "A" else [sizes[target] for target in chosen])
+            named = {f"self_attn.{QKV[target]}": part for target, part in zip(chosen, parts, strict=True)}
+        elif module in MODULES:
+            named = {MODULES[module]: weight}
+        else:
+            _, _, expert, linear = inner
+            named = {f"block_sparse_moe.experts.{expert}.{EXPERT[linear]}": weight}
+        for hugging_face, part in named.items():
+            yield f"base_model.model.model.layers.{layer}.{hugging_face}.lora_{matrix}.weight", part.contiguous()

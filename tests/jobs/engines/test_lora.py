@@ -1,0 +1,226 @@
+"""Native LoRA beside litgpt.lora and PEFT: losses in every layout, checkpoints, and adapters as files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from litgpt import lora as litgpt_lora
+from litgpt.config import Config
+from litgpt.model import GPT
+from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
+from litgpt.scripts.merge_lora import merge_lora
+
+from jobs.data import Batches, open_dataset, prepare
+from jobs.engines.native.lora import with_adapters
+from jobs.engines.native.weights import values_of
+from jobs.plan.litgpt_names import litgpt_fields
+from jobs.rundir import RunDir, load_run
+from jobs.runtime.steps import learning_rate
+from jobs.schema import LoraTarget, Run
+from tests.support.layouts import TINY, matrix, quick
+from tests.support.real_run import events, losses, make_run, printed, steps, train
+from tests.support.training import assert_equal, long, rewind
+
+LORA = (
+    "job=finetune_lora",
+    "job.epochs=null",
+    "job.precision=float32",
+    "job.lora.rank=4",
+    "job.lora.alpha=8",
+    "job.learning_rate=1e-2",
+    "job.warmup_steps=1",
+    "job.export=true",
+    "scaling.global_batch_size=8",
+)
+ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
+TP_FSDP = ("parallelism=tp_fsdp", "ranks_per_node=4")
+FEW = "job.lora.targets=[query,value,mlp]"
+EXPERTS = ("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=2")
+TOKENS = torch.randint(0, 320, (2, 32), generator=torch.Generator().manual_seed(0))
+
+
+def base_weights(where: Path, *overrides: str) -> Path:
+    """A LitGPT directory of weights large enough for adapters to change the loss."""
+    run = load_run(make_run(where / "shapes", *LORA, *ONE, *overrides).config)
+    values, gpt = values_of(None, 5), GPT(Config(**litgpt_fields(run.model)))
+    state = {
+        name: 4 * values(name, weight.shape, weight.dtype, weight.device) for name, weight in gpt.named_parameters()
+    }
+    torch.save(state, where / "lit_model.pth")
+    return where
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_weights(tmp_path_factory.mktemp("base"))
+
+
+def lora_run(where: Path, base: Path, *overrides: str) -> RunDir:
+    """A run of six steps that trains adapters on the base."""
+    run = make_run(where, *LORA, f"job.init_from={base}", *overrides)
+    assert set(train(run)) == {0}, printed(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def single(base: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return lora_run(tmp_path_factory.mktemp("single"), base, *ONE)
+
+
+# --- losses --------------------------------------------------------------------------------------------------
+
+
+def losses_by_litgpt(run: Run) -> list[float]:
+    """Losses of the run's steps by litgpt.lora and torch's AdamW in this process, from the run's first weights."""
+    job = run.job
+    assert job.lora is not None
+    chosen = {f"lora_{target.name}": target in job.lora.targets for target in LoraTarget}
+    config = litgpt_lora.Config(**litgpt_fields(run.model), lora_r=4, lora_alpha=8, lora_dropout=0.0, **chosen)
+    model, values = litgpt_lora.GPT(config), with_adapters(values_of(job.init_from, job.seed), job.seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(values(name.replace(".linear.", "."), weight.shape, weight.dtype, weight.device))
+    litgpt_lora.mark_only_lora_as_trainable(model)
+    data = open_dataset(prepare(run.data, sequence_length=32, vocab_size=320, seed=job.seed))
+    batches = Batches(data, global_batch_size=8, micro_batch_size=8, dp=1, dp_rank=0, seed=job.seed)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    adamw = torch.optim.AdamW(trained, betas=(job.beta1, job.beta2), weight_decay=job.weight_decay)
+    found = []
+    for step in range(1, 7):
+        ((inputs, targets, *_),) = batches.step(step).micro_batches
+        logits = model(torch.from_numpy(inputs))
+        loss = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, job.clip_norm or torch.inf)
+        adamw.param_groups[0]["lr"] = learning_rate(job, step, 6)
+        adamw.step()
+        adamw.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+def test_losses_are_those_of_litgpts_adapters(single: RunDir) -> None:
+    expected = losses_by_litgpt(load_run(single.config))
+    assert losses(single) == pytest.approx(expected, abs=1e-6)
+    assert expected[-1] < expected[0] - 0.5, "adapters that learn nothing would hide a wrong update"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("overrides", [(FEW,), EXPERTS, ("engine.loss=chunked",)], ids=" ".join)
+def test_losses_are_those_of_litgpts_adapters_in_other_models(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    run = lora_run(tmp_path, base_weights(tmp_path, *overrides), *ONE, *overrides)
+    assert losses(run) == pytest.approx(losses_by_litgpt(load_run(run.config)), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        TP_FSDP,
+        ("parallelism=pp", "ranks_per_node=2"),
+        long(("parallelism=ddp", "ranks_per_node=2")),
+        long(("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2")),
+    ],
+    ids=" ".join,
+)
+def test_losses_and_files_are_those_of_one_process(
+    overrides: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
+) -> None:
+    run = lora_run(tmp_path, base, *overrides)
+    assert_equal(steps(run), steps(single))
+    torch.testing.assert_close(logits(run.export), logits_of_adapters(run, base), rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits(run.export), logits(single.export), rtol=0, atol=1e-3)
+
+
+@pytest.fixture(scope="module", params=[FEW, "job.lora.targets=[query,key,value,projection,mlp]"])
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """The tiny model with adapters on some matrices and on all, in one process."""
+    where = tmp_path_factory.mktemp("tiny")
+    run = make_run(where, *LORA, *TINY, "job.learning_rate=1e-2", request.param, *ONE, small=False)
+    assert train(run) == [0], printed(run)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(quick()))
+def test_every_legal_product_trains_adapters_alike(name: str, tiny: RunDir, tmp_path: Path) -> None:
+    lora = load_run(tiny.config).job.lora
+    assert lora is not None
+    targets = f"job.lora.targets=[{','.join(target.name for target in lora.targets)}]"
+    product = (*matrix()[name].overrides, "name=case")
+    run = make_run(tmp_path, *LORA, *TINY, "job.learning_rate=1e-2", targets, *product, small=False)
+    assert set(train(run)) == {0}, printed(run)
+    assert_equal(steps(run), steps(tiny))
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def logits(export: Path) -> torch.Tensor:
+    """Logits of an export in stock LitGPT."""
+    gpt = GPT(Config.from_file(export / "model_config.yaml"))
+    gpt.load_state_dict(torch.load(export / "lit_model.pth", weights_only=True))
+    with torch.no_grad():
+        found: torch.Tensor = gpt(TOKENS)
+    return found
+
+
+def logits_of_adapters(run: RunDir, base: Path) -> torch.Tensor:
+    """Logits of the base and the exported adapters in litgpt.lora, which adds them in its forward pass."""
+    metadata = yaml.safe_load((run.export / "hyperparameters.yaml").read_text())
+    chosen = {key: value for key, value in metadata.items() if key.startswith("lora_")}
+    gpt = litgpt_lora.GPT(litgpt_lora.Config.from_file(run.export / "model_config.yaml", **chosen))
+    adapters = torch.load(run.export / "lit_model.pth.lora", weights_only=True)["model"]
+    gpt.load_state_dict(torch.load(base / "lit_model.pth", weights_only=True) | adapters)
+    with torch.no_grad():
+        found: torch.Tensor = gpt.eval()(TOKENS)
+    return found
+
+
+def test_litgpts_own_script_merges_the_adapters_to_the_same_logits(single: RunDir, base: Path, tmp_path: Path) -> None:
+    export = shutil.copytree(single.export, tmp_path / "export")
+    merged = logits(export)
+    (export / "lit_model.pth").unlink()
+    for directory in (base, export):
+        shutil.copy(single.export / "model_config.yaml", directory)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (directory / name).touch()
+    merge_lora(export)
+    torch.testing.assert_close(logits(export), merged, rtol=0, atol=1e-5)
+
+
+def test_peft_reads_the_adapters_and_has_the_same_logits(single: RunDir, base: Path, tmp_path: Path) -> None:
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    fields = load_run(single.config).model
+    config = transformers.LlamaConfig(
+        hidden_size=fields.hidden_size, intermediate_size=fields.intermediate_size, num_hidden_layers=fields.layers,
+        num_attention_heads=fields.heads, num_key_value_heads=fields.kv_heads, vocab_size=fields.vocab_size,
+        max_position_embeddings=fields.max_sequence_length, rms_norm_eps=fields.norm_eps, head_dim=fields.head_size,
+    )  # fmt: skip
+    named: dict[str, torch.Tensor] = {}
+    copy_weights_llama(Config(**litgpt_fields(fields)), named, torch.load(base / "lit_model.pth", weights_only=True))
+    llama = transformers.LlamaForCausalLM(config).eval()
+    llama.load_state_dict(named)
+    adapted = peft.PeftModel.from_pretrained(llama, single.export / "peft")
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(TOKENS).logits, logits(single.export), rtol=0, atol=1e-5)
+
+
+def test_a_resumed_run_continues_the_losses_with_dropout(base: Path, tmp_path: Path) -> None:
+    dropout = (*TP_FSDP, "job.lora.dropout=0.3", "job.checkpoint_every_steps=3")
+    run = lora_run(tmp_path / "whole", base, *dropout)
+    whole = losses(run)
+    saved = run.checkpoints / "step-00000003"
+    size = sum(file.stat().st_size for file in saved.rglob("*"))
+    assert size < (base / "lit_model.pth").stat().st_size, "without the weights under the adapters"
+    rewind(run, 3)
+    assert set(train(run)) == {0}, printed(run)
+    assert events(run, "started")[-1]["from_step"] == 3
+    assert losses(run) == pytest.approx(whole, abs=1e-6)
