@@ -318,6 +318,13 @@ PARAMETERS_HELD = Metric(
     4,
     on_page=True,
 )
+PARAMETERS_TRAINED = Metric(
+    "parameters_trained",
+    "1",
+    "Weights that a run trains: all of the model, or its adapters (job.lora).",
+    Better.neither,
+    4,
+)
 COLLECTIVE_CALLS = Metric(
     "collective_calls",
     "1",

@@ -359,9 +359,10 @@ def data_account(plan: Mapping[str, Any]) -> dict[Metric, float]:
 
 
 def held(events: tuple[Mapping[str, Any], ...]) -> dict[Metric, float]:
-    """Return the parameters per rank, from the latest attempt if it recorded them."""
-    parameters = number(last_event(events, "layout"), m.PARAMETERS_HELD)
-    return {} if parameters is None else {m.PARAMETERS_HELD: parameters}
+    """Return the parameters per rank and those that train, from the latest attempt if it recorded them."""
+    event = last_event(events, "layout")
+    recorded = {metric: number(event, metric) for metric in (m.PARAMETERS_HELD, m.PARAMETERS_TRAINED)}
+    return {metric: value for metric, value in recorded.items() if value is not None}
 
 
 def collectives_of(events: tuple[Mapping[str, Any], ...]) -> tuple[Collective, ...] | None:

@@ -157,6 +157,7 @@ MEASURED = (
     measured(m.MEMORY_PEAK),
     measured(m.MEMORY_RESERVED_PEAK),
     measured(m.PARAMETERS_HELD),
+    measured(m.PARAMETERS_TRAINED),
     measured(m.COLLECTIVE_BYTES),
     measured(m.COLLECTIVE_CALLS),
     measured(m.FINAL_LOSS),

@@ -54,6 +54,9 @@ class Trains(Protocol):
     def parameters_held(self) -> int:
         """Return the number of parameters of the rank with the most; every rank calls it."""
 
+    def parameters_trained(self) -> int:
+        """Return the number of parameters that the optimizers of all ranks update; every rank calls it."""
+
     def numbers(self) -> dict[Metric, float] | None:
         """Return further numbers of the record of a step."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.parallelism import Strategy
-from jobs.plan.predict.weights import embedding_weights, layer_weights, norm_weights, size
+from jobs.plan.predict.weights import adapter_weights, embedding_weights, layer_weights, norm_weights, size
 from jobs.schema import EngineKind, Model, Precision, Run
 
 
@@ -11,6 +11,14 @@ def parameters(model: Model) -> int:
     """Return the weights of the model, embedding and output head included; tested against LitGPT's own count."""
     embeddings = embedding_parameters(model) * (1 if model.tie_embeddings else 2)
     return embeddings + model.layers * layer_parameters(model) + norm_parameters(model)
+
+
+def trained_parameters(run: Run) -> int:
+    """Return the weights that a run trains: all of the model, or its adapters."""
+    if run.job.lora is None:
+        return parameters(run.model)
+    fused = run.engine.kind is EngineKind.nemo
+    return run.model.layers * size(adapter_weights(run.model, run.job.lora, fused=fused))
 
 
 def embedding_parameters(model: Model) -> int:
@@ -39,12 +47,11 @@ def weights_bytes(run: Run) -> int:
 
 
 def checkpoint_bytes(run: Run) -> int:
-    """Return the size of a checkpoint: the weights and AdamW's two moments; 0 if a run that stops writes none.
+    """Return the size of a checkpoint: the trained weights and AdamW's two moments; 0 if a run that stops writes none.
 
-    NeMo in bfloat16 adds float32 copies of the weights: 2 + 3 x 4 bytes. Adapters are small beside the base weights,
-    which their checkpoints do not contain.
+    NeMo in bfloat16 adds float32 copies of the weights: 2 + 3 x 4 bytes.
     """
-    if run.job.checkpoint_every_steps is None or run.job.lora is not None:
+    if run.job.checkpoint_every_steps is None:
         return 0
     match run.engine.kind:
         case EngineKind.native:
@@ -57,7 +64,7 @@ def checkpoint_bytes(run: Run) -> int:
             # The optimizer's float32 weights and moments; below stage 3 also the weights of the arithmetic.
             narrow = 4 if run.job.precision is Precision.float32 else 2
             per_parameter = 12 + (0 if run.parallelism.strategy is Strategy.zero3 else narrow)
-    return per_parameter * parameters(run.model)
+    return per_parameter * trained_parameters(run)
 
 
 def gpu_hours_limit(run: Run) -> float | None:

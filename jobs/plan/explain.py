@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, read_text
 from jobs.plan.compose import composing
-from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, keys, meanings, nearest_keys
+from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, is_enum, keys, meanings, nearest_keys
 from jobs.plan.refusals import choices, file_of
 
 WIDTH = 110
@@ -72,11 +72,12 @@ def parent_of(name: str, config: DictConfig) -> tuple[DictConfig, str]:
 
 
 def members(key: Key | None) -> list[tuple[str, str]]:
-    """Return the values of a choice with their meanings."""
+    """Return the values of a choice, or of the elements of a list, with their meanings."""
     if key is None:
         return []
-    texts = meanings().get(getattr(key.kind, "__name__", ""), {})
-    return [(name, texts.get(name, "")) for name in key.choices]
+    texts = meanings().get(getattr(key.element, "__name__", ""), {})
+    names = [member.name for member in key.element] if is_enum(key.element) else key.choices
+    return [(name, texts.get(name, "")) for name in names]
 
 
 def first_comment(config: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from jobs import parallelism, schema
 from jobs.schema import Run
@@ -50,6 +50,11 @@ class Key:
         return is_dataclass(self.kind)
 
     @property
+    def element(self) -> Any:
+        """Return the type of the elements of a list; of another value its own type."""
+        return get_args(self.kind)[0] if get_origin(self.kind) is list else self.kind
+
+    @property
     def choices(self) -> list[str]:
         """Return the values that it takes where these can be listed, else an empty list."""
         if self.kind is bool:
@@ -61,8 +66,8 @@ class Key:
         """Return its type in words."""
         names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
         kind = "section" if self.is_section else "choice" if is_enum(self.kind) else names.get(self.kind)
-        if (of := get_args(self.kind)) and is_enum(of[0]):
-            kind = f"list of {', '.join(member.name for member in of[0])}"
+        if self.element is not self.kind and is_enum(self.element):
+            kind = f"list of {', '.join(member.name for member in self.element)}"
         return f"{kind or str(self.kind).replace('str', 'text')}{', or null' if self.optional else ''}"
 
     @property

@@ -7,7 +7,7 @@ from rich.table import Table
 from jobs.console import plain
 from jobs.layout import accumulation, layout_of, loss_chunk
 from jobs.parallelism import TABLE_AXES
-from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters
+from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
@@ -21,12 +21,14 @@ def plan_table(runs: list[Run]) -> Table:
     table.add_column("name", overflow="fold")
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
+    adapters = any(run.job.lora is not None for run in runs)
     for column in (
         "nodes",
         "ranks",
         " x ".join(["dp", *(axis.name for axis in axes)]),
         "MBS x acc = GBS",
         "parameters",
+        *(("trained",) if adapters else ()),
         "GB/rank >=",
         "time limit",
         "GPU-hours <=",
@@ -42,6 +44,7 @@ def plan_table(runs: list[Run]) -> Table:
             " x ".join(map(str, degrees)),
             f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}",
             f"{parameters(run.model):,}",
+            *((f"{trained_parameters(run):,}",) if adapters else ()),
             f"{states(run).total / 1e9:,.3g}",
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",

@@ -188,12 +188,14 @@ class Recorder:
         if self.writes and ranks is not None:
             self.event("profile", attempt=self.attempt, step=step, ranks=ranks)
 
-    def layout(self, step: int, parameters: int, collectives: list[dict[str, object]] | None) -> None:
-        """Record the parameters that a rank holds, and its collectives per step; None where they are not known."""
+    def layout(
+        self, step: int, parameters: int, collectives: list[dict[str, object]] | None, trained: int | None = None
+    ) -> None:
+        """Record the parameters that a rank holds, its collectives per step and what the run trains, where known."""
         if self.writes:
-            known = {} if collectives is None else {"collectives": collectives}
-            held = {m.PARAMETERS_HELD.name: parameters}
-            self.event("layout", attempt=self.attempt, step=step, **held, **known)
+            known = {"collectives": collectives, m.PARAMETERS_TRAINED.name: trained}
+            given = {key: value for key, value in known.items() if value is not None}
+            self.event("layout", attempt=self.attempt, step=step, **{m.PARAMETERS_HELD.name: parameters}, **given)
 
     def checkpoints(self, ended: Iterable[Saved]) -> None:
         """Record checkpoints that are complete or failed; after a failure training continues and earlier ones stay."""

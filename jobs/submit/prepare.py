@@ -21,9 +21,10 @@ from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.layout import accumulation, layout_of
+from jobs.metrics import PARAMETERS_TRAINED
 from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
-from jobs.plan.cost import gpu_hours_limit, parameters
+from jobs.plan.cost import gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
@@ -206,6 +207,7 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
         "global_batch_size": run.global_batch_size,
         "steps": steps,
         "parameters": parameters(run.model),
+        PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
         "warnings": warnings(run),
     }

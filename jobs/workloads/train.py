@@ -38,6 +38,7 @@ from jobs.metrics import Metric
 from jobs.parallelism import AXES, PP, TP
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.exchange import gather
 from jobs.runtime.garbage import collected_between
 from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.pace import Pace
@@ -128,7 +129,8 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
                 further=trainer.numbers(),
             )
             if step == counted:
-                recorder.layout(step, trainer.parameters_held(), traffic.of_busiest_rank())
+                collectives = traffic.of_busiest_rank()
+                recorder.layout(step, trainer.parameters_held(), collectives, trainer.parameters_trained())
             recorder.pace(step, trainer.pace.step(measured=recorder.is_steady(step)))
             recorder.profile(step, profiler.report(step))
             recorder.checkpoints(saver.ended())
@@ -235,6 +237,12 @@ class Trainer:
     def parameters_held(self) -> int:
         """Return the number of parameters of the rank with the most; every rank calls it."""
         return parameters_held(self.model.gpt.parameters())
+
+    def parameters_trained(self) -> int:
+        """Return the number of parameters that the optimizers of all ranks update; every rank calls it."""
+        # Of sharded parameters, the size of the whole. Pipeline ranks hold different ones; theirs is the slowest axis.
+        counts = gather(sum(parameter.numel() for group in self.parameters for parameter in group))
+        return sum(counts[:: len(counts) // self.pipeline.size()])
 
     def numbers(self) -> dict[Metric, float] | None:
         """Return the loss scale and the skipped updates of float16."""

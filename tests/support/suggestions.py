@@ -82,6 +82,6 @@ def converted(key: str, text: str) -> Any:
     kind, value = keys()[key].kind, yaml.safe_load(text)
     if value is None:
         return None
-    if isinstance(value, list) and is_enum(of := get_args(kind)[0]):
-        return [of[each] for each in value]
+    if isinstance(value, list) and is_enum(keys()[key].element):
+        return [keys()[key].element[name] for name in value]
     return kind[str(text)] if is_enum(kind) else kind(value) if kind in {int, float, str} else value

@@ -16,6 +16,7 @@ from jobs.engines.deepspeed.model import engine_of, parameters_held
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.metrics import Metric
+from jobs.plan.cost import parameters
 from jobs.plan.deepspeed_configuration import stage_of
 from jobs.runtime.pace import Pace
 from jobs.runtime.steps import learning_rate
@@ -67,6 +68,10 @@ class Trainer:
     def parameters_held(self) -> int:
         """Return the number of parameters of the rank with the most; every rank calls it."""
         return parameters_held(self.engine.module)
+
+    def parameters_trained(self) -> int:
+        """Return the number of all parameters."""
+        return parameters(self.run.model)
 
     def numbers(self) -> dict[Metric, float] | None:
         """Return the loss scale and the skipped updates of float16."""

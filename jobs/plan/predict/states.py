@@ -19,7 +19,7 @@ from jobs.layout import (
 from jobs.parallelism import Strategy
 from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
-from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
+from jobs.plan.predict.weights import Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
 from jobs.schema import EngineKind, Offload, Precision, Run
 
 WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
@@ -65,7 +65,7 @@ def states(run: Run) -> States:
 
 def deepspeed(run: Run) -> States:
     """Return the states of engine=deepspeed: what the stage partitions over all ranks, without what is offloaded."""
-    whole, stage, chosen = parameters_held(run, sharded=False), stage_of(run), settings_of(run)
+    whole, stage, chosen = parameters_held(run, sharded=False).total, stage_of(run), settings_of(run)
     weights, gradients, optimizer = (whole // run.ranks if stage >= least else whole for least in (3, 2, 1))
     width = WIDTHS[run.job.precision]
     return States(
@@ -76,7 +76,7 @@ def deepspeed(run: Run) -> States:
 
 
 def native(run: Run) -> States:
-    """Return the states of engine=native, all in `engine.parameters`.
+    """Return the states of engine=native, all in `engine.parameters`; frozen weights in `job.precision`.
 
     A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
     after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
@@ -85,15 +85,18 @@ def native(run: Run) -> States:
     A run that trains nothing holds its weights in float32 (jobs.workloads.evaluate).
     """
     if not run.job.train:
-        return States(weights=WIDTHS[Precision.float32] * parameters_held(run), gradients=0, optimizer=0)
-    p, width = run.parallelism, WIDTHS[run.engine.parameters]
+        return States(weights=WIDTHS[Precision.float32] * parameters_held(run).total, gradients=0, optimizer=0)
+    p, width, narrow = run.parallelism, WIDTHS[run.engine.parameters], WIDTHS[run.job.precision]
     held, whole = parameters_held(run), parameters_held(run, sharded=False)
-    update = States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)
+    trained, frozen = held.trained(run), held.total - held.trained(run)
+    update = States(
+        weights=width * trained + narrow * frozen, gradients=width * trained, optimizer=MOMENTS * width * trained
+    )
     if p.strategy is not Strategy.fsdp or held == whole:
         return update
-    gathered = WIDTHS[run.job.precision] * whole
+    gathered = narrow * whole.total
     if p.pipeline > 1:
-        backward = replace(update, gradients=4 * whole, gathered=gathered)
+        backward = replace(update, gradients=4 * whole.trained(run), gathered=gathered)
     elif not frees_weights(run):
         # The first micro-batch has no gradients yet.
         backward = replace(update, gradients=update.gradients if accumulation(run) > 1 else 0, gathered=gathered)
@@ -108,7 +111,7 @@ def nemo(run: Run) -> States:
     Narrow weights have a float32 copy in the optimizer, which the distributed optimizer shards over data-parallel
     ranks with the moments. Adapters are small beside the base weights, which have no gradients.
     """
-    held, width = parameters_held(run), WIDTHS[run.job.precision]
+    held, width = parameters_held(run).model, WIDTHS[run.job.precision]
     if run.job.lora is not None:
         return States(weights=width * held, gradients=0, optimizer=0)
     ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
@@ -117,16 +120,32 @@ def nemo(run: Run) -> States:
 
 
 def litgpt(run: Run) -> States:
-    """Return the states of LitGPT's scripts, all in `engine.parameters`; adapters are small beside the base weights."""
+    """Return the states of LitGPT's scripts, all in `engine.parameters`."""
     held, width = parameters_held(run), WIDTHS[run.engine.parameters]
-    if run.job.lora is not None:
-        return States(weights=width * held, gradients=0, optimizer=0)
-    return States(weights=width * held, gradients=width * held, optimizer=MOMENTS * width * held)
+    trained = held.trained(run)
+    return States(weights=width * held.total, gradients=width * trained, optimizer=MOMENTS * width * trained)
 
 
-def parameters_held(run: Run, *, sharded: bool = True) -> int:
+@dataclass(frozen=True)
+class Held:
+    """Parameters of one rank."""
+
+    model: int
+    adapters: int
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        return self.model + self.adapters
+
+    def trained(self, run: Run) -> int:
+        """Return those that the run trains."""
+        return self.model if run.job.lora is None else self.adapters
+
+
+def parameters_held(run: Run, *, sharded: bool = True) -> Held:
     """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP."""
-    p = run.parallelism
+    p, lora = run.parallelism, run.job.lora
     shards = shard_ranks(run) if sharded else 1
 
     def held(weights: list[Weight]) -> int:
@@ -134,6 +153,7 @@ def parameters_held(run: Run, *, sharded: bool = True) -> int:
 
     layer, embedding = held(layer_weights(run.model)), held(embedding_weights(run.model))
     norm = held(norm_weights(run.model))
+    adapters = held(adapter_weights(run.model, lora)) if lora else 0
     stages = pipeline_stage_layers(run)
     last = p.pipeline * pipeline_stages_per_rank(run) - 1
     found = []
@@ -142,8 +162,9 @@ def parameters_held(run: Run, *, sharded: bool = True) -> int:
         ends = (0 in mine) * embedding + (last in mine) * (norm + embedding)
         if run.model.tie_embeddings and {0, last} <= set(mine):
             ends -= embedding
-        found.append(ends + layer * sum(len(stages[stage]) for stage in mine))
-    return max(found)
+        layers = sum(len(stages[stage]) for stage in mine)
+        found.append(Held(ends + layer * layers, adapters * layers))
+    return max(found, key=lambda each: each.total)
 
 
 def shard_ranks(run: Run) -> int:

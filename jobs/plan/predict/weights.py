@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from jobs.schema import Mlp, Model, Norm
+from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm
 
 
 class Split(Enum):
@@ -64,6 +64,42 @@ def mlp_weights(model: Model) -> list[Weight]:
     opening = linear(hidden, width, Split.rows, bias=model.bias)
     closing = linear(width, hidden, Split.columns, bias=model.bias)
     return [*opening * (1 if model.mlp is Mlp.GptNeoxMLP else 2), *closing]
+
+
+def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[Weight]:
+    """Return the weights of the adapters of one layer, which TP divides with their matrix (jobs.engines.native.lora).
+
+    If `fused` (NeMo), query, key and value have one adapter, and so have gate and up.
+    """
+    hidden, heads_width = model.hidden_size, model.heads * model.head_size
+    widths = {
+        LoraTarget.query: heads_width,
+        LoraTarget.key: model.kv_heads * model.head_size,
+        LoraTarget.value: model.kv_heads * model.head_size,
+    }
+    parts = [width for target, width in widths.items() if target in lora.targets]
+    found = []
+    if parts:
+        # One matrix for the inputs of all parts.
+        found += [Weight(lora.rank * (1 if fused else len(parts)), hidden), Weight(sum(parts), lora.rank, Split.rows)]
+    if LoraTarget.projection in lora.targets:
+        found += adapter(Weight(hidden, heads_width, Split.columns), lora.rank)
+    if LoraTarget.mlp in lora.targets:
+        *opening, closing = (weight for weight in mlp_weights(model) if weight.columns > 1)
+        if fused:
+            opening = [Weight(sum(weight.rows for weight in opening), hidden, Split.rows)]
+        matrices = [*opening, closing]
+        if model.mlp is Mlp.LLaMAMoE:
+            matrices = [Weight(model.experts, hidden), *matrices * model.experts]
+        found += [part for matrix in matrices for part in adapter(matrix, lora.rank)]
+    return found
+
+
+def adapter(matrix: Weight, rank: int) -> list[Weight]:
+    """Return the two weights of a matrix's adapter: each is divided on the side that it shares with the matrix."""
+    of_inputs = Split.columns if matrix.split is Split.columns else Split.none
+    of_outputs = Split.rows if matrix.split is Split.rows else Split.none
+    return [Weight(rank, matrix.columns, of_inputs), Weight(matrix.rows, rank, of_outputs)]
 
 
 def linear(rows: int, columns: int, split: Split, *, bias: bool) -> list[Weight]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobs.layout import data_degree, degree_of, degree_product, frees_weights, has_gpus
 from jobs.parallelism import DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
-from jobs.plan.cost import parameters
+from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.rules.batch import one_stage_a_rank
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule
@@ -244,8 +244,8 @@ def pipeline_stages_are_gathered(run: Run) -> str | None:
     p = run.parallelism
     if p.pipeline == 1 or p.strategy is not Strategy.fsdp or data_degree(run) == 1:
         return None
-    bytes_each = (4 if run.job.precision is Precision.float32 else 2) + 4
-    held_bytes = bytes_each * parameters(run.model) / (p.pipeline * p.tensor)
+    width = 4 if run.job.precision is Precision.float32 else 2
+    held_bytes = (width * parameters(run.model) + 4 * trained_parameters(run)) / (p.pipeline * p.tensor)
     return (
         f"parallelism.pipeline={p.pipeline} with FSDP: within a step every rank holds the whole weights and float32 "
         f"gradients of its pipeline stage, about {held_bytes / 1e9:,.3g} GB; only optimizer state stays sharded. For "

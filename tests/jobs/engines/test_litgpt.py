@@ -44,7 +44,7 @@ TUNING = ("job=finetune_full", "job.epochs=null", "job.steps=3", "job.precision=
           "job.min_learning_rate=0", "job.clip_norm=null", "job.sequence_length=256", "model.max_sequence_length=256",
           "data.max_samples=null", "data.held_out_samples=4", "data.mask_prompt=true", "data.too_long=truncate",
           "scaling.global_batch_size=8", "job.micro_batch_size=8")  # fmt: skip
-LORA = ("job=finetune_lora", "job.lora.rank=4", "job.lora.alpha=8")
+LORA = ("job=finetune_lora", "job.lora.rank=4", "job.lora.alpha=8", "job.lora.targets=[query,value]")
 PRETRAINING = ("data.held_out_samples=4", "data.max_samples=20", "engine.compile=true", "job.steps=3")
 
 

@@ -18,7 +18,9 @@ from litgpt.scripts.merge_lora import merge_lora
 from jobs.data import Batches, open_dataset, prepare
 from jobs.engines.native.lora import with_adapters
 from jobs.engines.native.weights import values_of
+from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.litgpt_names import litgpt_fields
+from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.schema import LoraTarget, Run
@@ -133,6 +135,10 @@ def test_losses_and_files_are_those_of_one_process(
     overrides: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
 ) -> None:
     run = lora_run(tmp_path, base, *overrides)
+    (layout,), planned = events(run, "layout"), parameters_held(load_run(run.config))
+    assert (layout["parameters_held"], layout["parameters_trained"]) == (
+        planned.total, events(single, "layout")[0]["parameters_trained"],
+    )  # fmt: skip
     assert_equal(steps(run), steps(single))
     torch.testing.assert_close(logits(run.export), logits_of_adapters(run, base), rtol=0, atol=1e-5)
     torch.testing.assert_close(logits(run.export), logits(single.export), rtol=0, atol=1e-3)
@@ -182,6 +188,15 @@ def logits_of_adapters(run: RunDir, base: Path) -> torch.Tensor:
     with torch.no_grad():
         found: torch.Tensor = gpt.eval()(TOKENS)
     return found
+
+
+def test_the_plan_and_the_record_count_what_trains(single: RunDir) -> None:
+    run = load_run(single.config)
+    (layout,) = events(single, "layout")
+    adapters = torch.load(single.export / "lit_model.pth.lora", weights_only=True)["model"]
+    trained = sum(weight.numel() for weight in adapters.values())
+    assert layout["parameters_trained"] == trained_parameters(run) == trained
+    assert layout["parameters_held"] == parameters_held(run).total == parameters(run.model) + trained
 
 
 def test_litgpts_own_script_merges_the_adapters_to_the_same_logits(single: RunDir, base: Path, tmp_path: Path) -> None:

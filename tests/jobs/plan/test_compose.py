@@ -40,7 +40,6 @@ NEEDS = {
     "tp_pp": ("nodes=2",),
     "tp_pp_fsdp": ("nodes=2",),
     "cp_fsdp": ("cluster=xe9680_h100",),
-    "finetune_lora": ("engine=nemo",),
     "evaluate": ("data.test_split=0.2", "ranks_per_node=1"),
     "litgpt": ("parallelism=single", "ranks_per_node=1", "engine.compile=true", "data.held_out_samples=8"),
     "liger": ("cluster=xe9680_h100",),
@@ -48,7 +47,7 @@ NEEDS = {
     "all": ("data.held_out_samples=8", "job.export=true"),
     **dict.fromkeys(ZERO, ("engine=deepspeed",)),
     **dict.fromkeys(
-        ("apac_hpc_ai_2024", "llama31_8b_deepspeed", "llama31_70b_deepspeed", "prompt_engineering"),
+        ("apac_hpc_ai_2024", "llama31_8b_deepspeed", "llama31_70b_deepspeed", "lora_mi300x", "prompt_engineering"),
         ("data.path=data.json",),
     ),
 }
@@ -185,7 +184,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("model=llama_2b", "model=llama_2b: there is no such choice. Did you mean llama3_8b or llama2_7b"),
         ("experiment=nope", "experiment=nope: there is no such choice. Set experiment=NAME with one of "
          "apac_hpc_ai_2024, demo, llama2_70b_nemo, llama2_7b_nemo, llama31_70b_deepspeed, llama31_8b_deepspeed, "
-         "one_gpu, prompt_engineering."),
+         "lora_mi300x, one_gpu, prompt_engineering."),
         ("launcher=", "launcher=: there is no such choice. Set launcher=NAME with one of "),
         ("model=3", "model=3: Set model=NAME with one of llama2_13b, "),
         ("job=[1]", "job=[1]: Set job=NAME with one of "),

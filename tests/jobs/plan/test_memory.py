@@ -66,10 +66,41 @@ def test_megatrons_distributed_optimizer_shards_the_copies_in_float32() -> None:
     assert of(*nemo, "engine.distributed_optimizer=false").optimizer == 12 * LLAMA2_7B
 
 
+# PEFT counts 4,194,304 for query and value at rank 8; four matrices of attention and three of the feed-forward at rank 32.
+QUERY_VALUE = 32 * 2 * 8 * (4096 + 4096)
+ALL_MATRICES = 32 * 32 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
+
+
 def test_adapters_leave_the_base_weights_without_gradients() -> None:
     lora = ("engine=litgpt", "job=finetune_lora", "data=docstrings", "ranks_per_node=1", "parallelism=single",
             "engine.parameters=bfloat16", "job.precision=bfloat16", "job.clip_norm=null")  # fmt: skip
-    assert of(*lora) == States(2 * LLAMA2_7B, 0, 0)
+    assert of(*lora) == States(2 * (LLAMA2_7B + ALL_MATRICES), 2 * ALL_MATRICES, 4 * ALL_MATRICES)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        # The base in the type of the arithmetic, adapters with gradients and moments in float32.
+        (["parallelism=ddp", "job.lora.rank=8", "job.lora.targets=[query,value]"],
+         States(2 * LLAMA2_7B + 4 * QUERY_VALUE, 4 * QUERY_VALUE, 8 * QUERY_VALUE)),
+        (["parallelism=fsdp_full"],
+         States((2 * LLAMA2_7B + 4 * ALL_MATRICES) // 8, 4 * ALL_MATRICES // 8, ALL_MATRICES)),
+        (["parallelism=fsdp_grad_op", "engine.parameters=bfloat16", "scaling.global_batch_size=8"],
+         States((2 * LLAMA2_7B + 2 * ALL_MATRICES) // 8, 0, 4 * ALL_MATRICES // 8,
+                gathered=2 * (LLAMA2_7B + ALL_MATRICES))),
+    ],
+)  # fmt: skip
+def test_the_native_engine_keeps_gradients_and_moments_of_adapters_only(overrides: list[str], expected: States) -> None:
+    assert of("job=finetune_lora", *overrides) == expected
+
+
+def test_tensor_parallelism_leaves_one_side_of_each_adapter_whole() -> None:
+    tp = ("parallelism=tp", "parallelism.tensor=8")
+    with_adapters, without = (of("job=finetune_lora", *tp).optimizer, of("job=finetune_full", *tp).optimizer)
+    # A of q, k, v, gate and up, B of the others; in 8 bytes a number.
+    whole = 32 * 32 * (3 * 4096 + 2 * 4096 + 2 * 4096)
+    assert with_adapters == 8 * (whole + (ALL_MATRICES - whole) // 8)
+    assert without > 70 * with_adapters
 
 
 def test_a_run_whose_states_do_not_fit_is_refused_with_what_takes_the_memory_and_what_fits() -> None:

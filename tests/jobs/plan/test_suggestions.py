@@ -111,7 +111,8 @@ ILLEGAL = (
     f"{PP8} parallelism.schedule=Interleaved1F1B job.micro_batch_size=1 scaling.global_batch_size=9",
     f"{PP8} parallelism.schedule=Interleaved1F1B parallelism.stages_per_rank=2 job.micro_batch_size=4 scaling=weak "
     "scaling.sequences_per_rank=9",
-    "job=finetune_lora data=docstrings",
+    "job=finetune_lora data=docstrings job.lora.rank=0",
+    "job=finetune_lora data=docstrings job.lora.targets=[] job.lora.dropout=1 job.lora.alpha=0",
     "engine.distributed_optimizer=true",
     "parallelism=pp_fsdp parallelism.sharding=FULL_SHARD parallelism.schedule=ZBVZeroBubble engine.compile=true "
     "engine.activation_checkpointing=full",
@@ -156,6 +157,7 @@ ILLEGAL = (
     f"{NEMO} model=pythia_14m",
     f"{NEMO} model=mixtral_8x7b",
     f"{NEMO} parallelism=tp job=finetune_lora data=docstrings job.lora.rank=5",
+    f"{NEMO} job=finetune_lora data=docstrings job.lora.targets=[query,mlp]",
     f"{FINETUNE} ranks_per_node=2 parallelism=tp parallelism.tensor=2",
     f"{FINETUNE} ranks_per_node=2 parallelism=fsdp_no_shard",
     f"{PRETRAIN} ranks_per_node=4 parallelism=fsdp_hybrid parallelism.data_shard=2",

@@ -96,10 +96,9 @@ def test_when_two_shells_prepare_one_sweep_at_once_the_refused_one_removes_nothi
 
 
 def test_a_point_that_no_engine_runs_refuses_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "-m", "job=pretrain,finetune_lora", f"runs_dir={tmp_path}"]) == 2
-    assert "engine=native trains all weights, not adapters (job.lora). Set job=finetune_full, engine=nemo" in printed(
-        capsys
-    )
+    zero = ("engine=deepspeed", "parallelism=zero2")
+    assert main(["submit", "-m", "job=pretrain,finetune_lora", *zero, f"runs_dir={tmp_path}"]) == 2
+    assert "engine=deepspeed trains all weights, not adapters (job.lora). Set job=finetune_full" in printed(capsys)
     assert files(tmp_path) == set()
 
 
