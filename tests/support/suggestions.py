@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from operator import attrgetter
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 

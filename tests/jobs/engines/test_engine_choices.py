@@ -244,7 +244,7 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
         (f"{FLOAT8} gpu=h100_sxm job=finetune_lora", "has no adapters (job.lora). Set engine.float8=false, or job="),
         (
             "job=finetune_lora job.lora.targets=[query,query]",
-            "job.lora.targets=[query,query] names a target twice. Set job.lora.targets=[query,key,value,projection,mlp]",
+            "names a target twice. Set job.lora.targets=[query,key,value,projection,mlp], or some of them.",
         ),
         (
             "engine=nemo job=finetune_lora job.lora.targets=[mlp,value]",

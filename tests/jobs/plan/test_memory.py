@@ -66,7 +66,7 @@ def test_megatrons_distributed_optimizer_shards_the_copies_in_float32() -> None:
     assert of(*nemo, "engine.distributed_optimizer=false").optimizer == 12 * LLAMA2_7B
 
 
-# PEFT counts 4,194,304 for query and value at rank 8; four matrices of attention and three of the feed-forward at rank 32.
+# PEFT counts 4,194,304 for query and value at rank 8. All are four of attention and three of the feed-forward, rank 32.
 QUERY_VALUE = 32 * 2 * 8 * (4096 + 4096)
 ALL_MATRICES = 32 * 32 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
 
