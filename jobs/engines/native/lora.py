@@ -63,12 +63,12 @@ class AdaptedLinear(nn.Linear):
     def change(self, x: Tensor, a: Tensor, b: Tensor, ranks: int) -> Tensor:
         """Return scale * B A x, by part; `ranks` have a share of the rows of each part."""
         rows = [part // ranks for part in self.parts]
-        adapted = [part for part, has_one in zip(rows, self.adapted, strict=True) if has_one]
-        inner = zip(F.linear(x, a).chunk(len(adapted), -1), b.split(adapted), strict=True)
-        found = [
-            F.linear(*next(inner)) if has_one else x.new_zeros(*x.shape[:-1], part)
-            for part, has_one in zip(rows, self.adapted, strict=True)
-        ]
+        inner = F.linear(x, a).chunk(sum(self.adapted), -1)
+        outer = b.split([part for part, has_one in zip(rows, self.adapted, strict=True) if has_one])
+        found, place = [], 0
+        for part, has_one in zip(rows, self.adapted, strict=True):
+            found.append(F.linear(inner[place], outer[place]) if has_one else inner[0].new_zeros(*x.shape[:-1], part))
+            place += has_one
         return torch.cat(found, -1) * self.scale if len(found) > 1 else found[0] * self.scale
 
     def dropped(self, x: Tensor, ranks: int, place: int) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from jobs.output import write_file
@@ -50,7 +50,8 @@ def write_adapters(run: Run, export: Path) -> None:
     named = dict(peft_weights(adapters, run.model, lora))
     directory = export / PEFT_DIRECTORY
     directory.mkdir()
-    save_file(named, directory / "adapter_model.safetensors")
+    # An open file raises OSError where it cannot be written, and not an error of the library's own.
+    (directory / "adapter_model.safetensors").write_bytes(save(named))
     write_file(directory / "adapter_config.json", json.dumps(peft_config(named, run.job.init_from, lora), indent=2))
 
 
