@@ -96,11 +96,9 @@ def test_the_native_engine_keeps_gradients_and_moments_of_adapters_only(override
 
 def test_tensor_parallelism_leaves_one_side_of_each_adapter_whole() -> None:
     tp = ("parallelism=tp", "parallelism.tensor=8")
-    with_adapters, without = (of("job=finetune_lora", *tp).optimizer, of("job=finetune_full", *tp).optimizer)
     # A of q, k, v, gate and up, B of the others; in 8 bytes a number.
     whole = 32 * 32 * (3 * 4096 + 2 * 4096 + 2 * 4096)
-    assert with_adapters == 8 * (whole + (ALL_MATRICES - whole) // 8)
-    assert without > 70 * with_adapters
+    assert of("job=finetune_lora", *tp).optimizer == 8 * (whole + (ALL_MATRICES - whole) // 8)
 
 
 def test_a_run_whose_states_do_not_fit_is_refused_with_what_takes_the_memory_and_what_fits() -> None:
