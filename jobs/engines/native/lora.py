@@ -40,24 +40,23 @@ class AdaptedLinear(nn.Linear):
     """Whether each part has an adapter."""
     scale: float
     dropout: float
+    lora_A: nn.Parameter  # noqa: N815 (LitGPT's name)
+    lora_B: nn.Parameter  # noqa: N815
 
     def forward(self, x: Tensor) -> Tensor:
         """Return W x + scale * B A dropout(x), (..., in) -> (..., out); under TP of a DTensor."""
-        y, a, b = super().forward(x), self.lora_A, self.lora_B
+        y, b = super().forward(x), self.lora_B
         if not isinstance(x, DTensor) or not isinstance(b, DTensor):
-            return y + self.change(self.dropped(x, 1, 0), a, b, 1)
+            return y + self.change(self.dropped(x, 1, 0), self.lora_A, b, 1)
         # On local tensors, since DTensor cannot split its rows into q, k and v. What every rank holds whole gets
         # gradients that are partial sums.
         mesh, by_rows, partial = b.device_mesh, b.placements[0].is_shard(), [Partial()]
         of_whole, of_split = (partial, None) if by_rows else (None, partial)
-        x, a, b = (
-            tensor.to_local(grad_placements=placements)
-            for tensor, placements in ((x, of_whole), (a, of_whole), (b, of_split))
-        )
+        own, matrices = local(x, of_whole), (local(self.lora_A, of_whole), local(b, of_split))
         if by_rows:
-            change = self.change(self.dropped(x, 1, 0), a, b, mesh.size())
+            change = self.change(self.dropped(own, 1, 0), *matrices, mesh.size())
         else:
-            change = self.change(self.dropped(x, mesh.size(), mesh.get_local_rank()), a, b, 1)
+            change = self.change(self.dropped(own, mesh.size(), mesh.get_local_rank()), *matrices, 1)
         return y + DTensor.from_local(change, mesh, [Shard(change.ndim - 1) if by_rows else Partial()], run_check=False)
 
     def change(self, x: Tensor, a: Tensor, b: Tensor, ranks: int) -> Tensor:
@@ -151,9 +150,15 @@ def merged_weights(gpt: GPT, tensor: int) -> Iterator[tuple[str, Tensor]]:
             yield f"{name}.weight", module.merged(name, gpt, tensor)
 
 
+def local(tensor: Tensor, gradient: list[Partial] | None) -> Tensor:
+    """Return this rank's part of a DTensor, whose gradient has these placements, or else the tensor's."""
+    assert isinstance(tensor, DTensor)
+    return tensor.to_local(grad_placements=gradient)
+
+
 def full(parameter: Tensor) -> Tensor:
     """Return the full tensor of a parameter; every rank that holds a shard of it calls this."""
-    return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
+    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
 
 
 def seed_dropout(seed: int, step: int, place: Sequence[int]) -> None:

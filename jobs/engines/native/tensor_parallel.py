@@ -81,10 +81,12 @@ class SplitRows(ColwiseParallel):
     """Shard a matrix by rows of its weight; of its adapter, lora_B by rows, and lora_A is whole."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
-        whole = module._parameters.pop("lora_A", None)  # noqa: SLF001 (torch's style shards all that are there)
-        super()._partition_linear_fn(name, module, device_mesh)
+        whole = dict(module.named_parameters(recurse=False)).get("lora_A")
         if whole is not None:
-            # torch replicates the parameters that a style leaves.
+            # torch's style shards all parameters that are there, and replicates those that it leaves.
+            del module.lora_A
+        super()._partition_linear_fn(name, module, device_mesh)  # type: ignore[no-untyped-call]  # torch has no types
+        if whole is not None:
             module.register_parameter("lora_A", whole)
 
 
@@ -92,9 +94,10 @@ class SplitColumns(RowwiseParallel):
     """Shard a matrix by columns of its weight; of its adapter, lora_A by columns, and lora_B is whole."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
-        super()._partition_linear_fn(name, module, device_mesh)
-        if hasattr(module, "lora_A"):
-            split = distribute_tensor(module.lora_A, device_mesh, [Shard(1)], src_data_rank=self.src_data_rank)
+        super()._partition_linear_fn(name, module, device_mesh)  # type: ignore[no-untyped-call]  # torch has no types
+        whole = dict(module.named_parameters(recurse=False)).get("lora_A")
+        if whole is not None:
+            split = distribute_tensor(whole, device_mesh, [Shard(1)], src_data_rank=self.src_data_rank)
             module.register_parameter("lora_A", nn.Parameter(split))
 
 
