@@ -230,6 +230,8 @@ def test_peft_reads_the_adapters_and_has_the_same_logits(single: RunDir, base: P
         torch.testing.assert_close(adapted(TOKENS).logits, logits(single.export), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_resumed_run_continues_the_losses_with_dropout(base: Path, tmp_path: Path) -> None:
     dropout = (*TP_FSDP, "job.lora.dropout=0.3", "job.checkpoint_every_steps=3")
     run = lora_run(tmp_path / "whole", base, *dropout)
