@@ -25,8 +25,9 @@ from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.schema import LoraTarget, Run
+from tests.support import ring_on_cpu
 from tests.support.layouts import TINY, matrix, quick
-from tests.support.real_run import events, losses, make_run, printed, steps, train
+from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, long, rewind
 
 LORA = (
@@ -129,6 +130,9 @@ def test_losses_are_those_of_litgpts_adapters_in_other_models(overrides: tuple[s
         ("parallelism=pp", "ranks_per_node=2"),
         long(("parallelism=ddp", "ranks_per_node=2")),
         long(("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2")),
+        long(("parallelism=tp", "ranks_per_node=2", "engine.compile=true", "engine.activation_checkpointing=full")),
+        long(("parallelism=single", "ranks_per_node=1", "engine.compile=true")),
+        long(("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=selective")),
     ],
     ids=" ".join,
 )
@@ -143,6 +147,40 @@ def test_losses_and_files_are_those_of_one_process(
     assert_equal(steps(run), steps(single))
     torch.testing.assert_close(logits(run.export), logits_of_adapters(run, base), rtol=0, atol=1e-5)
     torch.testing.assert_close(logits(run.export), logits(single.export), rtol=0, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("product", [("ranks_per_node=2",), ("ranks_per_node=4", "parallelism.tensor=2")], ids=" ".join)
+def test_sequences_cut_over_ranks_train_adapters_alike(
+    product: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
+) -> None:
+    # As in test_products: composition refuses context parallelism without GPUs, and the test brings a CPU kernel.
+    ring = ("parallelism=cp_fsdp", "job.micro_batch_size=2", "launcher=dry", "cluster.gpus=true",
+            "cluster.ranks_per_node=8")  # fmt: skip
+    run = make_run(tmp_path, *LORA, f"job.init_from={base}", *ring, *product)
+    assert set(ring_on_cpu.train(run)) == {0}, printed(run)
+    assert_equal(steps(run), steps(single))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_degree_of_tp_does_not_change_what_dropout_drops(base: Path, tmp_path: Path) -> None:
+    dropout = ("job.lora.dropout=0.3", "job.micro_batch_size=8")
+    one = lora_run(tmp_path, base, *ONE, *dropout)
+    assert_equal(steps(lora_run(tmp_path, base, "parallelism=tp", "ranks_per_node=2", *dropout)), steps(one))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "layout", [("parallelism=fsdp_full", "ranks_per_node=2"), ("parallelism=tp", "ranks_per_node=2")]
+)
+def test_frozen_weights_in_bfloat16_train_close_to_float32(
+    layout: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
+) -> None:
+    run = lora_run(tmp_path, base, *layout, "job.precision=bfloat16")
+    assert losses(run) == pytest.approx(losses(single), abs=0.05)
 
 
 @pytest.fixture(scope="module", params=[FEW, "job.lora.targets=[query,key,value,projection,mlp]"])
@@ -233,7 +271,7 @@ def test_peft_reads_the_adapters_and_has_the_same_logits(single: RunDir, base: P
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_resumed_run_continues_the_losses_with_dropout(base: Path, tmp_path: Path) -> None:
-    dropout = (*TP_FSDP, "job.lora.dropout=0.3", "job.checkpoint_every_steps=3")
+    dropout = ("parallelism=tp", "ranks_per_node=2", "job.lora.dropout=0.3", "job.checkpoint_every_steps=3")
     run = lora_run(tmp_path / "whole", base, *dropout)
     whole = losses(run)
     saved = run.checkpoints / "step-00000003"
@@ -243,3 +281,16 @@ def test_a_resumed_run_continues_the_losses_with_dropout(base: Path, tmp_path: P
     assert set(train(run)) == {0}, printed(run)
     assert events(run, "started")[-1]["from_step"] == 3
     assert losses(run) == pytest.approx(whole, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_checkpoint_is_evaluated_as_its_export_is(base: Path, tmp_path: Path) -> None:
+    run = lora_run(tmp_path, base, *ONE, "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all")
+    found = []
+    for export in (True, False):
+        if not export:
+            shutil.rmtree(run.export)
+        assert evaluate(run) == 0, printed(run)
+        found.append(events(run, "evaluated")[-1]["evaluation_loss"])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
