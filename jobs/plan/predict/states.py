@@ -19,11 +19,10 @@ from jobs.layout import (
 from jobs.parallelism import Strategy
 from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
+from jobs.plan.predict.activations import WIDTHS, by_fsdp
 from jobs.plan.predict.weights import Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
 from jobs.schema import EngineKind, Offload, Precision, Run
 
-WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
-"""Bytes of a number."""
 MOMENTS = 2
 """AdamW keeps the means of the gradients and of their squares."""
 
@@ -90,7 +89,9 @@ def native(run: Run) -> States:
     held, whole = parameters_held(run), parameters_held(run, sharded=False)
     trained, frozen = held.trained(run), held.total - held.trained(run)
     update = States(
-        weights=width * trained + narrow * frozen, gradients=width * trained, optimizer=MOMENTS * width * trained
+        weights=width * trained + narrow * frozen,
+        gradients=width * (trained + undivided_gradients(run)),
+        optimizer=MOMENTS * width * trained,
     )
     if p.strategy is not Strategy.fsdp or held == whole:
         return update
@@ -103,6 +104,18 @@ def native(run: Run) -> States:
     else:
         return update
     return max(update, backward, key=lambda states: states.total)
+
+
+def undivided_gradients(run: Run) -> int:
+    """Return the elements of the embedding's gradient beyond this rank's rows: under TP without FSDP, it is whole.
+
+    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again. Beside
+    adapters the embedding has none.
+    """
+    p = run.parallelism
+    if p.tensor == 1 or by_fsdp(run) or run.model.tie_embeddings or run.job.lora is not None:
+        return 0
+    return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))
 
 
 def nemo(run: Run) -> States:

@@ -1,0 +1,180 @@
+"""Activations that a rank of engine=native keeps for its backward pass, tensor by tensor, with the kernels of a GPU.
+
+tests/jobs/plan/test_activations.py compares them with those that the real engine keeps, at real size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel
+from jobs.parallelism import Strategy
+from jobs.plan.predict.weights import Split, layer_weights
+from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Batching, EngineKind, Kernels, Mlp, Norm, Precision, Run
+
+WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
+"""Bytes of a number."""
+FLASH_CAPABILITY, FLASH_HEAD_SIZE = 8.0, 256
+"""FlashAttention's limits (jobs.engines.native.attention)."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A micro-batch on one rank: its tokens, and the bytes of their numbers."""
+
+    count: int
+    """Tokens, padding included, of this rank's part of each sequence (CP)."""
+    between: int
+    """Those that the rank holds between two pairs of matrices: under sequence parallelism 1 / TP."""
+    width: int
+    """Bytes of a number in matrix products and attention."""
+    residual: int
+    """Bytes of a number between layers: autocast leaves them in float32."""
+
+
+def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:
+    """Return a micro-batch of rows of `job.sequence_length`; with `fewest`, of the shortest rows that may occur.
+
+    Text fills every row, prompts and responses may be shorter.
+    """
+    p, length = run.parallelism, run.job.sequence_length
+    multiple, whole = padding(run)
+    if fewest and not whole and run.data.source in INSTRUCTIONS:
+        length = min(length, max(multiple, GPU_ROW_MULTIPLE if has_gpus(run) else 1))
+    count = run.job.micro_batch_size * -(-length // p.context)
+    width = WIDTHS[run.job.precision]
+    return Tokens(
+        count=count,
+        between=-(-count // p.tensor) if sequence_parallel(run) else count,
+        width=width,
+        residual=4 if autocasts(run) else width,
+    )
+
+
+def autocasts(run: Run) -> bool:
+    """Return whether 16-bit arithmetic runs by autocast on float32 weights; FSDP and other engines cast them."""
+    narrow = run.job.precision is not Precision.float32
+    return (
+        run.engine.kind is EngineKind.native
+        and narrow
+        and run.engine.parameters is Precision.float32
+        and not by_fsdp(run)
+    )
+
+
+def by_fsdp(run: Run) -> bool:
+    """Return whether FSDP manages the weights: also replicas of a model with TP or PP, without sharding them."""
+    p = run.parallelism
+    if p.strategy is Strategy.fsdp:
+        return True
+    divided = p.tensor * p.pipeline * p.context > 1
+    return p.strategy is Strategy.ddp and divided and run.ranks > p.tensor * p.pipeline * p.context
+
+
+def takes_groups(run: Run) -> bool:
+    """Return whether attention takes fewer heads of keys than of queries; other kernels get them repeated."""
+    size, capability = run.model.head_size, run.gpu.compute_capability
+    flash = has_gpus(run) and (capability is None or capability >= FLASH_CAPABILITY)
+    narrow = run.job.precision is not Precision.float32
+    return flash and narrow and size % 8 == 0 and size <= FLASH_HEAD_SIZE and run.parallelism.context == 1
+
+
+# --- one layer -----------------------------------------------------------------------------------------------
+
+
+def layer_input(run: Run, x: Tokens) -> int:
+    """Return the bytes of a layer's input, which its norm or full checkpointing keeps."""
+    return x.between * run.model.hidden_size * x.residual
+
+
+def norm(run: Run, x: Tokens) -> int:
+    """Return what a norm keeps: its input, and float32 statistics of each token."""
+    return layer_input(run, x) + 4 * x.between * (1 if run.model.norm is Norm.RMSNorm else 2)
+
+
+def attention(run: Run, x: Tokens) -> int:
+    """Return what attention keeps: its input, q, k and v, the rotated q and k, log-sum-exps, and its result.
+
+    Values are a view of the product qkv, which therefore stays whole beside the rotated queries and keys.
+    """
+    model, tensor = run.model, run.parallelism.tensor
+    q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
+    rotated = q + k
+    # Repeated keys and values are copies, and nothing refers to qkv any more.
+    keys_and_values = 2 * q if k < q and not takes_groups(run) else q + 2 * k
+    kept = model.hidden_size + rotated + keys_and_values + q
+    return x.count * (kept * x.width + 4 * model.heads // tensor)
+
+
+def feed_forward(run: Run, x: Tokens) -> int:
+    """Return what the feed-forward keeps: its input, and the operands of its activation function and last product.
+
+    Gated: gate, up, silu(gate) and their product; Liger computes silu again. Autocast casts the input for each of the
+    two matrices. Else: up and gelu(up).
+    """
+    model = run.model
+    gated = model.mlp is not Mlp.GptNeoxMLP
+    wide = model.intermediate_size // run.parallelism.tensor
+    inner = (3 if run.engine.kernels is not Kernels.torch else 4) if gated else 2
+    inputs = 2 if gated and x.residual > x.width else 1
+    if model.experts:
+        # A token is copied to each of its experts, whose results are weighted and added.
+        return x.count * x.width * model.experts_per_token * (2 * model.hidden_size + inner * wide)
+    return x.count * x.width * (inputs * model.hidden_size + inner * wide)
+
+
+def layer(run: Run, x: Tokens) -> int:
+    """Return what a layer keeps without checkpointing, and holds in backward with it."""
+    return 2 * norm(run, x) + attention(run, x) + feed_forward(run, x)
+
+
+def expensive_results(run: Run, x: Tokens) -> int:
+    """Return the results of matrix products and attention, which selective checkpointing keeps.
+
+    jobs.engines.native.activation_checkpointing.KEPT; those of the closing matrices before TP reduces them.
+    """
+    model, tensor = run.model, run.parallelism.tensor
+    q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
+    wide = model.intermediate_size // tensor * (1 if model.mlp is Mlp.GptNeoxMLP else 2)
+    products = q + 2 * k + q + model.hidden_size + (wide + model.hidden_size) * max(1, model.experts_per_token)
+    return x.count * (products * x.width + 4 * model.heads // tensor)
+
+
+def kept_by_layer(run: Run, x: Tokens) -> int:
+    """Return what a layer keeps from its forward to its backward pass, by the mode of checkpointing."""
+    match run.engine.activation_checkpointing:
+        case ActivationCheckpointing.none:
+            return layer(run, x)
+        case ActivationCheckpointing.selective:
+            return layer_input(run, x) + expensive_results(run, x)
+        case ActivationCheckpointing.full:
+            return layer_input(run, x)
+
+
+def recomputed(run: Run, x: Tokens) -> int:
+    """Return what backward of a checkpointed layer computes again and holds beside what the layer kept."""
+    match run.engine.activation_checkpointing:
+        case ActivationCheckpointing.none:
+            return 0
+        case ActivationCheckpointing.selective:
+            # Backward needs all kept results but those of the two closing matrices.
+            needed = expensive_results(run, x) - 2 * x.count * run.model.hidden_size * x.width
+            return layer(run, x) - layer_input(run, x) - needed
+        case ActivationCheckpointing.full:
+            return layer(run, x) - layer_input(run, x)
+
+
+def cast_weights(run: Run, layers: int, *, head: bool) -> int:
+    """Return the 16-bit copies of weights that autocast makes in forward and the products keep."""
+    if not autocasts(run):
+        return 0
+    tensor = run.parallelism.tensor
+    matrices = [weight for weight in layer_weights(run.model) if weight.split is not Split.none]
+    ends = run.model.vocab_size * run.model.hidden_size // tensor if head else 0
+    return WIDTHS[run.job.precision] * (layers * sum(weight.held(tensor) for weight in matrices) + ends)
+
+
+def rotary_table(run: Run, x: Tokens) -> int:
+    """Return cosine and sine of each token of a packed row; padded rows share one table."""
+    size = int(run.model.rope_fraction * run.model.head_size)
+    return 2 * 4 * x.count * size if run.job.batching is Batching.packed else 0

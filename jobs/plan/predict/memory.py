@@ -1,0 +1,204 @@
+"""Memory of the GPU of the rank with the most, at the moment of a step that holds the most, by term and with interval.
+
+Three moments compete: the update, with all gradients; the loss, with all activations; and backward of the last layers,
+with the buffers that gather weights and reduce gradients. Pipeline ranks differ in layers, in the micro-batches that
+they hold, and in embedding and head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jobs.layout import accumulation, loss_chunk, pipeline_stages_of, pipeline_stages_per_rank
+from jobs.plan.pipeline_stages import pipeline_stage_layers
+from jobs.plan.predict import other_engines
+from jobs.plan.predict.activations import (
+    Tokens,
+    cast_weights,
+    kept_by_layer,
+    layer_input,
+    recomputed,
+    rotary_table,
+    tokens_of,
+)
+from jobs.plan.predict.in_flight import in_flight
+from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.loss import loss_memory
+from jobs.plan.predict.states import States, parameters_held, states
+from jobs.plan.predict.workspace import (
+    Backward,
+    backward_of_layer,
+    embedding_gradient,
+    freed_in_backward,
+    gathered_copies,
+    gathers_for_backward,
+    gathers_for_loss,
+    pipeline_messages,
+)
+from jobs.schema import ActivationCheckpointing, EngineKind, Run
+
+Terms = dict[str, float]
+"""Bytes by term."""
+STATES = ("weights", "gradients", "optimizer", "gathered")
+FRAMEWORK = Interval(1.2e9, 0.4e9, 3.5e9)
+"""CUDA's context and libraries, workspaces of cuBLAS, NCCL's buffers: not allocated by torch. From experience with
+A100 and H100: an idle context takes 0.4 to 0.6 GB, each NCCL communicator some tens of MB. Not measured here."""
+FRAGMENTS = Interval(0.03, 0.0, 0.15)
+"""Share of the allocated memory that lies in fragments of the allocator's segments: none at best, and with rows of
+changing length without expandable segments more. From experience; not measured here."""
+# Low and high limit as shares of the point, by term. What the native engine holds is counted, not measured on a GPU.
+EXACT = (1.0, 1.0)
+COUNTED = (0.9, 1.1)
+COMPILED = (0.45, 1.1)
+BUFFERS = (0.5, 1.5)
+BY_FORMULA = (0.6, 1.8)
+UNCALIBRATED = "uncalibrated: by arithmetic, not fitted to runs on this GPU"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted memory of one GPU."""
+
+    terms: dict[str, Interval]
+    """Bytes by term, largest first."""
+    basis: str
+    """Calibration of the interval, in words."""
+
+    @property
+    def allocated(self) -> Interval:
+        """Return the bytes of tensors, which torch reports as its peak."""
+        return total([size for term, size in self.terms.items() if term not in BESIDE_TENSORS])
+
+    @property
+    def device(self) -> Interval:
+        """Return the bytes that the run takes from its GPU."""
+        return total(list(self.terms.values()))
+
+    @property
+    def largest(self) -> str:
+        """Return the name of the largest term."""
+        return next(iter(self.terms))
+
+
+SOURCES = {
+    "weights": "bytes of the tensors that the rank with the most holds",
+    "gradients": "bytes of the tensors that the rank with the most holds",
+    "optimizer": "bytes of the tensors that the rank with the most holds",
+    "gathered": "weights of other ranks in the type of the arithmetic",
+    "activations": "tensors kept for backward, counted in the engine's own code",
+    "loss": "logits, log-softmax and gradients, counted in the engine's own code",
+    "backward": "gradients of one layer, and what it computes again",
+    "communication": "buffers of FSDP and of the pipeline",
+    "fragments": "share of the allocated memory, from experience",
+    "framework": "CUDA context, libraries and NCCL, from experience",
+}
+
+
+def source_of(run: Run, term: str) -> str:
+    """Return the source of a term in words."""
+    if run.engine.kind is not EngineKind.native and term in {"activations", "loss", "backward"}:
+        return "formula (Korthikanti et al. 2022), wider interval"
+    return SOURCES[term]
+
+
+BESIDE_TENSORS = ("fragments", "framework")
+
+
+def total(sizes: list[Interval]) -> Interval:
+    """Return the sum of intervals."""
+    return sum(sizes, Interval(0.0, 0.0, 0.0))
+
+
+def memory(run: Run) -> Prediction:
+    """Return the predicted memory of a run that jobs.plan.legality has passed."""
+    full, short = tokens_of(run), tokens_of(run, fewest=True)
+    most = largest_moment(run, full)
+    least = most if short == full else largest_moment(run, short)
+    limits = {term: limits_of(run).get(term, EXACT) for term in {*most, *least}}
+    low = sum(limits[term][0] * size for term, size in least.items()) / sum(
+        limits[term][0] * x for term, x in most.items()
+    )
+    # With short rows another moment may be the largest: their sum is divided as that of full rows is.
+    terms = {term: Interval(x, low * limits[term][0] * x, limits[term][1] * x) for term, x in most.items()}
+    allocated = total(list(terms.values()))
+    terms["fragments"] = Interval(
+        FRAGMENTS.point * allocated.point, FRAGMENTS.low * allocated.low, FRAGMENTS.high * allocated.high
+    )
+    terms["framework"] = FRAMEWORK
+    ordered = sorted(terms.items(), key=lambda item: -item[1].point)
+    return Prediction({term: size for term, size in ordered if size.high}, UNCALIBRATED)
+
+
+def limits_of(run: Run) -> dict[str, tuple[float, float]]:
+    """Return the limits of the terms that are not exact."""
+    if run.engine.kind is EngineKind.native:
+        activations = COMPILED if run.engine.compile else COUNTED
+        return {"activations": activations, "loss": COUNTED, "backward": activations, "communication": BUFFERS}
+    return dict.fromkeys(("activations", "loss", "backward", "communication"), BY_FORMULA)
+
+
+def largest_moment(run: Run, x: Tokens) -> Terms:
+    """Return the terms of the largest moment of all pipeline ranks."""
+    held = states(run)
+    found = [moment for place in range(run.parallelism.pipeline) for moment in moments(run, place, x, held)]
+    return max(found, key=lambda terms: sum(terms.values()))
+
+
+def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
+    """Yield the moments of a pipeline rank. The states are those of the rank with the most."""
+    base: Terms = {name: float(getattr(held, name)) for name in STATES}
+    yield base
+    if run.job.lora is None and accumulation(run) == 1:
+        # Gradients appear while activations are freed: at the loss there are none yet.
+        base = base | {"gradients": 0.0}
+    if run.engine.kind is EngineKind.native:
+        yield from native_moments(run, place, x, base)
+    else:
+        yield from other_moments(run, place, x, base)
+
+
+def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Terms]:
+    """Yield the loss, and three moments of backward: of the last layer, and at begin and end of the one before it."""
+    stages = pipeline_stage_layers(run)
+    mine = pipeline_stages_of(run, place)
+    layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)
+    first, last = 0 in mine, run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
+    base = base | {"gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False))}
+    each, result = kept_by_layer(run, x), x.count * run.model.hidden_size * x.width
+    kept = count * layers * each + rotary_table(run, x) + (0 if last else count * layer_input(run, x))
+    messages = pipeline_messages(run, x, first=first, last=last)
+    if last:
+        # Chunks cast the head's weight themselves.
+        casts = cast_weights(run, layers, head=loss_chunk(run) is None)
+        of_loss = gathers_for_loss(run) + messages
+        yield base | {"activations": kept + casts, "loss": loss_memory(run, x).peak, "communication": of_loss}
+    # A checkpointed layer casts its weights again.
+    checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
+    kept += cast_weights(run, 1 if checkpointed else layers, head=False)
+    again, work = recomputed(run, x), backward_of_layer(run, x)
+    of_last, before, after = (messages + gathers_for_backward(run, moment) for moment in Backward)
+    yield base | {"activations": kept, "backward": again + work, "communication": of_last}
+    if first:
+        # Its gradient is computed beside the sum of those before it.
+        waiting = (count - 1) * layers * each
+        found = embedding_gradient(run) + result
+        yield base | {"activations": waiting, "backward": found, "communication": messages}
+    if layers > 1:
+        base = base | {"gathered": max(0.0, base["gathered"] - freed_in_backward(run))}
+        yield base | {"activations": kept - each, "backward": again + work, "communication": before}
+        yield base | {"activations": kept - 2 * each, "backward": 3 * result, "communication": after}
+
+
+def other_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Terms]:
+    """Yield the loss and backward of engines whose memory is estimated by formula."""
+    stages = pipeline_stage_layers(run)
+    mine = pipeline_stages_of(run, place)
+    layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)
+    kept = count * layers * other_engines.kept_by_layer(run, x)
+    last = run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
+    checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
+    work = (other_engines.layer(run, x) if checkpointed else 0) + backward_of_layer(run, x)
+    if last:
+        yield base | {"activations": kept, "loss": other_engines.loss(run, x)}
+    yield base | {"activations": kept, "backward": work}

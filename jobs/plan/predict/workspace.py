@@ -1,0 +1,122 @@
+"""Memory of engine=native within a step beside states, activations and loss: backward of one layer, and FSDP's buffers.
+
+tests/jobs/plan/test_activations.py compares the sums with the real engine.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from jobs.layout import accumulation, frees_weights, loss_chunk, sequence_parallel
+from jobs.parallelism import Strategy
+from jobs.plan.predict.activations import WIDTHS, Tokens, by_fsdp, layer_input
+from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
+from jobs.schema import Mlp, Run
+
+
+def backward_of_layer(run: Run, x: Tokens) -> int:
+    """Return the gradients that exist at once in backward of the feed-forward, which has the largest.
+
+    With the gradient of the layer's result: either those of the closing matrix and of its input, for which sequence
+    parallelism gathers the result's gradient; or those of gate, up and silu, while the input is freed.
+    """
+    model, tensor = run.model, run.parallelism.tensor
+    wide = model.intermediate_size // tensor
+    inputs = x.count * x.width * wide * max(1, model.experts_per_token)
+    matrix = wide * model.hidden_size * x.width
+    gathered = x.count * x.width * model.hidden_size if sequence_parallel(run) else 0
+    if x.residual > x.width:
+        # Autocast casts the gradient of the result down, and that of the weight up.
+        gathered, matrix = x.count * x.width * model.hidden_size, 3 * matrix
+    activation = 2 * inputs if model.mlp is not Mlp.GptNeoxMLP else inputs
+    return layer_input(run, x) + max(inputs + matrix + gathered, activation)
+
+
+def in_layer(run: Run) -> int:
+    """Return the weights of one layer on a TP rank."""
+    return held(run, layer_weights(run.model))
+
+
+def in_head(run: Run) -> int:
+    """Return the weights of head and last norm on a TP rank, which FSDP gathers at once."""
+    return held(run, [*embedding_weights(run.model), *norm_weights(run.model)])
+
+
+def held(run: Run, weights: list[Weight]) -> int:
+    """Return the elements of some weights on a TP rank."""
+    return sum(weight.held(run.parallelism.tensor) for weight in weights)
+
+
+class Backward(Enum):
+    """A moment of backward."""
+
+    last = "last"
+    """Of the last layer: the gradients of the head are reduced."""
+    before = "before"
+    """Of a layer before it: those of a layer are reduced."""
+    after = "after"
+    """At its end, when it has all gradients of its own weights."""
+
+
+def gathers_for_loss(run: Run) -> int:
+    """Return the buffers of FSDP while the loss is computed: head and last norm.
+
+    In chunks the loss is largest in forward, when the message that gathered them still exists beside them.
+    """
+    if not by_fsdp(run):
+        return 0
+    weights = 0 if keeps_gathered(run) else 1
+    message = 0 if loss_chunk(run) is None else 1
+    return (weights + message) * WIDTHS[run.job.precision] * in_head(run)
+
+
+def gathers_for_backward(run: Run, moment: Backward) -> int:
+    """Return the buffers of FSDP in backward of a layer.
+
+    Weights of this layer, the message of the next one, this layer's gradients, and the float32 message that reduces
+    the gradients of what came before: head, or a layer.
+    """
+    if not by_fsdp(run):
+        return 0
+    width = WIDTHS[run.job.precision]
+    weights = 0 if keeps_gathered(run) else 2
+    reduced = 4 * (in_head(run) if moment is Backward.last else in_layer(run))
+    gradients = width * in_layer(run) if moment is Backward.after else 0
+    return reduced + weights * width * in_layer(run) + gradients
+
+
+def keeps_gathered(run: Run) -> bool:
+    """Return whether FSDP keeps all weights gathered from forward to backward."""
+    return run.parallelism.pipeline > 1 or not frees_weights(run)
+
+
+def gathered_copies(run: Run, weights: int) -> int:
+    """Return the copies in the type of the arithmetic of `weights` that FSDP does not shard, only replicates.
+
+    jobs.plan.predict.states counts those that it shards.
+    """
+    p = run.parallelism
+    if not by_fsdp(run) or p.strategy is Strategy.fsdp or not keeps_gathered(run):
+        return 0
+    return WIDTHS[run.job.precision] * weights
+
+
+def freed_in_backward(run: Run) -> int:
+    """Return the gathered weights of head and last layer, which FSDP frees after their backward; in a pipeline none."""
+    if not by_fsdp(run) or run.parallelism.pipeline > 1:
+        return 0
+    return WIDTHS[run.job.precision] * (in_head(run) + in_layer(run))
+
+
+def embedding_gradient(run: Run) -> int:
+    """Return the embedding's gradient by one micro-batch; under TP of all rows (states.undivided_gradients)."""
+    width = WIDTHS[run.job.precision if by_fsdp(run) else run.engine.parameters]
+    return width * sum(weight.size for weight in embedding_weights(run.model))
+
+
+def pipeline_messages(run: Run, x: Tokens, *, first: bool, last: bool) -> int:
+    """Return the buffers of a pipeline stage: torch keeps one for each micro-batch of a step and neighbour."""
+    if run.parallelism.pipeline == 1:
+        return 0
+    neighbours = (not first) + (not last)
+    return neighbours * accumulation(run) * x.count * run.model.hidden_size * x.residual

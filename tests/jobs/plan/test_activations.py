@@ -1,0 +1,100 @@
+"""Predicted memory beside the real native engine on fake tensors, which holds every tensor that a run would hold."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from torch import nn
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+from jobs.layout import pipeline_stages_of
+from jobs.parallelism import Schedule
+from jobs.plan.predict.activations import cast_weights, kept_by_layer, rotary_table, tokens_of
+from jobs.plan.predict.in_flight import in_flight
+from jobs.plan.predict.loss import loss_memory
+from jobs.plan.predict.memory import largest_moment
+from jobs.schema import Run
+from tests.support.composing import one
+from tests.support.engine_on_fakes import engine_on_fakes
+
+A_GPU = ("cluster=xe9680_h100", "gpu.memory_gb=null", "data=random", "model.layers=2", "job.micro_batch_size=1")
+LLAMA2 = ("model=llama2_7b", "job.sequence_length=4096")
+LLAMA3 = ("model=llama3_8b", "job.sequence_length=8192")
+ALONE = ("parallelism=single", "ranks_per_node=1", "scaling.global_batch_size=2")
+IN_16_BITS = ("job.precision=bfloat16", "engine.parameters=bfloat16")
+AUTOCAST = ("job.precision=bfloat16",)
+TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
+FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*LLAMA2, *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        (*LLAMA2, *ALONE, *AUTOCAST, "engine.loss=chunked", "job.micro_batch_size=2"),
+        (*LLAMA3, *ALONE, *IN_16_BITS, "job.batching=packed", "engine.loss=chunked"),
+        (*LLAMA3, *TP, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param((*LLAMA3, *TP, *IN_16_BITS, "parallelism.sequence_parallel=false"), marks=pytest.mark.long),
+        pytest.param((*LLAMA2, *ALONE, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param(("model=pythia_14m", *ALONE, *IN_16_BITS, "job.sequence_length=512"), marks=pytest.mark.long),
+        pytest.param(("model=tiny", *ALONE, *IN_16_BITS, "job.sequence_length=128"), marks=pytest.mark.long),
+    ],
+    ids=" ".join,
+)
+def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str, ...]) -> None:
+    run = one(*A_GPU, *overrides).run
+    x = tokens_of(run)
+    head = overrides[-1] == "engine.loss=whole"
+    predicted = 2 * kept_by_layer(run, x) + loss_memory(run, x).kept + cast_weights(run, 2, head=head)
+    predicted += rotary_table(run, x)
+    assert predicted == pytest.approx(engine_on_fakes(run, micro_batches=1).kept, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*LLAMA2, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=selective"),
+        (*LLAMA2, "parallelism=fsdp_full", *FSDP, "engine.activation_checkpointing=full", "model.layers=4"),
+        (*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=full"),
+        pytest.param((*LLAMA2, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=full"), marks=pytest.mark.long),
+        pytest.param((*LLAMA2, *ALONE, *AUTOCAST, "engine.activation_checkpointing=full"), marks=pytest.mark.long),
+        pytest.param((*LLAMA3, *ALONE, *IN_16_BITS), marks=pytest.mark.long),
+        pytest.param((*LLAMA2, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
+        pytest.param((*LLAMA2, "parallelism=fsdp_grad_op", *FSDP, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=selective"), marks=pytest.mark.long),
+    ],
+    ids=" ".join,
+)
+def test_the_largest_moment_of_forward_and_backward_is_that_of_the_engine(overrides: tuple[str, ...]) -> None:
+    run = one(*A_GPU, *overrides).run
+    terms = largest_moment(run, tokens_of(run))
+    held = sum(size for term, size in terms.items() if term not in {"weights", "optimizer"})
+    assert held == pytest.approx(engine_on_fakes(run).peaks[-1], rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "batches"), [*((each, 16) for each in Schedule), *((Schedule[n], 4) for n in ("1F1B", "LoopedBFS"))]
+)
+def test_micro_batches_in_flight_are_those_of_torchs_schedules(schedule: Schedule, batches: int) -> None:
+    run = one("ranks_per_node=4", "parallelism=pp", "parallelism.pipeline=4", "model.layers=8", "model=tiny",
+              f"scaling.global_batch_size={batches}", f"parallelism.schedule={schedule.name}",
+              "job.micro_batch_size=1").run  # fmt: skip
+    assert [in_flight(run, place) for place in range(4)] == [passes_at_once(run, place, batches) for place in range(4)]
+
+
+def passes_at_once(run: Run, place: int, batches: int) -> float:
+    """The most passes whose forward has run and whose backward has not in torch's order, by stages of the rank."""
+    kind = get_schedule_class(run.parallelism.schedule.name)
+    stages = pipeline_stages_of(run, place)
+    count = len(stages) * run.parallelism.pipeline
+    given = [
+        Mock(stage_index=i, num_stages=count, group_size=4, group_rank=place, submod=nn.Linear(1, 1)) for i in stages
+    ]
+    schedule: Any = kind(given if issubclass(kind, PipelineScheduleMulti) else given[0], batches, loss_fn=Mock())
+    passes = most = 0
+    for action in filter(None, schedule.pipeline_order[place]):
+        passes += {"FORWARD": 1, "FULL_BACKWARD": -1, "BACKWARD_WEIGHT": -1}.get(action.computation_type.name, 0)
+        most = max(most, passes)
+    return most / len(stages)
