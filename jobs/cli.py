@@ -261,6 +261,7 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
             sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
         else:
             sub.add_argument("--values", action="store_true", help="also print every value of each run")
+            sub.add_argument("--why", action="store_true", help="also print the terms of the predicted memory")
         as_hydra = sub.add_argument_group("as in Hydra", "print the composed configuration only")
         as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print the configuration in YAML")
         as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print one section only")
@@ -388,7 +389,7 @@ def print_composition(options: argparse.Namespace) -> int:
     if options.cfg or options.info:
         how = {key: getattr(options, key) for key in ("cfg", "package", "resolve", "info")}
         return show_as_hydra(options.overrides, **how)
-    return show(options.overrides, multirun=options.multirun, values=options.values)
+    return show(options.overrides, multirun=options.multirun, values=options.values, why=options.why)
 
 
 def show_leaderboard(campaign: Path) -> int:

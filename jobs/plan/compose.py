@@ -43,7 +43,7 @@ from jobs.plan.refusals import (
     typed,
 )
 from jobs.plan.rules import sbatch_variables
-from jobs.plan.rules.memory import leaves_room
+from jobs.plan.rules.memory import is_proposed
 from jobs.prompt_template import is_file_name
 from jobs.schema import EngineKind, Run, ScalingMode
 from jobs.secrets import secret_in
@@ -319,7 +319,7 @@ def nearest(run: Run) -> list[str]:
     if product_is_illegal(run):
         found = nearest_legal(run, lambda near: not problems(near))
     elif only_memory_is_short(run):
-        found = nearest_fitting(run, lambda near: leaves_room(near) and not problems(near))
+        found = nearest_fitting(run, lambda near: is_proposed(near) and not problems(near))
     else:
         found = []
     return [f"Nearest that can run: {'; or '.join(found)}."] if found else []

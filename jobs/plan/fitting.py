@@ -1,4 +1,7 @@
-"""Changes that make a run fit the memory of its GPUs, as overrides to paste: shard its states, or add nodes."""
+"""Changes that make a run fit the memory of its GPUs, as overrides to paste.
+
+Keep fewer activations, shard the states, or add nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,24 @@ from typing import Any
 from jobs.layout import data_degree
 from jobs.parallelism import Sharding, Strategy
 from jobs.plan.nearest import applied
-from jobs.schema import EngineKind, Run, ScalingMode
+from jobs.schema import ActivationCheckpointing, EngineKind, Run, ScalingMode
 
 MOST_NODES = 4096
 """Where the cluster sets no limit."""
 Values = tuple[tuple[str, Any], ...]
 """Values by key."""
+SIZES = ("nodes", "scaling.global_batch_size")
+"""Keys that are no part of a layout."""
 FULLY_SHARDED: Values = (("parallelism.strategy", Strategy.fsdp), ("parallelism.sharding", Sharding.FULL_SHARD))
 
 
 def nearest_fitting(run: Run, fits: Callable[[Run], bool], count: int = 3) -> list[str]:
     """Return at most `count` sets of overrides that each make a run fit: fewest nodes first, a layout only once."""
     found: dict[Values, str] = {}
-    for near, values in changes(run):
-        layout = tuple((key, value) for key, value in values if key.startswith(("parallelism.", "engine.")))
+    (_, *lighter) = fewer_activations(run)
+    layouts = (changes(near, values) for near, values in ((run, ()), *lighter[-1:]))
+    for near, values in itertools.chain(lighter, *layouts):
+        layout = tuple((key, value) for key, value in values if key not in SIZES)
         if layout not in found and fits(near):
             found[layout] = typed(values)
             if len(found) == count:
@@ -32,8 +39,23 @@ def nearest_fitting(run: Run, fits: Callable[[Run], bool], count: int = 3) -> li
     return list(found.values())
 
 
-def changes(run: Run) -> Iterator[tuple[Run, Values]]:
-    """Yield changed runs: sharded on the same ranks, with larger TP groups and longer pipelines, then on more nodes."""
+def fewer_activations(run: Run) -> list[tuple[Run, Values]]:
+    """Return the run, then in its layout with smaller micro-batches, with recomputation, and with both."""
+    size = run.job.micro_batch_size
+    batches: list[Values] = [(), *((("job.micro_batch_size", size // 2**i),) for i in range(1, size.bit_length())
+                                   if size % 2**i == 0)]  # fmt: skip
+    modes: list[Values] = [()]
+    if run.engine.activation_checkpointing is not ActivationCheckpointing.full:
+        modes.append((("engine.activation_checkpointing", ActivationCheckpointing.full),))
+    every = [(*batch, *mode) for mode in modes for batch in batches]
+    return [(applied(run, values), values) for values in every]
+
+
+def changes(run: Run, before: Values = ()) -> Iterator[tuple[Run, Values]]:
+    """Yield changed runs: sharded on the same ranks, with larger TP groups and longer pipelines, then on more nodes.
+
+    `before` are the values that made the run, which begin what is yielded.
+    """
     p = run.parallelism
     widths, depths = doublings(p.tensor, run.ranks_per_node), doublings(p.pipeline, run.model.layers)
     degrees = list(itertools.product(depths if p.pipeline > 1 else [1], widths, shardings(run)))
@@ -43,7 +65,8 @@ def changes(run: Run) -> Iterator[tuple[Run, Values]]:
             near = applied(run, values)
             if data_degree(near):
                 near, batch = with_whole_batch(near)
-                yield near, tuple((key, value) for key, value in (*values, *batch) if value != attrgetter(key)(run))
+                changed = ((key, value) for key, value in (*values, *batch) if value != attrgetter(key)(run))
+                yield near, (*before, *changed)
 
 
 def shardings(run: Run) -> list[Values]:

@@ -31,6 +31,7 @@ WARNINGS: tuple[Rule, ...] = (
     *native.WARNINGS,
     *profile.WARNINGS,
     *contest.WARNINGS,
+    *memory.WARNINGS,
 )
 
 

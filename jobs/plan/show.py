@@ -12,7 +12,7 @@ from jobs.plan.compose import compose, composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.pipeline_stages import held_layers
-from jobs.plan.table import plan_notes, plan_table
+from jobs.plan.table import memory_table, plan_notes, plan_table
 from jobs.rundir import dump_run
 from jobs.schema import EngineKind, Run
 
@@ -20,8 +20,11 @@ from jobs.schema import EngineKind, Run
 MOST_NAMES = 4
 
 
-def show(overrides: list[str], *, multirun: bool, values: bool = False) -> int:
-    """Print every value of each run if `values`, LitGPT's calls, then the plan table, warnings and each mesh once."""
+def show(overrides: list[str], *, multirun: bool, values: bool = False, why: bool = False) -> int:
+    """Print every value of each run if `values`, LitGPT's calls, then the plan table, warnings and each mesh once.
+
+    With `why` also the terms of the predictions.
+    """
     points = compose(overrides, multirun=multirun, to_submit=False)
     runs = [point.run for point in points]
     out = console()
@@ -34,6 +37,8 @@ def show(overrides: list[str], *, multirun: bool, values: bool = False) -> int:
     out.print(plan_table(runs))
     for note in plan_notes(runs):
         out.print(note)
+    if why:
+        out.print("\npredicted memory of the GPU with the most:", memory_table(runs), sep="\n")
     unset = dict.fromkeys(key for point in points for key in point.unset)
     if unset:
         out.print(f"to submit, set also {' '.join(f'{key}=VALUE' for key in unset)}")

@@ -5,14 +5,19 @@ from __future__ import annotations
 from rich.table import Table
 
 from jobs.console import plain
-from jobs.layout import accumulation, layout_of, loss_chunk
+from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
+from jobs.plan.predict.memory import memory, source_of
 from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
+from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, EngineKind, Run
+
+MOST_FITTING = 20
+"""Runs of a plan that has a line on memory for each that fits."""
 
 
 def plan_table(runs: list[Run]) -> Table:
@@ -67,13 +72,44 @@ def plan_notes(runs: list[Run]) -> list[str]:
     for run in runs:
         stops = [("stop", sentence) for sentence in stop_notes(run)]
         networks = [("network", sentence) for sentence in network_notes(run)]
+        memories = [("memory", sentence) for sentence in memory_notes(run)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
-        for note in [*stops, *networks, *losses, *(("warning", sentence) for sentence in warnings(run))]:
+        for note in [*memories, *stops, *networks, *losses, *(("warning", sentence) for sentence in warnings(run))]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"
         notes.append(f"{kind} ({where}): {sentence}")
     return notes
+
+
+def memory_notes(run: Run) -> list[str]:
+    """Return the predicted memory of a run on GPUs; one that is tight has a warning instead."""
+    if not has_gpus(run):
+        return []
+    predicted = memory(run)
+    match verdict(run, predicted):
+        case Verdict.tight:
+            return []
+        case None:
+            return [in_words(run, predicted)]
+        case known:
+            return [f"{known.value}: {in_words(run, predicted)}"]
+
+
+def memory_table(runs: list[Run]) -> Table:
+    """Return the terms of the predicted memory of each run, with their intervals and sources."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column, justify in (("name", "left"), ("term", "left"), ("GB", "right"), ("90 %", "right"), ("source", "left")):
+        table.add_column(column, justify=justify, overflow="fold")
+    for run in runs:
+        predicted = memory(run)
+        rows = {**predicted.terms, "GPU memory": predicted.device}
+        for term, size in rows.items():
+            limits = f"{gigabytes(size.low)} to {gigabytes(size.high)}"
+            source = source_of(run, term) if term in predicted.terms else predicted.basis
+            name = plain(run.name or "") if term == predicted.largest else ""
+            table.add_row(name, term, gigabytes(size.point), limits, source)
+    return table
 
 
 def stop_notes(run: Run) -> list[str]:

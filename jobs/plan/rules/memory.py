@@ -1,7 +1,10 @@
-"""Rule of memory: the training states of a rank fit its GPU. It relies on all other rules."""
+"""Rule of memory: the least that a rank may need fits its GPU. It relies on all other rules."""
 
 from __future__ import annotations
 
+from enum import Enum
+
+from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.states import states
 from jobs.plan.rules.rule import Rule
 from jobs.schema import Run
@@ -10,6 +13,17 @@ GIB = 2**30
 """Makers count the memory of a GPU in GiB and write GB: an H100 of 80 GB reports 79.6 GiB."""
 MOST_STATES = 0.8
 """Largest part of a GPU's memory that a proposal fills with states: activations need the rest."""
+
+
+class Verdict(Enum):
+    """Comparison of the predicted interval with the memory of the GPU."""
+
+    fits = "fits"
+    """Its upper end fits."""
+    tight = "tight"
+    """Its lower end fits."""
+    too_large = "does not fit"
+    """Not even its lower end fits."""
 
 
 def states_fit(run: Run) -> str | None:
@@ -24,9 +38,66 @@ def states_fit(run: Run) -> str | None:
     )
 
 
+def prediction_fits(run: Run) -> str | None:
+    """Refuse a run whose predicted memory is larger than that of its GPU even at the lower end of the interval."""
+    if run.gpu.memory_gb is None or not leaves_room(run, 1.0):
+        return None
+    predicted = memory(run)
+    if verdict(run, predicted) is not Verdict.too_large:
+        return None
+    return (
+        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: {in_words(run, predicted)}. "
+        "Keep fewer activations, shard over more GPUs, or set gpu.memory_gb=null to try it anyway."
+    )
+
+
+def memory_is_tight(run: Run) -> str | None:
+    """Warn of a run whose predicted memory may be larger than that of its GPU."""
+    if run.gpu.memory_gb is None:
+        return None
+    predicted = memory(run)
+    if verdict(run, predicted) is not Verdict.tight:
+        return None
+    probably = " and probably too small" if predicted.device.point > run.gpu.memory_gb * GIB else ""
+    return f"memory is tight{probably}: {in_words(run, predicted)}"
+
+
+def verdict(run: Run, predicted: Prediction) -> Verdict | None:
+    """Return the comparison with the GPU; None if its memory is unknown."""
+    if run.gpu.memory_gb is None:
+        return None
+    size = run.gpu.memory_gb * GIB
+    if predicted.device.low > size:
+        return Verdict.too_large
+    return Verdict.fits if predicted.device.high <= size else Verdict.tight
+
+
+def in_words(run: Run, predicted: Prediction) -> str:
+    """Return a prediction in GB: `predicted 71.2 GB (59.3 to 93.1) of 85.9, most of it activations 33.1 (...)`."""
+    device, term = predicted.device, predicted.largest
+    size = "" if run.gpu.memory_gb is None else f" of {run.gpu.memory_gb * GIB / 1e9:,.1f}"
+    return (
+        f"predicted {gigabytes(device.point)} GB ({gigabytes(device.low)} to {gigabytes(device.high)}){size}, most of "
+        f"it {term} {gigabytes(predicted.terms[term].point)} ({predicted.basis})"
+    )
+
+
+def gigabytes(size: float) -> str:
+    """Return bytes in GB with one decimal."""
+    return f"{size / 1e9:,.1f}"
+
+
 def leaves_room(run: Run, part: float = MOST_STATES) -> bool:
     """Return whether the training states take at most this part of the GPU's memory, where that is known."""
     return run.gpu.memory_gb is None or states(run).total <= part * run.gpu.memory_gb * GIB
 
 
-RULES: tuple[Rule, ...] = (states_fit,)
+def is_proposed(run: Run) -> bool:
+    """Return whether a run may be proposed: its states leave room, and its predicted memory fits."""
+    if run.gpu.memory_gb is None:
+        return True
+    return leaves_room(run) and memory(run).device.point <= run.gpu.memory_gb * GIB
+
+
+RULES: tuple[Rule, ...] = (states_fit, prediction_fits)
+WARNINGS: tuple[Rule, ...] = (memory_is_tight,)
