@@ -20,13 +20,14 @@ from filelock import FileLock
 from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.errors import ConfigError, DataError, RunDirError
-from jobs.layout import accumulation, layout_of
+from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.metrics import PARAMETERS_TRAINED
 from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
+from jobs.plan.predict.memory import memory
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
@@ -209,6 +210,7 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
         "parameters": parameters(run.model),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
+        "memory": memory(run).record() if has_gpus(run) else None,
         "warnings": warnings(run),
     }
     return {key: value for key, value in plan.items() if value is not None}

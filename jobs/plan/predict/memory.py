@@ -75,6 +75,15 @@ class Prediction:
         """Return the bytes that the run takes from its GPU."""
         return total(list(self.terms.values()))
 
+    def record(self) -> dict[str, object]:
+        """Return the prediction as plan.json contains it."""
+        return {
+            "basis": self.basis,
+            "allocated_bytes": self.allocated.record(),
+            "device_bytes": self.device.record(),
+            "terms_bytes": {term: size.record() for term, size in self.terms.items()},
+        }
+
     @property
     def largest(self) -> str:
         """Return the name of the largest term."""
