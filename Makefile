@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark figure fault-table slurm browser clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark figure fault-table slurm browser clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -22,6 +22,7 @@ help:
 	echo "make mutation   change one committed module in many small ways, and list the changes that its tests do not notice: MODULE=FILE TESTS=FILES"
 	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
+	echo "make plan-benchmark TABLES=DIRECTORY  predict the memory of published runs, and print errors, coverage of intervals, and right and wrong verdicts"
 	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
 	echo "make gpu-day-wheels  download what a machine without a network needs for gpu-day besides torch: GPU_WHEELS=DIRECTORY"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
@@ -102,6 +103,11 @@ benchmark: $(VENV)/dev.done slurm
 batching-benchmark: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 4096
 	$(BIN)/python -m tests.benchmarks.batching --data '$(DATA)' --tokenizer '$(TOKENIZER)' --vocabulary 32000
+
+# Published tables; they may not be copied, so they lie outside the repository.
+TABLES ?= ../shared/tables
+plan-benchmark: $(VENV)/dev.done
+	$(BIN)/python -m tests.benchmarks.plan_benchmark --tables '$(TABLES)'
 
 # Stages of at most ten minutes each, kept in GPU_DAY: the same command continues after an interruption. Python must have
 # torch, pytest and the extra train, and liger and float8 for their stages; without a GPU: make gpu-day GPU=--rehearsal.

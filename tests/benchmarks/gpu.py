@@ -1,4 +1,4 @@
-"""A day with a GPU: what works, compiled graphs, matrix rate, dense training, stock LitGPT beside the native engine.
+"""A day with a GPU: what works, compiled graphs, matrix rate, dense training, epochs beside stock LitGPT, memory.
 
     python -m tests.benchmarks.gpu --output DIR --data alpaca.json --tokenizer tokenizer.model
 
@@ -41,6 +41,7 @@ from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import SweepDir
 from jobs.runtime.gpu import installed
+from tests.benchmarks.gpu_memory import configurations
 
 STAGE_S, RUNS_S = 600, 560
 SAMPLES, HELD_OUT = 1000, 8
@@ -67,6 +68,8 @@ SMALL = ("model.layers=1", "model.hidden_size=64", "model.heads=4", "model.kv_he
          "engine.compile=false")  # fmt: skip
 OF_EACH = ((m.TOKENS_PER_S, "tokens/s"), (m.STARTUP_TIME, "s"), (m.MEMORY_PEAK, "B"), (m.FINAL_LOSS, ""))
 SLURMSCALE = (sys.executable, "-m", "jobs.cli")
+# Twenty configurations in stages of at most ten minutes.
+MEMORY_SEEDS, MEMORY_RUNS = (1, 2, 3, 4, 5), 4
 COLUMNS = ("what", "value", "unit", "device", "date", "versions", "command")
 Figure = tuple[str, float, str]
 
@@ -204,6 +207,27 @@ def choices(precision: str) -> Callable[[Bench], list[Figure]]:
     return stage
 
 
+def memory(seed: int) -> Callable[[Bench], list[Figure]]:
+    """Return a stage of random configurations: memory predicted first, then measured; a run that fails has no peak."""
+
+    def stage(bench: Bench) -> list[Figure]:
+        found: list[Figure] = []
+        count = 1 if bench.rehearsal else MEMORY_RUNS
+        for i, (overrides, predicted) in enumerate(configurations(seed, count, rehearsal=bench.rehearsal)):
+            name, tensors = f"{seed}.{i}", predicted.allocated
+            found += [(f"{end} memory {name}", getattr(tensors, end), "B") for end in ("point", "low", "high")]
+            try:
+                (run,), _ = bench.submitted(f"memory-{i}", overrides)
+            except SystemExit:
+                continue
+            # A CPU has the peak of a process, which contains Python and torch.
+            unit = "B" if torch.cuda.is_available() else "B of a process on a CPU"
+            found.append((f"peak memory {name}", run.values[m.MEMORY_PEAK], unit))
+        return found
+
+    return stage
+
+
 def of_runs(name: str, runs: list[RunResult]) -> list[Figure]:
     """Return the figures of every run."""
     return [
@@ -222,6 +246,7 @@ STAGES: dict[str, Callable[[Bench], list[Figure]]] = {
     "rate_after": rate,
     **{f"epoch_{name}": epoch(name) for name in EPOCHS},
     **{f"choices_{precision}": choices(precision) for precision in ("bfloat16", "float32")},
+    **{f"memory_{seed}": memory(seed) for seed in MEMORY_SEEDS},
 }
 
 
@@ -237,7 +262,20 @@ def summarized(found: Mapping[str, Mapping[str, float]]) -> list[Figure]:
             for name, each in times_s.items()
             if stock_s and each
         ),
+        *predictions({what: value for stage in found.values() for what, value in stage.items()}),
         *([("dense", reached / statistics.mean(rates), "of the matrix rate")] if reached and rates else []),
+    ]
+
+
+def predictions(values: Mapping[str, float]) -> list[Figure]:
+    """Return the median error of predicted memory, and the share of peaks in their intervals; nothing from CPUs."""
+    names = [what.removeprefix("peak memory ") for what in values if what.startswith("peak memory ")]
+    if not names or not torch.cuda.is_available():
+        return []
+    rows = [[values[f"{what} memory {name}"] for what in ("point", "low", "high", "peak")] for name in names]
+    return [
+        ("error of predicted memory", statistics.median(abs(point / peak - 1) for point, _, _, peak in rows), "median"),
+        ("peaks in their interval", sum(low <= peak <= high for _, low, high, peak in rows) / len(rows), "share"),
     ]
 
 
