@@ -93,7 +93,7 @@ def memory_notes(run: Run) -> list[str]:
         case None:
             return [in_words(run, predicted)]
         case known:
-            return [f"{known.value}: {in_words(run, predicted)}"]
+            return [in_words(run, predicted, f"{known.value}, ")]
 
 
 def memory_table(runs: list[Run]) -> Table:

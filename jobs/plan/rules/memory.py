@@ -46,7 +46,7 @@ def prediction_fits(run: Run) -> str | None:
     if verdict(run, predicted) is not Verdict.too_large:
         return None
     return (
-        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: {in_words(run, predicted)}. "
+        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB ({in_words(run, predicted)}). "
         "Keep fewer activations, shard over more GPUs, or set gpu.memory_gb=null to try it anyway."
     )
 
@@ -59,7 +59,7 @@ def memory_is_tight(run: Run) -> str | None:
     if verdict(run, predicted) is not Verdict.tight:
         return None
     probably = " and probably too small" if predicted.device.point > run.gpu.memory_gb * GIB else ""
-    return f"memory is tight{probably}: {in_words(run, predicted)}"
+    return in_words(run, predicted, f"memory is tight{probably}, ")
 
 
 def verdict(run: Run, predicted: Prediction) -> Verdict | None:
@@ -72,13 +72,14 @@ def verdict(run: Run, predicted: Prediction) -> Verdict | None:
     return Verdict.fits if predicted.device.high <= size else Verdict.tight
 
 
-def in_words(run: Run, predicted: Prediction) -> str:
-    """Return a prediction in GB: `predicted 71.2 GB (59.3 to 93.1) of 85.9, most of it activations 33.1 (...)`."""
+def in_words(run: Run, predicted: Prediction, result: str = "") -> str:
+    """Return a prediction in GB: `uncalibrated: predicted 71.2 GB (59.3 to 93.1) of 85.9, most of it loss 33.1`."""
     device, term = predicted.device, predicted.largest
     size = "" if run.gpu.memory_gb is None else f" of {run.gpu.memory_gb * GIB / 1e9:,.1f}"
     return (
-        f"predicted {gigabytes(device.point)} GB ({gigabytes(device.low)} to {gigabytes(device.high)}){size}, most of "
-        f"it {term} {gigabytes(predicted.terms[term].point)} ({predicted.basis})"
+        f"{predicted.basis.partition(':')[0]}: {result}predicted {gigabytes(device.point)} GB "
+        f"({gigabytes(device.low)} to {gigabytes(device.high)}){size}, most of it {term} "
+        f"{gigabytes(predicted.terms[term].point)}"
     )
 
 

@@ -1,0 +1,96 @@
+"""The predicted memory of a run beside that of its GPU: refused, tight or fits, in a plan, and term by term."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.cli import main
+from jobs.errors import ConfigError
+from jobs.plan.legality import warnings
+from jobs.plan.predict.memory import Prediction, memory
+from jobs.plan.table import plan_notes
+from jobs.schema import Run
+from tests.support.composing import one
+
+LLAMA3 = ("cluster=xe9680_h100", "model=llama3_8b", "parallelism=fsdp_full", "job.precision=bfloat16", "data=random",
+          "job.sequence_length=8192", "scaling.global_batch_size=64", "engine.loss=whole")  # fmt: skip
+SELECTIVE = "engine.activation_checkpointing=selective"
+
+
+def of(*overrides: str) -> Run:
+    return one(*LLAMA3, "job.micro_batch_size=1", *overrides).run
+
+
+def predicted(*overrides: str) -> Prediction:
+    return memory(of("gpu.memory_gb=null", *overrides))
+
+
+def test_activations_that_cannot_fit_are_refused_with_what_makes_them_fit() -> None:
+    with pytest.raises(ConfigError) as refused:
+        one(*LLAMA3, "job.micro_batch_size=4")
+    text = str(refused.value)
+    assert "llama3_8b does not fit gpu=h100_sxm of 80 GB (uncalibrated: predicted " in text
+    assert "most of it activations" in text
+    assert "set gpu.memory_gb=null to try it anyway" in text
+    assert "Nearest that can run: job.micro_batch_size=1; or engine.activation_checkpointing=full; or " in text
+    for change in ("job.micro_batch_size=1", "engine.activation_checkpointing=full", "gpu.memory_gb=null"):
+        assert one(*LLAMA3, "job.micro_batch_size=4", change)
+
+
+def test_only_the_lower_end_of_the_interval_refuses() -> None:
+    low = predicted().device.low / 2**30
+    assert of(f"gpu.memory_gb={low * 1.01}")
+    with pytest.raises(ConfigError, match="does not fit"):
+        of(f"gpu.memory_gb={low * 0.99}")
+
+
+@pytest.mark.parametrize(("share", "kind"), [(1.01, "memory"), (0.99, "warning")])
+def test_a_plan_says_whether_memory_fits_or_is_tight(share: float, kind: str) -> None:
+    high = predicted(SELECTIVE).device.high / 2**30
+    run = of(SELECTIVE, f"gpu.memory_gb={high * share}")
+    (note,) = [note for note in plan_notes([run]) if "predicted" in note]
+    words = "fits" if kind == "memory" else "memory is tight"
+    assert note.startswith(
+        f"{kind} (llama3_8b-fsdp_full-n1x8): uncalibrated: {words}, predicted 59.6 GB (52.6 to 73.9)"
+    )
+    assert any("memory is tight" in warning for warning in warnings(run)) == (kind == "warning")
+
+
+def test_without_a_known_memory_there_is_a_prediction_and_no_verdict_and_a_cpu_has_neither() -> None:
+    (note,) = [note for note in plan_notes([of("gpu.memory_gb=null")]) if "predicted" in note]
+    assert ": uncalibrated: predicted " in note
+    assert not [note for note in plan_notes([one().run]) if "predicted" in note]
+
+
+def test_why_prints_every_term_and_their_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--why", *LLAMA3, "job.micro_batch_size=1", SELECTIVE]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = lines[lines.index("predicted memory of the GPU with the most:") + 2 :]
+    rows = [line.split()[-30:] for line in table[: table.index("")]]
+    text = "\n".join(" ".join(row) for row in rows)
+    for term in ("activations", "optimizer", "loss", "weights", "communication", "fragments", "framework"):
+        assert term in text
+    assert "GPU memory 59.6 52.6 to 73.9 uncalibrated" in text
+
+
+def test_short_answers_lower_the_interval_and_not_the_point() -> None:
+    text, answers = predicted(), predicted("data=docstrings")
+    assert answers.device.point == text.device.point
+    assert answers.device.low < 0.5 * text.device.low
+    padded = ("parallelism=pp", "parallelism.pipeline=2", "data=docstrings")
+    assert predicted(*padded).device.low > 0.5 * predicted(*padded).device.point, "a pipeline pads every row"
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        ("engine=litgpt", "engine.compile=true", "engine.loss=null"),
+        ("engine=nemo", "parallelism=tp", "parallelism.tensor=1", "engine.loss=null"),
+        ("engine=deepspeed", "parallelism=zero3", "engine.loss=null"),
+    ],
+    ids=" ".join,
+)
+def test_other_engines_have_wider_intervals(engine: tuple[str, ...]) -> None:
+    kept, native = predicted(*engine).terms["activations"], predicted().terms["activations"]
+    assert kept.high - kept.low > native.high - native.low
+    assert 0.7 < kept.point / native.point < 2
