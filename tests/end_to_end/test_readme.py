@@ -72,7 +72,7 @@ def test_the_doctors_printed_findings_are_those_of_the_readme(tmp_path: Path) ->
 def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
     pair = r"^```sh\n(slurmscale plan [^\n]+)\n```\n```\n(slurmscale plan: .*?)^```$"
     shown = re.findall(pair, README, flags=re.MULTILINE | re.DOTALL)
-    assert len(shown) == 3
+    assert len(shown) == 4
     for command, refusal in shown:
         done = run(command, tmp_path)
         assert done.returncode == 2

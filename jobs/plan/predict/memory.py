@@ -30,10 +30,12 @@ from jobs.plan.predict.workspace import (
     Backward,
     backward_of_layer,
     embedding_gradient,
+    first_gradients,
     freed_in_backward,
     gathered_copies,
     gathers_for_backward,
     gathers_for_loss,
+    head_gradient,
     pipeline_messages,
 )
 from jobs.schema import ActivationCheckpointing, EngineKind, Run
@@ -158,9 +160,6 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
     """Yield the moments of a pipeline rank. The states are those of the rank with the most."""
     base: Terms = {name: float(getattr(held, name)) for name in STATES}
     yield base
-    if run.job.lora is None and accumulation(run) == 1:
-        # Gradients appear while activations are freed: at the loss there are none yet.
-        base = base | {"gradients": 0.0}
     if run.engine.kind is EngineKind.native:
         yield from native_moments(run, place, x, base)
     else:
@@ -168,7 +167,11 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
 
 
 def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Terms]:
-    """Yield the loss, and three moments of backward: of the last layer, and at begin and end of the one before it."""
+    """Yield the loss, and moments of backward: of the last layer, the one before it, its end, and the first ones.
+
+    The first micro-batch finds no gradients: they appear while activations are freed, so with one micro-batch a step
+    all gradients meet the activations of the first layer only.
+    """
     stages = pipeline_stage_layers(run)
     mine = pipeline_stages_of(run, place)
     layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)
@@ -176,6 +179,8 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     base = base | {"gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False))}
     each, result = kept_by_layer(run, x), x.count * run.model.hidden_size * x.width
     kept = count * layers * each + rotary_table(run, x) + (0 if last else count * layer_input(run, x))
+    once = accumulation(run) == 1
+    at_end, base = base, base | {"gradients": 0.0 if once else base["gradients"]}
     messages = pipeline_messages(run, x, first=first, last=last)
     if last:
         # Chunks cast the head's weight themselves.
@@ -187,12 +192,17 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     kept += cast_weights(run, 1 if checkpointed else layers, head=False)
     again, work = recomputed(run, x), backward_of_layer(run, x)
     of_last, before, after = (messages + gathers_for_backward(run, moment) for moment in Backward)
+    if once and last:
+        base = base | {"gradients": head_gradient(run)}
     yield base | {"activations": kept, "backward": again + work, "communication": of_last}
     if first:
         # Its gradient is computed beside the sum of those before it.
         waiting = (count - 1) * layers * each
         found = embedding_gradient(run) + result
-        yield base | {"activations": waiting, "backward": found, "communication": messages}
+        yield at_end | {"activations": waiting, "backward": result if once else found, "communication": messages}
+        if once:
+            at_end = at_end | {"gathered": 0.0, "gradients": max(0.0, at_end["gradients"] - first_gradients(run))}
+            yield at_end | {"activations": waiting + each, "backward": again + work, "communication": before}
     if layers > 1:
         base = base | {"gathered": max(0.0, base["gathered"] - freed_in_backward(run))}
         yield base | {"activations": kept - each, "backward": again + work, "communication": before}
@@ -200,7 +210,13 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
 
 
 def other_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Terms]:
-    """Yield the loss and backward of engines whose memory is estimated by formula."""
+    """Yield the loss and backward of engines whose memory is estimated by formula.
+
+    Megatron and DeepSpeed allocate all gradients in advance, LitGPT does with the first micro-batch of a step.
+    """
+    if run.engine.kind is EngineKind.litgpt and accumulation(run) == 1:
+        base = base | {"gradients": 0.0}
+    base = base | {"communication": float(other_engines.buckets(run))}
     stages = pipeline_stage_layers(run)
     mine = pipeline_stages_of(run, place)
     layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)

@@ -7,9 +7,13 @@ up, and their product. Its full recomputation keeps the input of a layer.
 
 from __future__ import annotations
 
-from jobs.plan.predict.activations import Tokens, attention, feed_forward, layer_input, norm
+from jobs.plan.cost import parameters
+from jobs.plan.deepspeed_configuration import filled, settings_of, stage_of
+from jobs.plan.predict.activations import WIDTHS, Tokens, attention, feed_forward, layer_input, norm
 from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Run
 
+ZERO3 = 3
+"""The stage of ZeRO that partitions weights."""
 LOGIT_BYTES = 12
 """A logit in 16 bits and in float32, its softmax, and its gradient (Megatron's cross-entropy; LitGPT's the same)."""
 UNFUSED_NORM_BYTES = 12
@@ -33,6 +37,20 @@ def layer(run: Run, x: Tokens) -> int:
         return 2 * norm(run, x) + attention(run, x) + feed_forward(run, x) - gathered - fused
     unfused = 2 * UNFUSED_NORM_BYTES * x.count * run.model.hidden_size if run.engine.kind is EngineKind.litgpt else 0
     return 2 * norm(run, x) + attention(run, x) + feed_forward(run, x) + unfused
+
+
+def buckets(run: Run) -> int:
+    """Return the buffers of DeepSpeed's collectives, each at most a message of all parameters.
+
+    Twice for overlapped reductions; stage 3 also holds gathered weights (https://www.deepspeed.ai/docs/config-json/,
+    section ZeRO).
+    """
+    if run.engine.kind is not EngineKind.deepspeed:
+        return 0
+    chosen, most = settings_of(run), parameters(run.model)
+    reduced = filled(chosen.reduce_bucket_size, run.model.hidden_size**2) * (2 if chosen.overlap_comm else 1)
+    gathered = chosen.stage3_max_live_parameters if stage_of(run) == ZERO3 else chosen.allgather_bucket_size
+    return WIDTHS[run.job.precision] * (min(reduced, most) + min(gathered, most))
 
 
 def loss(run: Run, x: Tokens) -> int:

@@ -10,6 +10,7 @@ from enum import Enum
 from jobs.layout import accumulation, frees_weights, loss_chunk, sequence_parallel
 from jobs.parallelism import Strategy
 from jobs.plan.predict.activations import WIDTHS, Tokens, by_fsdp, layer_input
+from jobs.plan.predict.states import shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
 from jobs.schema import Mlp, Run
 
@@ -112,6 +113,17 @@ def embedding_gradient(run: Run) -> int:
     """Return the embedding's gradient by one micro-batch; under TP of all rows (states.undivided_gradients)."""
     width = WIDTHS[run.job.precision if by_fsdp(run) else run.engine.parameters]
     return width * sum(weight.size for weight in embedding_weights(run.model))
+
+
+def head_gradient(run: Run) -> float:
+    """Return the gradient of head and last norm that a rank keeps."""
+    return WIDTHS[run.engine.parameters] * in_head(run) / shard_ranks(run)
+
+
+def first_gradients(run: Run) -> float:
+    """Return the gradients of embedding and first layer that a rank keeps, the last ones of a step."""
+    embedding = held(run, embedding_weights(run.model)) + undivided_gradients(run)
+    return WIDTHS[run.engine.parameters] * (in_layer(run) + embedding) / shard_ranks(run)
 
 
 def pipeline_messages(run: Run, x: Tokens, *, first: bool, last: bool) -> int:
