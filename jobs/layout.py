@@ -162,6 +162,21 @@ def frees_weights(run: Run) -> bool:
     return run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}
 
 
+def uses_ddp(run: Run) -> bool:
+    """Return whether DDP keeps the replicas equal."""
+    return run.parallelism.strategy is Strategy.ddp and degree_product(run, MODEL_AXES) == 1
+
+
+def uses_fsdp(run: Run) -> bool:
+    """Return whether FSDP manages the parameters.
+
+    It also manages replicas of a model with TP or PP, as NO_SHARD: the arithmetic is DDP's, and FSDP supports the
+    DTensors and pipeline stages that DDP's buckets do not.
+    """
+    strategy = run.parallelism.strategy
+    return strategy is Strategy.fsdp or (strategy is Strategy.ddp and not uses_ddp(run) and data_degree(run) > 1)
+
+
 def layout_of(run: Run) -> Layout:
     """Return the rank grid of a run that jobs.plan.legality has passed."""
     shard = shard_degree(run)

@@ -23,7 +23,6 @@ from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
-from jobs.engines.native.data_parallel import uses_fsdp
 from jobs.engines.native.float8 import scale_weights
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.lora import seed_dropout
@@ -32,7 +31,7 @@ from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
 from jobs.engines.trainer import TrainerOf
-from jobs.layout import layout_of
+from jobs.layout import layout_of, uses_fsdp
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.parallelism import AXES, PP, TP

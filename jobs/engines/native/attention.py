@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from jobs.engines.native.rotary import rotated
+from jobs.plan.predict.activations import FLASH_HEAD_SIZE
 
-FLASH_HEAD_SIZE = 256
 GROUPED_VARLEN = "enable_gqa" in signature(varlen_attn).parameters
 
 

@@ -21,24 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jobs.engines.native.model import ends, layers
 from jobs.engines.native.weights import TYPES
-from jobs.layout import data_degree, degree_product, frees_weights
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Strategy
+from jobs.layout import frees_weights
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, SHARD_GROUP_AXES
 from jobs.schema import Precision, Run
-
-
-def uses_ddp(run: Run) -> bool:
-    """Return whether DDP keeps the replicas equal."""
-    return run.parallelism.strategy is Strategy.ddp and degree_product(run, MODEL_AXES) == 1
-
-
-def uses_fsdp(run: Run) -> bool:
-    """Return whether FSDP manages the parameters.
-
-    It also manages replicas of a model with TP or PP, as NO_SHARD: the arithmetic is DDP's, and FSDP supports the
-    DTensors and pipeline stages that DDP's buckets do not.
-    """
-    strategy = run.parallelism.strategy
-    return strategy is Strategy.fsdp or (strategy is Strategy.ddp and not uses_ddp(run) and data_degree(run) > 1)
 
 
 def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:

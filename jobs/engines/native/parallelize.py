@@ -26,7 +26,7 @@ from jobs import metrics as m
 from jobs.engines.native.activation_checkpointing import recompute_all, recompute_cheap
 from jobs.engines.native.compilation import await_embeddings, compile_layers, overlap_tp, overlaps_tp
 from jobs.engines.native.context_parallel import apply_cp
-from jobs.engines.native.data_parallel import replicate, shard, uses_ddp, uses_fsdp
+from jobs.engines.native.data_parallel import replicate, shard
 from jobs.engines.native.float8 import multiply_in_float8
 from jobs.engines.native.kernels import fuse, usable
 from jobs.engines.native.load_sharded import load_sharded
@@ -37,7 +37,7 @@ from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
-from jobs.layout import Layout, loss_chunk, sequence_parallel
+from jobs.layout import Layout, loss_chunk, sequence_parallel, uses_ddp, uses_fsdp
 from jobs.metrics import Metric
 from jobs.parallelism import AXIS_NAMES, CP, PP, TP
 from jobs.schema import ActivationCheckpointing, Kernels, Precision, Run

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel
-from jobs.parallelism import Strategy
+from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
 from jobs.plan.predict.weights import Split, layer_weights
 from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Batching, EngineKind, Kernels, Mlp, Norm, Precision, Run
 
@@ -58,17 +57,8 @@ def autocasts(run: Run) -> bool:
         run.engine.kind is EngineKind.native
         and narrow
         and run.engine.parameters is Precision.float32
-        and not by_fsdp(run)
+        and not uses_fsdp(run)
     )
-
-
-def by_fsdp(run: Run) -> bool:
-    """Return whether FSDP manages the weights: also replicas of a model with TP or PP, without sharding them."""
-    p = run.parallelism
-    if p.strategy is Strategy.fsdp:
-        return True
-    divided = p.tensor * p.pipeline * p.context > 1
-    return p.strategy is Strategy.ddp and divided and run.ranks > p.tensor * p.pipeline * p.context
 
 
 def takes_groups(run: Run) -> bool:

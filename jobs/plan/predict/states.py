@@ -15,11 +15,12 @@ from jobs.layout import (
     pipeline_stages_of,
     pipeline_stages_per_rank,
     shard_degree,
+    uses_fsdp,
 )
 from jobs.parallelism import Strategy
 from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
-from jobs.plan.predict.activations import WIDTHS, by_fsdp
+from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.weights import Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
 from jobs.schema import EngineKind, Offload, Precision, Run
 
@@ -113,7 +114,7 @@ def undivided_gradients(run: Run) -> int:
     adapters the embedding has none.
     """
     p = run.parallelism
-    if p.tensor == 1 or by_fsdp(run) or run.model.tie_embeddings or run.job.lora is not None:
+    if p.tensor == 1 or uses_fsdp(run) or run.model.tie_embeddings or run.job.lora is not None:
         return 0
     return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))
 

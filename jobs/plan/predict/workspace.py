@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from jobs.layout import accumulation, frees_weights, loss_chunk, sequence_parallel
+from jobs.layout import accumulation, frees_weights, loss_chunk, sequence_parallel, uses_fsdp
 from jobs.parallelism import Strategy
-from jobs.plan.predict.activations import WIDTHS, Tokens, by_fsdp, layer_input
+from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input
 from jobs.plan.predict.states import shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
 from jobs.schema import Mlp, Run
@@ -64,7 +64,7 @@ def gathers_for_loss(run: Run) -> int:
 
     In chunks the loss is largest in forward, when the message that gathered them still exists beside them.
     """
-    if not by_fsdp(run):
+    if not uses_fsdp(run):
         return 0
     weights = 0 if keeps_gathered(run) else 1
     message = 0 if loss_chunk(run) is None else 1
@@ -77,7 +77,7 @@ def gathers_for_backward(run: Run, moment: Backward) -> int:
     Weights of this layer, the message of the next one, this layer's gradients, and the float32 message that reduces
     the gradients of what came before: head, or a layer.
     """
-    if not by_fsdp(run):
+    if not uses_fsdp(run):
         return 0
     width = WIDTHS[run.job.precision]
     weights = 0 if keeps_gathered(run) else 2
@@ -97,21 +97,21 @@ def gathered_copies(run: Run, weights: int) -> int:
     jobs.plan.predict.states counts those that it shards.
     """
     p = run.parallelism
-    if not by_fsdp(run) or p.strategy is Strategy.fsdp or not keeps_gathered(run):
+    if not uses_fsdp(run) or p.strategy is Strategy.fsdp or not keeps_gathered(run):
         return 0
     return WIDTHS[run.job.precision] * weights
 
 
 def freed_in_backward(run: Run) -> int:
     """Return the gathered weights of head and last layer, which FSDP frees after their backward; in a pipeline none."""
-    if not by_fsdp(run) or run.parallelism.pipeline > 1:
+    if not uses_fsdp(run) or run.parallelism.pipeline > 1:
         return 0
     return WIDTHS[run.job.precision] * (in_head(run) + in_layer(run))
 
 
 def embedding_gradient(run: Run) -> int:
     """Return the embedding's gradient by one micro-batch; under TP of all rows (states.undivided_gradients)."""
-    width = WIDTHS[run.job.precision if by_fsdp(run) else run.engine.parameters]
+    width = WIDTHS[run.job.precision if uses_fsdp(run) else run.engine.parameters]
     return width * sum(weight.size for weight in embedding_weights(run.model))
 
 

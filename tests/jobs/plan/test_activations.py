@@ -34,7 +34,9 @@ FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
     [
         (*LLAMA2, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         (*LLAMA2, *ALONE, *AUTOCAST, "engine.loss=chunked", "job.micro_batch_size=2"),
-        (*LLAMA3, *ALONE, *IN_16_BITS, "job.batching=packed", "engine.loss=chunked"),
+        pytest.param(
+            (*LLAMA3, *ALONE, *IN_16_BITS, "job.batching=packed", "engine.loss=chunked"), marks=pytest.mark.long
+        ),
         (*LLAMA3, *TP, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "parallelism.sequence_parallel=false"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
@@ -56,8 +58,8 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
     "overrides",
     [
         (*LLAMA2, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=selective"),
-        (*LLAMA2, "parallelism=fsdp_full", *FSDP, "engine.activation_checkpointing=full", "model.layers=4"),
-        (*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=full"),
+        (*LLAMA2, "parallelism=fsdp_full", *FSDP, "engine.activation_checkpointing=full", "model.layers=3"),
+        pytest.param((*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=full"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=full"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, *AUTOCAST, "engine.activation_checkpointing=full"), marks=pytest.mark.long),
         pytest.param((*LLAMA3, *ALONE, *IN_16_BITS), marks=pytest.mark.long),

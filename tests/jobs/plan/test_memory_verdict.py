@@ -45,7 +45,7 @@ def test_only_the_lower_end_of_the_interval_refuses() -> None:
 
 
 @pytest.mark.parametrize(("share", "kind"), [(1.01, "memory"), (0.99, "warning")])
-def test_a_plan_says_whether_memory_fits_or_is_tight(share: float, kind: str) -> None:
+def test_a_plan_reports_that_memory_fits_or_is_tight(share: float, kind: str) -> None:
     high = predicted(SELECTIVE).device.high / 2**30
     run = of(SELECTIVE, f"gpu.memory_gb={high * share}")
     (note,) = [note for note in plan_notes([run]) if "predicted" in note]
