@@ -99,8 +99,11 @@ def memory_notes(run: Run) -> list[str]:
 def memory_table(runs: list[Run]) -> Table:
     """Return the terms of the predicted memory of each run, with their intervals and sources."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column, justify in (("name", "left"), ("term", "left"), ("GB", "right"), ("90 %", "right"), ("source", "left")):
-        table.add_column(column, justify=justify, overflow="fold")
+    table.add_column("name", overflow="fold")
+    table.add_column("term", no_wrap=True)
+    for column in ("GB", "90 %"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("source", overflow="fold")
     for run in runs:
         predicted = memory(run)
         rows = {**predicted.terms, "GPU memory": predicted.device}

@@ -15,7 +15,7 @@ from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.rules.memory import GIB
 from tests.support.paths import ROOT
 
-SPACE = {
+SPACE: dict[str, tuple[object, ...]] = {
     "model": ("llama2_7b", "llama3_8b"),
     "model.layers": (2, 4, 8),
     "job.sequence_length": (1024, 2048, 4096, 8192),
@@ -27,7 +27,7 @@ SPACE = {
     "engine.loss": ("whole", "chunked"),
     "engine.compile": ("false", "false", "false", "true"),
 }
-TINY = SPACE | {
+TINY: dict[str, tuple[object, ...]] = SPACE | {
     "model": ("tiny",),
     "job.sequence_length": (64, 128),
     "engine.compile": ("false",),
