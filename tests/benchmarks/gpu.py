@@ -41,7 +41,7 @@ from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import SweepDir
 from jobs.runtime.gpu import installed
-from tests.benchmarks.gpu_memory import configurations
+from tests.benchmarks.gpu_memory import SPACE, configurations
 
 STAGE_S, RUNS_S = 600, 560
 SAMPLES, HELD_OUT = 1000, 8
@@ -214,7 +214,7 @@ def memory(seed: int) -> Callable[[Bench], list[Figure]]:
         found: list[Figure] = []
         count = 1 if bench.rehearsal else MEMORY_RUNS
         for i, (overrides, predicted) in enumerate(configurations(seed, count, rehearsal=bench.rehearsal)):
-            name, tensors = f"{seed}.{i}", predicted.allocated
+            name, tensors = f"{seed}.{i} {' '.join(overrides[-len(SPACE) :])}", predicted.allocated
             found += [(f"{end} memory {name}", getattr(tensors, end), "B") for end in ("point", "low", "high")]
             try:
                 (run,), _ = bench.submitted(f"memory-{i}", overrides)
