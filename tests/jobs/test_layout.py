@@ -123,7 +123,8 @@ def test_rows_have_few_lengths_on_gpus_and_none_beyond_the_sequence(overrides: t
 def test_gpus_compute_the_loss_in_chunks_that_their_memory_holds_and_the_plan_prints_it(
     overrides: tuple[str, ...], chunk: int | None
 ) -> None:
-    run = one("job.micro_batch_size=1", "ranks_per_node=8", "parallelism=fsdp_full", *overrides).run
+    kept = "engine.activation_checkpointing=full"  # what fits the memory that decides
+    run = one("job.micro_batch_size=1", "ranks_per_node=8", "parallelism=fsdp_full", kept, *overrides).run
     assert loss_chunk(run) == chunk
     printed = [note for note in plan_notes([run]) if note.startswith("loss")]
     assert printed == ([f"loss ({run.name}): from the logits of {chunk:,} labels at a time (engine.loss=chunked)"]

@@ -82,6 +82,11 @@ def norm(run: Run, x: Tokens) -> int:
     return layer_input(run, x) + 4 * x.between * (1 if run.model.norm is Norm.RMSNorm else 2)
 
 
+def norms(run: Run, x: Tokens) -> int:
+    """Return what the two norms of a layer keep; of a parallel residual both have the same input."""
+    return 2 * norm(run, x) - (layer_input(run, x) if run.model.parallel_residual else 0)
+
+
 def attention(run: Run, x: Tokens) -> int:
     """Return what attention keeps: its input, q, k and v, the rotated q and k, log-sum-exps, and its result.
 
@@ -115,7 +120,7 @@ def feed_forward(run: Run, x: Tokens) -> int:
 
 def layer(run: Run, x: Tokens) -> int:
     """Return what a layer keeps without checkpointing, and holds in backward with it."""
-    return 2 * norm(run, x) + attention(run, x) + feed_forward(run, x)
+    return norms(run, x) + attention(run, x) + feed_forward(run, x)
 
 
 def expensive_results(run: Run, x: Tokens) -> int:

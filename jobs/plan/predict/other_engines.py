@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jobs.plan.cost import parameters
 from jobs.plan.deepspeed_configuration import filled, settings_of, stage_of
-from jobs.plan.predict.activations import WIDTHS, Tokens, attention, feed_forward, layer_input, norm
+from jobs.plan.predict.activations import WIDTHS, Tokens, attention, feed_forward, layer_input, norms
 from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Run
 
 ZERO3 = 3
@@ -34,9 +34,9 @@ def layer(run: Run, x: Tokens) -> int:
         gathered = 2 * (x.count - x.between) * run.model.hidden_size * x.width
         gated = 0 if run.model.mlp is Mlp.GptNeoxMLP else 1
         fused = gated * x.count * x.width * run.model.intermediate_size // run.parallelism.tensor
-        return 2 * norm(run, x) + attention(run, x) + feed_forward(run, x) - gathered - fused
+        return norms(run, x) + attention(run, x) + feed_forward(run, x) - gathered - fused
     unfused = 2 * UNFUSED_NORM_BYTES * x.count * run.model.hidden_size if run.engine.kind is EngineKind.litgpt else 0
-    return 2 * norm(run, x) + attention(run, x) + feed_forward(run, x) + unfused
+    return norms(run, x) + attention(run, x) + feed_forward(run, x) + unfused
 
 
 def buckets(run: Run) -> int:
