@@ -128,8 +128,9 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
                 further=trainer.numbers(),
             )
             if step == counted:
-                collectives = traffic.of_busiest_rank()
-                recorder.layout(step, trainer.parameters_held(), collectives, trainer.parameters_trained())
+                recorder.layout(
+                    step, trainer.parameters_held(), traffic.of_busiest_rank(), trainer.parameters_trained()
+                )
             recorder.pace(step, trainer.pace.step(measured=recorder.is_steady(step)))
             recorder.profile(step, profiler.report(step))
             recorder.checkpoints(saver.ended())

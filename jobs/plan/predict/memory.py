@@ -176,7 +176,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     mine = pipeline_stages_of(run, place)
     layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)
     first, last = 0 in mine, run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
-    base = base | {"gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False))}
+    base = base | {"gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False).total)}
     each, result = kept_by_layer(run, x), x.count * run.model.hidden_size * x.width
     kept = count * layers * each + rotary_table(run, x) + (0 if last else count * layer_input(run, x))
     once = accumulation(run) == 1
