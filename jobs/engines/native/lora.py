@@ -164,6 +164,6 @@ def full(parameter: Tensor) -> Tensor:
 def seed_dropout(seed: int, step: int, place: Sequence[int]) -> None:
     """Seed the dropout of a step, so that a resumed run draws what an uninterrupted one does.
 
-    `place` tells ranks apart that must not draw the same numbers: all but those of a TP group.
+    `place` distinguishes ranks that must not draw the same numbers: all but those of a TP group.
     """
     torch.manual_seed(zlib.crc32(repr((seed, step, *place)).encode()))
