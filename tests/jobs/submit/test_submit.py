@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jobs.cli import main
+from jobs.ranks import node_name
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now, read_records
 from jobs.submit import prepare
@@ -345,18 +347,18 @@ def test_cancel_stops_the_running_run_and_resume_continues_it_from_its_checkpoin
 
 @pytest.mark.slow
 def test_a_rank_killed_outright_is_named_and_the_next_run_still_runs(tmp_path: Path) -> None:
-    import psutil
-
-    overrides = [*small(tmp_path), "job.steps=20000", "launcher.requeues=0"]
-    assert run_cli("submit", "-m", *overrides, "ranks_per_node=1", "name=a,b").returncode == 0
+    overrides = [*small(tmp_path), "job.steps=20000", "launcher.requeues=0", "ranks_per_node=2"]
+    assert run_cli("submit", "-m", *overrides, "name=a,b").returncode == 0
     sweep = SweepDir(tmp_path / "s")
     first, second = sweep.runs()
     wait_until(lambda: len(losses(first)) > 2)
     for process in psutil.process_iter(["cmdline"]):
-        if "submitit.core._submit" in (line := " ".join(process.info["cmdline"] or [])) and str(tmp_path) in line:
+        is_rank = "submitit.core._submit" in (line := " ".join(process.info["cmdline"] or [])) and str(tmp_path) in line
+        if is_rank and process.environ()["SUBMITIT_LOCAL_GLOBALID"] == "1":
             process.kill()
-    wait_until(lambda: "ended without recording a cause" in run_cli("status", str(sweep.path)).stdout)
-    assert states(sweep)[0].state is State.failed
+    who = f"rank 1 on {node_name()}: rank 1 ended without recording a cause: signal 9 (Killed)"
+    wait_until(lambda: who in run_cli("status", str(sweep.path)).stdout)
+    wait_until(lambda: states(sweep)[0].state is State.failed)
     wait_until(lambda: len(losses(second)) > 2)
     run_cli("cancel", str(sweep.path))
 
