@@ -38,7 +38,7 @@ from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run,
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
 from jobs.submit.ledger import HELD_BACK
-from jobs.submit.requeue import planned_restart, record_signalled_rank
+from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.submissions import latest_submissions
 from jobs.submit.trust.integrity import refuse_changed, submitted_code
 from jobs.submit.trust.own_sweeps import state_directory
@@ -110,7 +110,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
             print(f"{directory.name}: {owner.name} has taken it over", flush=True)
             break
         submission = latest_submissions(sweep)[directory.name]
-        record_signalled_rank(directory, submission, exit_codes)
+        record_exit_codes(directory, submission, exit_codes)
         found = planned_restart(directory, submission, sweep)
         if found is None:
             break

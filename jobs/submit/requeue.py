@@ -137,7 +137,7 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
     record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
 
 
-def record_signalled_rank(run: RunDir, submission: Submission, exit_codes: Sequence[int | None]) -> None:
+def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[int | None]) -> None:
     """Record the end that the ranks of this machine could not write, from their exit codes.
 
     A code is -N after signal N, and None if the rank still ran at the time limit; there are none if their parent died.

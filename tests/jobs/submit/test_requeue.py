@@ -15,7 +15,7 @@ import pytest
 from jobs.failures import FailureCause, record_failure
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
-from jobs.submit.requeue import Restart, planned_restart, record_signalled_rank, record_silent_end
+from jobs.submit.requeue import Restart, planned_restart, record_exit_codes, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, train
@@ -228,7 +228,7 @@ def test_a_rank_of_this_machine_is_named_by_its_exit_code(
     started(run)
     if witnessed:
         failed(run, FailureCause.lost_peer, rank=0, node=node_name())
-    record_signalled_rank(run, submission(run), exit_codes)
+    record_exit_codes(run, submission(run), exit_codes)
     end = own_end(run, submission(run))
     assert end is not None
     rank = 0 if cause == "lost_peer" else 1
