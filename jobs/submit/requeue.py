@@ -145,7 +145,8 @@ def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[
     if ranks_named_cause(run, submission):
         return
     # A rank that lost its peer may abort itself, so SIGABRT comes last.
-    signalled = [(code == -signal.SIGABRT, rank, -code) for rank, code in enumerate(exit_codes) if (code or 0) < 0]
+    ended = [(rank, code) for rank, code in enumerate(exit_codes) if code]
+    signalled = [(code == -signal.SIGABRT, rank, -code) for rank, code in ended if code < 0]
     if signalled:
         _, rank, number = min(signalled)
         how = signal.strsignal(number) or "unknown"
@@ -156,7 +157,7 @@ def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[
     elif None in exit_codes:
         record_failure(run, FailureCause.time_limit, rank=exit_codes.index(None), node=node_name(), error=LATE)
     elif exit_codes:
-        rank, code = next(((rank, code) for rank, code in enumerate(exit_codes) if code), (0, 0))
+        rank, code = next(iter(ended), (0, 0))
         error = f"rank {rank} ended without recording a cause: exit code {code}"
         record_failure(run, FailureCause.code, rank=rank, node=node_name(), error=error)
     else:
