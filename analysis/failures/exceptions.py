@@ -21,8 +21,7 @@ EXCEPTION = re.compile(
 )
 CONFIGURATION_TYPES = re.compile(
     r"(?:Config\w*|Missing\w*|Validation|Override\w*|Yaml\w*|Scanner|Parser|Constructor|Composer|Argument|Interpolation\w*"
-    r"|Decoding|DuplicateOption"
-    r"|(?i:toml)Decode)Error$"
+    r"|Decoding|DuplicateOption|(?i:toml)Decode)Error$"
     r"|(?:Config\w*|Misconfig\w*|Missing\w*|Hydra)Exception$"
     # The path that a setting names is wrong.
     r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"

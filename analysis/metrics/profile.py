@@ -14,7 +14,7 @@ from analysis.untrusted import as_list, count, number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-# Of sums of shares, which are floating-point numbers.
+# The shares are floating-point numbers: their sum may differ from 1 by this.
 SUM_TOLERANCE = 0.01
 
 

@@ -281,7 +281,7 @@ def settled(run: Run) -> Run:
 
 
 def absolute(path: str) -> str:
-    """Return the absolute path of one that a user wrote."""
+    """Return a path that a user wrote as an absolute one."""
     return str(Path(path).expanduser().absolute())
 
 

@@ -1,7 +1,6 @@
 """The stage before training: tokenize the data of all runs of a submission, each text once.
 
-`python -m jobs.stages.prepare SWEEP RUN...`. As at submission, no run starts if the data of
-one of them cannot be used.
+`python -m jobs.stages.prepare SWEEP RUN...`. As at submission, no run starts if the data of one of them cannot be used.
 """
 
 from __future__ import annotations

@@ -75,10 +75,11 @@ def queue_command(sweep: SweepDir) -> list[str]:
 
 
 def queue_process(job_id: str) -> psutil.Process | None:
-    """Return the living process of this id if it is a local queue of this user; None for any other process."""
+    """Return the living process of this id if it may be a local queue of this user; None for any other process."""
     try:
         process = psutil.Process(int(job_id))
-        mine = process.uids().real == os.getuid() and process.cmdline()[1:3] == QUEUE
+        # A process that was just started has no command line; on a loaded node that takes a third of a second.
+        mine = process.uids().real == os.getuid() and process.cmdline()[1:3] in (QUEUE, [])
         return process if mine and process.status() != psutil.STATUS_ZOMBIE else None
     except (psutil.NoSuchProcess, psutil.AccessDenied, ValueError, OverflowError):
         return None
@@ -87,7 +88,7 @@ def queue_process(job_id: str) -> psutil.Process | None:
 def end_queues(sweep: SweepDir, job_ids: Iterable[str]) -> None:
     """End all processes of the sessions that the local queues of this sweep lead; other processes are left alone."""
     for process in filter(None, map(queue_process, job_ids)):
-        if Path(process.cmdline()[3]).resolve() == sweep.path.resolve():
+        if [Path(path).resolve() for path in process.cmdline()[3:4]] == [sweep.path.resolve()]:
             end_session(process)
 
 

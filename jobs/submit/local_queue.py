@@ -15,12 +15,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from submitit import LocalExecutor
+from submitit.local.local import Controller, LocalJob
 
 from jobs import run as entry
 from jobs.errors import SuiteError
@@ -34,8 +38,8 @@ from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run,
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
 from jobs.submit.ledger import HELD_BACK
-from jobs.submit.requeue import planned_restart
-from jobs.submit.submissions import latest_submissions, own_end
+from jobs.submit.requeue import planned_restart, record_exit_codes
+from jobs.submit.submissions import latest_submissions
 from jobs.submit.trust.integrity import refuse_changed, submitted_code
 from jobs.submit.trust.own_sweeps import state_directory
 
@@ -44,13 +48,12 @@ def main(sweep_path: str, codes: dict[str, str]) -> None:
     """Run these runs of a sweep, each with its code, in order; a failed run does not stop the next one."""
     sweep = SweepDir(Path(sweep_path))
     turn = FileLock(state_directory() / f"local-{node_name()}.lock")
-    visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     report = None
     for name, code in codes.items():
         directory = sweep.run(name)
         with turn, refusals_printed(name):
             if not finished(directory):
-                run_to_its_end(sweep, directory, code, visible_gpus)
+                run_to_its_end(sweep, directory, code)
             stages = load_run(directory.config).stages
             report = (directory, code) if stages.report is not None else report
             if stages.evaluate is not None:
@@ -94,12 +97,12 @@ def checked_environment(sweep: SweepDir, directory: RunDir, code_name: str) -> d
     return code_environment(code)
 
 
-def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str, visible_gpus: str | None) -> None:
+def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
     """Start a run, and restart it as long as a restart may help."""
     os.environ[LOCAL_RESTART_COUNT] = "0"
     while True:
         try:
-            job_id = start_and_wait(sweep, directory, code, visible_gpus)
+            job_id, exit_codes = start_and_wait(sweep, directory, code)
         except SuiteError as refusal:
             record_failure(directory, FailureCause.launch_failure, rank=0, node=node_name(), error=str(refusal))
             break
@@ -107,9 +110,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str, visible_gpus: 
             print(f"{directory.name}: {owner.name} has taken it over", flush=True)
             break
         submission = latest_submissions(sweep)[directory.name]
-        if own_end(directory, submission) is None:
-            error = "ended without recording a cause, like a process that was killed (out of memory?)"
-            record_failure(directory, FailureCause.killed, rank=0, node=node_name(), error=error)
+        record_exit_codes(directory, submission, exit_codes)
         found = planned_restart(directory, submission, sweep)
         if found is None:
             break
@@ -120,32 +121,74 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str, visible_gpus: 
     append_record(sweep.submissions, {"time": now(), "event": "ended", "run": directory.name})
 
 
-def start_and_wait(sweep: SweepDir, directory: RunDir, code: str, visible_gpus: str | None) -> str:
-    """Start a run as a submitit local job; return its id when all its ranks have ended."""
+def start_and_wait(sweep: SweepDir, directory: RunDir, code: str) -> tuple[str, Sequence[int | None]]:
+    """Start a run as a submitit local job; return its id and the exit codes of its ranks when all have ended."""
     run = load_run(directory.config)
     os.environ |= checked_environment(sweep, directory, code)
     os.environ[START] = secrets.token_hex(8)
-    executor = LocalExecutor(sweep.logs, max_num_timeout=0)
+    executor = RankExecutor(sweep.logs, max_num_timeout=0)
     executor.update_parameters(
-        tasks_per_node=run.ranks,
-        timeout_min=run.wall_time_min,
-        signal_delay_s=stop_before_limit_s(run),
-        stderr_to_stdout=True,
+        tasks_per_node=run.ranks, timeout_min=run.wall_time_min, signal_delay_s=stop_before_limit_s(run)
     )
-    job = executor.submit(rank_main, str(directory.path), visible_gpus)
+    job = executor.submit(rank_main, str(directory.path))
     append_record(sweep.submissions, {"time": now(), "event": "launched", "run": run.name, "log_id": job.job_id})
-    # Not submitit's own wait, which looks for a result file that a killed rank never writes. The id of a local job is
-    # the process id of its controller, our child.
-    os.waitpid(int(job.job_id), 0)
-    return job.job_id
+    return job.job_id, executor.exit_codes()
 
 
-def rank_main(run_directory: str, visible_gpus: str | None) -> None:
-    """Run a local rank, with the GPUs that submitit hides from local jobs that name none."""
-    if visible_gpus is None:
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpus
+class RankExecutor(LocalExecutor):
+    """submitit's local executor with a controller that passes on the exit codes of the ranks."""
+
+    def _submit_command(self, command: str) -> LocalJob[Any]:
+        self.receiver, sender = get_context("fork").Pipe(duplex=False)
+        self.controller = get_context("fork").Process(
+            target=control, args=(self.folder, command, self.parameters, sender)
+        )
+        self.controller.start()
+        sender.close()
+        return LocalJob(self.folder, str(self.controller.pid), range(self.parameters["tasks_per_node"]))
+
+    def exit_codes(self) -> Sequence[int | None]:
+        """Wait for all ranks and return their exit codes; none if their controller was killed."""
+        codes: Sequence[int | None] = ()
+        with suppress(EOFError):
+            codes = self.receiver.recv()
+        self.controller.join()
+        return codes
+
+
+def control(folder: Path, command: str, parameters: Mapping[str, Any], sender: Connection) -> None:
+    """Start the ranks and send their exit codes, in a process of its own: only their parent gets these."""
+    # As submitit's start_controller, but for CUDA_VISIBLE_DEVICES, which it sets to no GPU.
+    os.environ |= {
+        "SUBMITIT_EXECUTOR": "local",
+        "SUBMITIT_LOCAL_COMMAND": command,
+        "SUBMITIT_LOCAL_NTASKS": str(parameters["tasks_per_node"]),
+        "SUBMITIT_LOCAL_NODEID": "0",
+        "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
+        "SUBMITIT_LOCAL_TIMEOUT_S": str(60 * parameters["timeout_min"]),
+        "SUBMITIT_LOCAL_SIGNAL_DELAY_S": str(parameters["signal_delay_s"]),
+        "SUBMITIT_STDERR_TO_STDOUT": "1",
+        "SUBMITIT_LOCAL_WITH_SHELL": "",
+    }
+    controller = RankController(folder)
+    controller.run()
+    with suppress(BrokenPipeError):  # the queue was cancelled
+        sender.send(controller.exit_codes)
+
+
+class RankController(Controller):
+    """submitit's controller, which keeps the exit codes of its ranks."""
+
+    exit_codes: Sequence[int | None] = ()
+
+    def wait(self, freq: int = 24) -> Sequence[int | None]:
+        """Return the exit codes when all ranks have ended, or the time limit is reached."""
+        self.exit_codes = super().wait(freq)
+        return self.exit_codes
+
+
+def rank_main(run_directory: str) -> None:
+    """Run a local rank."""
     entry.main(run_directory)
     # submitit would write a result file, which nothing reads and a full disk refuses.
     sys.exit()

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ PATIENCE_S = 60.0
 LONGEST_PAUSE_S = 1800
 # All runs of the sweep avoid a node from its second fault on.
 FAULTS_OF_A_BAD_NODE = 2
+LATE = "reached its time limit before the ranks reached a step boundary"
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,7 @@ def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
 
 def record_silent_end(run: RunDir, submission: Submission, printed: str, restart: int | None = None) -> None:
     """Record the end that the ranks could not write: a failed set-up or start, or the first lost rank or node."""
-    end = own_end(run, submission)
-    if end is not None and end.get("cause") != FailureCause.lost_peer.name:
+    if ranks_named_cause(run, submission):
         return
     unstarted = not_started(printed)
     if unstarted is not None:
@@ -137,6 +137,40 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
     record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
 
 
+def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[int | None]) -> None:
+    """Record the end that the ranks of this machine could not write, from their exit codes.
+
+    A code is -N after signal N, and None if the rank still ran at the time limit; there are none if their parent died.
+    """
+    if ranks_named_cause(run, submission):
+        return
+    # A rank that lost its peer may abort itself, so SIGABRT comes last.
+    ended = [(rank, code) for rank, code in enumerate(exit_codes) if code]
+    signalled = [(code == -signal.SIGABRT, rank, -code) for rank, code in ended if code < 0]
+    if signalled:
+        _, rank, number = min(signalled)
+        how = signal.strsignal(number) or "unknown"
+        error = f"rank {rank} ended without recording a cause: signal {number} ({how})"
+        record_failure(run, cause_of_task(how), rank=rank, node=node_name(), error=error)
+    elif own_end(run, submission) is not None:
+        return  # a rank lost a peer that ended by itself
+    elif None in exit_codes:
+        record_failure(run, FailureCause.time_limit, rank=exit_codes.index(None), node=node_name(), error=LATE)
+    elif exit_codes:
+        rank, code = next(iter(ended), (0, 0))
+        error = f"rank {rank} ended without recording a cause: exit code {code}"
+        record_failure(run, FailureCause.code, rank=rank, node=node_name(), error=error)
+    else:
+        error = "ended without recording a cause: the process that had started the ranks was killed"
+        record_failure(run, FailureCause.killed, rank=0, node=node_name(), error=error)
+
+
+def ranks_named_cause(run: RunDir, submission: Submission) -> bool:
+    """Return True if the ranks recorded how they ended, and more than that they lost a peer."""
+    end = own_end(run, submission)
+    return end is not None and end.get("cause") != FailureCause.lost_peer.name
+
+
 def first_rank_on(run: RunDir, node: str) -> int:
     """Return the first rank of a node at the latest start of the ranks; 0 if it is not known."""
     starts = [event for event in events_or_failure(run) if event["event"] == "started"]
@@ -165,8 +199,7 @@ def main(sweep_path: str) -> None:
     if job["JobState"] not in {"RUNNING", "TIMEOUT"} or job.get("Restarts", "0") != str(restart_count()):
         return
     if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
-        error = "reached its time limit before the ranks reached a step boundary"
-        record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=error)
+        record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=LATE)
     record_silent_end(run, submission, printed_since_start(sweep.output(job_id)))
     # Slurm does not requeue a preempted job that ends within its grace time, as ours do.
     found = planned_restart(run, submission, sweep, preempted=job.get("PreemptTime", "None") != "None")

@@ -1,8 +1,8 @@
 """Evaluation: the mean loss of a run's weights on the held-out samples, in one process.
 
-The weights come from the run's export if it has one, else from the newest readable checkpoint, of any layout; those of
-a run that trains nothing are the ones it starts from. The
-arithmetic and loss are those of training, without dropout and gradients.
+The weights come from the run's export if it has one, else from the newest readable checkpoint, of any layout; a run
+that trains nothing has the weights that it starts from. Arithmetic and loss are those of training, without dropout and
+gradients.
 """
 
 from __future__ import annotations

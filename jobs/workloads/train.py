@@ -240,7 +240,7 @@ class Trainer:
 
     def parameters_trained(self) -> int:
         """Return the number of parameters that the optimizers of all ranks update; every rank calls it."""
-        # Of sharded parameters, the size of the whole. Pipeline ranks hold different ones; theirs is the slowest axis.
+        # A sharded parameter has the size of the whole. Pipeline ranks hold different ones; theirs is the slowest axis.
         counts = gather(sum(parameter.numel() for group in self.parameters for parameter in group))
         return sum(counts[:: len(counts) // self.pipeline.size()])
 

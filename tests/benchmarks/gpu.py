@@ -7,6 +7,7 @@ versions and command. A stage whose file exists is kept, so the command continue
 to measure again. Runs of a stage that was killed are ended first. At the end DIR/summary.csv contains all figures, and
 ratios first. Every run is a `slurmscale submit` with random weights, as users run it. `--rehearsal` runs tiny models on
 a CPU, whose figures have no meaning.
+
 Requires 64 GB of memory and 30 GB of disk in $TMPDIR; the stages of an epoch also need the data and the tokenizer.
 """
 

@@ -1,8 +1,8 @@
 """Predicted memory beside published measurements: `python -m tests.benchmarks.plan_benchmark --tables DIR`.
 
-Each source is a reader of one CSV by its name and layout (READERS); files that are missing are left out. Of each source
-and GPU at most five rows are chosen by jobs.plan.predict.calibration without their measured memory, and fit its
-factors; errors and coverage are those of all other rows.
+Each source is a reader of one CSV by its name and layout (READERS); files that are missing are left out. At most five
+rows of each source and GPU, which jobs.plan.predict.calibration chooses without their measured memory, fit its factors;
+errors and coverage are those of all other rows.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Held:
     peaks: list[int] = field(default_factory=list)
     """Most bytes of a micro-batch beyond the weights: gradients of those before it are included."""
     gradients: int = 0
-    """What is left after the last micro-batch."""
+    """Left after the last micro-batch."""
 
 
 def engine_on_fakes(run: Run, rank: int = 0, micro_batches: int = 2) -> Held:

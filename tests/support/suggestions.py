@@ -20,7 +20,7 @@ REMEDY = re.compile(r"(?:^|[.;,] |or )(?:Set|set|Use) (.*?)(?:\.(?= |$)|;|$)")
 ASSIGNMENT = re.compile(r"([a-z][a-z0-9_.]*)(?:=| to one of )('[^']*'|\[[^]]*\]|[^\s,;)]+)")
 # A further value of the key before it.
 BARE = re.compile(r"\d+|null|none|[a-z]+_[a-z0-9]+|[A-Z0-9][A-Za-z0-9]+")
-# What a user types for a word that stands for a value.
+# The value that a user types for a word that stands for one.
 PLACEHOLDERS = {"NUMBER": "16", "DIRECTORY": "/weights", "NODES": "4", "MINUTES": "120", "SOMETHING": "some"}
 # Values that the files of these choices leave to the user.
 FILL_IN = {"gadi_gpuvolta": "cluster.account=ab12", "alpaca": "data.path=a.json", "pubmedqa": "data.path=a.json",

@@ -13,10 +13,9 @@ TORCH = (
         (C.hung, W.consequence, r"Watchdog caught collective operation timeout|failed to pass monitoredBarrier|"
          r"[Tt]imed out (?:in monitoredBarrier|waiting \d+ms for (?:recv|send) operation)",
          ("Watchdog caught", "monitoredBarrier", "imed out waiting")),
-        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|NCCL watchdog "
-         r"hang|"
-         r"failure detected by watchdog at work|due to collective timeout or exception|dump signal from another rank|"
-         r"Some NCCL operations have failed or timed out",
+        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|"
+         r"NCCL watchdog hang|failure detected by watchdog at work|due to collective timeout or exception|"
+         r"dump signal from another rank|Some NCCL operations have failed or timed out",
          ("Timeout at NCCL work", "due to a collective timeout", "NCCL watchdog hang", "detected by watchdog",
           "due to collective timeout", "dump signal from", "Some NCCL operations")),
         (C.hung, W.consequence, r"Heartbeat monitor timed out! Process will be terminated|"
@@ -26,14 +25,13 @@ TORCH = (
         # While it is still retrying, it has not ended.
         (C.lost_peer, W.consequence, r"^(?!.*\bretrying\b).*(?:The client socket has (?:timed out|failed to connect)|"
          r"TCP client failed to connect/validate)", ("The client socket has", "TCP client failed")),
-        (C.lost_peer, W.consequence, r"store->get\('.*got error|(?i:wait timeout|Timeout waiting|timed out "
-         r"after).*\b(?:"
-         r"keys?|clients)\b|Timed out initializing process group in store based barrier",
+        (C.lost_peer, W.consequence, r"store->get\('.*got error|(?i:wait timeout|Timeout waiting|"
+         r"timed out after).*\b(?:keys?|clients)\b|Timed out initializing process group in store based barrier",
          ("store->get(", "ait timeout", "imeout waiting", "imed out after", "store based barrier")),
         (C.lost_peer, W.consequence, r"^\w*Error: .*\bgloo/transport/", ("gloo/transport",)),
-        (C.lost_peer, W.consequence, r"Gloo connectFullMesh failed|[Ff]ailed to recv, got 0 bytes|\[enforce fail at "
-         r"\S*gloo/|"
-         r"Socket Timeout$|Stop_waiting response is expected|recvValue failed on|sendBytes failed on",
+        (C.lost_peer, W.consequence, r"Gloo connectFullMesh failed|[Ff]ailed to recv, got 0 bytes|"
+         r"\[enforce fail at \S*gloo/|Socket Timeout$|Stop_waiting response is expected|recvValue failed on|"
+         r"sendBytes failed on",
          ("connectFullMesh", "ailed to recv, got", "[enforce fail at", "Socket Timeout", "Stop_waiting",
           "Value failed on",
           "Bytes failed on")),
@@ -44,9 +42,8 @@ TORCH = (
     ),
     *signatures(
         "https://github.com/pytorch/pytorch (torch/distributed/rendezvous.py, distributed_c10d.py)",
-        (C.refused, W.end, r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, "
-         r"but not "
-         r"set", ("expected, but not set",)),
+        (C.refused, W.end, r"environment variable "
+         r"(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set", ("expected, but not set",)),
         (C.refused, W.end, r"^(?:\w+\.)*KeyError: '(?:RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+)'$",
          ("RANK'", "WORLD_SIZE'", "MASTER_ADDR'", "MASTER_PORT'", "'SLURM_")),
         advice="Start the program by its launcher (srun with the variables of the ranks, torchrun, accelerate), not as "
@@ -70,9 +67,8 @@ NCCL = (
     ),
     *signatures(
         "https://github.com/NVIDIA/nccl (src/misc/shmutils.cc)",
-        (C.out_of_host_memory, W.end, r"NCCL WARN .*(?:failed to extend|Error while (?:attaching|creating) shared "
-         r"memory|"
-         r"shm_open|/dev/shm/nccl)", ("NCCL WARN",)),
+        (C.out_of_host_memory, W.end, r"NCCL WARN .*(?:failed to extend|"
+         r"Error while (?:attaching|creating) shared memory|shm_open|/dev/shm/nccl)", ("NCCL WARN",)),
         advice="Enlarge /dev/shm on the node or of the container (docker: --shm-size, Kubernetes: an emptyDir in "
         "memory).",
     ),
@@ -89,8 +85,7 @@ NCCL = (
         (C.lost_peer, W.consequence, r"\[\d+\] \S+:\d+ WARN (?:.*[Ss]ocket .*failed|Call to \w+ .*failed|Net : )",
          ("] misc/", "] include/", "] transport")),
         (C.lost_peer, W.consequence, r"NCCL WARN .*(?:[Ss]ocket \w+ failed|Got completion .*with (?:status|error)|"
-         r"Call to \w+ .*failed|"
-         r"[Cc]onnect to \S+ (?:failed|returned)|Timeout waiting for|Unable to (?:find|connect)|"
+         r"Call to \w+ .*failed|[Cc]onnect to \S+ (?:failed|returned)|Timeout waiting for|Unable to (?:find|connect)|"
          r"[Ff]ailed to (?:connect|execute operation (?!Close))|NET/OFI .*(?:failed|error))", ("NCCL WARN",)),
         (C.lost_peer, W.consequence, r"NCCL WARN NET/IB : .*Got async .*event ?: .*(?:port error|fatal|port down)|"
          r"IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL|CQ_ERR)\b", ("NCCL WARN", "IBV_EVENT_")),
@@ -119,9 +114,8 @@ FABRICS = (
          ("UCX ", "ib_mlx5_log")),
         (C.lost_peer, W.consequence, r"(?i)(?:transport|RNR) retry (?:count(?:er)? )?exceeded|RETRY EXCEEDED ERROR",
          ("retry count", "RETRY EXCEEDED", "etry counter")),
-        (C.lost_peer, W.consequence, r"\bOFI (?:poll|call) \S* ?failed|MPIDI_OFI_handle_cq_error|PSM2?.*Endpoint "
-         r"could not "
-         r"be reached|btl_tcp_endpoint.*(?:connect\(\) to|recv\().*failed|BTL_ERROR",
+        (C.lost_peer, W.consequence, r"\bOFI (?:poll|call) \S* ?failed|MPIDI_OFI_handle_cq_error|"
+         r"PSM2?.*Endpoint could not be reached|btl_tcp_endpoint.*(?:connect\(\) to|recv\().*failed|BTL_ERROR",
          ("OFI poll", "OFI call", "MPIDI_OFI", "Endpoint could not", "btl_tcp_endpoint", "BTL_ERROR")),
     ),
     *signatures(
@@ -135,9 +129,9 @@ MPI = (
     *signatures(
         "https://github.com/open-mpi/ompi (help texts), https://github.com/pmodels/mpich (hydra), "
         "https://github.com/openpmix/prrte, https://github.com/horovod/horovod",
-        (C.launch_failure, W.consequence, r"An error occurred in MPI_Init|Local abort before MPI_INIT|MPI_INIT "
-         r"failed for|"
-         r"Fatal error in (?:internal_|P)?MPI_Init", ("in MPI_Init", "before MPI_INIT", "MPI_INIT failed", "MPI_Init")),
+        (C.launch_failure, W.consequence, r"An error occurred in MPI_Init|Local abort before MPI_INIT|"
+         r"MPI_INIT failed for|Fatal error in (?:internal_|P)?MPI_Init",
+         ("in MPI_Init", "before MPI_INIT", "MPI_INIT failed", "MPI_Init")),
         (C.aborted, W.consequence, r"\bMPI_ERRORS_ARE_FATAL\b|Fatal error in (?:internal_|P)?MPI_", ("MPI_ERRORS_ARE",
          "Fatal error in")),
         (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
@@ -157,19 +151,17 @@ MPI = (
     *signatures(
         "https://github.com/open-mpi/ompi, https://github.com/openpmix/prrte (help texts of mpirun), "
         "https://slurm.schedmd.com/mpi_guide.html",
-        (C.refused, W.end, r"There are not enough slots available in the system|All nodes which are allocated for "
-         r"this job "
-         r"are already filled|binding more (?:processes|cpus)\b|has detected an attempt to run as root|"
-         r"Invalid MPI type '",
+        (C.refused, W.end, r"There are not enough slots available in the system|"
+         r"All nodes which are allocated for this job are already filled|binding more (?:processes|cpus)\b|"
+         r"has detected an attempt to run as root|Invalid MPI type '",
          ("not enough slots", "are already filled", "binding more", "attempt to run as root", "Invalid MPI type")),
         advice="Ask for as many tasks as mpirun starts (--ntasks, --ntasks-per-node), and check the binding options.",
     ),
     *signatures(
         "https://github.com/open-mpi/ompi, https://github.com/openpmix/prrte (help texts of mpirun)",
-        (C.launch_failure, W.end, r"(?:could not|was unable to) (?:access or execute|find) an? executable|was "
-         r"unable to "
-         r"(?:launch|start) the specified application|(?:ORTE|PRTE|PRRTE) was unable to reliably start one or more "
-         r"daemons|"
+        (C.launch_failure, W.end, r"(?:could not|was unable to) (?:access or execute|find) an? executable|"
+         r"was unable to (?:launch|start) the specified application|"
+         r"(?:ORTE|PRTE|PRRTE) was unable to reliably start one or more daemons|"
          r"An? (?:ORTE|PRTE|PRRTE) daemon has unexpectedly failed|OMPI was not built with S\w+'s PMI support|"
          r"PMI2?_Init failed|unable to find the specified executable|HYDU_create_process .*execvp error",
          ("an executable", "the specified application", "reliably start", "daemon has unexpectedly", "PMI support",

@@ -59,8 +59,7 @@ LIBRARIES = (
          r"(?:STATUS_|status_|Status)?(?:ALLOC_FAILED|AllocFailed|memory_error)\b",
          ("ALLOC_FAILED", "AllocFailed", "status_memory_error")),
         (C.launch_failure, W.end, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUFFT|CUSPARSE)_STATUS_(?:ARCH_MISMATCH\w*|"
-         r"VERSION_MISMATCH|"
-         r"SUBLIBRARY_\w+|RUNTIME_PREREQUISITE_MISSING|LICENSE_ERROR)\b",
+         r"VERSION_MISMATCH|SUBLIBRARY_\w+|RUNTIME_PREREQUISITE_MISSING|LICENSE_ERROR)\b",
          ("ARCH_MISMATCH", "VERSION_MISMATCH", "STATUS_SUBLIBRARY", "PREREQUISITE_MISSING", "STATUS_LICENSE_ERROR")),
         (C.code, W.end, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUFFT|CUSPARSE|HIPBLAS)_STATUS_(?:INVALID_VALUE|BAD_PARAM\w*|"
          r"NOT_SUPPORTED\w*|INVALID_ENUM)\b",
@@ -95,8 +94,7 @@ LIBRARIES = (
         "https://github.com/pytorch/pytorch (c10/cuda, aten/src/ATen/cuda/CachingHostAllocator.cpp, "
         "aten/src/ATen/native/cuda)",
         (C.out_of_host_memory, W.end, r"out of memory at .*CachingHostAllocator|Failed to (?:allocate|pin) (?:host|"
-         r"pinned) "
-         r"memory", ("CachingHostAllocator", "Failed to allocate host memory", "Failed to allocate pinned",
+         r"pinned) memory", ("CachingHostAllocator", "Failed to allocate host memory", "Failed to allocate pinned",
          "Failed to pin")),
         (C.out_of_gpu_memory, W.end, r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory\b|CUDA error: out of memory|"
          r"Cuda failure.* 'out of memory'|\bDEVMEM Allocation failed|\b[Oo]ut of device memory\b",

@@ -12,9 +12,8 @@ HUB = (
         "https://github.com/huggingface/huggingface_hub (errors.py, utils/_http.py), RFC 9110 (401, 403)",
         (C.refused, W.end, r"\bGatedRepoError\b|[Cc]annot access gated repo|access a gated repo|is a gated repository|"
          r"\b(?:HTTPError|HfHubHTTPError|HTTPStatusError|RepositoryNotFoundError): (?:\w+ error ')?40[13] |"
-         r"\b40[13] (?:Client Error|Unauthorized|Forbidden)\b|Invalid (?:username or password|user token)|HTTP "
-         r"Error 40[13]\b|"
-         r"Token is required \(`token=True`\)|LocalTokenNotFoundError",
+         r"\b40[13] (?:Client Error|Unauthorized|Forbidden)\b|Invalid (?:username or password|user token)|"
+         r"HTTP Error 40[13]\b|Token is required \(`token=True`\)|LocalTokenNotFoundError",
          ("GatedRepoError", "gated repo", "HTTPError: 40", "HTTPError: Client error '40", "HTTPStatusError",
           "RepositoryNotFoundError", "401 ", "403 ", "HTTP Error 40", "Invalid user", "Token is required",
           "LocalTokenNotFound")),
@@ -31,20 +30,18 @@ HUB = (
           "ManualDownloadError", "NotASafetensorsRepo", "404 Client Error", "HTTP Error 404")),
         (C.refused, W.end, r"Error: Can't load (?:the )?(?:tokenizer|configuration|config|model|feature extractor|"
          r"image processor|processor)|does not appear to have (?:a file|files) named|Error no file named|"
-         r"is not a valid git identifier|Unrecognized (?:model|image processor|processing class|video processor) in "
-         r"|Unrecognized configuration class|contains custom "
-         r"code which must be executed|requires you to execute the|option `trust_remote_code=True`|"
-         r"BuilderConfig '?\S+ not found|Config name is missing|Unknown split \"|Couldn't find (?:a dataset script|"
-         r"any data "
-         r"file|'\S+' on the H)|doesn't exist on the Hub or cannot be accessed|No \(supported\) data files found|"
+         r"is not a valid git identifier|Unrecognized (?:model|image processor|processing class|video processor) in |"
+         r"Unrecognized configuration class|contains custom code which must be executed|requires you to execute the|"
+         r"option `trust_remote_code=True`|BuilderConfig '?\S+ not found|Config name is missing|Unknown split \"|"
+         r"Couldn't find (?:a dataset script|any data file|'\S+' on the H)|"
+         r"doesn't exist on the Hub or cannot be accessed|No \(supported\) data files found|"
          r"Dataset scripts are no longer supported|Unable to find '\S+'$",
          ("Can't load", "does not appear to have", "Error no file named", "not a valid git identifier", "Unrecognized ",
           "contains custom code", "requires you to execute", "trust_remote_code=True", "BuilderConfig ",
           "Config name is missing", "Unknown split", "Couldn't find",
           "doesn't exist on the Hub", "data files found", "Dataset scripts are no longer", "Unable to find '")),
-        advice="Correct the name or path of the model or dataset; where it is a folder, check that each node sees "
-        "it and "
-        "that it is complete.",
+        advice="Correct the name or path of the model or dataset; where it is a folder, check that each node sees it "
+        "and that it is complete.",
     ),
     *signatures(
         "https://github.com/huggingface/huggingface_hub (constants.py: HF_HUB_OFFLINE, errors.py)",
@@ -56,11 +53,9 @@ HUB = (
          r"make sure your Internet connection is on|Connection error, and we cannot find the requested files",
          ("We couldn't connect to", "LocalEntryNotFoundError", "Couldn't reach", "specific connection error",
           "our internet connection", "our Internet connection", "cannot find the requested files")),
-        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|HTTP Error (?:429|5\d\d)\b|Error: "
-         r"(?:429|50[0234]) (?:Too|"
-         r"Server|"
-         r"Bad G|Service|Gateway)|\b(?:MaxRetry|NewConnection|NameResolution|SSL|SSLCertVerification|Proxy|ReadTimeout|"
-         r"ConnectTimeout)Error\b|"
+        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|HTTP Error (?:429|5\d\d)\b|"
+         r"Error: (?:429|50[0234]) (?:Too|Server|Bad G|Service|Gateway)|"
+         r"\b(?:MaxRetry|NewConnection|NameResolution|SSL|SSLCertVerification|Proxy|ReadTimeout|ConnectTimeout)Error\b|"
          r"^(?:requests|httpx|httpcore|urllib3)\.(?:\w+\.)*(?:ReadTimeout|ConnectTimeout|ConnectError|ReadError|"
          r"RemoteProtocolError)\b",
          ("429 ", "500 ", "502 ", "503 ", "504 ", "MaxRetryError", "NewConnectionError", "NameResolutionError",
@@ -103,18 +98,16 @@ CHECKPOINTS = (
     ),
     *signatures(
         "https://github.com/huggingface/transformers (modeling_utils.py), git-lfs.com, CPython (tarfile), Apache "
-        "Arrow, "
-        "Pillow (corrupted files)",
-        (C.storage, W.end, r"Unable to load weights from (?:pytorch|safetensors) checkpoint|without having git-lfs "
-         r"installed|Parquet (?:magic bytes not found|file size is 0)|Either the file is corrupted or this is not a "
-         r"parquet|"
-         r"is not a valid JSON file|could not parse ModelProto from|sentencepiece_processor\.cc.*ParseFromArray|"
-         r"\bDataLossError: |Couldn't deserialize thrift|Tried reading schema message, was null|Expected to be able "
-         r"to read \d+ bytes "
-         r"for "
-         r"message body|Not an Arrow file|\bBadGzipFile: |tarfile\.ReadError: |UnidentifiedImageError: |"
-         r"image file is truncated|broken data stream when reading image|\bNonMatching(?:Checksum|SplitsSizes)Error\b|"
-         r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size",
+        "Arrow, Pillow (corrupted files)",
+        (C.storage, W.end, r"Unable to load weights from (?:pytorch|safetensors) checkpoint|"
+         r"without having git-lfs installed|Parquet (?:magic bytes not found|file size is 0)|"
+         r"Either the file is corrupted or this is not a parquet|is not a valid JSON file|"
+         r"could not parse ModelProto from|sentencepiece_processor\.cc.*ParseFromArray|\bDataLossError: |"
+         r"Couldn't deserialize thrift|Tried reading schema message, was null|"
+         r"Expected to be able to read \d+ bytes for message body|Not an Arrow file|\bBadGzipFile: |"
+         r"tarfile\.ReadError: |UnidentifiedImageError: |image file is truncated|broken data stream when reading image|"
+         r"\bNonMatching(?:Checksum|SplitsSizes)Error\b|(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|"
+         r"[Cc]onsistency check failed: file should be of size",
          ("Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
           "sentencepiece_processor", "DataLossError",
           "deserialize thrift", "Tried reading schema",
@@ -129,13 +122,12 @@ CHECKPOINTS = (
 VERSIONS = (
     *signatures(
         "https://github.com/huggingface/transformers (models/auto, utils/import_utils.py)",
-        (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|Tokenizer class \S+ does "
-         r"not exist "
-         r"or is not currently imported|Couldn't instantiate the backend tokenizer|"
-         r"`rope_scaling` must be a dictionary with|data did not match any variant of untagged enum|^KeyError: "
-         r"'(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|"
-         r"olmo|starcoder2|cohere|gpt_oss|smollm|glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|"
-         r"but it was not found in your environment|requires the \S+ library but it was not found",
+        (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|"
+         r"Tokenizer class \S+ does not exist or is not currently imported|Couldn't instantiate the backend tokenizer|"
+         r"`rope_scaling` must be a dictionary with|data did not match any variant of untagged enum|"
+         r"^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|olmo|starcoder2|cohere|gpt_oss|smollm|"
+         r"glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|but it was not found in your environment|"
+         r"requires the \S+ library but it was not found",
          ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class",
           "the backend tokenizer", "was not found")),
         advice="Install the version of transformers (or the package) that the model needs, into the environment of "

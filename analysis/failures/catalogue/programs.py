@@ -34,17 +34,13 @@ TORCH = (
         "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, "
         "v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
         (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache "
-         r"blocks|is less than desired GPU memory "
-         r"utilization|"
-         r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction|larger than the (?:maximum "
-         r"number of "
-         r"tokens|available KV cache memory)",
+         r"blocks|is less than desired GPU memory utilization|Not enough memory\. Please try (?:to increase|"
+         r"increasing) --mem-fraction|larger than the (?:maximum number of tokens|available KV cache memory)",
          ("enough GPU RAM", "No available memory for", "desired GPU memory", "Please try to increase --mem",
           "Please try increasing --mem",
           "larger than the")),
         advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
-        "model "
-        "over more GPUs, or lower the longest sequence.",
+        "model over more GPUs, or lower the longest sequence.",
     ),
 )  # fmt: skip
 
@@ -75,9 +71,8 @@ LAUNCHERS = (
         (C.node_failure, W.end, r"NodeDiedError\b|because its node has died|was marked dead because the detector "
          r"has missed",
          ("NodeDiedError", "its node has died", "marked dead because")),
-        (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|No available agent "
-         r"to submit job|"
-         r"Job supervisor actor (?:failed to start|died)",
+        (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|"
+         r"No available agent to submit job|Job supervisor actor (?:failed to start|died)",
          ("RuntimeEnvSetupError", "timed out during startup", "No available agent", "ob supervisor actor")),
         (C.refused, W.end, r"total (?:available|desired) GPUs", ("total available GPUs", "total desired GPUs")),
         (C.lost_peer, W.consequence, r"LocalRayletDiedError\b|[Ff]ailed to connect to GCS|GCS server .*(?:down|lost)|"
@@ -88,15 +83,14 @@ LAUNCHERS = (
     ),
     *signatures(
         "https://github.com/openxla/xla (coordination service), https://github.com/tensorflow/tensorflow",
-        (C.out_of_gpu_memory, W.end, r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|[Ff]ailed to allocate|attempting "
-         r"to (?:allocate|reserve)|Attempting to "
-         r"(?:allocate|reserve))|OOM when allocating tensor",
+        (C.out_of_gpu_memory, W.end, r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|[Ff]ailed to allocate|"
+         r"attempting to (?:allocate|reserve)|Attempting to (?:allocate|reserve))|OOM when allocating tensor",
          ("RESOURCE_EXHAUSTED", "OOM when allocating")),
         (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
          r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
         (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
-         r"DEADLINE_EXCEEDED)|"
-         r"failed to connect to (?:all addresses|remote host)", ("eadline ", "StatusCode.", "failed to connect to")),
+         r"DEADLINE_EXCEEDED)|failed to connect to (?:all addresses|remote host)",
+         ("eadline ", "StatusCode.", "failed to connect to")),
         (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled "
          r"exception:$",
          ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
@@ -124,13 +118,11 @@ REPORTS = (
 SYSTEM = (
     *signatures(
         "https://man7.org/linux/man-pages/man7/signal.7.html (SIGBUS), https://man7.org/linux/man-pages/man2/mmap.2.html",
-        (C.unknown, W.signal, r"\bexitcode: -7\b|exits with return code = -7\b|(?:^|: |: line \d+: +\d+ )Bus "
-         r"error\b|Signal 7 "
-         r"\(SIGBUS|Signal: Bus error \(|" + BY_SIGNAL.format("7|SIGBUS")[4:] + r"|\bexit code 135\b",
+        (C.unknown, W.signal, r"\bexitcode: -7\b|exits with return code = -7\b|(?:^|: |: line \d+: +\d+ )Bus error\b|"
+         r"Signal 7 \(SIGBUS|Signal: Bus error \(|" + BY_SIGNAL.format("7|SIGBUS")[4:] + r"|\bexit code 135\b",
          ("exitcode: -7", "return code = -7", "Bus error", "SIGBUS", "signal 7", "exit code 135")),
-        advice="SIGBUS is raised for a mapped page that has no memory behind it: the usual source is a full "
-        "/dev/shm, then "
-        "a file that was truncated.",
+        advice="SIGBUS is raised for a mapped page that has no memory behind it: the usual source is a full /dev/shm, "
+        "then a file that was truncated.",
     ),
     *signatures(
         "glibc, libstdc++, CPython, GNU time and bash",
@@ -161,8 +153,7 @@ SYSTEM = (
         (C.killed, W.signal, r"^(?:zsh|bash): killed\b|^Killed$|: line \d+: +\d+ Killed\b", ("Killed", "zsh: killed",
          "bash: killed")),
         (C.code, W.consequence, r"^(?:Segmentation fault|Illegal instruction|Floating point exception)"
-         r"(?: \(core dumped\))?$|"
-         r": line \d+: +\d+ (?:Segmentation fault|Illegal instruction)\b",
+         r"(?: \(core dumped\))?$|: line \d+: +\d+ (?:Segmentation fault|Illegal instruction)\b",
          ("Segmentation fault", "Illegal instruction", "Floating point exception")),
         (C.aborted, W.signal, r"^Aborted(?: \(core dumped\))?$|: line \d+: +\d+ Aborted\b", ("Aborted",)),
         (C.cancelled, W.signal, r"^KeyboardInterrupt$", ("KeyboardInterrupt",)),
@@ -174,8 +165,8 @@ DIVERGED = (
         "Megatron-LM (rerun_state_machine.py), DeepSpeed (loss scaler), fairseq, timm, detectron2, Lightning "
         "(callbacks/early_stopping.py, utilities/_pytree.py), TensorFlow (NanTensorHook), JAX (jax_debug_nans)",
         (C.diverged, W.end, r"(?i)loss (?:is|became|was|turned|went to|goes) (?:nan|inf|not finite|non-finite)|"
-         r"\bloss (?:has )?diverged|"
-         r"(?:nan|inf) in (?:loss|local grad|local f)|(?:nan|non-finite) loss\b(?!.*(?:skip|0\b))",
+         r"\bloss (?:has )?diverged|(?:nan|inf) in (?:loss|local grad|local f)|"
+         r"(?:nan|non-finite) loss\b(?!.*(?:skip|0\b))",
          ("loss is", "loss became", "loss was", "loss turned", "loss went", "loss goes", "Loss is", "Loss became",
           "loss diverged", "Loss diverged", "loss has diverged", "nan in l", "inf in l", "NaN in l", "nan loss",
           "NaN loss",

@@ -27,14 +27,13 @@ FILES = (
          r"unable to open shared memory object </torch_",
          ("oo many open files", "items of ancdata", "shared memory object </torch_")),
         advice="Raise the limit of open files (ulimit -n), start fewer data workers, or let torch share tensors by "
-        "files "
-        "(torch.multiprocessing.set_sharing_strategy('file_system')).",
+        "files (torch.multiprocessing.set_sharing_strategy('file_system')).",
     ),
     *signatures(
         "https://man7.org/linux/man-pages/man2/fork.2.html (EAGAIN), https://github.com/OpenMathLib/OpenBLAS",
-        (C.code, W.end, r"can't start new thread|\[Errno 11\] Resource temporarily unavailable|fork: (?:retry: "
-         r")?Resource "
-         r"temporarily|blas_thread_init: pthread_create failed|Thread creation failed: Resource",
+        (C.code, W.end, r"can't start new thread|\[Errno 11\] Resource temporarily unavailable|"
+         r"fork: (?:retry: )?Resource temporarily|blas_thread_init: pthread_create failed|"
+         r"Thread creation failed: Resource",
          ("start new thread", "Resource temporarily", "blas_thread_init", "Thread creation failed")),
         advice="The limit of processes and threads is reached (ulimit -u): lower OMP_NUM_THREADS and the data workers.",
     ),
@@ -85,9 +84,8 @@ IMPORTS = (
     ),
     *signatures(
         "https://github.com/pytorch/pytorch (torch/__init__.py, torch/cuda, torch/accelerator)",
-        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your "
-         r"system is too old|"
-         r"No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
+        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your system "
+         r"is too old|No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
          r"Failed to infer device type|PyTorch is not linked with support for \w+ devices|"
          r".*\b(?i:no (?:cuda |nvidia |amd )?gpus? (?:were |was )?(?:found|available|detected|visible)|"
          r"(?:cuda|gpu) (?:is )?(?:not available|unavailable|required)))",
@@ -104,9 +102,8 @@ PROCESSES = (
         "https://github.com/uqfoundation/multiprocess, https://github.com/joblib/loky",
         (C.killed, W.signal, r"BrokenProcessPool\b|TerminatedWorkerError\b|abruptly died during map operation",
          ("BrokenProcessPool", "TerminatedWorkerError", "abruptly died")),
-        (C.unknown, W.signal, r"DataLoader worker \(pids?\(?s?\)? [\d, ]+\) exited unexpectedly|Pin memory thread "
-         r"exited|"
-         r"DataLoader worker .*: Terminated\.", ("DataLoader worker", "Pin memory thread")),
+        (C.unknown, W.signal, r"DataLoader worker \(pids?\(?s?\)? [\d, ]+\) exited unexpectedly|"
+         r"Pin memory thread exited|DataLoader worker .*: Terminated\.", ("DataLoader worker", "Pin memory thread")),
         (C.code, W.consequence, r"DataLoader worker .*: (?:Segmentation fault|Illegal instruction)\.",
          ("DataLoader worker",)),
         (C.aborted, W.signal, r"DataLoader worker .*: Aborted\.", ("DataLoader worker",)),

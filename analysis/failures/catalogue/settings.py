@@ -21,9 +21,9 @@ COMMAND_LINES = (
         (C.refused, W.end, r"Key \"[^\"]+\" (?:is required but not included in|not found in namespace)|"
          r"Subcommand '\w+' does not accept nested key|^KeyError: \"Override '", ("is required but not",
          "not found in namespace", "accept nested key", "KeyError: \"Override")),
-        (C.refused, W.end, r"^(?:Error: |[│|] +)(?:No such (?:option|command)|Invalid value for|Missing (?:option|"
-         r"argument|"
-         r"parameter|command)|Got unexpected extra argument)|^[│|] +(?:Unrecognized|Required) options?\b",
+        (C.refused, W.end, r"^(?:Error: |[│|] +)(?:No such (?:option|command)|Invalid value for|"
+         r"Missing (?:option|argument|parameter|command)|Got unexpected extra argument)|"
+         r"^[│|] +(?:Unrecognized|Required) options?\b",
          ("No such ", "Invalid value for", "Missing ", "Got unexpected extra", "Unrecognized option",
           "Required option")),
         (C.refused, W.end, r"FATAL Flags parsing error|^ERROR: Could not consume arg: ",
@@ -39,9 +39,9 @@ CONFIGURATIONS = (
         (C.refused, W.end, r"^(?:Could not override '|In '[^']*': (?:Could not find|Validation error)|"
          r"Key '[^']*' (?:is not in struct|not in ')|You must specify '|Primary config (?:module|directory) |"
          r"Cannot find primary config|Could not load '|Error merging override |Error parsing override '|"
-         r"Ambiguous value for option '|Multiple values for |Could not append to config|Interpolation key '[^']*' "
-         r"not found|"
-         r"Missing mandatory value: |Value '[^']*' (?:of type '[^']*' )?could not be converted to )",
+         r"Ambiguous value for option '|Multiple values for |Could not append to config|"
+         r"Interpolation key '[^']*' not found|Missing mandatory value: |"
+         r"Value '[^']*' (?:of type '[^']*' )?could not be converted to )",
          ("Could not override", "In '", "is not in struct", "' not in '", "You must specify", "rimary config",
           "Could not load", "Error merging override", "Error parsing override", "Ambiguous value for",
           "Multiple values for", "Could not append", "Interpolation key", "Missing mandatory",
@@ -64,13 +64,12 @@ LAYOUTS = (
         "https://github.com/deepspeedai/DeepSpeed (runtime/config.py), https://github.com/NVIDIA/Megatron-LM "
         "(megatron/training/arguments.py, megatron/core/parallel_state.py), https://github.com/pytorch/torchtitan "
         "(distributed/parallel_dims.py)",
-        (C.refused, W.end, r"Error: .*(?:Check batch related parameters\.|\b(?:is not|not|must be|should be|needs "
-         r"to be) "
-         r"(?:evenly )?(?:divisible|divisable|a multiple of)\b)|Invalid parallel dims: ",
+        (C.refused, W.end, r"Error: .*(?:Check batch related parameters\.|\b(?:is not|not|must be|should be|"
+         r"needs to be) (?:evenly )?(?:divisible|divisable|a multiple of)\b)|Invalid parallel dims: ",
          ("Check batch related", "divisible", "divisable", "a multiple of", "Invalid parallel dims")),
         (C.refused, W.end, r"No slot '\d+' specified on host|config values that mismatch TrainingArguments|"
-         r"tasks per node configured in SLURM|total desired GPUs|is larger than the (?:number of|maximum) "
-         r"(?:available )?GPUs|"
+         r"tasks per node configured in SLURM|total desired GPUs|"
+         r"is larger than the (?:number of|maximum) (?:available )?GPUs|"
          r"[Nn]umber of (?:gpus|processes|devices) .*(?:doesn't|does not) match|"
          r"(?:doesn't|does not) match (?:the )?(?:product of|number of (?:gpu|device|process|rank|node)|world)",
          ("specified on host", "mismatch TrainingArguments", "configured in SLURM", "total desired GPUs", "GPUs",
@@ -80,11 +79,11 @@ LAYOUTS = (
     *signatures(
         "https://github.com/huggingface/transformers (training_args.py), https://github.com/huggingface/accelerate, "
         "https://github.com/Lightning-AI/pytorch-lightning, https://github.com/Dao-AILab/flash-attention",
-        (C.refused, W.end, r"Your setup doesn't support bf16|bf16 mixed precision requires|fp16 mixed precision "
-         r"requires|"
-         r"half precision.*only be used on|FlashAttention only supports (?:Ampere|AMD)|only supports? Ampere GPUs|"
-         r"AssertionError: Invalid device id|requires the save and eval(?:uation)? strategy to match|"
-         r"You requested gpu: |You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute|"
+        (C.refused, W.end, r"Your setup doesn't support bf16|bf16 mixed precision requires|"
+         r"fp16 mixed precision requires|half precision.*only be used on|FlashAttention only supports (?:Ampere|AMD)|"
+         r"only supports? Ampere GPUs|AssertionError: Invalid device id|"
+         r"requires the save and eval(?:uation)? strategy to match|You requested gpu: |"
+         r"You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute|"
          r"\brequires \.target sm_\d",
          ("doesn't support bf16", "precision requires", "half precision", "only support", "Invalid device id",
           "strategy to match", "You requested gpu", "You selected an invalid", "with compute", "requires .target")),
@@ -94,33 +93,29 @@ LAYOUTS = (
     *signatures(
         "https://github.com/huggingface/transformers (training_args.py), https://github.com/pytorch/pytorch "
         "(torch/utils/data)",
-        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError): (?:[`'\"]?\w+_\w+[`'\"]?|[`'\"]\w+[`'\"]) "
-         r"(?:must|should|"
-         r"cannot|can't|has to|needs to) (?:not )?be\b", ("ValueError: ", "AssertionError: ")),
+        (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError): (?:[`'\"]?\w+_\w+[`'\"]?|"
+         r"[`'\"]\w+[`'\"]) (?:must|should|cannot|can't|has to|needs to) (?:not )?be\b",
+         ("ValueError: ", "AssertionError: ")),
     ),
     # The words by which libraries refuse the value of a setting: the option itself, the values that are allowed.
     *signatures(
         "https://github.com/huggingface/transformers (trainer.py, training_args.py), "
-        "https://github.com/huggingface/peft, "
-        "https://github.com/huggingface/accelerate (commands/launch.py), https://github.com/NVIDIA/Megatron-LM "
-        "(arguments.py), "
+        "https://github.com/huggingface/peft, https://github.com/huggingface/accelerate (commands/launch.py), "
+        "https://github.com/NVIDIA/Megatron-LM (arguments.py), "
         "https://github.com/pytorch/pytorch (c10/core/Device.cpp)",
         (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|NotImplementedError|Exception|"
-         r"OSError): .*(?:"
-         r"(?<![\w-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
-         r"\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|\b[Vv]alid (?:options|values|"
-         r"choices) are\b|"
-         r"\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|"
-         r"precision|backend|"
-         r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found "
-         r"in the base|\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
+         r"OSError): .*(?:(?<![\w-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|"
+         r"\bmutually exclusive\b|\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|"
+         r"\b[Vv]alid (?:options|values|choices) are\b|\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|"
+         r"[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|precision|backend|strategy|attention|loss|dataset|"
+         r"tokenizer|config\w*|option|device string)\b|Target modules .* not found in the base|"
+         r"\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
          r"\b(?:is|are) (?:not compatible|incompatible) with\b|\bis not supported (?:with|when|by|on|in|for)\b|"
          r"\bmust be (?:set|specified|provided)\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
-         r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|is not a (?:directory|"
-         r"file))|"
-         r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|[Cc]heckpoint) \S+ (?:does not exist|not found|"
-         r"cannot be found))",
+         r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|"
+         r"is not a (?:directory|file))|\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|"
+         r"[Cc]heckpoint) \S+ (?:does not exist|not found|cannot be found))",
          ("ValueError: ", "AssertionError: ", "RuntimeError: ", "NotImplementedError: ", "Exception: ", "OSError: ")),
     ),
 )  # fmt: skip

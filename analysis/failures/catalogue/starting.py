@@ -30,9 +30,8 @@ STARTING = (
     *signatures(
         "glibc (elf/dl-load.c, dl-lookup.c, dl-version.c), Linux (ENOEXEC)",
         (C.launch_failure, W.end, r": (?:symbol lookup|relocation) error: |not defined in file \S+ with link time "
-         r"reference|"
-         r"failed to map segment from shared object|^Could not load library lib\S+\.so|Unable to load any of \{?libcu|"
-         r"/ld: cannot find -l|: version `\S+' not found \(required by |"
+         r"reference|failed to map segment from shared object|^Could not load library lib\S+\.so|"
+         r"Unable to load any of \{?libcu|/ld: cannot find -l|: version `\S+' not found \(required by |"
          r"(?:^|Error: )\S+\.so[\w.]*: undefined symbol: ", ("symbol lookup error", "relocation error",
          "with link time reference", "failed to map segment",
           "Could not load library", "Unable to load any of", "/ld: cannot find", "' not found (required by",
@@ -53,9 +52,8 @@ STARTING = (
     *signatures(
         "https://lmod.readthedocs.io, https://docs.conda.io, bash",
         (C.launch_failure, W.end, r"^Lmod has detected the following error|^EnvironmentNameNotFound: |"
-         r": (?:python\d?|torchrun|srun|sbatch|conda|module|mpirun|mpiexec|accelerate|deepspeed|apptainer|"
-         r"singularity|enroot|"
-         r"docker|ninja|nvcc|uv|llamafactory-cli|lightning|litgpt|axolotl|ray): command not found$",
+         r": (?:python\d?|torchrun|srun|sbatch|conda|module|mpirun|mpiexec|accelerate|deepspeed|apptainer|singularity|"
+         r"enroot|docker|ninja|nvcc|uv|llamafactory-cli|lightning|litgpt|axolotl|ray): command not found$",
          ("Lmod has detected", "EnvironmentNameNotFound", "command not found")),
         (C.launch_failure, W.end, r"^\S*python[\d.]*: can't open file |^\S*python[\d.]*: No module named ",
          ("can't open file", ": No module named ")),
@@ -63,9 +61,8 @@ STARTING = (
         (C.launch_failure, W.signal, r"^CommandNotFoundError: Your shell has not been properly configured",
          ("CommandNotFound",)),
         (C.launch_failure, W.signal, r": line \d+: (?:\S+: (?:command not found|No such file or directory|"
-         r"Permission denied|"
-         r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^/bin/sh: \d+: \S+: not "
-         r"found",
+         r"Permission denied|cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|"
+         r"^/bin/sh: \d+: \S+: not found",
          (": line ", "/bin/sh: ")),
         # A shell's exit codes for a command that it did not find or could not execute.
         (C.launch_failure, W.signal, r"(?i)\bexit(?:ed with|[ _]?code| status)+:? 12[67]\b", ("126", "127")),

@@ -37,7 +37,7 @@ class AdaptedLinear(nn.Linear):
     parts: tuple[int, ...]
     """Rows of W by part: q, k and v, or all."""
     adapted: tuple[bool, ...]
-    """Whether each part has an adapter."""
+    """True for each part that has an adapter."""
     scale: float
     dropout: float
     lora_A: nn.Parameter  # noqa: N815 (LitGPT's name)

@@ -102,7 +102,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             logits = (h @ weight.T).float()
             log_p = logits.log_softmax(1)
             if group:
-                # Of this rank's rows; subtract the logarithm of their share of exp z_v over all TP ranks.
+                # Normalized over this rank's rows; subtract the logarithm of their share of exp z_v over all TP ranks.
                 own = logits[:, :1] - log_p[:, :1]
                 log_p += own - log_sum_exp(own, group)
             del logits
@@ -111,16 +111,19 @@ class LinearCrossEntropy(torch.autograd.Function):
             if group:
                 dist.all_reduce(of_target, group=group)
             loss -= (of_target * counts).sum()
-            if ctx.needs_input_grad[0]:  # not in an evaluation
-                # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
-                error = log_p.exp_().scatter_add_(1, place, -here.float()).to(h.dtype)
-                hidden_gradient[positions] = (error @ weight) * counts
-                if weight_gradient is None:
-                    continue
-                if error.dtype == weight_gradient.dtype:
-                    weight_gradient.addmm_(error.T, h)
-                else:
-                    weight_gradient += error.T @ h
+            if not ctx.needs_input_grad[0]:  # an evaluation
+                del log_p
+                continue
+            # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
+            error = log_p.exp_().scatter_add_(1, place, -here.float()).to(h.dtype)
+            del log_p
+            hidden_gradient[positions] = (error @ weight) * counts
+            if weight_gradient is not None and error.dtype == weight_gradient.dtype:
+                weight_gradient.addmm_(error.T, h)
+            elif weight_gradient is not None:
+                weight_gradient += error.T @ h
+            # Or it would exist beside the logits of the next chunk.
+            del error
         ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype))
         return loss
 

@@ -52,15 +52,18 @@ class PipelineStageModule(nn.Module):
         self.lm_head = gpt.lm_head if last else None
         # Read at each pass: the table gets its memory after FSDP is applied.
         self.rotary: Callable[[], tuple[Tensor, Tensor]] = lambda: (gpt.cos, gpt.sin)
+        # No argument of forward: in the split backward torch 2.11 takes every argument for a tensor.
+        self.labels = 0
+        """The most labels of a micro-batch of the step."""
 
-    def forward(self, x: Tensor, targets: Tensor, labels: int, bounds: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor, bounds: Tensor | None = None) -> Tensor:
         """Run this stage's part of Decoder.forward."""
         if self.wte is not None:
             x = self.wte(x)
         x = through(self.layers, x, self.rotary(), targets, bounds)
         if self.ln_f is None or self.lm_head is None:
             return x
-        return summed_loss(self.ln_f(x), self.lm_head, targets, labels)
+        return summed_loss(self.ln_f(x), self.lm_head, targets, self.labels)
 
 
 def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageModule]:
@@ -137,14 +140,15 @@ class Pipeline:
             self.schedules[size] = self.schedule()
         first = any(stage.wte is not None for stage in self.pipeline_stages)
         last = any(stage.lm_head is not None for stage in self.pipeline_stages)
+        for stage in self.pipeline_stages:
+            stage.labels = max(each.labels for each in micro_batches)
+        bounds = side_by_side([each.bounds for each in micro_batches if each.bounds is not None])
         losses: list[Tensor] = []
         with self.around([inputs, targets]):
             self.schedules[size](
                 *((inputs,) if first else ()),
                 targets=targets,
-                # One number for all of them: the most.
-                labels=max(each.labels for each in micro_batches),
-                bounds=side_by_side([each.bounds for each in micro_batches if each.bounds is not None]),
+                **({} if bounds is None else {"bounds": bounds}),
                 **({"target": targets, "losses": losses} if last else {}),
                 return_outputs=False,
             )

@@ -45,21 +45,17 @@ def whole(run: Run, x: Tokens) -> LossMemory:
 def chunked(run: Run, x: Tokens, chunk: int) -> LossMemory:
     """Return the memory of the loss in chunks of labels, which computes its gradients in forward.
 
-    Kept are the gradients of hidden states and head. While they are summed, the head's is in float32, and a chunk has
-    its log-softmax in float32, and in 16 bits its logits' gradient and its part of the head's.
+    Kept are the gradients of hidden states and head. While they are summed, the head's is in float32. A chunk has its
+    logits beside their log-softmax, both in float32, and later the logits' gradient, in 16 bits with a part of the
+    head's.
     """
     hidden, vocabulary = run.model.hidden_size, run.model.vocab_size // run.parallelism.tensor
     states = x.count * hidden * x.width
     head = vocabulary * hidden
     kept = norm(run, x) + states + head * x.width
-    narrow = x.width < 4
-    # 4 bytes of log-softmax and of the logits' gradient, with its part of the head's gradient.
-    of_chunk = chunk * (vocabulary * (4 + x.width) + hidden * x.width) + (head * x.width if narrow else 0)
     # Sequence parallelism gathers the normed states.
     inputs = layer_input(run, x) + (states if x.between < x.count else 0)
     casts = states + head * x.width if x.residual > x.width else 0
-    # Or logits and log-softmax of the next chunk, while both of the one before it still exist.
-    before = (4 + (x.width if narrow else 0)) * vocabulary + hidden * x.width if x.count > chunk else 0
-    of_next = chunk * (8 * vocabulary + hidden * x.width + before)
-    moments = (of_chunk, of_next, head * x.width if narrow else 0)
-    return LossMemory(kept, norm(run, x) + inputs + casts + states + 4 * head + max(moments))
+    of_softmax = chunk * (8 * vocabulary + hidden * x.width)
+    of_gradients = chunk * (vocabulary + hidden) * x.width + (head * x.width if x.width < 4 else 0)
+    return LossMemory(kept, norm(run, x) + inputs + casts + states + 4 * head + max(of_softmax, of_gradients))

@@ -52,11 +52,11 @@ class Backward(Enum):
     """A moment of backward."""
 
     last = "last"
-    """Of the last layer: the gradients of the head are reduced."""
+    """In the last layer: the gradients of the head are reduced."""
     before = "before"
-    """Of a layer before it: those of a layer are reduced."""
+    """In a layer before it: the gradients of the layer after it are reduced."""
     after = "after"
-    """At its end, when it has all gradients of its own weights."""
+    """At the end of a layer, when it has all gradients of its own weights."""
 
 
 def gathers_for_loss(run: Run) -> int:

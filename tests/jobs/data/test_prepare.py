@@ -73,7 +73,7 @@ def samples_of(dataset: Dataset) -> list[tuple[list[int], list[int]]]:
 
 
 def visible(cache: Path) -> list[str]:
-    """What a reader of the cache could take for samples."""
+    """The names that a reader of the cache could take for samples."""
     return [path.name for path in cache.iterdir() if not path.name.startswith(".")] if cache.is_dir() else []
 
 

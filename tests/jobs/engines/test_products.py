@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from functools import cache
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 from litgpt.config import Config
 from litgpt.model import GPT
 
+from jobs.data import MicroBatch
 from jobs.engines.native import loss_scale
+from jobs.engines.native.pipeline import Pipeline
 from jobs.errors import ConfigError
 from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, PARAMETERS_HELD
 from jobs.parallelism import Schedule, StageSplit
@@ -268,6 +272,21 @@ def test_tensor_parallel_moves_activations_and_a_pipeline_sends_them_once_each_w
     assert traffic["tp", "reduce_scatter"][1] % activation == 0
     assert traffic["pp", "send"] == (micro_batches, micro_batches * activation // 2)  # cut over two TP ranks
     assert not any(axis == "dp_shard" for axis, _ in traffic)
+
+
+def test_a_pipeline_stage_is_given_tensors_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the split backward of zero-bubble schedules torch 2.11 asks every argument whether it needs a gradient.
+    stage, given_to = Mock(wte=None, lm_head=None), Mock()
+    run = compose(["parallelism=pp", "parallelism.schedule=InterleavedZeroBubble"], multirun=False)[0].run
+    pipeline = Pipeline([stage], run, Mock(), torch.device("cpu"), lambda _tokens: nullcontext())
+    monkeypatch.setattr(pipeline, "schedule", lambda: given_to)
+    pipeline.forward_backward([MicroBatch(torch.ones(1, 4), torch.ones(1, 4), labels) for labels in (3, 4)], 1.0)
+    arguments = dict(given_to.call_args.kwargs)
+    assert not given_to.call_args.args
+    assert arguments.pop("return_outputs") is False
+    assert arguments.keys() == {"targets"}
+    assert isinstance(arguments["targets"], torch.Tensor)
+    assert stage.labels == 4
 
 
 # --- random choices ------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
+from jobs.engines.native.loss import chunked
 from jobs.layout import pipeline_stages_of
 from jobs.parallelism import Schedule
 from jobs.plan.predict.activations import cast_weights, kept_by_layer, rotary_table, tokens_of
@@ -17,7 +19,7 @@ from jobs.plan.predict.loss import loss_memory
 from jobs.plan.predict.memory import largest_moment
 from jobs.schema import Run
 from tests.support.composing import one
-from tests.support.engine_on_fakes import engine_on_fakes
+from tests.support.engine_on_fakes import Live, engine_on_fakes
 
 A_GPU = ("cluster=xe9680_h100", "gpu.memory_gb=null", "data=random", "model.layers=2", "job.micro_batch_size=1")
 LLAMA2 = ("model=llama2_7b", "job.sequence_length=4096")
@@ -74,6 +76,18 @@ def test_the_largest_moment_of_forward_and_backward_is_that_of_the_engine(overri
     terms = largest_moment(run, tokens_of(run))
     held = sum(size for term, size in terms.items() if term not in {"weights", "optimizer"})
     assert held == pytest.approx(engine_on_fakes(run).peaks[-1], rel=0.04)
+
+
+def test_one_chunk_of_the_loss_is_in_memory_at_a_time() -> None:
+    labels, size, vocabulary, width = 4096, 2048, 128_256, 4096
+    hidden, weight = (torch.empty(*shape, width, device="meta", dtype=torch.bfloat16, requires_grad=True)
+                      for shape in ((1, labels), (vocabulary,)))  # fmt: skip
+    targets = torch.empty(1, labels, device="meta", dtype=torch.int64)
+    with Live() as live:
+        chunked(hidden, weight, targets, labels, size)
+    gradients = 2 * labels * width + 4 * vocabulary * width
+    # Logits and their log-softmax in float32, and the hidden states.
+    assert live.peak_bytes == pytest.approx(gradients + size * (8 * vocabulary + 2 * width), rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ ILLEGAL = (
     f"{ZERO}3 model=mixtral_8x7b",
     f"{ZERO}3 model.tie_embeddings=true",
 )
-# What these refuse is nothing that an override sets right.
+# No override corrects what these refuse.
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
 RULES = {rule for rules in (*GENERAL, *BY_ENGINE.values(), memory.RULES) for rule in rules} - WITHOUT
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from jobs.failures import FailureCause, record_failure
+from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
-from jobs.submit.requeue import Restart, planned_restart, record_silent_end
+from jobs.submit.requeue import Restart, planned_restart, record_exit_codes, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, train
@@ -206,6 +207,32 @@ def test_what_srun_states_first_is_recorded_for_a_rank_without_a_word(
     end = own_end(run, submission(run))
     assert end is not None
     assert (end["cause"], end["rank"], end["node"]) == (cause, rank, "node02")
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "witnessed", "cause", "error"),
+    [
+        ([1, -9], True, "killed", "rank 1 ended without recording a cause: signal 9 (Killed)"),
+        # The aborted rank noticed that the other one was gone.
+        ([-6, -9], False, "killed", "rank 1 ended without recording a cause: signal 9 (Killed)"),
+        ([1, -11], True, "code", "rank 1 ended without recording a cause: signal 11 (Segmentation fault)"),
+        ([0, 3], False, "code", "rank 1 ended without recording a cause: exit code 3"),
+        ([0, None], False, "time_limit", "reached its time limit before the ranks reached a step boundary"),
+        ([1, 1], True, "lost_peer", "lost_peer it was"),
+    ],
+)
+def test_a_rank_of_this_machine_is_named_by_its_exit_code(
+    exit_codes: list[int | None], witnessed: bool, cause: str, error: str, tmp_path: Path
+) -> None:
+    run = a_run(tmp_path)
+    started(run)
+    if witnessed:
+        failed(run, FailureCause.lost_peer, rank=0, node=node_name())
+    record_exit_codes(run, submission(run), exit_codes)
+    end = own_end(run, submission(run))
+    assert end is not None
+    rank = 0 if cause == "lost_peer" else 1
+    assert (end["cause"], end["error"], end["rank"], end["node"]) == (cause, error, rank, node_name())
 
 
 def test_a_rank_that_spoke_is_not_spoken_for(tmp_path: Path) -> None:

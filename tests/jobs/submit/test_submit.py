@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jobs.cli import main
+from jobs.ranks import node_name, started_after_boot_s
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now, read_records
 from jobs.submit import prepare
+from jobs.submit.job_state import JobState
+from jobs.submit.launchers.local import LAUNCHER
 from jobs.submit.states import State, states
+from jobs.submit.submissions import Submission
 from jobs.submit.trust.integrity import make_private
 from tests.support.cli import files, printed, run_cli, script_of, small
 from tests.support.paths import ROOT
@@ -345,20 +351,32 @@ def test_cancel_stops_the_running_run_and_resume_continues_it_from_its_checkpoin
 
 @pytest.mark.slow
 def test_a_rank_killed_outright_is_named_and_the_next_run_still_runs(tmp_path: Path) -> None:
-    import psutil
-
-    overrides = [*small(tmp_path), "job.steps=20000", "launcher.requeues=0"]
-    assert run_cli("submit", "-m", *overrides, "ranks_per_node=1", "name=a,b").returncode == 0
+    overrides = [*small(tmp_path), "job.steps=20000", "launcher.requeues=0", "ranks_per_node=2"]
+    assert run_cli("submit", "-m", *overrides, "name=a,b").returncode == 0
     sweep = SweepDir(tmp_path / "s")
     first, second = sweep.runs()
     wait_until(lambda: len(losses(first)) > 2)
     for process in psutil.process_iter(["cmdline"]):
-        if "submitit.core._submit" in (line := " ".join(process.info["cmdline"] or [])) and str(tmp_path) in line:
+        is_rank = "submitit.core._submit" in (line := " ".join(process.info["cmdline"] or [])) and str(tmp_path) in line
+        if is_rank and process.environ()["SUBMITIT_LOCAL_GLOBALID"] == "1":
             process.kill()
-    wait_until(lambda: "ended without recording a cause" in run_cli("status", str(sweep.path)).stdout)
-    assert states(sweep)[0].state is State.failed
+    who = f"rank 1 on {node_name()}: rank 1 ended without recording a cause: signal 9 (Killed)"
+    wait_until(lambda: who in run_cli("status", str(sweep.path)).stdout)
+    wait_until(lambda: states(sweep)[0].state is State.failed)
     wait_until(lambda: len(losses(second)) > 2)
     run_cli("cancel", str(sweep.path))
+
+
+def test_a_queue_that_has_no_command_line_yet_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda _process: [])
+    submission = Submission("r", "local", str(queue.pid), 0, socket.gethostname(), started_after_boot_s(queue.pid))
+    assert LAUNCHER.states([submission]) == {"r": JobState("PENDING", "its turn")}
+    monkeypatch.chdir(tmp_path)
+    LAUNCHER.cancel(SweepDir(tmp_path), [submission.job_id])
+    assert queue.poll() is None, "a process that may be another one was ended"
+    queue.communicate(b"\n")
+    assert LAUNCHER.states([submission]) == {}
 
 
 # --- looking at sweeps ---------------------------------------------------------------------------------------
