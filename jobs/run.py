@@ -24,7 +24,7 @@ from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.allocator import use_expandable_segments
-from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl
+from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
 from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
@@ -50,6 +50,7 @@ def main(run_directory: str) -> None:
         # The arithmetic libraries read this when they are loaded.
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
+            use_network(run.network)
             listen_to_nccl(directory.nccl_log(rank.rank))
             send_gloo_as_nccl()
         with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager

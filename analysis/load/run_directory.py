@@ -190,6 +190,14 @@ def with_defaults(values: Mapping[str, Any], schema: type, section_of: str = "")
         elif setting.name not in filled and setting.default is not MISSING:
             default = setting.default
             filled[setting.name] = default.name if isinstance(default, Enum) else default
+        elif setting.name not in filled and setting.default_factory is not MISSING:
+            default = setting.default_factory()
+            if isinstance(default, list):
+                filled[setting.name] = [each.name if isinstance(each, Enum) else each for each in default]
+            else:
+                filled[setting.name] = (
+                    with_defaults({}, section, f"{setting.name}.") if is_dataclass(default) else default
+                )
     return filled
 
 

@@ -173,10 +173,13 @@ class Recorder:
         return slowest_s, dict(zip(memory, most_bytes, strict=True)), int(stopping)
 
     def transport(self, step: int) -> None:
-        """Record the transports of all ranks' collectives, if known; every rank calls it."""
-        transports = transports_of_run(self.nccl_log)
+        """Record the transports of all ranks' collectives, if known; every rank calls it.
+
+        Raise ConfigError on all ranks if they are not those that the run asks for.
+        """
+        transports, devices = transports_of_run(self.run.network, self.nccl_log)
         if self.writes and transports:
-            self.event("transport", attempt=self.attempt, step=step, ways=transports)
+            self.event("transport", attempt=self.attempt, step=step, ways=transports, devices=devices)
 
     def pace(self, step: int, summary: dict[str, Any] | None) -> None:
         """Record the summary of the ranks' own times; None where no window has ended."""
