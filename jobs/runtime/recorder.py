@@ -23,10 +23,11 @@ from jobs import metrics as m
 from jobs.data.batches import StepBatch
 from jobs.failures import STOPS
 from jobs.lease import Lease
-from jobs.metrics import Metric
+from jobs.metrics import Metric, StoragePhase
 from jobs.plan.rules.values import finetunes_nothing
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
+from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import Saved
 from jobs.runtime.gpu_load import gpu_load
 from jobs.runtime.node_load import NodeLoad, at_start
@@ -75,6 +76,7 @@ class Recorder:
         nodes = nodes_of_run(self.run.nodes)
         forget_memory_of_startup(device)
         self.loop_started = self.startup.ends()
+        storage_io.begin(StoragePhase.train)
         if not self.writes:
             return
         # Counted by the owner of the run: until now an earlier start may have recorded more.
