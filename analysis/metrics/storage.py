@@ -106,7 +106,7 @@ def read_storage(run: RunDir) -> Storage | None:
     mounts: dict[str, list[dict[int, Moved]]] = defaultdict(list)
     room = MOST_SECONDS
     for file in run.storage_logs:
-        node, of_mounts = "", {}
+        node, of_mounts = "", dict[int, Moved]()
         with suppress(OSError):
             for record in read_records(file):
                 node = str(record["node"]) if isinstance(record.get("node"), str) else node

@@ -41,7 +41,7 @@ Counters = dict[str, int]
 class StorageIo:
     """The record of this process, from its creation on."""
 
-    def __init__(self, file: Path, phase: StoragePhase, paths: Iterable[Path | str]) -> None:
+    def __init__(self, file: Path, phase: StoragePhase, paths: Iterable[Path]) -> None:
         self.file = file
         self.phase = phase
         self.paths = [os.path.realpath(path) for path in paths]
@@ -123,10 +123,9 @@ def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, mou
     """Record the storage of this process inside this context; `mounts` adds the network file systems of its files."""
     global _of_process  # noqa: PLW0603 (a process has one set of counters)
     # Data and checkpoints may be links that lead elsewhere.
-    paths = (
-        [directory.path, directory.data, directory.checkpoints, *filter(None, [run.job.init_from])] if mounts else []
-    )
-    _of_process = StorageIo(directory.storage_log(name), phase, paths)
+    files = [directory.path, directory.data, directory.checkpoints]
+    files += [Path(run.job.init_from)] if run.job.init_from else []
+    _of_process = StorageIo(directory.storage_log(name), phase, files if mounts else [])
     try:
         yield
     finally:
