@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from analysis.metrics.goodput import Loss
     from analysis.metrics.mfu import Utilization
     from analysis.metrics.profile import RankProfile
+    from analysis.metrics.storage import Storage
     from analysis.metrics.stragglers import Straggler
 
 # A file that the user writes beside logs; analysis.logs.facts reads it.
@@ -58,6 +59,8 @@ class RunResult:
     """The communication of a rank in one step, from the latest attempt that recorded it; None if none did."""
     stragglers: Sequence[Straggler] | None = None
     """Ranks and nodes that the others waited for, worst first; None if not recorded."""
+    storage: Storage | None = None
+    """Bytes that its processes read and wrote, by second and phase; None if they did not record them."""
     profiles: Sequence[RankProfile] = ()
     """The profiled ranks, from the latest attempt that recorded a profile."""
     far_out_s: Mapping[int, float] = field(default_factory=dict)

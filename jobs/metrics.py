@@ -44,6 +44,19 @@ class Group(Enum):
     """The account of a data set."""
 
 
+class StoragePhase(Enum):
+    """The work of a process while it reads and writes."""
+
+    load = "load"
+    """From the end of the imports to the first step: data, weights, an earlier checkpoint."""
+    train = "train"
+    """Steps."""
+    checkpoint = "checkpoint"
+    """A checkpoint or export that is being written, in the background as well."""
+    validate = "validate"
+    """An evaluation on the held-out samples."""
+
+
 class DisplayUnit(NamedTuple):
     """A unit in which reports show a metric."""
 
@@ -803,6 +816,46 @@ CHECKPOINT_BANDWIDTH_HIGH = Metric(
     "checkpoint_bandwidth_high_bytes_per_s", "B/s", "The same of the fastest checkpoint.", Better.high, 3
 )
 
+# --- storage of a run, derived by analysis from the records of its processes ------------------------------------------
+STORAGE_DIRECTIONS = ("read", "write")
+STORAGE_READ_PEAK = Metric(
+    "storage_read_peak_bytes_per_s",
+    "B/s",
+    "Most bytes that all ranks together read from storage in any second: what the page cache did not have.",
+    digits=4,
+    shown_in=MEGABYTE_PER_S,
+)
+STORAGE_WRITE_PEAK = Metric(
+    "storage_write_peak_bytes_per_s",
+    "B/s",
+    "Most bytes that all ranks together wrote to files in any second; what the page cache takes counts at once, not "
+    "when it reaches the disk.",
+    digits=4,
+    shown_in=MEGABYTE_PER_S,
+)
+MOUNT_READ_PEAK = Metric(
+    "mount_read_peak_bytes_per_s",
+    "B/s",
+    "Most bytes that the nodes of the run received in any second from the servers of its NFS mounts, or by Lustre; "
+    "other processes of these nodes included.",
+    digits=4,
+    shown_in=MEGABYTE_PER_S,
+)
+MOUNT_WRITE_PEAK = Metric("mount_write_peak_bytes_per_s", "B/s", "The same, sent.", digits=4, shown_in=MEGABYTE_PER_S)
+STATISTICS = {"peak": "Most bytes in any second", "mean": "Bytes divided by seconds"}
+STORAGE_RATES = {
+    (phase, direction, statistic): Metric(
+        f"storage_{phase.name}_{direction}_{statistic}_bytes_per_s",
+        "B/s",
+        f"{words} of phase {phase.name} that all ranks together {'read' if direction == 'read' else 'wrote'}.",
+        digits=4,
+        shown_in=MEGABYTE_PER_S,
+    )
+    for phase in StoragePhase
+    for direction in STORAGE_DIRECTIONS
+    for statistic, words in STATISTICS.items()
+}
+
 # --- the wall time of a finished run over all of its starts, derived by analysis; the parts sum to run_time_s ---------
 GOODPUT = Metric(
     "goodput",
@@ -882,7 +935,8 @@ REST_TIME = Metric(
     group=Group.goodput,
 )
 
-REGISTRY: dict[str, Metric] = {m.name: m for m in list(globals().values()) if isinstance(m, Metric)}
+CONSTANTS = [value for value in list(globals().values()) if isinstance(value, Metric)]
+REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*CONSTANTS, *STORAGE_RATES.values())}
 
 
 def registered(name: str) -> Metric:

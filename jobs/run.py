@@ -20,11 +20,13 @@ import jobs
 from jobs.errors import ConfigError, RunDirError, SupersededError, before_torch_archive
 from jobs.failures import cause_of, record_failure
 from jobs.lease import Lease
+from jobs.metrics import StoragePhase
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
+from jobs.runtime import storage_io
 from jobs.runtime.allocator import use_expandable_segments
-from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl
+from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
 from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
@@ -50,11 +52,16 @@ def main(run_directory: str) -> None:
         # The arithmetic libraries read this when they are loaded.
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
+            use_network(run.network)
             listen_to_nccl(directory.nccl_log(rank.rank))
             send_gloo_as_nccl()
         with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
             prepare_for_torch(run, metadata.version("torch"))
-        workload(run)(run, lease, rank)
+        train = workload(run)
+        phase = StoragePhase.load if run.job.train else StoragePhase.validate
+        # Mounts have one count for the node.
+        with storage_io.recorded(run, directory, f"rank-{rank.rank:05d}", phase, mounts=rank.local_rank == 0):
+            train(run, lease, rank)
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:

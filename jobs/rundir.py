@@ -23,6 +23,8 @@
             rendezvous-START.json       address, port and token by which the ranks of one start meet (jobs.rendezvous)
             heartbeats/                 the current work of each rank
             hangs/                      stacks and collectives of ranks that hung
+            storage/rank-00000.jsonl    bytes that a rank read and wrote, by interval and phase; evaluate.jsonl of the
+                                        stage of that name (jobs.runtime.storage_io)
             profiles/rank-0.json.gz     Chrome trace of the profiled steps of a rank; the `profile` event has their
                                         shares. Also the files of nsys and rocprofv3
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -181,6 +183,15 @@ class RunDir:
     def trace(self, rank: int) -> Path:
         """Return the Chrome trace of a rank's profiled steps."""
         return self.profiles / f"rank-{rank}.json.gz"
+
+    def storage_log(self, name: str) -> Path:
+        """Return the record of a process's reads and writes."""
+        return self.path / "storage" / f"{name}.jsonl"
+
+    @property
+    def storage_logs(self) -> list[Path]:
+        """The records of all its processes' reads and writes."""
+        return sorted((self.path / "storage").glob("*.jsonl"))
 
     @property
     def checkpoints(self) -> Path:

@@ -660,6 +660,43 @@ class Cluster:
     """Python command on the nodes (in the container, if any); null: the Python that submits."""
 
 
+class Transport(Enum):
+    """Transport of collectives between nodes."""
+
+    roce = "roce"
+    """RDMA over Ethernet: NCCL's NET/IB on adapters whose link is RoCE, or a plugin."""
+    infiniband = "infiniband"
+    """RDMA over InfiniBand: NCCL's NET/IB on adapters whose link is IB, or a plugin."""
+    tcp = "tcp"
+    """TCP sockets: NCCL's NET/Socket, or gloo."""
+
+
+@dataclass(kw_only=True)
+class Network:
+    """Network between the nodes of a run, by the variables of NCCL; RCCL reads the same names.
+
+    Each rank sets them before it loads torch, so that runs of one job can differ in them (jobs.network).
+    """
+
+    name: str = "default"
+    """Name of the choice in tables and reports."""
+    transport: Transport | None = None
+    """Transport that is required: sets NCCL_IB_DISABLE, with tcp also NCCL_NET. A run that finds another one after its
+    first step ends with the reason; null: NCCL's choice."""
+    adapters: list[str] = field(default_factory=list)
+    """RDMA adapters that each node uses, and no others, such as [mlx5_0,mlx5_1] (NCCL_IB_HCA); empty: all."""
+    interface: str | None = None
+    """IP interface of sockets, by its complete name (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null: their choice."""
+    gid_index: int | None = None
+    """Index in an adapter's table of addresses that RoCE uses (NCCL_IB_GID_INDEX); null: NCCL's choice."""
+    plugin: str | None = None
+    """Network plugin: path, or ending of the name, of its library (NCCL_NET_PLUGIN); null: that of the library path."""
+    library: str | None = None
+    """Path of a library of collectives that is loaded instead of torch's (libnccl.so.2; of RCCL librccl.so.1)."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Further variables of NCCL or RCCL, such as NCCL_ALGO or RCCL_MSCCL_ENABLE."""
+
+
 @dataclass(kw_only=True)
 class Launcher:
     """Start and restart of the ranks."""
@@ -784,6 +821,7 @@ class Run:
     gpu: Gpu
     cluster: Cluster
     launcher: Launcher
+    network: Network = field(default_factory=Network)
     stages: Stages = field(default_factory=Stages)
     contest: Contest | None = None
     """Rules of a contest that this run keeps; null: none."""

@@ -42,6 +42,9 @@ EXPERIMENT = "experiment="
 # The parts of the training loop of a run that was started once.
 LOOP = (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME, m.CHECKPOINT_TOTAL_TIME)
 
+# The transport of a figure, by its variant.
+TRANSPORTS = {"RoCE enabled": "roce", "RoCE not enabled": "tcp"}
+
 
 @dataclass(frozen=True)
 class Document:
@@ -175,6 +178,8 @@ def conflicts(run: RunResult, figure: Published) -> Iterator[str]:
     both = {**task(run, figure), "tensor": (run.setting("parallelism.tensor"), figure.tensor)}
     both["pipeline"] = run.setting("parallelism.pipeline"), figure.pipeline
     both["data"] = run.setting("data.name"), figure.data or None
+    if asked := run.setting("network.transport"):
+        both["network"] = asked, TRANSPORTS.get(figure.variant)
     for name, (ours, theirs) in both.items():
         if theirs is not None and ours != theirs:
             yield name

@@ -36,6 +36,7 @@ from analysis.metrics.goodput import account, starts_of
 from analysis.metrics.node_load import node_load
 from analysis.metrics.profile import profile_values, read_profiles
 from analysis.metrics.step_variation import far_out, far_out_share, step_variation
+from analysis.metrics.storage import read_storage
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number, printed_number
@@ -101,7 +102,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     torn = far_out(step_times_s)
     slow, collectives = stragglers(events, step_times_s), collectives_of(events)
-    profiles = read_profiles(last_event(events, "profile"))
+    profiles, storage = read_profiles(last_event(events, "profile")), read_storage(RunDir(path))
     return RunResult(
         path,
         config,
@@ -121,6 +122,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
             **checkpoint_values(events, records),
             **node_load(events, last_event(events, "started")),
             **profile_values(profiles),
+            **(storage.values if storage else {}),
             **(spent.values if spent else {}),
         },
         losses={step: value for step, record in steps.items() if (value := number(record, m.LOSS)) is not None},
@@ -130,6 +132,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         energy=energy,
         collectives=collectives,
         stragglers=slow,
+        storage=storage,
         profiles=profiles,
         far_out_s={step: step_times_s[step] for step in torn},
         far_out_share=far_out_share(step_times_s, torn),
@@ -190,6 +193,14 @@ def with_defaults(values: Mapping[str, Any], schema: type, section_of: str = "")
         elif setting.name not in filled and setting.default is not MISSING:
             default = setting.default
             filled[setting.name] = default.name if isinstance(default, Enum) else default
+        elif setting.name not in filled and setting.default_factory is not MISSING:
+            default = setting.default_factory()
+            if isinstance(default, list):
+                filled[setting.name] = [each.name if isinstance(each, Enum) else each for each in default]
+            else:
+                filled[setting.name] = (
+                    with_defaults({}, section, f"{setting.name}.") if is_dataclass(default) else default
+                )
     return filled
 
 

@@ -5,7 +5,7 @@ Values are SI base units, as there: a parser converts what its format prints in 
 
 from __future__ import annotations
 
-from jobs.metrics import GIGABYTE_PER_S, MEGABYTE_PER_S, MICROSECOND, PERCENT, Better, Metric
+from jobs.metrics import GIGABYTE_PER_S, MICROSECOND, PERCENT, Better, Metric
 
 # --- what was run ------------------------------------------------------------------------------------------------
 NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
@@ -352,20 +352,6 @@ IO500_SCORE = Metric(
     Better.high,
     4,
     heading="IO500 score",
-)
-STORAGE_READ_PEAK = Metric(
-    "storage_read_peak_bytes_per_s",
-    "B/s",
-    "Peak of bytes per second that a storage system sent.",
-    digits=4,
-    shown_in=MEGABYTE_PER_S,
-)
-STORAGE_WRITE_PEAK = Metric(
-    "storage_write_peak_bytes_per_s",
-    "B/s",
-    "Peak of bytes per second that a storage system received.",
-    digits=4,
-    shown_in=MEGABYTE_PER_S,
 )
 STORAGE_CPU_BUSY = Metric(
     "storage_cpu_busy",

@@ -13,13 +13,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
 from jobs.metrics import Metric
-from jobs.runtime.transport import CHANNEL, transport_of
+from jobs.runtime.transport import CHANNEL, devices_of, transport_of
 
 NETWORK = re.compile(r"NCCL INFO Using network (\S[\w -]*?)\s*$")
-DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")
-PORT = re.compile(r"\[\d+\](\S+:\d+/(?:IB|RoCE))\b")
-# An interface followed by its address.
-INTERFACE = re.compile(r"(?:^| |\])([\w.@-]{1,40}):\S+<\d+>")
 PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;-]+)")
 NVLS = re.compile(r"\b[1-9]\d* nvls channels\b")
 COMMUNICATOR = re.compile(r"\bnRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9}) ")
@@ -86,9 +82,9 @@ def setting(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
         return {}, {Text.environment: f"{found[1]}={found[2] or found[3]}"}
     if found := NETWORK.search(text):
         return {}, {Text.transport: f"NET/{found[1]}"}
-    if found := DEVICES.search(text):
-        devices = (PORT if found[1] == "NET/IB" else INTERFACE).findall(found[2])
-        return {}, {Text.transport: found[1], Text.interfaces: " ".join(devices)} if devices else {}
+    network, devices = devices_of(text)
+    if network is not None:
+        return {}, {Text.transport: network, Text.interfaces: " ".join(devices)} if devices else {}
     if found := PROVIDER.search(text):
         return {}, {Text.transport: "NET/OFI", Text.interfaces: found[1]}
     if NVLS.search(text):

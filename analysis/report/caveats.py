@@ -26,7 +26,8 @@ from analysis.scaling.mlperf import scores_lag
 from analysis.untrusted import as_list, lookup
 from jobs.failures import FailureCause
 from jobs.metrics import Metric
-from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
+from jobs.network import SOCKETS
+from jobs.runtime.transport import SOCKETS_ADVICE
 
 MOST_HOSTS = 8
 
@@ -38,7 +39,16 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     own = [run for run in used if run.log is None]
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
-    rules = (engines_differ, code_differs, tree_is_dirty, hosts_differ, sockets_between_nodes, batch_differs, planned)
+    rules = (
+        engines_differ,
+        code_differs,
+        tree_is_dirty,
+        hosts_differ,
+        networks_unknown,
+        sockets_between_nodes,
+        batch_differs,
+        planned,
+    )
     of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts, derived)
     return (
         work_differs(groups)
@@ -137,12 +147,29 @@ def hosts_differ(runs: list[RunResult]) -> list[str]:
     ]
 
 
+def networks_unknown(runs: list[RunResult]) -> list[str]:
+    """Report runs that ask for a transport and did not record the one that they used."""
+    unknown = [
+        run for run in runs if run.setting("network.transport") and run.setting("nodes") > 1 and not run.transports
+    ]
+    if not unknown:
+        return []
+    names = listed([run.name for run in unknown], 3)
+    return [
+        f"{plural(len(unknown), 'run')} ({names}) asked for a transport between nodes, and NCCL's log did not contain "
+        "the one that was used. Unset NCCL_DEBUG in the environment of the ranks, and run them again."
+    ]
+
+
 def sockets_between_nodes(runs: list[RunResult]) -> list[str]:
-    """Report runs on several real nodes between which NCCL used TCP."""
+    """Report runs on several real nodes between which NCCL used TCP without being asked."""
     over = [
         run.name
         for run in runs
-        if SOCKETS in run.transports and run.setting("nodes") > 1 and run.started.get("emulated_nodes") is not True
+        if SOCKETS in run.transports
+        and run.setting("network.transport") != "tcp"
+        and run.setting("nodes") > 1
+        and run.started.get("emulated_nodes") is not True
     ]
     if not over:
         return []

@@ -39,6 +39,7 @@ from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
 from analysis.report.sections.startup import startup_section
+from analysis.report.sections.storage import phases_section, storage_section
 from analysis.report.sections.stragglers import straggler_section
 from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section
 from analysis.run import RunResult, hardware
@@ -135,6 +136,8 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 startup_section(used),
                 goodput_section(used),
                 checkpoint_section(used),
+                storage_section(used),
+                phases_section(used),
                 straggler_section(used),
                 profile_section(used),
                 kernel_section(used),

@@ -129,6 +129,7 @@ SETTINGS = (
     started("device_name", "device_name"),
     started("emulated_nodes", "emulated_nodes"),
     started("kernels", "kernels"),
+    setting("network", "network.name"),
     Column("transport", lambda row: row.run.transport),
     Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
 )

@@ -16,6 +16,7 @@ from submitit.slurm.slurm import SlurmParseException
 
 from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.files import read_object, read_tail, read_text
+from jobs.network import variables
 from jobs.output import write_file
 from jobs.ranks import hosts
 from jobs.rundir import SweepDir
@@ -112,6 +113,7 @@ def script_of(run: Run, sweep: SweepDir, code: Path, node_list: str | None) -> s
         "setup": [
             *integrity_lines(run, code),
             *environment_lines(run, code),
+            *(f"export {name}={shlex.quote(value)}" for name, value in variables(run.network).items()),
             f'echo "$SLURM_JOB_NODELIST" > {shlex.quote(str(sweep.path / "nodes"))}',
             f"trap {shlex.quote(ended)} EXIT",
         ],

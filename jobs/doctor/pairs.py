@@ -9,7 +9,8 @@ from typing import Any
 from jobs.doctor.nodes import is_emulated, listed
 from jobs.doctor.outliers import SLOW, Pairs, slow_nodes, slow_pairs
 from jobs.doctor.report import Finding, Verdict
-from jobs.runtime.transport import SOCKETS, SOCKETS_ADVICE
+from jobs.network import SOCKETS
+from jobs.runtime.transport import SOCKETS_ADVICE
 from jobs.schema import Run
 
 

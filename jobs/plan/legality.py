@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, deepspeed, layout, litgpt, memory, native, nemo, profile, values
+from jobs.plan.rules import batch, contest, deepspeed, layout, litgpt, memory, native, nemo, network, profile, values
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
@@ -16,7 +16,7 @@ LARGEST_GLOBAL_BATCH = 16_384
 GENERAL: tuple[tuple[Rule, ...], ...] = (
     values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
-    (*values.OTHERS, *profile.RULES, *contest.RULES, *layout.RULES),
+    (*values.OTHERS, *network.RULES, *profile.RULES, *contest.RULES, *layout.RULES),
     batch.RULES,
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
@@ -29,6 +29,7 @@ WARNINGS: tuple[Rule, ...] = (
     *layout.WARNINGS,
     *values.WARNINGS,
     *native.WARNINGS,
+    *network.WARNINGS,
     *profile.WARNINGS,
     *contest.WARNINGS,
     *memory.WARNINGS,

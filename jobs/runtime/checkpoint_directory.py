@@ -20,6 +20,7 @@ from jobs.errors import CheckpointError, SuiteError
 from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
+from jobs.runtime import storage_io
 from jobs.runtime.exchange import broadcast, gather
 from jobs.runtime.store import refuse_strangers
 from jobs.runtime.watchdog import within_s
@@ -107,15 +108,16 @@ def written_aside(final: Path, lease: Lease, group: dist.ProcessGroup | None = N
             writing.rename(final)
 
     first = dist.get_rank() == 0
-    together(begin if first else None, group)
-    try:
-        yield writing
-    except BaseException:
-        if first:
-            shutil.rmtree(writing, ignore_errors=True)
-        raise
-    dist.barrier(group)
-    together(end if first else None, group)
+    with storage_io.saving_checkpoint():
+        together(begin if first else None, group)
+        try:
+            yield writing
+        except BaseException:
+            if first:
+                shutil.rmtree(writing, ignore_errors=True)
+            raise
+        dist.barrier(group)
+        together(end if first else None, group)
 
 
 def together(action: Callable[[], None] | None, group: dist.ProcessGroup | None) -> None:

@@ -17,16 +17,18 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch does not list it
 
 from jobs import metrics as m
+from jobs.errors import ConfigError
 from jobs.failures import STOPS
 from jobs.lease import Lease
 from jobs.metrics import Metric
+from jobs.network import mismatch
 from jobs.ranks import Rank, node_name, started_after_boot_s
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
 from jobs.runtime.gpu import own_index, stay_near
 from jobs.runtime.store import met_at
-from jobs.runtime.transport import gloo_transports, read_nccl_transports
-from jobs.schema import Run
+from jobs.runtime.transport import gloo_transports, read_nccl
+from jobs.schema import Network, Run
 
 
 def process_start() -> float:
@@ -131,15 +133,20 @@ def nodes_of_run(planned: int) -> dict[str, Any]:
     }
 
 
-def transports_of_run(nccl_log: Path) -> list[str]:
-    """Return the transports of all ranks' collectives; none for a single rank, or if NCCL logged none.
+def transports_of_run(network: Network, nccl_log: Path) -> tuple[list[str], list[str]]:
+    """Return the transports of all ranks' collectives, and NCCL's devices; none for a single rank, or without a log.
 
-    Every rank calls it, after a step: NCCL connects ranks when they first need it. `nccl_log` is this rank's own.
+    Every rank calls it, after a step: NCCL connects ranks when they first need it. `nccl_log` is this rank's own. Raise
+    ConfigError on all ranks if one of them found another network than the one asked for.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return []
-    own = read_nccl_transports(nccl_log) if "nccl" in dist.get_backend() else gloo_transports()
-    return sorted({transport for transports in gather(own) for transport in transports})
+        return [], []
+    own, devices = read_nccl(nccl_log) if "nccl" in dist.get_backend() else (gloo_transports(), [])
+    *found, wrong = zip(*gather((own, devices, mismatch(network, own, devices))), strict=True)
+    if any(wrong):
+        raise ConfigError(next(f"rank {rank}: {text}" for rank, text in enumerate(wrong) if text))
+    transports, adapters = (sorted({each for of_rank in lists for each in of_rank}) for lists in found)
+    return transports, adapters
 
 
 def largest_of_ranks(own: Sequence[float], device: torch.device) -> list[float]:

@@ -23,10 +23,11 @@ from jobs import metrics as m
 from jobs.data.batches import StepBatch
 from jobs.failures import STOPS
 from jobs.lease import Lease
-from jobs.metrics import Metric
+from jobs.metrics import Metric, StoragePhase
 from jobs.plan.rules.values import finetunes_nothing
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
+from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import Saved
 from jobs.runtime.gpu_load import gpu_load
 from jobs.runtime.node_load import NodeLoad, at_start
@@ -75,6 +76,7 @@ class Recorder:
         nodes = nodes_of_run(self.run.nodes)
         forget_memory_of_startup(device)
         self.loop_started = self.startup.ends()
+        storage_io.begin(StoragePhase.train)
         if not self.writes:
             return
         # Counted by the owner of the run: until now an earlier start may have recorded more.
@@ -173,10 +175,13 @@ class Recorder:
         return slowest_s, dict(zip(memory, most_bytes, strict=True)), int(stopping)
 
     def transport(self, step: int) -> None:
-        """Record the transports of all ranks' collectives, if known; every rank calls it."""
-        transports = transports_of_run(self.nccl_log)
+        """Record the transports of all ranks' collectives, if known; every rank calls it.
+
+        Raise ConfigError on all ranks if they are not those that the run asks for.
+        """
+        transports, devices = transports_of_run(self.run.network, self.nccl_log)
         if self.writes and transports:
-            self.event("transport", attempt=self.attempt, step=step, ways=transports)
+            self.event("transport", attempt=self.attempt, step=step, ways=transports, devices=devices)
 
     def pace(self, step: int, summary: dict[str, Any] | None) -> None:
         """Record the summary of the ranks' own times; None where no window has ended."""

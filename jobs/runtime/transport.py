@@ -5,16 +5,18 @@ Used by the doctor (pairs of nodes), by training (recorded once a run) and by th
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import socket
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
+from jobs.errors import ConfigError
 from jobs.files import read_text
+from jobs.network import GLOO, variables
+from jobs.schema import Network
 
-# NCCL's name of its fallback if it finds no other network.
-SOCKETS = "NET/Socket"
 SOCKETS_ADVICE = (
     "TCP sockets: if nodes have InfiniBand, NCCL did not find it (check NCCL_IB_HCA, and libibverbs in a container)."
 )
@@ -25,6 +27,10 @@ CHANNEL = re.compile(
 )
 DEVICE = re.compile(r"/\d+(?:\(\d+\))?(?=/GDRDMA$|$)")
 NETWORK = re.compile(r"NCCL INFO (NET/\w+) : Using (\[0\]\S+)")
+DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")
+PORT = re.compile(r"\[\d+\](\S+:\d+/(?:IB|RoCE))\b")
+# An interface followed by its address.
+INTERFACE = re.compile(r"(?:^| |\])([\w.@-]{1,40}):\S+<\d+>")
 
 
 def nccl_environment(log: Path) -> dict[str, str]:
@@ -41,15 +47,29 @@ def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ
         environment.update(nccl_environment(log))
 
 
-def read_nccl_transports(log: Path) -> list[str]:
-    """Return the transports that NCCL has logged, and remove its log; empty if it logged nothing."""
+def read_nccl(log: Path) -> tuple[list[str], list[str]]:
+    """Return the transports and devices that NCCL has logged, and remove its log; empty if it logged nothing."""
     try:
         text = read_text(log)
         log.unlink()
     except OSError:
         # The file is missing or cannot be read, which must not end the training.
-        return []
-    return nccl_transports(text)
+        return [], []
+    return nccl_transports(text), nccl_devices(text)
+
+
+def nccl_devices(log: str) -> list[str]:
+    """Return the adapters or interfaces of NCCL's network: `mlx5_0:1/RoCE`, `eth0`."""
+    lists = (devices_of(line)[1] for line in log.splitlines() if " NCCL INFO NET/" in line)
+    return sorted({device for devices in lists for device in devices})
+
+
+def devices_of(line: str) -> tuple[str | None, list[str]]:
+    """Return the network of a line that lists devices, and the devices; None if it lists none."""
+    found = DEVICES.search(line)
+    if found is None:
+        return None, []
+    return found[1], (PORT if found[1] == "NET/IB" else INTERFACE).findall(found[2])
 
 
 def nccl_networks(log: str) -> list[str]:
@@ -66,6 +86,28 @@ def transport_of(channel: re.Match[str]) -> str:
     """Return the transport of a channel; older versions write `direct shared memory` for SHM."""
     over = channel[0].removeprefix(" via ")
     return "SHM" if over == "direct shared memory" else DEVICE.sub("", over)
+
+
+def use_network(network: Network, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set the variables of a network and load its library; call it before torch is loaded.
+
+    Raise ConfigError for an interface that this node does not have, and a library that cannot be loaded.
+    """
+    if network.interface is not None and network.interface not in (own := interfaces()):
+        raise ConfigError(
+            f"network.interface={network.interface}: {socket.gethostname()} has no such interface that is up and has "
+            f"an address. It has {', '.join(own)}. Set network.interface to one that every node has, or to null."
+        )
+    environment.update(variables(network))
+    if network.library is not None:
+        try:
+            # torch then finds a library of this name loaded, and loads no other.
+            ctypes.CDLL(network.library, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise ConfigError(
+                f"network.library={network.library} cannot be loaded on {socket.gethostname()}: {error}. Set "
+                "network.library to the path of a library on every node, or to null."
+            ) from error
 
 
 def send_gloo_as_nccl(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -113,12 +155,12 @@ def gloo_transports() -> list[str]:
 
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     if interface:
-        return [f"TCP over {interface}"]
+        return [f"{GLOO}{interface}"]
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:
-        return ["TCP over loopback, because the host name does not resolve"]
+        return [f"{GLOO}loopback, because the host name does not resolve"]
     for name, addresses in psutil.net_if_addrs().items():
         if address in {entry.address for entry in addresses}:
-            return [f"TCP over {name}"]
-    return [f"TCP over {'lo' if address.startswith('127.') else address}"]
+            return [f"{GLOO}{name}"]
+    return [f"{GLOO}{'lo' if address.startswith('127.') else address}"]

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 from jobs.errors import RunDirError, SuiteError
+from jobs.metrics import StoragePhase
 from jobs.output import outlive_full_disk
 from jobs.run import refuse_other_code
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, load_run
+from jobs.runtime import storage_io
 from jobs.stages.record import on_record
 
 
@@ -25,7 +27,8 @@ def main(run_directory: str) -> None:
         refuse_unfinished(directory)
         from jobs.workloads.evaluate import evaluate
 
-        found.update(evaluate(run, directory))
+        with storage_io.recorded(run, directory, "evaluate", StoragePhase.validate, mounts=True):
+            found.update(evaluate(run, directory))
 
 
 def refuse_unfinished(directory: RunDir) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.errors import SubmitError
+from jobs.network import VARIABLE
 from jobs.plan.rules.stages import stage_gpus, stages_of
 from jobs.plan.time_limit import stop_before_limit_s, within
 from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
@@ -24,7 +25,6 @@ from jobs.submit import container
 from jobs.submit.environment import unset_line
 from jobs.submit.trust.integrity import check_lines
 
-VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
 # Options that a run sets by other keys or cannot have, each with its remedy.
 NOT_ALLOWED = {

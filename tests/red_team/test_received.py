@@ -93,7 +93,8 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["cluster.setup=[source /opt/site.sh]", "cluster.modules=[cuda/12]", "cluster.python=/opt/python",
-            "cluster.container=/opt/image.sif", "cluster.pbs={l: project}"]  # fmt: skip
+            "cluster.container=/opt/image.sif", "cluster.pbs={l: project}", "network.library=/opt/libnccl.so.2",
+            "network.env={NCCL_TUNER_PLUGIN: /opt/tuner.so}"]  # fmt: skip
     sweep = received(tmp_path, *more)
     code = sweep.run("r").code.resolve()
     (code / "jobs/run.py").write_text("")
@@ -104,6 +105,7 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
     for words in (
         "/opt/python -u -m jobs.run", "not the installed code: 1 files differ (jobs/run.py)",
         "set-up line: source /opt/site.sh", "module: cuda/12", "container: /opt/image.sif", "PBS option: l=project",
+        "library of collectives: /opt/libnccl.so.2", "environment: NCCL_TUNER_PLUGIN=/opt/tuner.so",
         f"run `slurmscale resume --trust {sweep.path}`",
     ):  # fmt: skip
         assert words in shown

@@ -129,7 +129,7 @@ def test_a_rank_writes_into_no_linked_directory_of_its_run(tmp_path: Path) -> No
     run = finished_run(tmp_path / "received", a_run())
     outside = tmp_path / "home"
     outside.mkdir()
-    for directory in (run.owners, run.heartbeats, run.hangs, run.failures):
+    for directory in (run.owners, run.heartbeats, run.hangs, run.failures, run.storage_log("rank-00000").parent):
         directory.symlink_to(outside)
         with pytest.raises(RunDirError, match="is a link"):
             own_directory(directory)

@@ -19,9 +19,10 @@ from torch.optim import Optimizer
 from jobs import metrics as m
 from jobs.data import Batches, Dataset
 from jobs.engines.native.traffic import held_here
-from jobs.metrics import Metric
+from jobs.metrics import Metric, StoragePhase
 from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_arguments import Script, script_of
+from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.process_group import StopRequest, memory_peaks, synchronize
 from jobs.runtime.profiler import StepProfiler
@@ -142,7 +143,10 @@ class Record:
         self.recorder.profile(step, self.profiler.report(step))
         self.fence, self.loss = None, None
         # LitGPT saves its weights after the last step.
-        self.watchdog.begins("between steps", weights_bytes(self.run) if step == self.recorder.steps else 0)
+        last = step == self.recorder.steps
+        self.watchdog.begins("between steps", weights_bytes(self.run) if last else 0)
+        if last:
+            storage_io.begin(StoragePhase.checkpoint)
         if stopping and step < self.recorder.steps:
             raise Stopped(int(stopping))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
+from jobs.network import variables
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
@@ -67,7 +68,10 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     parts = {
         "set-up line": cluster.setup,
         "module": cluster.modules,
-        "environment": [f"{name}={shlex.quote(value)}" for name, value in cluster.env.items()],
+        "environment": [
+            f"{name}={shlex.quote(value)}" for name, value in (cluster.env | variables(run.network)).items()
+        ],
+        "library of collectives": [run.network.library] if run.network.library else [],
         "container": [cluster.container] if cluster.container else [],
         "mount": cluster.container_mounts,
         "sbatch option": [f"--{name}={value}" for name, value in cluster.sbatch.items()],

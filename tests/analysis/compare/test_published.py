@@ -287,8 +287,8 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
     overrides = ["model=llama31_8b", "parallelism=fsdp_full", "data=pubmedqa", "data.path=x", "nodes=2",
                  "ranks_per_node=8", "job.steps=null", "job.epochs=3", "job.micro_batch_size=1",
                  "scaling.global_batch_size=16"]  # fmt: skip
-    trained(tmp_path, of_experiment(*overrides), overrides, step_time_s=30.0)
-    without, with_roce = rows(tmp_path)
+    trained(tmp_path / "any", of_experiment(*overrides), overrides, step_time_s=30.0)
+    without, with_roce = rows(tmp_path / "any")
     assert (without["Measured"], without["Published"], with_roce["Published"]) == ("400.0", "1,220", "1,071")
     assert without["Measured / published"] == with_roce["Measured / published"] == "—"
     assert (
@@ -296,6 +296,9 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
         in without["Differences, and the source"]
     )
     assert "RoCE not enabled" in without["Differences, and the source"]
+    asked = [*overrides, "network=roce", "cluster=xe9680_mi300x"]
+    trained(tmp_path / "roce", of_experiment(*asked), asked, step_time_s=30.0)
+    assert [row["Published"] for row in rows(tmp_path / "roce")] == ["1,071"]
 
 
 def test_a_report_of_other_runs_reports_nothing_of_documents(tmp_path: Path) -> None:

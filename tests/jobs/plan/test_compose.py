@@ -44,6 +44,7 @@ NEEDS = {
     "litgpt": ("parallelism=single", "ranks_per_node=1", "engine.compile=true", "data.held_out_samples=8"),
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
+    **dict.fromkeys(("roce", "infiniband"), ("cluster=xe9680_h100",)),
     "all": ("data.held_out_samples=8", "job.export=true"),
     **dict.fromkeys(ZERO, ("engine=deepspeed",)),
     **dict.fromkeys(

@@ -1,0 +1,213 @@
+"""Record what this process reads from and writes to storage, over time and by phase.
+
+A thread looks every second at the kernel's counters of this process (/proc/self/io), and on the first rank of a node at
+those of the network file systems that hold the run's files, and appends intervals to a file of the run directory
+(jobs.rundir). The counters of a process contain what missed the page cache, and pages as they are written to: not what
+sockets, pipes and tmpfs took. The counters of a mount contain what all processes of the node moved.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import RunDirError
+from jobs.metrics import StoragePhase
+from jobs.output import own_directory
+from jobs.ranks import node_name
+from jobs.rundir import RunDir, append_record
+from jobs.schema import Run
+
+EVERY_S = 1.0
+# From so many records on the interval doubles: a day has 20,000 records at most.
+RECORDS_AT_EACH = 3600
+# Less than this in a second is not recorded by itself, but summed up to LONGEST_S; our own records are less.
+BUSY_BYTES = 64 * 1024
+LONGEST_S = 60.0
+# Each write of the records is itself a write.
+RECORDS_AT_ONCE = 10
+PROC = Path("/proc")
+LUSTRE = "fs/lustre/llite/*/stats"
+LUSTRE_SUMS = re.compile(r"^(read|write)_bytes\s+\d+ samples \[bytes\] \d+ \d+ (\d+)", re.MULTILINE)
+Counters = dict[str, int]
+
+
+class StorageIo:
+    """The record of this process, from its creation on."""
+
+    def __init__(self, file: Path, phase: StoragePhase, paths: Iterable[Path]) -> None:
+        self.file = file
+        self.phase = phase
+        self.paths = [os.path.realpath(path) for path in paths]
+        self.saving = 0
+        """Checkpoints in progress: one in the background is under way while the process trains."""
+        self.records: list[dict[str, Any]] = [{"node": node_name()}]
+        self.recorded = 0
+        # Where the interval that is not recorded yet begins, and the last look at the counters.
+        self.since = self.seen = self.look()
+        self.lock = threading.Lock()
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.watch, name="storage", daemon=True)
+        self.thread.start()
+
+    def look(self) -> tuple[float, Counters]:
+        """Return the time and the counters now."""
+        return time.time(), own_counters() | mount_counters(self.paths)
+
+    def watch(self) -> None:
+        """Look every second until stopped."""
+        while not self.stopped.wait(EVERY_S * 2 ** (self.recorded // RECORDS_AT_EACH)):
+            with self.lock:
+                self.tick()
+
+    def tick(self) -> None:
+        """End the interval if the last second was busy, so that quiet seconds do not dilute it, or if it is long."""
+        now = self.look()
+        if moved(self.seen, now) >= BUSY_BYTES:
+            self.end_at(self.seen)
+            self.end_at(now)
+        elif now[0] - self.since[0] >= LONGEST_S:
+            self.end_at(now)
+        self.seen = now
+
+    def end_at(self, when: tuple[float, Counters]) -> None:
+        """Record the interval up to a look, and begin the next one there."""
+        (began, before), (ended, after) = self.since, when
+        if ended > began:
+            sums = {name: value - before[name] for name, value in after.items() if value >= before.get(name, value + 1)}
+            self.records.append({"time_s": ended, "interval_s": ended - began, "phase": self.current.name, **sums})
+            self.recorded += 1
+        self.since = when
+        if len(self.records) >= RECORDS_AT_ONCE:
+            self.write()
+
+    @property
+    def current(self) -> StoragePhase:
+        """The current phase."""
+        return StoragePhase.checkpoint if self.saving else self.phase
+
+    def begin(self, phase: StoragePhase, saving: int = 0) -> None:
+        """Begin a phase, with more or fewer checkpoints in progress; called from any thread."""
+        with self.lock:
+            self.seen = self.look()
+            self.end_at(self.seen)
+            self.phase = phase
+            self.saving += saving
+
+    def write(self) -> None:
+        """Append the records; those that a full disk refuses are lost."""
+        with suppress(OSError, RunDirError):
+            own_directory(self.file.parent)
+            append_record(self.file, *self.records)
+        self.records = []
+
+    def stop(self) -> None:
+        """Record the last interval and end."""
+        self.stopped.set()
+        self.thread.join()
+        self.begin(self.phase)
+        self.write()
+
+
+_of_process: StorageIo | None = None
+
+
+@contextmanager
+def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, mounts: bool) -> Iterator[None]:
+    """Record the storage of this process inside this context; `mounts` adds the network file systems of its files."""
+    global _of_process  # noqa: PLW0603 (a process has one set of counters)
+    # Data and checkpoints may be links that lead elsewhere.
+    files = [directory.path, directory.data, directory.checkpoints]
+    files += [Path(run.job.init_from)] if run.job.init_from else []
+    _of_process = StorageIo(directory.storage_log(name), phase, files if mounts else [])
+    try:
+        yield
+    finally:
+        _of_process.stop()
+        _of_process = None
+
+
+def begin(phase: StoragePhase) -> None:
+    """Begin a phase of this process, if it is recorded."""
+    if _of_process is not None:
+        _of_process.begin(phase)
+
+
+@contextmanager
+def saving_checkpoint() -> Iterator[None]:
+    """Mark the time of a checkpoint, in whichever thread it is written."""
+    own = _of_process
+    if own is not None:
+        own.begin(own.phase, saving=1)
+    try:
+        yield
+    finally:
+        if own is not None:
+            own.begin(own.phase, saving=-1)
+
+
+def moved(before: tuple[float, Counters], after: tuple[float, Counters]) -> int:
+    """Return the bytes that any counter grew by between two looks, the largest."""
+    return max((value - before[1].get(name, value) for name, value in after[1].items()), default=0)
+
+
+# --- counters ------------------------------------------------------------------------------------------------------
+
+
+def own_counters() -> Counters:
+    """Return the bytes that this process and its ended children read from storage and wrote to it."""
+    try:
+        text = (PROC / "self/io").read_text()
+    except OSError:
+        # A kernel without task accounting.
+        return {}
+    return {name: int(size) for name, size in re.findall(r"^((?:read|write)_bytes): (\d+)$", text, re.MULTILINE)}
+
+
+def mount_counters(paths: list[str]) -> Counters:
+    """Return the bytes that this node read and wrote on the NFS mounts of these paths and on its Lustre file systems.
+
+    Empty without such a file system, or where its counters cannot be read.
+    """
+    if not paths:
+        return {}
+    found = [*nfs_bytes(paths), *lustre_bytes()]
+    if not found:
+        return {}
+    return {"mount_read_bytes": sum(read for read, _ in found), "mount_write_bytes": sum(wrote for _, wrote in found)}
+
+
+def nfs_bytes(paths: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield the bytes from and to the server of each NFS mount that holds one of these paths."""
+    try:
+        text = (PROC / "self/mountstats").read_text()
+    except OSError:
+        return
+    mounts = {}
+    for mount in re.split(r"^device ", text, flags=re.MULTILINE):
+        if where := re.match(r".* mounted on (\S+) with fstype (\w+)", mount):
+            # Blanks are octal escapes. Bytes: normal, direct, server, each read and written (fs/nfs/iostat.h); pages.
+            point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), where[1])
+            counts = re.search(r"^\s*bytes:\s+(?:\d+ ){4}(\d+) (\d+)", mount, re.MULTILINE)
+            mounts[point] = (int(counts[1]), int(counts[2])) if counts and where[2].startswith("nfs") else None
+    holding = {max((point for point in mounts if is_below(path, point)), key=len, default="") for path in paths}
+    yield from filter(None, (mounts.get(point) for point in holding))
+
+
+def is_below(path: str, point: str) -> bool:
+    """Return True if a path lies below a mount point."""
+    return point.startswith("/") and os.path.commonpath([path, point]) == point
+
+
+def lustre_bytes() -> Iterator[tuple[int, int]]:
+    """Yield the bytes read and written by each mounted Lustre client; `stats` are samples, unit, min, max and sum."""
+    for file in PROC.glob(LUSTRE):
+        with suppress(OSError):
+            sums = {name: int(size) for name, size in LUSTRE_SUMS.findall(file.read_text())}
+            yield sums.get("read", 0), sums.get("write", 0)
