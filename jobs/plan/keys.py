@@ -17,7 +17,20 @@ from jobs.schema import Run
 
 # The groups of conf/: each choice is a file.
 GROUPS = frozenset(
-    ("model", "parallelism", "engine", "job", "data", "scaling", "gpu", "cluster", "launcher", "stages", "experiment")
+    (
+        "model",
+        "parallelism",
+        "engine",
+        "job",
+        "data",
+        "scaling",
+        "gpu",
+        "cluster",
+        "launcher",
+        "stages",
+        "tune",
+        "experiment",
+    )
 )
 # The end of a key's name, longest first -> its unit.
 UNITS = {
