@@ -143,7 +143,6 @@ class Tuning:
             while batch := self.next_batch(rung):
                 if code := self.run([self.space.trial(each, steps) for each in batch], self.space.folder.trials):
                     return code
-            self.refuse_failed_baseline(steps)
         return 0
 
     def go_on(self, sweep: SweepDir) -> int:
@@ -171,6 +170,7 @@ class Tuning:
         """Return the candidates to run next in a rung; empty if it is complete, or the budget is used."""
         settings, trials = self.space.settings, self.trials()
         here = [trial for trial in trials if trial.steps == settings.steps[rung]]
+        refuse_failed_baseline(here)
         spent = self.spent(trials)
         if spent.is_late():
             return []
@@ -202,15 +202,6 @@ class Tuning:
         """Return the budget used so far."""
         return Spent.of(self.space.settings, self.begun, trials)
 
-    def refuse_failed_baseline(self, steps: int) -> None:
-        """Raise SubmitError if the baseline of a rung ended without a measurement: nothing can be compared."""
-        own = [trial for trial in self.trials() if trial.is_baseline and trial.steps == steps]
-        if own and own[0].score is None:
-            raise SubmitError(
-                f"The baseline {own[0].run.name} has no result: {own[0].reason}. Tuning compares with it. Correct the "
-                "cause and remove its directory to run it again, or put other values first and set sweep=NAME."
-            )
-
     # --- the end -----------------------------------------------------------------------------------------------
 
     def conclude(self) -> int:
@@ -234,9 +225,7 @@ class Tuning:
         page = report([space.folder.path], None)
         self.print_end(trials, found, verdict)
         print(f"best: {' '.join(chosen.choices)}")
-        print(
-            f"  {file}\n  slurmscale submit {shlex.quote(f'hydra.searchpath=[{search_path(space)}]')} experiment={BEST}"
-        )
+        print(f"  {file}\n  slurmscale submit {shlex.quote(search_path(space))} experiment={BEST}")
         print(page)
         return 0
 
@@ -288,8 +277,19 @@ class Tuning:
         out.print(verdict, highlight=False, soft_wrap=True)
 
 
+def refuse_failed_baseline(rung: Sequence[TrialRun]) -> None:
+    """Raise SubmitError if the baseline of a rung ended without a measurement: nothing can be compared with it."""
+    own = [trial for trial in rung if trial.is_baseline]
+    if own and own[0].score is None:
+        raise SubmitError(
+            f"The baseline {own[0].run.name} has no result: {own[0].reason}. Correct the cause and remove "
+            f"{own[0].run.path} to run it again, or put other values first and set sweep=NAME."
+        )
+
+
 def search_path(space: Space) -> str:
-    """Return the places of the experiment file and of the site's own files."""
+    """Return the override of Hydra's search path: the folder of the experiment file, and that of the site's files."""
     site = os.environ.get("SLURMSCALE_SITE")
     places = [space.folder.path, *([Path(site).absolute()] if site and "://" not in site else [])]
-    return ",".join(f"file://{place}" for place in places)
+    quoted = (f'"file://{place}"' for place in places)
+    return f"hydra.searchpath=[{','.join(quoted)}]"

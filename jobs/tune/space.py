@@ -206,10 +206,10 @@ def refuse_swept(keys: Sequence[str]) -> None:
             raise ConfigError(f"{key}: slurmscale tune sets it for its runs, so it is no choice. Give it one value.")
         if is_of_tune(key) or is_shared(key):
             raise ConfigError(f"{key}: one tuning has one value of it. Give it one value.")
-        if key.partition(".")[0] in {*KEPT, "experiment", "cluster", "gpu"}:
+        if key.partition(".")[0] in {*KEPT, "scaling", "experiment", "cluster", "gpu"}:
             raise ConfigError(
-                f"{key}: tuning compares configurations of one task on the same nodes, so model, data, ranks and "
-                "machine are no choices. Give it one value, and tune once for each value."
+                f"{key}: tuning compares configurations of one task on the same nodes, so model, data, ranks, "
+                "global batch and machine are no choices. Give it one value, and tune once for each value."
             )
 
 
