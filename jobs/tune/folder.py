@@ -67,6 +67,7 @@ class TuningFolder:
 
         The lock of a killed process is released by the system.
         """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         own_directory(self.path, mode=0o700)
         lock = FileLock(self.path / ".lock", timeout=0)
         try:

@@ -140,19 +140,14 @@ def checked(
             too_large.append(str(run.name))
         else:
             refused[without_numbers(reasons[0])] += 1
-    space = Space(folder, settings, own, [legal[0], *sorted(legal[1:], key=is_last)], dict(refused.most_common()),
-                  too_large)  # fmt: skip
+    ordered = [legal[0], *sorted(legal[1:], key=lambda each: each.tight)]
+    space = Space(folder, settings, own, ordered, dict(refused.most_common()), too_large)
     if len(legal) < 2:
         raise ConfigError(
             f"The space has {len(points)} point{'s' if len(points) > 1 else ''}, and {len(legal)} of them can run: "
             f"there is nothing to choose from. {'; '.join(excluded(space)) or 'Give several values: KEY=A,B,C'}."
         )
     return space
-
-
-def is_last(candidate: Candidate) -> bool:
-    """Return the sort key by which points of tight memory come last."""
-    return candidate.tight
 
 
 def is_tight(run: Run) -> bool:
