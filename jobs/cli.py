@@ -240,13 +240,17 @@ def parser() -> Parser:
 
 
 def composing_commands(command: Callable[[str, str], Parser]) -> None:
-    """Add the parsers of plan, submit, data and explain."""
+    """Add the parsers of plan, submit, data, tune and explain."""
     for name, text in (
         ("plan", "print the plan table, warnings and mesh of the overrides; prepare nothing"),
         ("submit", "prepare all points and submit all or none; return at once"),
         ("data", "prepare the data of the overrides and print its account: samples, tokens, padding; start no run"),
+        ("tune", "find the best configuration of a sweep within a budget; the same command goes on after a stop"),
     ):
         sub = command(name, text)
+        if name == "tune":
+            sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=f"values to try, tune.KEY; {OVERRIDES}")
+            continue
         sub.add_argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
         if name == "data":
@@ -327,6 +331,10 @@ def dispatch(options: argparse.Namespace) -> int:
         from jobs.data.command import make_data
 
         return make_data(options.overrides, multirun=options.multirun, megatron=options.megatron)
+    if options.command == "tune":
+        from jobs.tune.command import tune
+
+        return tune(options.overrides)
     if options.command == "model":
         from jobs.plan.model_file import model_file
 

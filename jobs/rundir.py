@@ -70,6 +70,8 @@ NOT_STARTED = "slurmscale: not started: "
 WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measurements.csv", "profile.csv",
            "runs.parquet", "points.tex"}  # fmt: skip
 FIGURES = "figures"
+# The ledger in the folder of `slurmscale tune`; the folder holds two sweeps.
+TUNING = "tuning.jsonl"
 # Files of a sweep directory that are not runs.
 RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")

@@ -794,6 +794,43 @@ class Contest:
     """Largest difference in standard deviations of the baseline's repeats; the larger of both limits counts."""
 
 
+class Objective(Enum):
+    """Figure of merit of `slurmscale tune`."""
+
+    tokens_per_s = "tokens_per_s"
+    """Throughput of the steady steps; the largest is the best."""
+    time_to_train = "time_to_train"
+    """Seconds of the whole training: start-up, first step, and `job.steps` - 1 steady steps; needs `loss_tolerance`."""
+    cost = "cost"
+    """Service units of that time; needs `cluster.service_units_per_node_hour` and `loss_tolerance`."""
+
+
+@dataclass(kw_only=True)
+class Tune:
+    """Budget, objective and quality gate of `slurmscale tune`; a trial is one run."""
+
+    objective: Objective = Objective.tokens_per_s
+    """Figure of merit."""
+    runs: int
+    """Most runs, those of the confirmation included."""
+    gpu_hours: float | None = None
+    """Most hours of all ranks together (one rank is one GPU), from the start of a run to its end; null: no limit."""
+    wall_time_min: int | None = None
+    """Time after the first submission from which no further run is submitted; null: no limit."""
+    steps: list[int]
+    """Optimizer steps of a trial in each rung of successive halving, increasing."""
+    reduction: int = 3
+    """One of so many trials of a rung, the best, runs again in the next rung."""
+    parallel: int = 4
+    """Trials of the first rung that are submitted together; then the sampler chooses the next ones."""
+    loss_tolerance: float | None = 0.05
+    """Largest difference of a trial's loss from the baseline's at the same step, as a share of it; null: no gate."""
+    pairs: int = 3
+    """Pairs of runs that compare the best with the baseline in the end; 0: no confirmation."""
+    seed: int = 1234
+    """Seed of the sampler."""
+
+
 @dataclass(kw_only=True)
 class Run:
     """One point of a sweep: the complete configuration of a job, frozen in its run directory."""
@@ -825,6 +862,8 @@ class Run:
     stages: Stages = field(default_factory=Stages)
     contest: Contest | None = None
     """Rules of a contest that this run keeps; null: none."""
+    tune: Tune | None = None
+    """Budget and objective of `slurmscale tune`; null: its default choice."""
 
     @property
     def ranks(self) -> int:

@@ -33,7 +33,7 @@ from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.files import DEEPEST, reason
-from jobs.rundir import FIGURES, WRITTEN, SweepDir, read_records
+from jobs.rundir import FIGURES, TUNING, WRITTEN, SweepDir, read_records
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,8 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
             folders.clear()
         elif SweepDir(Path(directory)).submissions.name in files:
             folders[:] = [name for name in folders if name != SweepDir(Path()).logs.name]
+        elif TUNING in files:
+            folders[:] = [name for name in folders if name != "experiment"]
         else:
             others += [Path(directory) / name for name in files if name not in WRITTEN and not name.startswith(".")]
         if genai_perf.MANIFEST in files:

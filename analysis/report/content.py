@@ -42,6 +42,7 @@ from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
 from analysis.report.sections.stragglers import straggler_section
 from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section
+from analysis.report.sections.tuning import tuning_sections
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import as_list, lookup
@@ -64,7 +65,7 @@ class Report:
     rows: Sequence[Row]
     figures: Sequence[Figure]
     rankings: Sequence[Section]
-    """Leaderboards, ledgers and the ranking of all lines, shown before all other measurements."""
+    """Leaderboards, ledgers, tunings and the ranking of all lines, shown before all other measurements."""
     sections: Sequence[Section]
     measurements: Sequence[Measurement]
     """Measurements in logs without training: collectives, storage, serving."""
@@ -120,7 +121,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         groups=groups,
         rows=rows_of(runs, groups, doubts, failures(runs)),
         figures=[*figures(groups), *benchmark_figures(beside)],
-        rankings=[*campaigns, *filter(None, [ranking_section(groups, runs)])],
+        rankings=[*campaigns, *tuning_sections(runs), *filter(None, [ranking_section(groups, runs)])],
         sections=[
             each
             for each in (

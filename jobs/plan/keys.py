@@ -19,7 +19,7 @@ from jobs.schema import Run
 GROUPS = frozenset(
     (
         *("model", "parallelism", "engine", "job", "data", "scaling"),
-        *("gpu", "cluster", "launcher", "network", "stages", "experiment"),
+        *("gpu", "cluster", "launcher", "network", "stages", "tune", "experiment"),
     )
 )
 # The end of a key's name, longest first -> its unit.

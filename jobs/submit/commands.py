@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -228,11 +228,12 @@ def is_on_its_host(item: RunState | StageState) -> bool:
     return kind is not None and kind.on_this_machine
 
 
-def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False) -> int:
+def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False, but: Collection[State] = ()) -> int:
     """Launch again every run that has not finished and is not alive; each continues from its last checkpoint.
 
-    A run whose configuration is damaged is named, and the exit code is that of a refusal. Raises SubmitError for a
-    sweep that this user did not submit, unless `trust` puts it into the user's record.
+    Runs in one of the states `but` are left as they are. A run whose configuration is damaged is named, and the exit
+    code is that of a refusal. Raises SubmitError for a sweep that this user did not submit, unless `trust` puts it into
+    the user's record.
     """
     sweep = open_sweep(path)
     # The lock: of two shells that resume at once, the second sees the launches of the first.
@@ -240,7 +241,7 @@ def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False)
         trust_or_refuse(sweep, trust=trust)
         moved = submit_waiting(sweep)
         found = states(sweep)
-        todo = [item.run for item in found if item.state is not State.finished and not item.state.is_open]
+        todo = [item.run for item in found if not (item.state in {State.finished, *but} or item.state.is_open)]
         # In the order of their submission: the runs of a campaign alternate with those of its baseline.
         order = {name: place for place, name in enumerate(latest_submissions(sweep))}
         todo.sort(key=lambda directory: order.get(directory.name, len(order)))
@@ -270,9 +271,12 @@ def pause_s(found: Sequence[RunState | StageState]) -> float:
     return 0.0 if not alive else SLURM_POLL_S if any(is_in_slurm(item.launcher) for item in alive) else POLL_S
 
 
-def wait_for(sweep: SweepDir) -> int:
-    """Print a line for each run that ends; return 1 if one did not finish, 130 if the user stops waiting."""
-    shown: set[str] = set()
+def wait_for(sweep: SweepDir, known: Collection[str] = ()) -> int:
+    """Print a line for each run that ends; return 1 if one did not finish, 130 if the user stops waiting.
+
+    Runs of the names `known` get no line.
+    """
+    shown = set(known)
     try:
         while True:
             found, around = look(sweep), stage_states(sweep)

@@ -403,6 +403,13 @@ def updates_are_rounded(run: Run) -> str | None:
     return None
 
 
+def tuning_is_a_command(run: Run) -> str | None:
+    """Refuse the settings of a tuning in a run that `slurmscale tune` did not make."""
+    if run.tune is None:
+        return None
+    return "tune=... sets the budget of slurmscale tune, and this is a run. Run slurmscale tune, or leave tune out."
+
+
 # Later rules calculate with the counts.
 COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_positive)
 OTHERS: tuple[Rule, ...] = (
@@ -420,6 +427,7 @@ OTHERS: tuple[Rule, ...] = (
     fits_pilot,
     stops_within_limit,
     bfloat16_has_its_units,
+    tuning_is_a_command,
     sbatch_variables.agree_with_keys,
     *data.RULES,
     *stages.RULES,

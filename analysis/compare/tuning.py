@@ -1,0 +1,189 @@
+"""The trials of `slurmscale tune`: figure of merit, quality gate and cost of each, and the effect of each choice.
+
+A trial is a run whose provenance records its choices, its rung and the objective. It is compared with the baseline that
+ran as many steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from analysis.compare.campaign_rules import Baseline, Rules, did_the_task, did_the_work, reached_the_loss
+from analysis.compare.core import Ratio
+from analysis.failures.runs import Failure, failures
+from analysis.run import RunResult
+from analysis.untrusted import as_list, as_number
+from jobs import metrics as m
+from jobs.schema import Objective
+
+UNITS = {Objective.tokens_per_s: "tokens/s", Objective.time_to_train: "s", Objective.cost: "service units"}
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """One run of a configuration in one rung."""
+
+    run: RunResult
+    facts: Mapping[str, Any]
+    """What its provenance records of it."""
+    value: float | None = None
+    """Figure of merit; None if it does not count."""
+    reason: str | None = None
+    """Reason why it does not count."""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The override of each swept key."""
+        return tuple(map(str, as_list(self.facts.get("choices"))))
+
+    @property
+    def steps(self) -> int:
+        """The steps of its rung."""
+        return int(as_number(self.facts.get("steps")) or 0)
+
+    @property
+    def is_baseline(self) -> bool:
+        """True for the configuration that others are compared with."""
+        return self.facts.get("baseline") is True
+
+    @property
+    def objective(self) -> Objective:
+        """The figure of merit."""
+        return Objective.__members__.get(str(self.facts.get("objective")), Objective.tokens_per_s)
+
+    @property
+    def score(self) -> float | None:
+        """The figure of merit, or its inverse where less is better; None if it does not count."""
+        return (
+            None if self.value is None else self.value if self.objective is Objective.tokens_per_s else 1 / self.value
+        )
+
+    @property
+    def rank_hours(self) -> float:
+        """Hours of all ranks together: GPU-hours where they have GPUs."""
+        known = self.run.values.get(m.RANK_TIME)
+        return (recorded_s(self.run) * (self.run.ranks or 0) if known is None else known) / HOUR_S
+
+
+def recorded_s(run: RunResult) -> float:
+    """Return the seconds from the first start of a run to its last event; 0 if it never started."""
+    begun = [event for event in run.events if event["event"] == "started"]
+    if not begun:
+        return 0.0
+    first, last = (datetime.fromisoformat(str(event["time"])) for event in (begun[0], run.events[-1]))
+    return max(0.0, (last - first).total_seconds())
+
+
+def trial_runs(runs: Iterable[RunResult]) -> list[TrialRun]:
+    """Return the trials among some runs in order of submission, judged against the baseline of their rung."""
+    own = [run for run in runs if isinstance(run.provenance.get("trial"), Mapping)]
+    found = [TrialRun(run, run.provenance["trial"]) for run in sorted(own, key=submitted)]
+    baselines = {
+        trial.steps: Baseline([trial.run], rules_of(trial)) for trial in found if trial.is_baseline and trial.run.used
+    }
+    causes = failures(own)
+    return [judged(trial, baselines.get(trial.steps), causes.get(trial.run.path)) for trial in found]
+
+
+def submitted(run: RunResult) -> tuple[str, str]:
+    """Return the sort key of submission."""
+    return str(run.provenance.get("time")), run.name
+
+
+def rules_of(trial: TrialRun) -> Rules:
+    """Return the rules of the quality gate: the tolerance of the tuning, infinite without a gate."""
+    tolerance = as_number(trial.facts.get("loss_tolerance"))
+    return replace(Rules.of(trial.run), loss_tolerance=float("inf") if tolerance is None else tolerance)
+
+
+def judged(trial: TrialRun, baseline: Baseline | None, failure: Failure | None) -> TrialRun:
+    """Return a trial with its figure of merit, or with the reason why it does not count."""
+    run = trial.run
+    if failure is not None:
+        proof = f" ({failure.proof})" if failure.proof else ""
+        return replace(trial, reason=f"{failure.words}{proof}")
+    if not run.used:
+        return replace(trial, reason=str(run.reason))
+    if baseline is None:
+        return replace(trial, reason="no baseline of as many steps has finished")
+    gate = (did_the_task(run, baseline), did_the_work(run, baseline), reached_the_loss(run, baseline))
+    if reasons := [reason for reason in gate if reason]:
+        return replace(trial, reason="; ".join(reasons))
+    value = figure_of_merit(trial)
+    reason = f"recorded nothing that {trial.objective.name} follows from" if value is None else None
+    return replace(trial, value=value, reason=reason)
+
+
+def figure_of_merit(trial: TrialRun) -> float | None:
+    """Return the figure of merit of a trial; None if it was not measured."""
+    values, steps = trial.run.values, as_number(trial.facts.get("training_steps"))
+    rate, tokens = values.get(m.TOKENS_PER_S), values.get(m.TOKENS_PER_STEP)
+    if trial.objective is Objective.tokens_per_s or not rate:
+        return rate
+    startup_s, first_s = values.get(m.STARTUP_TIME), values.get(m.FIRST_STEP_TIME)
+    if startup_s is None or first_s is None or tokens is None or steps is None:
+        return None
+    time_s = startup_s + first_s + (steps - 1) * tokens / rate
+    units, nodes = (as_number(trial.run.setting(key)) for key in ("cluster.service_units_per_node_hour", "nodes"))
+    if trial.objective is Objective.time_to_train:
+        return time_s
+    return None if units is None or nodes is None else units * nodes * time_s / HOUR_S
+
+
+def tunings(runs: Iterable[RunResult]) -> dict[Path, list[TrialRun]]:
+    """Return the trials by the folder of their tuning, in order of submission."""
+    found: dict[Path, list[TrialRun]] = defaultdict(list)
+    for trial in trial_runs(runs):
+        found[trial.run.path.parent.parent].append(trial)
+    return dict(found)
+
+
+def best(trials: Sequence[TrialRun]) -> TrialRun | None:
+    """Return the best trial of the longest rung in which any counts."""
+    counting = [trial for trial in trials if trial.score is not None]
+    longest = max((trial.steps for trial in counting), default=0)
+    return max((trial for trial in counting if trial.steps == longest), key=lambda each: each.score or 0, default=None)
+
+
+# --- ablation --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A choice against the baseline's choice of the same key, over pairs of trials that differ in nothing else."""
+
+    choice: str
+    against: str
+    ratio: Ratio | None
+    """Score with the choice divided by that without; None without such a pair."""
+
+
+def effects(trials: Sequence[TrialRun]) -> list[Effect]:
+    """Return the effect of every choice that was tried and is not the baseline's."""
+    first = next((trial.choices for trial in trials if trial.is_baseline), ())
+    scores = {(trial.steps, trial.choices): trial.score for trial in trials if trial.score}
+    return [
+        Effect(choice, own, Ratio.of_pairs(ratios) if ratios else None)
+        for place, own in enumerate(first)
+        for choice in dict.fromkeys(trial.choices[place] for trial in trials if len(trial.choices) == len(first))
+        if choice != own
+        for ratios in [ratios_of(scores, place, choice, own)]
+    ]
+
+
+def ratios_of(
+    scores: Mapping[tuple[int, tuple[str, ...]], float | None], place: int, choice: str, own: str
+) -> list[float]:
+    """Return the ratios of scores of equal steps and choices but that at `place`; of equal choices the longest rung."""
+    found: dict[tuple[str, ...], float] = {}
+    for (steps, choices), score in sorted(scores.items(), key=lambda item: item[0]):
+        beside = scores.get((steps, (*choices[:place], own, *choices[place + 1 :])))
+        if choices[place] == choice and score and beside:
+            found[choices] = score / beside
+    return list(found.values())

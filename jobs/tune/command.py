@@ -1,0 +1,295 @@
+"""`slurmscale tune`: short runs of many points, longer runs of the best, then pairs of the best with the baseline.
+
+Successive halving: a rung runs its trials with more steps than the one before, and the best part of a rung goes on. The
+run directories are the state: a killed command is continued by the same command, which waits for the runs that
+continued without it and submits only what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.compare.campaign import Verdict
+from analysis.compare.tuning import UNITS, TrialRun, best, trial_runs
+from analysis.formatting import plural, significant
+from analysis.load.discover import read_runs
+from analysis.report.report import report
+from jobs.console import console
+from jobs.errors import ConfigError, RunDirError, SubmitError
+from jobs.plan.compose import Point
+from jobs.rundir import SweepDir
+from jobs.submit.commands import look, resume, submit_points, wait_for
+from jobs.submit.states import State, states
+from jobs.tune.budget import Spent, confirmation_runs, first_rung, rungs
+from jobs.tune.folder import BEST
+from jobs.tune.result import attempt_name, entry_of, pairs_to_run, verdict_of, write_best
+from jobs.tune.sampler import Prior, proposals, require_optuna
+from jobs.tune.space import Candidate, Space, excluded, read_space
+
+# Settings of a tuning that cannot change when it goes on; a budget can.
+FIXED = ("objective", "steps", "loss_tolerance")
+NEXT = 3
+INTERRUPTED = 130
+
+
+def tune(overrides: list[str], prior: Prior | None = None) -> int:
+    """Tune the space of some overrides, or go on with it, and return the exit code.
+
+    `prior` is a prediction of scores. Raises ConfigError, before anything is prepared, for a space without a choice, a
+    budget that is too small and an objective that is not measured.
+    """
+    require_optuna()
+    space = read_space(overrides)
+    first = first_rung(space.settings, len(space.candidates))
+    kind = space.baseline.point.run.launcher.kind
+    for line in plan_lines(space, first):
+        print(line)
+    if kind.is_preview:
+        return 0
+    if not (kind.in_slurm or kind.on_this_machine):
+        raise ConfigError(
+            f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or local."
+        )
+    with space.folder.held():
+        tuning = Tuning(space, first, begin(space, first), prior)
+        try:
+            code = tuning.explore() or tuning.conclude()
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        if code >= INTERRUPTED:
+            print(
+                f"Interrupted. Submitted runs continue; the same command goes on. `slurmscale cancel "
+                f"{space.folder.trials.quoted}` ends the trials."
+            )
+        return code
+
+
+def plan_lines(space: Space, first: int) -> list[str]:
+    """Return the space and the trials of each rung in words."""
+    settings = space.settings
+    counts = [
+        f"{plural(count, 'trial')} of {steps} steps"
+        for count, steps in zip(rungs(settings, first), settings.steps, strict=True)
+    ]
+    confirmed = confirmation_runs(settings)
+    end = f", then {plural(confirmed, 'run')} that confirm the best" if confirmed else ""
+    tight = sum(candidate.tight for candidate in space.candidates)
+    return [
+        f"Space: {plural(space.points, 'point')}, {len(space.candidates)} legal"
+        f"{f' ({tight} of tight memory, tried last)' if tight else ''}.",
+        *(f"  {clause}" for clause in excluded(space)),
+        f"Baseline: {' '.join(space.baseline.choices)}",
+        f"At most {', '.join(counts)}{end}; objective {settings.objective.name}.",
+        f"Tuning in {space.folder.path}",
+    ]
+
+
+def begin(space: Space, first: int) -> str:
+    """Record the start of the command; return the time of the first. Raise RunDirError for another tuning's folder."""
+    folder = space.folder
+    records = folder.records("begun")
+    now = {"overrides": space.overrides} | {key: value for key, value in plain(space).items() if key in FIXED}
+    if not records and any(path.name != ".lock" for path in folder.path.iterdir()):
+        raise RunDirError(f"{folder.path} exists and is no tuning. Set sweep=NAME for another place.")
+    if differing := [key for key, value in now.items() if records and records[0].get(key) != value]:
+        raise RunDirError(
+            f"{folder.path} was begun with other values of {', '.join(differing)}: {shown(records[0], differing)}. Run "
+            "the same command to go on (with a larger budget, if you like), or set sweep=NAME for another tuning."
+        )
+    counts = {"first": first, "points": space.points, "legal": len(space.candidates)}
+    left_out = {"refused": dict(space.refused), "too_large": list(space.too_large)}
+    folder.record("begun", **now, settings=plain(space), **counts, **left_out)
+    return str(folder.records("begun")[0]["time"])
+
+
+def shown(record: dict[str, Any], keys: Sequence[str]) -> str:
+    """Return recorded values in words."""
+    return "; ".join(shlex.join(record[key]) if key == "overrides" else f"{key}={record.get(key)}" for key in keys)
+
+
+def plain(space: Space) -> dict[str, Any]:
+    """Return the settings of a tuning as the ledger contains them."""
+    return asdict(space.settings) | {"objective": space.settings.objective.name}
+
+
+@dataclass
+class Tuning:
+    """A tuning under way."""
+
+    space: Space
+    first: int
+    """Trials of the first rung that the budget of runs allows."""
+    begun: str
+    prior: Prior | None = None
+
+    # --- trials ------------------------------------------------------------------------------------------------
+
+    def trials(self) -> list[TrialRun]:
+        """Return the trials on disk."""
+        sweep = self.space.folder.trials
+        return trial_runs(read_runs([sweep.path])) if sweep.runs() else []
+
+    def explore(self) -> int:
+        """Run all rungs; return an exit code other than 0 if the user stops it."""
+        if code := self.go_on(self.space.folder.trials):
+            return code
+        for rung, steps in enumerate(self.space.settings.steps):
+            while batch := self.next_batch(rung):
+                if code := self.run([self.space.trial(each, steps) for each in batch], self.space.folder.trials):
+                    return code
+        return 0
+
+    def go_on(self, sweep: SweepDir) -> int:
+        """Launch runs of an earlier start of the command that were stopped or not launched, and wait for all."""
+        if not sweep.runs():
+            return 0
+        todo = {State.prepared, State.stopped, State.cancelled, State.lost}
+        if any(item.state in todo for item in states(sweep)):
+            resume(sweep.path, launcher=None, wait=False, but={State.failed})
+        return self.wait(sweep, {item.run.name for item in states(sweep) if not item.state.is_open})
+
+    def run(self, points: list[Point], sweep: SweepDir) -> int:
+        """Submit runs together and wait for their ends."""
+        known = [run.name for run in sweep.runs()]
+        return submit_points(points, wait=False) or self.wait(sweep, known)
+
+    def wait(self, sweep: SweepDir, known: Sequence[str] | set[str]) -> int:
+        """Wait for the runs of a sweep; return 0, also where some failed, unless the user stops waiting."""
+        if not any(item.state.is_open for item in look(sweep)) and set(known) >= {run.name for run in sweep.runs()}:
+            return 0
+        code = wait_for(sweep, known)
+        return code if code == INTERRUPTED else 0
+
+    def next_batch(self, rung: int) -> list[Candidate]:
+        """Return the candidates to run next in a rung; empty if it is complete, or the budget is used."""
+        settings, trials = self.space.settings, self.trials()
+        here = [trial for trial in trials if trial.steps == settings.steps[rung]]
+        refuse_failed_baseline(here)
+        spent = self.spent(trials)
+        if spent.is_late():
+            return []
+        if rung == 0:
+            most = min(settings.parallel, self.first - len(here))
+            count = next((n for n in range(most, 0, -1) if self.allows(spent, rung, len(here), n)), 0)
+            return proposals(self.space, here, count, self.prior)
+        tried = {trial.choices for trial in here}
+        missing = [each for each in self.promoted(trials, rung) if each.choices not in tried]
+        return missing if self.allows(spent, rung, len(here), len(missing)) else []
+
+    def allows(self, spent: Spent, rung: int, done: int, more: int) -> bool:
+        """Return whether the budget allows more trials in a rung, and all that follows from them."""
+        steps = self.space.settings.steps[rung:]
+        _, *later = rungs(self.space.settings, done + more)[: len(steps)]
+        return spent.allows([more, *later], steps, confirmation_runs(self.space.settings))
+
+    def promoted(self, trials: Sequence[TrialRun], rung: int) -> list[Candidate]:
+        """Return the candidates of a later rung: the baseline, and the best of the rung before."""
+        settings = self.space.settings
+        before = [trial for trial in trials if trial.steps == settings.steps[rung - 1]]
+        counting = sorted((each for each in before if each.score is not None), key=lambda each: -(each.score or 0))
+        best_first = [each.choices for each in counting if not each.is_baseline]
+        count = rungs(settings, len(before))[1] - 1
+        by_choices = {each.choices: each for each in self.space.candidates}
+        return [self.space.baseline, *(by_choices[each] for each in best_first[:count] if each in by_choices)]
+
+    def spent(self, trials: Sequence[TrialRun]) -> Spent:
+        """Return the budget used so far."""
+        return Spent.of(self.space.settings, self.begun, trials)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def conclude(self) -> int:
+        """Confirm the best, write its experiment file and the report; return the exit code."""
+        space, trials = self.space, self.trials()
+        found = best(trials)
+        if found is None:
+            raise SubmitError(
+                f"No trial in {space.folder.path} has a result: the budget was used before one ended. Raise "
+                "tune.wall_time_min or tune.gpu_hours and run the same command."
+            )
+        by_choices = {each.choices: each for each in space.candidates}
+        winner = by_choices.get(found.choices, space.baseline)
+        code, chosen, verdict = self.confirmed(winner, trials)
+        if code:
+            return code
+        following = proposals(space, [each for each in trials if each.steps == space.settings.steps[0]], NEXT)
+        file = write_best(space, chosen, verdict)
+        space.folder.record("ended", best=list(chosen.choices), verdict=verdict,
+                            next=[list(each.choices) for each in following])  # fmt: skip
+        page = report([space.folder.path], None)
+        self.print_end(trials, found, verdict)
+        print(f"best: {' '.join(chosen.choices)}")
+        print(f"  {file}\n  slurmscale submit {shlex.quote(search_path(space))} experiment={BEST}")
+        print(page)
+        return 0
+
+    def confirmed(self, winner: Candidate, trials: Sequence[TrialRun]) -> tuple[int, Candidate, str]:
+        """Run the pairs of the best with the baseline; return an exit code, the configuration to keep, and why."""
+        space = self.space
+        if winner is space.baseline:
+            return 0, winner, "The baseline: no trial of the longest rung was better."
+        if not space.settings.pairs:
+            return 0, winner, "Not confirmed by pairs with the baseline (tune.pairs=0)."
+        if code := self.go_on(space.folder.confirmation):
+            return code, winner, ""
+        spent = self.spent(trials)
+        try:
+            points = pairs_to_run(space, winner)
+        except ConfigError as error:
+            return 0, winner, f"Not confirmed by pairs with the baseline: {error}"
+        if points and (spent.is_late() or not spent.allows([len(points)], space.settings.steps[-1:], 0)):
+            return 0, winner, "Not confirmed by pairs with the baseline: the budget is used."
+        if points and (code := self.run(points, space.folder.confirmation)):
+            return code, winner, ""
+        entry = entry_of(space.folder, winner)
+        if entry is None or entry.verdict is Verdict.too_few:
+            return 0, winner, "Not confirmed by pairs with the baseline: too few of them finished."
+        words = f"{attempt_name(winner)} in pairs with the baseline: {verdict_of(entry)}."
+        if entry.verdict is Verdict.faster:
+            return 0, winner, f"Confirmed. {words}"
+        return 0, space.baseline, f"The baseline is kept. {words}"
+
+    def print_end(self, trials: Sequence[TrialRun], found: TrialRun, verdict: str) -> None:
+        """Print what was tried, and its best result."""
+        first = next(each for each in trials if each.is_baseline and each.steps == found.steps)
+        unit = UNITS[found.objective]
+        out = console()
+        failed = Counter(str(each.reason).partition(" (")[0] for each in trials if each.reason)
+        hours = sum(each.rank_hours for each in trials)
+        out.print(
+            f"{plural(len(trials), 'trial')} of {plural(len({each.choices for each in trials}), 'configuration')} in "
+            f"{significant(hours, 3)} rank-hours; {sum(failed.values())} do not count"
+            f"{''.join(f'; {count} {reason}' for reason, count in failed.most_common(3))}",
+            highlight=False,
+        )
+        out.print(
+            f"best of {found.steps} steps: {' '.join(found.choices)} with {significant(found.value or 0, 4)} {unit}, "
+            f"the baseline {significant(first.value or 0, 4)} {unit}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        out.print(verdict, highlight=False, soft_wrap=True)
+
+
+def refuse_failed_baseline(rung: Sequence[TrialRun]) -> None:
+    """Raise SubmitError if the baseline of a rung ended without a measurement: nothing can be compared with it."""
+    own = [trial for trial in rung if trial.is_baseline]
+    if own and own[0].score is None:
+        raise SubmitError(
+            f"The baseline {own[0].run.name} has no result: {own[0].reason}. Correct the cause and remove "
+            f"{own[0].run.path} to run it again, or put other values first and set sweep=NAME."
+        )
+
+
+def search_path(space: Space) -> str:
+    """Return the override of Hydra's search path: the folder of the experiment file, and that of the site's files."""
+    site = os.environ.get("SLURMSCALE_SITE")
+    places = [space.folder.path, *([Path(site).absolute()] if site and "://" not in site else [])]
+    quoted = (f'"file://{place}"' for place in places)
+    return f"hydra.searchpath=[{','.join(quoted)}]"

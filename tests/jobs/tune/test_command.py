@@ -1,0 +1,98 @@
+"""`slurmscale tune` with real runs: to the end, interrupted, killed and continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.cli import main
+from jobs.run_events import run_events
+from jobs.rundir import SweepDir, load_run, read_records
+from tests.support.cli import printed, run_cli
+from tests.support.paths import ROOT
+from tests.support.real_run import SMALL
+from tests.support.waiting import wait_until
+
+
+def command(where: Path, *overrides: str) -> list[str]:
+    return [
+        "tune", *SMALL, f"runs_dir={where}", "sweep=t", f"data.cache_dir={where}/cache", "ranks_per_node=1",
+        "scaling.global_batch_size=4", "job.unmeasured_steps=1", *overrides,
+    ]  # fmt: skip
+
+
+def starts(sweep: SweepDir) -> dict[str, int]:
+    """Return the number of starts of each run."""
+    return {run.name: sum(event["event"] == "started" for event in run_events(run)) for run in sweep.runs()}
+
+
+@pytest.mark.slow
+def test_a_tuning_ends_with_an_experiment_that_submit_takes_and_then_has_nothing_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = command(tmp_path, "job.micro_batch_size=1,4,3", "tune.steps=[3]", "tune.pairs=0")
+    assert main(given) == 0
+    shown = printed(capsys)
+    assert "3 points, 2 legal" in shown
+    folder = tmp_path / "t"
+    assert starts(SweepDir(folder / "trials")) == {
+        f"tiny-ddp-n1x1-micro_batch_size={size}-3steps": 1 for size in (1, 4)
+    }
+    assert "Tuning t" in (folder / "report.md").read_text()
+    (ended,) = (each for each in read_records(folder / "tuning.jsonl") if each["event"] == "ended")
+    (chosen,) = ended["best"]
+    (line,) = (line for line in shown.splitlines() if "experiment=best" in line)
+    assert main(["submit", line.split("'")[1], "experiment=best", f"runs_dir={tmp_path}", "launcher=dry"]) == 0
+    (directory,) = SweepDir(tmp_path / "best").runs()
+    assert f"job.micro_batch_size={load_run(directory.config).job.micro_batch_size}" == chosen
+    assert load_run(directory.config).job.steps == 6
+    assert main(given) == 0
+    assert set(starts(SweepDir(folder / "trials")).values()) == {1}
+    assert main([*given, "tune.steps=[4]"]) == 2
+    assert "was begun with other values of steps" in printed(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_command_that_dies_in_the_middle_goes_on_and_runs_nothing_twice(tmp_path: Path, end: signal.Signals) -> None:
+    values = ["job.micro_batch_size=1,2,4", "parallelism=ddp,fsdp_full", "tune.steps=[3,6]", "tune.parallel=2"]
+    given = command(tmp_path, *values, "tune.runs=13", "tune.pairs=1")
+    trials, confirmation = (SweepDir(tmp_path / "t" / name) for name in ("trials", "confirmation"))
+
+    def runs() -> dict[str, int]:
+        return {name: count for sweep in (trials, confirmation) for name, count in starts(sweep).items()}
+
+    def interrupted_after(number: int) -> subprocess.Popen[str]:
+        shell = subprocess.Popen(
+            [sys.executable, "-m", "jobs.cli", *given],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        wait_until(lambda: sum(runs().values()) >= number or shell.poll() is not None, 400)
+        assert shell.poll() is None, shell.communicate()[0]
+        shell.send_signal(end)
+        out, _ = shell.communicate()
+        assert shell.returncode == (-9 if end is signal.SIGKILL else 130), out
+        if end is signal.SIGINT:
+            assert "the same command goes on" in out
+            assert "Traceback" not in out
+        return shell
+
+    interrupted_after(2)
+    interrupted_after(4)
+    done = run_cli(*given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(runs().values()) == {1}
+    # 6 of 3 steps, the baseline and the best two of 6 steps, then the baseline and one pair.
+    assert len(starts(trials)) == 6 + 3
+    assert len(starts(confirmation)) in {0, 3}
+    assert (tmp_path / "t/experiment/best.yaml").exists()
