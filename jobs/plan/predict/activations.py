@@ -28,6 +28,9 @@ WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
 """Bytes of a number."""
 FLASH_CAPABILITY, FLASH_HEAD_SIZE = 8.0, 256
 """FlashAttention's limits (jobs.engines.native.attention)."""
+CHEAP_PRODUCT = 64
+"""Largest inner size of a matrix product that selective checkpointing computes again
+(jobs.engines.native.activation_checkpointing)."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ def expensive_results(run: Run, x: Tokens) -> int:
     """Return the results of matrix products and attention, which selective checkpointing keeps.
 
     jobs.engines.native.activation_checkpointing.KEPT; those of the closing matrices before TP reduces them. An adapter
-    has two more: the results of A and B.
+    has one more, of A, and of B if its rank is large.
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
@@ -199,7 +202,11 @@ def expensive_results(run: Run, x: Tokens) -> int:
     if lora is not None:
         # A token meets the adapters of its experts only.
         met = adapter_weights(replace(model, experts=model.experts_per_token), lora)
-        products += sum(weight.rows // (tensor if weight.split is Split.rows else 1) for weight in met)
+        products += sum(
+            weight.rows // (tensor if weight.split is Split.rows else 1)
+            for weight in met
+            if weight.columns != lora.rank or lora.rank > CHEAP_PRODUCT
+        )
     return x.count * (products * x.width + 4 * model.heads // tensor)
 
 
