@@ -121,6 +121,11 @@ def flash(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, enable_gqa: bool 
     return y
 
 
+def dropout(x: Tensor, share: float) -> Tensor:
+    """Replace F.dropout by the GPU's operator, whose mask has a byte a number."""
+    return torch.native_dropout(x, share, True)[0]  # noqa: FBT003 (torch takes it by position)
+
+
 def shapes(*args: Any) -> Any:
     """Replace DTensor's search for the shape of a result, by an operator on whole tensors: no mode counts them."""
     with _disable_current_modes():
@@ -136,6 +141,7 @@ def as_on_a_gpu(live: Live) -> Iterator[None]:
         patch.object(_fsdp_param, "free_storage", partial(live.resized, _fsdp_param.free_storage)),
         patch.object(F, "rms_norm", one_norm),
         patch.object(F, "layer_norm", layer_norm),
+        patch.object(F, "dropout", dropout),
         patch.object(F, "scaled_dot_product_attention", flash),
         patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", shapes),
         patch.object(attention, "has_varlen_kernel", lambda q: q.dtype in half and q.shape[-1] % 8 == 0),

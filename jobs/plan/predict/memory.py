@@ -38,6 +38,7 @@ from jobs.plan.predict.workspace import (
     gathers_for_backward,
     gathers_for_loss,
     head_gradient,
+    masks_of_layer,
     pipeline_messages,
 )
 from jobs.schema import ActivationCheckpointing, EngineKind, Run
@@ -207,7 +208,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     # A checkpointed layer casts its weights again.
     checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
     kept += cast_weights(run, 1 if checkpointed else layers, head=False)
-    again, work = recomputed(run, x), backward_of_layer(run, x)
+    again, work = recomputed(run, x), max(backward_of_layer(run, x), masks_of_layer(run, x))
     of_last, before, after = (messages + gathers_for_backward(run, moment) for moment in Backward)
     if once and last:
         base = base | {"gradients": head_gradient(run)}

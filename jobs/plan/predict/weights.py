@@ -93,11 +93,9 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
         if model.mlp is Mlp.LLaMAMoE:
             matrices = [Weight(model.experts, hidden), *matrices * model.experts]
         found += [part for matrix in matrices for part in adapter(matrix, lora.rank)]
-    return (
-        [replace(weight, split=Split.rows) if weight.split is Split.none else weight for weight in found]
-        if fused
-        else found
-    )
+    if not fused:
+        return found
+    return [replace(weight, split=Split.rows) if weight.split is Split.none else weight for weight in found]
 
 
 def adapter(matrix: Weight, rank: int) -> list[Weight]:

@@ -35,6 +35,18 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
     return layer_input(run, x) + max(inputs + matrix + gathered, activation)
 
 
+def masks_of_layer(run: Run, x: Tokens) -> int:
+    """Return what the dropout before the closing matrix takes beside a layer, where it draws its mask.
+
+    Ones, the mask and a byte a number, of the columns of all TP ranks; its results do not exist yet.
+    """
+    if run.job.lora is None or not run.job.lora.dropout or LoraTarget.mlp not in run.job.lora.targets:
+        return 0
+    wide = run.model.intermediate_size // run.parallelism.tensor
+    later = operands(run, wide, (LoraTarget.mlp,)) - wide
+    return x.count * ((2 * x.width + 1) * run.model.intermediate_size - later * x.width)
+
+
 def in_layer(run: Run) -> int:
     """Return the weights of one layer on a TP rank, adapters included."""
     adapters = adapter_weights(run.model, run.job.lora) if run.job.lora else []
