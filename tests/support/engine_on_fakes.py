@@ -123,7 +123,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, enable_gqa: bool 
 
 def dropout(x: Tensor, share: float) -> Tensor:
     """Replace F.dropout by the GPU's operator, whose mask has a byte a number."""
-    return torch.native_dropout(x, share, True)[0]  # noqa: FBT003 (torch takes it by position)
+    return torch.native_dropout(x, share, True)[0]
 
 
 def shapes(*args: Any) -> Any:
