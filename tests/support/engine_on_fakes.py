@@ -31,12 +31,10 @@ from torch.utils._pytree import tree_leaves
 from jobs.data import MicroBatch
 from jobs.engines.native import attention, parallelize
 from jobs.engines.native.load_sharded import local_shard
-from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import tie_embeddings
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
-from jobs.engines.native.weights import TYPES
 from jobs.layout import layout_of
-from jobs.schema import Batching, Precision, Run
+from jobs.schema import Batching, Run
 from jobs.workloads import evaluate
 
 SHAPES = ShardingPropagator._propagate_tensor_meta_non_cached
@@ -181,10 +179,9 @@ def evaluation_on_fakes(run: Run) -> int:
     fake, live, device = FakeTensorMode(allow_non_fake_inputs=True), Live(), torch.device("cpu")
     with patch.object(evaluate, "load_sharded", partial(load_nothing, fake)):
         gpt, _ = evaluate.trained_model(run, Mock(), device)
-    if run.job.precision is not Precision.float32:
-        autocast(gpt, device, TYPES[run.job.precision])
+    evaluate.prepare(gpt, run, device)
     with as_on_a_gpu(live), fake, live, torch.no_grad():
-        gpt.eval()(*full_rows(run))
+        gpt(*full_rows(run))
     return live.peak_bytes
 
 

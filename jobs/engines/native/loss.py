@@ -90,8 +90,8 @@ class LinearCrossEntropy(torch.autograd.Function):
         first = dist.get_rank(group) * rows if group else 0
         loss = torch.zeros((), device=hidden.device)
         hidden_gradient = torch.zeros_like(hidden)
-        # A frozen head needs none, which is as large as itself in float32; nor does an evaluation.
-        trains = all(ctx.needs_input_grad[:2])
+        # A frozen head needs none, which is as large as itself in float32.
+        trains = ctx.needs_input_grad[1]
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trains else None
         for positions in chosen.split(size):
             target = targets[positions]

@@ -119,6 +119,8 @@ def source_of(run: Run, term: str) -> str:
     """Return the source of a term in words."""
     if run.engine.kind is not EngineKind.native and term in {"activations", "loss", "backward"}:
         return "formula (Korthikanti et al. 2022), wider interval"
+    if not run.job.train and term in {"activations", "loss"}:
+        return "tensors of a forward pass, counted in the engine's own code"
     return SOURCES[term]
 
 

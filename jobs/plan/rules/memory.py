@@ -32,6 +32,12 @@ def states_fit(run: Run) -> str | None:
     if run.gpu.memory_gb is None or leaves_room(run, 1.0):
         return None
     needed = states(run)
+    if not run.job.train:
+        return (
+            f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: its weights in float32 "
+            f"take {needed.total / 1e9:,.1f} GB, and an evaluation is one process. Choose a GPU with more memory, or "
+            "set gpu.memory_gb=null to try it anyway."
+        )
     return (
         f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: training states alone take "
         f"{needed.total / 1e9:,.1f} GB on each ({needed.described()}). Shard them over more GPUs, or set "
@@ -46,9 +52,10 @@ def prediction_fits(run: Run) -> str | None:
     predicted = memory(run)
     if verdict(run, predicted) is not Verdict.too_large:
         return None
+    advice = "Keep fewer activations, shard over more GPUs" if run.job.train else "Choose a GPU with more memory"
     return (
-        f"{run.model.name} does not fit gpu={run.gpu.name} ({in_words(run, predicted)}). "
-        "Keep fewer activations, shard over more GPUs, or set gpu.memory_gb=null to try it anyway."
+        f"{run.model.name} does not fit gpu={run.gpu.name} ({in_words(run, predicted)}). {advice}, or set "
+        "gpu.memory_gb=null to try it anyway."
     )
 
 

@@ -65,6 +65,16 @@ def test_tight_memory_has_the_size_with_recomputation_and_the_rows_of_the_lower_
     assert warning.endswith(f"; {full / 1e9:.1f} with engine.activation_checkpointing=full")
 
 
+def test_an_evaluation_whose_weights_do_not_fit_is_refused_without_advice_to_shard_them() -> None:
+    evaluation = ("cluster=xe9680_h100", "job=evaluate", "ranks_per_node=1", "parallelism=single", "data=docstrings",
+                  "data.test_split=0.2")  # fmt: skip
+    with pytest.raises(ConfigError, match=r"its weights in float32 take 282\.2 GB, and an evaluation is one process\."):
+        one(*evaluation, "model=llama3_70b")
+    held = memory(one(*evaluation, "model=llama3_8b").run)
+    assert held.terms["weights"].point == 4 * 8_030_261_248
+    assert held.device.point < 1.2 * held.terms["weights"].point, "nothing is kept for backward"
+
+
 def test_without_a_known_memory_there_is_a_prediction_and_no_verdict_and_a_cpu_has_neither() -> None:
     (note,) = [note for note in plan_notes([of("gpu.memory_gb=null")]) if "predicted" in note]
     assert ": uncalibrated: predicted " in note
