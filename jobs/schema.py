@@ -345,6 +345,10 @@ class LoraTarget(Enum):
     """All matrices of the feed-forward: of every expert, and the router."""
 
 
+QKV = (LoraTarget.query, LoraTarget.key, LoraTarget.value)
+"""Parts of LitGPT's fused matrix, in the order of its rows."""
+
+
 @dataclass(kw_only=True)
 class Lora:
     """Low-rank adapters that are trained instead of the weights."""

@@ -50,8 +50,7 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
         gpt, step = trained_model(run, directory, device)
     finally:
         dist.destroy_process_group()
-    if run.job.precision is not Precision.float32:
-        autocast(gpt, device, TYPES[run.job.precision])
+    prepare(gpt, run, device)
     matches = Matches(gpt) if run.data.mask_prompt else None
     loss = mean_loss(gpt, dataset, run.job.micro_batch_size, device, matches)
     if not math.isfinite(loss):
@@ -91,6 +90,16 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     return gpt, step
 
 
+def prepare(gpt: Decoder, run: Run, device: torch.device) -> None:
+    """Set a model up to compute losses without gradients, in the run's arithmetic, in place.
+
+    Autocast would keep its copies of all weights that require gradients until the end of a forward pass.
+    """
+    gpt.eval().requires_grad_(requires_grad=False)
+    if run.job.precision is not Precision.float32:
+        autocast(gpt, device, TYPES[run.job.precision])
+
+
 def uninitialised(_name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return memory for a weight that a checkpoint fills."""
     return torch.empty(*shape, dtype=dtype, device=device)
@@ -127,7 +136,6 @@ def mean_loss(
     gpt: Decoder, dataset: Dataset, micro_batch_size: int, device: torch.device, matches: Matches | None = None
 ) -> float:
     """Return the loss summed over the labels of the held-out samples, divided by their number."""
-    gpt.eval()
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
         for micro_batch in held_out_batches(dataset, dataset.held_out, micro_batch_size):

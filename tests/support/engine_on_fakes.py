@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from weakref import finalize
 
 import torch
@@ -35,6 +35,7 @@ from jobs.engines.native.model import tie_embeddings
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.layout import layout_of
 from jobs.schema import Batching, Run
+from jobs.workloads import evaluate
 
 SHAPES = ShardingPropagator._propagate_tensor_meta_non_cached
 
@@ -96,8 +97,19 @@ class OneRMSNorm(torch.autograd.Function):
 
 def one_norm(x: Tensor, _shape: object, weight: Tensor, _eps: object) -> Tensor:
     """Replace F.rms_norm."""
-    y: Tensor = OneRMSNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+    y: Tensor = OneRMSNorm.apply(*in_float32(x, weight))  # type: ignore[no-untyped-call]
     return y
+
+
+def in_float32(*given: Tensor) -> tuple[Tensor, ...]:
+    """Return the operands of a norm in the type that autocast on a GPU casts them to; on a CPU it leaves them."""
+    return tuple(each.float() for each in given) if torch.is_autocast_enabled("cpu") else given
+
+
+def layer_norm(x: Tensor, shape: Any, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Replace F.layer_norm."""
+    x, weight, bias = in_float32(x, weight, bias)
+    return torch.layer_norm(x, shape, weight, bias, eps)
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, enable_gqa: bool = False) -> Tensor:
@@ -105,6 +117,11 @@ def flash(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, enable_gqa: bool 
     del enable_gqa
     y: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)[0]
     return y
+
+
+def dropout(x: Tensor, share: float) -> Tensor:
+    """Replace F.dropout by the GPU's operator, whose mask has a byte a number."""
+    return torch.native_dropout(x, share, True)[0]
 
 
 def shapes(*args: Any) -> Any:
@@ -121,6 +138,8 @@ def as_on_a_gpu(live: Live) -> Iterator[None]:
         patch.object(_fsdp_param, "alloc_storage", partial(live.resized, _fsdp_param.alloc_storage)),
         patch.object(_fsdp_param, "free_storage", partial(live.resized, _fsdp_param.free_storage)),
         patch.object(F, "rms_norm", one_norm),
+        patch.object(F, "layer_norm", layer_norm),
+        patch.object(F, "dropout", dropout),
         patch.object(F, "scaled_dot_product_attention", flash),
         patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", shapes),
         patch.object(attention, "has_varlen_kernel", lambda q: q.dtype in half and q.shape[-1] % 8 == 0),
@@ -155,6 +174,17 @@ def engine_on_fakes(run: Run, rank: int = 0, micro_batches: int = 2) -> Held:
         dist.destroy_process_group()
 
 
+def evaluation_on_fakes(run: Run) -> int:
+    """Return the most bytes beyond the weights while a run that trains nothing computes the loss of full rows."""
+    fake, live, device = FakeTensorMode(allow_non_fake_inputs=True), Live(), torch.device("cpu")
+    with patch.object(evaluate, "load_sharded", partial(load_nothing, fake)):
+        gpt, _ = evaluate.trained_model(run, Mock(), device)
+    evaluate.prepare(gpt, run, device)
+    with as_on_a_gpu(live), fake, live, torch.no_grad():
+        gpt(*full_rows(run))
+    return live.peak_bytes
+
+
 def load_nothing(
     fake: FakeTensorMode, gpt: GPT, device: torch.device, _values: object, *, tensor: int, tied: bool
 ) -> None:
@@ -169,7 +199,7 @@ def load_nothing(
                         local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
                         stride=parameter.stride(),
                     )  # fmt: skip
-                setattr(module, name, nn.Parameter(local))
+                setattr(module, name, nn.Parameter(local, requires_grad=parameter.requires_grad))
         tie_embeddings(gpt, tied=tied)
         shape = gpt.max_seq_length, gpt.config.rope_n_elem
         gpt.cos, gpt.sin = (torch.empty(shape, device=device) for _ in range(2))

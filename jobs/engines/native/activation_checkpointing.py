@@ -1,7 +1,7 @@
 """Activation checkpointing: recompute a layer's activations in the backward pass instead of keeping them.
 
 none        keep all activations
-selective   keep the results of matrix products and attention, recompute the cheap rest
+selective   keep the results of matrix products and attention, recompute the cheap rest, an adapter's B among it
 full        keep the input of each layer only: about a third more arithmetic (a second forward pass)
 
 Selective checkpointing chooses among a layer's operators, so it is part of what is compiled. Full checkpointing calls
@@ -18,6 +18,8 @@ from litgpt.model import Block
 from torch import Tensor
 from torch.nn.attention import varlen  # noqa: F401 (registers the operator of packed rows)
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from jobs.plan.predict.activations import CHEAP_PRODUCT
 
 ATEN = torch.ops.aten
 # Operators that are expensive to recompute: matrix products and attention.
@@ -62,6 +64,11 @@ def selective_contexts() -> Any:
     return create_selective_checkpoint_contexts(keep_expensive)
 
 
-def keep_expensive(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    """Return the policy of the selective mode for one operator."""
-    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+def keep_expensive(_context: Any, operator: Any, *args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    """Return the policy of the selective mode for one operator.
+
+    The product (tokens, inner) x (inner, out) takes 2 x inner operations a result, few in an adapter's B.
+    """
+    cheap = operator is ATEN.mm.default and args[0].shape[1] <= CHEAP_PRODUCT
+    keeps = operator in KEPT and not cheap
+    return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE

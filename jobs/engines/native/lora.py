@@ -25,9 +25,8 @@ from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.model import layers
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.engines.native.weights import Values, generator_of
-from jobs.schema import Lora, LoraTarget
+from jobs.schema import QKV, Lora, LoraTarget
 
-QKV = (LoraTarget.query, LoraTarget.key, LoraTarget.value)
 ADAPTER = ".lora_"
 
 
@@ -80,7 +79,8 @@ class AdaptedLinear(nn.Linear):
             return x
         width = x.shape[-1]
         kept = F.dropout(x.new_ones(*x.shape[:-1], width * ranks), self.dropout)
-        return x * kept.narrow(-1, place * width, width)
+        # Backward keeps this rank's columns only; a view would keep all of them.
+        return x * kept.narrow(-1, place * width, width).contiguous()
 
     def merged(self, name: str, gpt: GPT, tensor: int) -> Tensor:
         """Return W + scale * B A, in the type and sharding of W; every rank that holds a shard of it calls this."""

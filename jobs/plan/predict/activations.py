@@ -5,16 +5,32 @@ tests/jobs/plan/test_activations.py compares them with those that the real engin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
-from jobs.plan.predict.weights import Split, layer_weights
-from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Batching, EngineKind, Kernels, Mlp, Norm, Precision, Run
+from jobs.plan.predict.weights import Split, adapter_weights, layer_weights
+from jobs.schema import (
+    INSTRUCTIONS,
+    QKV,
+    ActivationCheckpointing,
+    Batching,
+    EngineKind,
+    Kernels,
+    LigerKernel,
+    LoraTarget,
+    Mlp,
+    Norm,
+    Precision,
+    Run,
+)
 
 WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
 """Bytes of a number."""
 FLASH_CAPABILITY, FLASH_HEAD_SIZE = 8.0, 256
 """FlashAttention's limits (jobs.engines.native.attention)."""
+CHEAP_PRODUCT = 64
+"""Largest inner size of a matrix product that selective checkpointing computes again
+(jobs.engines.native.activation_checkpointing)."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +66,21 @@ def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:
     )
 
 
-def autocasts(run: Run) -> bool:
-    """Return whether 16-bit arithmetic runs by autocast on float32 weights; FSDP and other engines cast them."""
+def in_autocast(run: Run) -> bool:
+    """Return whether 16-bit arithmetic runs in autocast; FSDP and other engines cast weights by themselves."""
     narrow = run.job.precision is not Precision.float32
-    return (
-        run.engine.kind is EngineKind.native
-        and narrow
-        and run.engine.parameters is Precision.float32
-        and not uses_fsdp(run)
-    )
+    # An evaluation is one process without FSDP.
+    return run.engine.kind is EngineKind.native and narrow and not (run.job.train and uses_fsdp(run))
+
+
+def has_wide_weights(run: Run) -> bool:
+    """Return whether what trains is in float32; an evaluation has all weights in it (jobs.workloads.evaluate)."""
+    return not run.job.train or run.engine.parameters is Precision.float32
+
+
+def autocasts(run: Run) -> bool:
+    """Return whether autocast casts the model's own weights, in float32; frozen ones have the arithmetic's type."""
+    return in_autocast(run) and has_wide_weights(run) and run.job.lora is None
 
 
 def takes_groups(run: Run) -> bool:
@@ -78,13 +100,39 @@ def layer_input(run: Run, x: Tokens) -> int:
 
 
 def norm(run: Run, x: Tokens) -> int:
-    """Return what a norm keeps: its input, and float32 statistics of each token."""
-    return layer_input(run, x) + 4 * x.between * (1 if run.model.norm is Norm.RMSNorm else 2)
+    """Return what a norm keeps: its input, and float32 statistics of each token.
+
+    In autocast torch's norms compute on a float32 copy of their input, and keep that (ATen/autocast_mode.h).
+    """
+    statistics = 4 * x.between * (1 if run.model.norm is Norm.RMSNorm else 2)
+    return (x.between * run.model.hidden_size * 4 if copies_input(run) else layer_input(run, x)) + statistics
+
+
+def copies_input(run: Run) -> bool:
+    """Return whether a norm copies its input to float32."""
+    liger = run.engine.kernels is not Kernels.torch and LigerKernel.rms_norm in run.engine.liger_kernels
+    return in_autocast(run) and not autocasts(run) and not liger
 
 
 def norms(run: Run, x: Tokens) -> int:
     """Return what the two norms of a layer keep; of a parallel residual both have the same input."""
-    return 2 * norm(run, x) - (layer_input(run, x) if run.model.parallel_residual else 0)
+    shared = run.model.parallel_residual and not copies_input(run)
+    return 2 * norm(run, x) - (layer_input(run, x) if shared else 0)
+
+
+def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: int = 1) -> int:
+    """Return the numbers of each token that matrices keep of their common input for the gradients of their weights.
+
+    Frozen matrices keep none. An adapter keeps its input, or with dropout a dropped copy and the mask, and the result
+    of A, which TP does not divide. `targets` are the parts of one matrix that may have adapters.
+    """
+    lora = run.job.lora
+    if lora is None:
+        return width
+    parts = sum(target in lora.targets for target in targets)
+    if not parts:
+        return 0
+    return (2 * matrices if lora.dropout else 1) * width + matrices * parts * lora.rank
 
 
 def attention(run: Run, x: Tokens) -> int:
@@ -92,12 +140,15 @@ def attention(run: Run, x: Tokens) -> int:
 
     Values are a view of the product qkv, which therefore stays whole beside the rotated queries and keys.
     """
-    model, tensor = run.model, run.parallelism.tensor
+    model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
     rotated = q + k
     # Repeated keys and values are copies, and nothing refers to qkv any more.
     keys_and_values = 2 * q if k < q and not takes_groups(run) else q + 2 * k
-    kept = model.hidden_size + rotated + keys_and_values + q
+    # The closing matrix keeps the same result, but for a dropped copy.
+    shared = 0 if lora and lora.dropout else q
+    result = q + max(0, operands(run, q, (LoraTarget.projection,)) - shared)
+    kept = operands(run, model.hidden_size, QKV) + rotated + keys_and_values + result
     return x.count * (kept * x.width + 4 * model.heads // tensor)
 
 
@@ -107,15 +158,17 @@ def feed_forward(run: Run, x: Tokens) -> int:
     Gated: gate, up, silu(gate) and their product; Liger computes silu again. Autocast casts the input for each of the
     two matrices. Else: up and gelu(up).
     """
-    model = run.model
+    model, mlp = run.model, (LoraTarget.mlp,)
     gated = model.mlp is not Mlp.GptNeoxMLP
     wide = model.intermediate_size // run.parallelism.tensor
-    inner = (3 if run.engine.kernels is not Kernels.torch else 4) if gated else 2
-    inputs = 2 if gated and x.residual > x.width else 1
+    inner = (2 if run.engine.kernels is not Kernels.torch else 3) if gated else 1
+    inputs = operands(run, model.hidden_size, mlp, matrices=2 if gated else 1)
+    kept = inner * wide + operands(run, wide, mlp)
     if model.experts:
         # A token is copied to each of its experts, whose results are weighted and added.
-        return x.count * x.width * model.experts_per_token * (2 * model.hidden_size + inner * wide)
-    return x.count * x.width * (inputs * model.hidden_size + inner * wide)
+        return x.count * x.width * model.experts_per_token * (inputs + model.hidden_size + kept)
+    casts = 2 if gated and x.residual > x.width else 1
+    return x.count * x.width * (casts * inputs + kept)
 
 
 def layer(run: Run, x: Tokens) -> int:
@@ -123,15 +176,37 @@ def layer(run: Run, x: Tokens) -> int:
     return norms(run, x) + attention(run, x) + feed_forward(run, x)
 
 
+def unneeded_by_first_layer(run: Run, x: Tokens) -> int:
+    """Return what the first layer does not keep of `layer`: beside adapters its input needs no gradient.
+
+    That is, what comes before its first adapter, and the mask of that one's dropout.
+    """
+    lora = run.job.lora
+    if lora is None:
+        return 0
+    if set(QKV) & set(lora.targets):
+        return norm(run, x) + (x.count * x.width * run.model.hidden_size if lora.dropout else 0)
+    return attention(run, x) + (norm(run, x) if LoraTarget.projection in lora.targets else norms(run, x))
+
+
 def expensive_results(run: Run, x: Tokens) -> int:
     """Return the results of matrix products and attention, which selective checkpointing keeps.
 
-    jobs.engines.native.activation_checkpointing.KEPT; those of the closing matrices before TP reduces them.
+    jobs.engines.native.activation_checkpointing.KEPT; those of the closing matrices before TP reduces them. An adapter
+    has one more, of A, and of B if its rank is large.
     """
-    model, tensor = run.model, run.parallelism.tensor
+    model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
     wide = model.intermediate_size // tensor * (1 if model.mlp is Mlp.GptNeoxMLP else 2)
     products = q + 2 * k + q + model.hidden_size + (wide + model.hidden_size) * max(1, model.experts_per_token)
+    if lora is not None:
+        # A token meets the adapters of its experts only.
+        met = adapter_weights(replace(model, experts=model.experts_per_token), lora)
+        products += sum(
+            weight.rows // (tensor if weight.split is Split.rows else 1)
+            for weight in met
+            if weight.columns != lora.rank or lora.rank > CHEAP_PRODUCT
+        )
     return x.count * (products * x.width + 4 * model.heads // tensor)
 
 
@@ -144,6 +219,12 @@ def kept_by_layer(run: Run, x: Tokens) -> int:
             return layer_input(run, x) + expensive_results(run, x)
         case ActivationCheckpointing.full:
             return layer_input(run, x)
+
+
+def kept_by_layers(run: Run, x: Tokens, layers: int, *, first: bool) -> int:
+    """Return what some layers keep, with `first` the one after the embedding among them."""
+    whole = run.engine.activation_checkpointing is ActivationCheckpointing.none
+    return layers * kept_by_layer(run, x) - (unneeded_by_first_layer(run, x) if first and whole else 0)
 
 
 def recomputed(run: Run, x: Tokens) -> int:
@@ -160,11 +241,14 @@ def recomputed(run: Run, x: Tokens) -> int:
 
 
 def cast_weights(run: Run, layers: int, *, head: bool) -> int:
-    """Return the 16-bit copies of weights that autocast makes in forward and the products keep."""
-    if not autocasts(run):
+    """Return the 16-bit copies of weights that autocast makes in forward and the products keep: of those trained."""
+    if not (in_autocast(run) and has_wide_weights(run)):
         return 0
-    tensor = run.parallelism.tensor
-    matrices = [weight for weight in layer_weights(run.model) if weight.split is not Split.none]
+    tensor, lora = run.parallelism.tensor, run.job.lora
+    if lora is not None:
+        matrices, head = adapter_weights(run.model, lora), False
+    else:
+        matrices = [weight for weight in layer_weights(run.model) if weight.split is not Split.none]
     ends = run.model.vocab_size * run.model.hidden_size // tensor if head else 0
     return WIDTHS[run.job.precision] * (layers * sum(weight.held(tensor) for weight in matrices) + ends)
 

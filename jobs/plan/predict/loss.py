@@ -38,20 +38,22 @@ def whole(run: Run, x: Tokens) -> LossMemory:
     p = run.parallelism
     divided = p.tensor > 1 and p.loss_parallel
     logits = 4 * x.count * run.model.vocab_size // (p.tensor if divided else 1)
-    kept = norm(run, x) + x.count * run.model.hidden_size * x.width + logits
+    # A frozen head keeps no input.
+    states = 0 if run.job.lora else x.count * run.model.hidden_size * x.width
+    kept = norm(run, x) + states + logits
     return LossMemory(kept, kept + (3 if divided else 2) * logits)
 
 
 def chunked(run: Run, x: Tokens, chunk: int) -> LossMemory:
     """Return the memory of the loss in chunks of labels, which computes its gradients in forward.
 
-    Kept are the gradients of hidden states and head. While they are summed, the head's is in float32. A chunk has its
-    logits beside their log-softmax, both in float32, and later the logits' gradient, in 16 bits with a part of the
-    head's.
+    Kept are the gradients of hidden states and head, of a frozen head none. While they are summed, the head's is in
+    float32. A chunk has its logits beside their log-softmax, both in float32, and later the logits' gradient, in 16
+    bits with a part of the head's.
     """
     hidden, vocabulary = run.model.hidden_size, run.model.vocab_size // run.parallelism.tensor
     states = x.count * hidden * x.width
-    head = vocabulary * hidden
+    head = 0 if run.job.lora else vocabulary * hidden
     kept = norm(run, x) + states + head * x.width
     # Sequence parallelism gathers the normed states.
     inputs = layer_input(run, x) + (states if x.between < x.count else 0)

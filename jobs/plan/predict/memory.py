@@ -8,7 +8,7 @@ they hold, and in embedding and head.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobs.layout import accumulation, loss_chunk, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.plan.pipeline_stages import pipeline_stage_layers
@@ -17,11 +17,13 @@ from jobs.plan.predict.activations import (
     Tokens,
     cast_weights,
     kept_by_layer,
+    kept_by_layers,
     layer_input,
     recomputed,
     rotary_table,
     tokens_of,
 )
+from jobs.plan.predict.evaluation import evaluation_moments
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.loss import loss_memory
@@ -36,6 +38,7 @@ from jobs.plan.predict.workspace import (
     gathers_for_backward,
     gathers_for_loss,
     head_gradient,
+    masks_of_layer,
     pipeline_messages,
 )
 from jobs.schema import ActivationCheckpointing, EngineKind, Run
@@ -43,6 +46,8 @@ from jobs.schema import ActivationCheckpointing, EngineKind, Run
 Terms = dict[str, float]
 """Bytes by term."""
 STATES = ("weights", "gradients", "optimizer", "gathered")
+CONSTANT = ("weights", "optimizer")
+"""Terms that are equal at all moments."""
 FRAMEWORK = Interval(1.2e9, 0.4e9, 3.5e9)
 """CUDA's context and libraries, workspaces of cuBLAS, NCCL's buffers: not allocated by torch. From experience with
 A100 and H100: an idle context takes 0.4 to 0.6 GB, each NCCL communicator some tens of MB. Not measured here."""
@@ -55,6 +60,8 @@ COUNTED = (0.9, 1.1)
 COMPILED = (0.45, 1.1)
 BUFFERS = (0.5, 1.5)
 BY_FORMULA = (0.6, 1.8)
+BY_FORMULA_WITH_ADAPTERS = (0.5, 2.2)
+"""Wider: other engines may keep the inputs of frozen matrices, a fifth of what a layer keeps."""
 UNCALIBRATED = "uncalibrated: by arithmetic, not fitted to runs on this GPU"
 
 
@@ -66,6 +73,8 @@ class Prediction:
     """Bytes by term, largest first."""
     basis: str
     """Calibration of the interval, in words."""
+    shortest_row: int | None = None
+    """Tokens of the rows that the lower end supposes, where rows may be shorter than `job.sequence_length`."""
 
     @property
     def allocated(self) -> Interval:
@@ -110,6 +119,8 @@ def source_of(run: Run, term: str) -> str:
     """Return the source of a term in words."""
     if run.engine.kind is not EngineKind.native and term in {"activations", "loss", "backward"}:
         return "formula (Korthikanti et al. 2022), wider interval"
+    if not run.job.train and term in {"activations", "loss"}:
+        return "tensors of a forward pass, counted in the engine's own code"
     return SOURCES[term]
 
 
@@ -123,30 +134,36 @@ def total(sizes: list[Interval]) -> Interval:
 
 def memory(run: Run) -> Prediction:
     """Return the predicted memory of a run that jobs.plan.legality has passed."""
+    if not run.job.train:
+        # An evaluation has no adapters.
+        run = replace(run, job=replace(run.job, lora=None))
     full, short = tokens_of(run), tokens_of(run, fewest=True)
     most = largest_moment(run, full)
     least = most if short == full else largest_moment(run, short)
     limits = {term: limits_of(run).get(term, EXACT) for term in {*most, *least}}
-    low = sum(limits[term][0] * size for term, size in least.items()) / sum(
-        limits[term][0] * x for term, x in most.items()
+    # With short rows another moment may be the largest: what differs of its sum is divided as that of full rows is.
+    lowest, lower = (
+        sum(limits[term][0] * size for term, size in terms.items() if term not in CONSTANT) for terms in (least, most)
     )
-    # With short rows another moment may be the largest: their sum is divided as that of full rows is.
-    terms = {term: Interval(x, low * limits[term][0] * x, limits[term][1] * x) for term, x in most.items()}
+    shares = {term: limits[term][0] * (1 if term in CONSTANT or not lower else lowest / lower) for term in most}
+    terms = {term: Interval(x, shares[term] * x, limits[term][1] * x) for term, x in most.items()}
     allocated = total(list(terms.values()))
     terms["fragments"] = Interval(
         FRAGMENTS.point * allocated.point, FRAGMENTS.low * allocated.low, FRAGMENTS.high * allocated.high
     )
     terms["framework"] = FRAMEWORK
     ordered = sorted(terms.items(), key=lambda item: -item[1].point)
-    return Prediction({term: size for term, size in ordered if size.high}, UNCALIBRATED)
+    shortest = None if short == full else short.count // run.job.micro_batch_size * run.parallelism.context
+    return Prediction({term: size for term, size in ordered if size.high}, UNCALIBRATED, shortest)
 
 
 def limits_of(run: Run) -> dict[str, tuple[float, float]]:
     """Return the limits of the terms that are not exact."""
     if run.engine.kind is EngineKind.native:
-        activations = COMPILED if run.engine.compile else COUNTED
+        activations = COMPILED if run.engine.compile and run.job.train else COUNTED
         return {"activations": activations, "loss": COUNTED, "backward": activations, "communication": BUFFERS}
-    return dict.fromkeys(("activations", "loss", "backward", "communication"), BY_FORMULA)
+    limits = BY_FORMULA if run.job.lora is None else BY_FORMULA_WITH_ADAPTERS
+    return dict.fromkeys(("activations", "loss", "backward", "communication"), limits)
 
 
 def largest_moment(run: Run, x: Tokens) -> Terms:
@@ -160,7 +177,9 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
     """Yield the moments of a pipeline rank. The states are those of the rank with the most."""
     base: Terms = {name: float(getattr(held, name)) for name in STATES}
     yield base
-    if run.engine.kind is EngineKind.native:
+    if not run.job.train:
+        yield from (base | moment for moment in evaluation_moments(run, x))
+    elif run.engine.kind is EngineKind.native:
         yield from native_moments(run, place, x, base)
     else:
         yield from other_moments(run, place, x, base)
@@ -178,7 +197,8 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     first, last = 0 in mine, run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
     base = base | {"gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False).total)}
     each, result = kept_by_layer(run, x), x.count * run.model.hidden_size * x.width
-    kept = count * layers * each + rotary_table(run, x) + (0 if last else count * layer_input(run, x))
+    kept = count * kept_by_layers(run, x, layers, first=first) + rotary_table(run, x)
+    kept += 0 if last else count * layer_input(run, x)
     once = accumulation(run) == 1
     at_end, base = base, base | {"gradients": 0.0 if once else base["gradients"]}
     messages = pipeline_messages(run, x, first=first, last=last)
@@ -190,7 +210,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     # A checkpointed layer casts its weights again.
     checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
     kept += cast_weights(run, 1 if checkpointed else layers, head=False)
-    again, work = recomputed(run, x), backward_of_layer(run, x)
+    again, work = recomputed(run, x), max(backward_of_layer(run, x), masks_of_layer(run, x))
     of_last, before, after = (messages + gathers_for_backward(run, moment) for moment in Backward)
     if once and last:
         base = base | {"gradients": head_gradient(run)}

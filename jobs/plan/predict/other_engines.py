@@ -2,15 +2,16 @@
 
 Megatron-core keeps by Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198, sections 4.1 and 4.2): inputs of norms
 and matrices, which sequence parallelism divides and gathers again in backward; with FlashAttention no scores; gate and
-up, and their product. Its full recomputation keeps the input of a layer.
+up, and their product. Its full recomputation keeps the input of a layer. With adapters, inputs of frozen matrices are
+left out, as in the native engine: whether these engines keep them was not measured.
 """
 
 from __future__ import annotations
 
 from jobs.plan.cost import parameters
 from jobs.plan.deepspeed_configuration import filled, settings_of, stage_of
-from jobs.plan.predict.activations import WIDTHS, Tokens, attention, feed_forward, layer_input, norms
-from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Run
+from jobs.plan.predict.activations import WIDTHS, Tokens, attention, feed_forward, layer_input, norms, operands
+from jobs.schema import QKV, ActivationCheckpointing, EngineKind, LoraTarget, Mlp, Run
 
 ZERO3 = 3
 """The stage of ZeRO that partitions weights."""
@@ -31,7 +32,8 @@ def layer(run: Run, x: Tokens) -> int:
     """Return what a layer keeps without checkpointing."""
     if run.engine.kind is EngineKind.nemo:
         # The inputs of the two opening matrices are divided; the activation function is one kernel.
-        gathered = 2 * (x.count - x.between) * run.model.hidden_size * x.width
+        inputs = (operands(run, run.model.hidden_size, targets) for targets in (QKV, (LoraTarget.mlp,)))
+        gathered = (x.count - x.between) * sum(inputs) * x.width
         gated = 0 if run.model.mlp is Mlp.GptNeoxMLP else 1
         fused = gated * x.count * x.width * run.model.intermediate_size // run.parallelism.tensor
         return norms(run, x) + attention(run, x) + feed_forward(run, x) - gathered - fused

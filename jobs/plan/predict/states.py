@@ -122,15 +122,14 @@ def undivided_gradients(run: Run) -> int:
 def nemo(run: Run) -> States:
     """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.
 
-    Narrow weights have a float32 copy in the optimizer, which the distributed optimizer shards over data-parallel
-    ranks with the moments. Adapters are small beside the base weights, which have no gradients.
+    Narrow weights that train have a float32 copy in the optimizer, which the distributed optimizer shards over
+    data-parallel ranks with the moments.
     """
-    held, width = parameters_held(run).model, WIDTHS[run.job.precision]
-    if run.job.lora is not None:
-        return States(weights=width * held, gradients=0, optimizer=0)
+    held, width = parameters_held(run), WIDTHS[run.job.precision]
+    trained = held.trained(run)
     ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
     copies = MOMENTS + (1 if width < 4 else 0)
-    return States(weights=width * held, gradients=4 * held, optimizer=-(-4 * copies * held // ranks))
+    return States(weights=width * held.total, gradients=4 * trained, optimizer=-(-4 * copies * trained // ranks))
 
 
 def litgpt(run: Run) -> States:
@@ -167,7 +166,7 @@ def parameters_held(run: Run, *, sharded: bool = True) -> Held:
 
     layer, embedding = held(layer_weights(run.model)), held(embedding_weights(run.model))
     norm = held(norm_weights(run.model))
-    adapters = held(adapter_weights(run.model, lora)) if lora else 0
+    adapters = held(adapter_weights(run.model, lora, fused=run.engine.kind is EngineKind.nemo)) if lora else 0
     stages = pipeline_stage_layers(run)
     last = p.pipeline * pipeline_stages_per_rank(run) - 1
     found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm
@@ -69,7 +69,8 @@ def mlp_weights(model: Model) -> list[Weight]:
 def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[Weight]:
     """Return the weights of the adapters of one layer, which TP divides with their matrix (jobs.engines.native.lora).
 
-    If `fused` (NeMo), query, key and value have one adapter, and so have gate and up.
+    If `fused` (NeMo), query, key and value have one adapter, and so have gate and up; and TP divides all of them, A by
+    its rank where its inputs are whole.
     """
     hidden, heads_width = model.hidden_size, model.heads * model.head_size
     widths = {
@@ -92,7 +93,9 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
         if model.mlp is Mlp.LLaMAMoE:
             matrices = [Weight(model.experts, hidden), *matrices * model.experts]
         found += [part for matrix in matrices for part in adapter(matrix, lora.rank)]
-    return found
+    if not fused:
+        return found
+    return [replace(weight, split=Split.rows) if weight.split is Split.none else weight for weight in found]
 
 
 def adapter(matrix: Weight, rank: int) -> list[Weight]:

@@ -9,38 +9,63 @@ from enum import Enum
 
 from jobs.layout import accumulation, frees_weights, loss_chunk, sequence_parallel, uses_fsdp
 from jobs.parallelism import Strategy
-from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input
+from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input, operands
 from jobs.plan.predict.states import shard_ranks, undivided_gradients
-from jobs.plan.predict.weights import Weight, embedding_weights, layer_weights, norm_weights
-from jobs.schema import Mlp, Run
+from jobs.plan.predict.weights import Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
+from jobs.schema import LoraTarget, Mlp, Run
 
 
 def backward_of_layer(run: Run, x: Tokens) -> int:
     """Return the gradients that exist at once in backward of the feed-forward, which has the largest.
 
     With the gradient of the layer's result: either those of the closing matrix and of its input, for which sequence
-    parallelism gathers the result's gradient; or those of gate, up and silu, while the input is freed.
+    parallelism gathers the result's gradient; or those of its input, up and silu, while what it kept of that is freed.
     """
     model, tensor = run.model, run.parallelism.tensor
     wide = model.intermediate_size // tensor
-    inputs = x.count * x.width * wide * max(1, model.experts_per_token)
-    matrix = wide * model.hidden_size * x.width
+    tokens = x.count * x.width * max(1, model.experts_per_token)
+    inputs = tokens * wide
+    matrix = 0 if run.job.lora else wide * model.hidden_size * x.width
     gathered = x.count * x.width * model.hidden_size if sequence_parallel(run) else 0
     if x.residual > x.width:
         # Autocast casts the gradient of the result down, and that of the weight up.
         gathered, matrix = x.count * x.width * model.hidden_size, 3 * matrix
-    activation = 2 * inputs if model.mlp is not Mlp.GptNeoxMLP else inputs
+    made = 3 if model.mlp is not Mlp.GptNeoxMLP else 2
+    activation = made * inputs - tokens * operands(run, wide, (LoraTarget.mlp,))
     return layer_input(run, x) + max(inputs + matrix + gathered, activation)
 
 
+def masks_of_layer(run: Run, x: Tokens) -> int:
+    """Return what the dropout before the closing matrix takes beside a layer, where it draws its mask.
+
+    Ones, the mask and a byte a number, of the columns of all TP ranks; its results do not exist yet.
+    """
+    if run.job.lora is None or not run.job.lora.dropout or LoraTarget.mlp not in run.job.lora.targets:
+        return 0
+    wide = run.model.intermediate_size // run.parallelism.tensor
+    later = operands(run, wide, (LoraTarget.mlp,)) - wide
+    return x.count * ((2 * x.width + 1) * run.model.intermediate_size - later * x.width)
+
+
 def in_layer(run: Run) -> int:
-    """Return the weights of one layer on a TP rank."""
-    return held(run, layer_weights(run.model))
+    """Return the weights of one layer on a TP rank, adapters included."""
+    adapters = adapter_weights(run.model, run.job.lora) if run.job.lora else []
+    return held(run, [*layer_weights(run.model), *adapters])
+
+
+def trained_in_layer(run: Run) -> int:
+    """Return those weights of a layer that have gradients."""
+    return held(run, adapter_weights(run.model, run.job.lora)) if run.job.lora else in_layer(run)
 
 
 def in_head(run: Run) -> int:
     """Return the weights of head and last norm on a TP rank, which FSDP gathers at once."""
     return held(run, [*embedding_weights(run.model), *norm_weights(run.model)])
+
+
+def trained_in_head(run: Run) -> int:
+    """Return those weights of head and last norm that have gradients: none beside adapters."""
+    return 0 if run.job.lora else in_head(run)
 
 
 def held(run: Run, weights: list[Weight]) -> int:
@@ -81,8 +106,8 @@ def gathers_for_backward(run: Run, moment: Backward) -> int:
         return 0
     width = WIDTHS[run.job.precision]
     weights = 0 if keeps_gathered(run) else 2
-    reduced = 4 * (in_head(run) if moment is Backward.last else in_layer(run))
-    gradients = width * in_layer(run) if moment is Backward.after else 0
+    reduced = 4 * (trained_in_head(run) if moment is Backward.last else trained_in_layer(run))
+    gradients = width * trained_in_layer(run) if moment is Backward.after else 0
     return reduced + weights * width * in_layer(run) + gradients
 
 
@@ -111,19 +136,21 @@ def freed_in_backward(run: Run) -> int:
 
 def embedding_gradient(run: Run) -> int:
     """Return the embedding's gradient by one micro-batch; under TP of all rows (states.undivided_gradients)."""
+    if run.job.lora is not None:
+        return 0
     width = WIDTHS[run.job.precision if uses_fsdp(run) else run.engine.parameters]
     return width * sum(weight.size for weight in embedding_weights(run.model))
 
 
 def head_gradient(run: Run) -> float:
     """Return the gradient of head and last norm that a rank keeps."""
-    return WIDTHS[run.engine.parameters] * in_head(run) / shard_ranks(run)
+    return WIDTHS[run.engine.parameters] * trained_in_head(run) / shard_ranks(run)
 
 
 def first_gradients(run: Run) -> float:
     """Return the gradients of embedding and first layer that a rank keeps, the last ones of a step."""
-    embedding = held(run, embedding_weights(run.model)) + undivided_gradients(run)
-    return WIDTHS[run.engine.parameters] * (in_layer(run) + embedding) / shard_ranks(run)
+    embedding = 0 if run.job.lora else held(run, embedding_weights(run.model)) + undivided_gradients(run)
+    return WIDTHS[run.engine.parameters] * (trained_in_layer(run) + embedding) / shard_ranks(run)
 
 
 def pipeline_messages(run: Run, x: Tokens, *, first: bool, last: bool) -> int:

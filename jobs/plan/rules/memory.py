@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.states import states
 from jobs.plan.rules.rule import Rule
-from jobs.schema import Run
+from jobs.schema import ActivationCheckpointing, EngineKind, Run
 
 GIB = 2**30
 """Makers count the memory of a GPU in GiB and write GB: an H100 of 80 GB reports 79.6 GiB."""
@@ -31,6 +32,12 @@ def states_fit(run: Run) -> str | None:
     if run.gpu.memory_gb is None or leaves_room(run, 1.0):
         return None
     needed = states(run)
+    if not run.job.train:
+        return (
+            f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: its weights in float32 "
+            f"take {needed.total / 1e9:,.1f} GB, and an evaluation is one process. Choose a GPU with more memory, or "
+            "set gpu.memory_gb=null to try it anyway."
+        )
     return (
         f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: training states alone take "
         f"{needed.total / 1e9:,.1f} GB on each ({needed.described()}). Shard them over more GPUs, or set "
@@ -45,9 +52,10 @@ def prediction_fits(run: Run) -> str | None:
     predicted = memory(run)
     if verdict(run, predicted) is not Verdict.too_large:
         return None
+    advice = "Keep fewer activations, shard over more GPUs" if run.job.train else "Choose a GPU with more memory"
     return (
-        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB ({in_words(run, predicted)}). "
-        "Keep fewer activations, shard over more GPUs, or set gpu.memory_gb=null to try it anyway."
+        f"{run.model.name} does not fit gpu={run.gpu.name} ({in_words(run, predicted)}). {advice}, or set "
+        "gpu.memory_gb=null to try it anyway."
     )
 
 
@@ -59,7 +67,18 @@ def memory_is_tight(run: Run) -> str | None:
     if verdict(run, predicted) is not Verdict.tight:
         return None
     probably = " and probably too small" if predicted.device.point > run.gpu.memory_gb * GIB else ""
-    return in_words(run, predicted, f"memory is tight{probably}, ")
+    return in_words(run, predicted, f"memory is tight{probably}, ") + recomputation(run, predicted)
+
+
+def recomputation(run: Run, predicted: Prediction) -> str:
+    """Return what a run would take if it kept the inputs of layers only, where activations are its largest term."""
+    mode = ActivationCheckpointing.full
+    # Pipelines have schedules that cannot compute twice (jobs.plan.rules.native).
+    can = run.job.train and run.engine.kind is EngineKind.native and run.parallelism.pipeline == 1
+    if not can or predicted.largest != "activations" or run.engine.activation_checkpointing is mode:
+        return ""
+    size = memory(replace(run, engine=replace(run.engine, activation_checkpointing=mode))).device.point
+    return f"; {gigabytes(size)} with engine.activation_checkpointing={mode.name}"
 
 
 def verdict(run: Run, predicted: Prediction) -> Verdict | None:
@@ -73,12 +92,13 @@ def verdict(run: Run, predicted: Prediction) -> Verdict | None:
 
 
 def in_words(run: Run, predicted: Prediction, result: str = "") -> str:
-    """Return a prediction in GB: `uncalibrated: predicted 71.2 GB (59.3 to 93.1) of 85.9, most of it loss 33.1`."""
-    device, term = predicted.device, predicted.largest
-    size = "" if run.gpu.memory_gb is None else f" of {run.gpu.memory_gb * GIB / 1e9:,.1f}"
+    """Return a prediction: `uncalibrated: predicted 71.2 GB (59.3 to 93.1) of 85.9 (80 GiB), most of it loss 33.1`."""
+    device, term, gib = predicted.device, predicted.largest, run.gpu.memory_gb
+    size = "" if gib is None else f" of {gigabytes(gib * GIB)} ({gib:g} GiB)"
+    rows = f" with rows of {predicted.shortest_row} tokens," if predicted.shortest_row else ""
     return (
         f"{predicted.basis.partition(':')[0]}: {result}predicted {gigabytes(device.point)} GB "
-        f"({gigabytes(device.low)} to {gigabytes(device.high)}){size}, most of it {term} "
+        f"({gigabytes(device.low)}{rows} to {gigabytes(device.high)}){size}, most of it {term} "
         f"{gigabytes(predicted.terms[term].point)}"
     )
 

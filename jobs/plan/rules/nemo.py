@@ -7,10 +7,10 @@ from jobs.parallelism import Schedule, StageSplit, Strategy
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
-from jobs.schema import LoraTarget, Precision, Run
+from jobs.schema import QKV, LoraTarget, Precision, Run
 
 ADAPTED = {
-    "linear_qkv": (LoraTarget.query, LoraTarget.key, LoraTarget.value),
+    "linear_qkv": QKV,
     "linear_proj": (LoraTarget.projection,),
     "linear_fc1": (LoraTarget.mlp,),
     "linear_fc2": (LoraTarget.mlp,),

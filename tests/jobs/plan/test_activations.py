@@ -13,13 +13,13 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from jobs.engines.native.loss import chunked
 from jobs.layout import pipeline_stages_of
 from jobs.parallelism import Schedule
-from jobs.plan.predict.activations import cast_weights, kept_by_layer, rotary_table, tokens_of
+from jobs.plan.predict.activations import cast_weights, kept_by_layers, rotary_table, tokens_of
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.loss import loss_memory
 from jobs.plan.predict.memory import largest_moment
 from jobs.schema import Run
 from tests.support.composing import one
-from tests.support.engine_on_fakes import Live, engine_on_fakes
+from tests.support.engine_on_fakes import Live, engine_on_fakes, evaluation_on_fakes
 
 A_GPU = ("cluster=xe9680_h100", "gpu.memory_gb=null", "data=random", "model.layers=2", "job.micro_batch_size=1")
 LLAMA2 = ("model=llama2_7b", "job.sequence_length=4096")
@@ -29,6 +29,10 @@ IN_16_BITS = ("job.precision=bfloat16", "engine.parameters=bfloat16")
 AUTOCAST = ("job.precision=bfloat16",)
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
+FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
+LORA = ("job=finetune_lora", "data=random", *AUTOCAST)
+DROPOUT = "job.lora.dropout=0.1"
+ATTENTION_ONLY = "job.lora.targets=[query,value]"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,15 @@ FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
             (*LLAMA3, *ALONE, *IN_16_BITS, "job.batching=packed", "engine.loss=chunked"), marks=pytest.mark.long
         ),
         (*LLAMA3, *TP, *IN_16_BITS, "engine.loss=whole"),
+        (*LLAMA2, *ALONE, *LORA, DROPOUT, "engine.loss=whole"),
+        (*LLAMA3, *TP, *LORA, DROPOUT, "engine.loss=whole"),
+        pytest.param((*LLAMA2, *ALONE, *LORA, ATTENTION_ONLY, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param(
+            (*LLAMA2, *ALONE, *LORA, "job.lora.targets=[mlp]", "job.lora.rank=8", "engine.loss=chunked"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param((*LLAMA3, *ALONE, *LORA, *IN_16_BITS, "engine.loss=chunked"), marks=pytest.mark.long),
+        pytest.param((*LLAMA2, *ALONE, *LORA, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "parallelism.sequence_parallel=false"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param(("model=pythia_14m", *ALONE, *IN_16_BITS, "job.sequence_length=512"), marks=pytest.mark.long),
@@ -51,7 +64,7 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
     run = one(*A_GPU, *overrides).run
     x = tokens_of(run)
     head = overrides[-1] == "engine.loss=whole"
-    predicted = 2 * kept_by_layer(run, x) + loss_memory(run, x).kept + cast_weights(run, 2, head=head)
+    predicted = kept_by_layers(run, x, 2, first=True) + loss_memory(run, x).kept + cast_weights(run, 2, head=head)
     predicted += rotary_table(run, x)
     assert predicted == pytest.approx(engine_on_fakes(run, micro_batches=1).kept, rel=2e-3)
 
@@ -68,6 +81,19 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
         pytest.param((*LLAMA2, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
         pytest.param((*LLAMA2, "parallelism=fsdp_grad_op", *FSDP, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=selective"), marks=pytest.mark.long),
+        (*LLAMA2, *FSDP_FULL, *LORA),
+        *(
+            pytest.param((*model, *layout, *LORA, *settings), marks=pytest.mark.long)
+            for model, layout, settings in [
+                (LLAMA2, ALONE, ["engine.loss=whole"]),
+                (LLAMA2, ALONE, [DROPOUT, "engine.activation_checkpointing=full"]),
+                (LLAMA2, ALONE, ["engine.activation_checkpointing=selective"]),
+                (LLAMA3, TP, [DROPOUT, "engine.activation_checkpointing=selective"]),
+                (LLAMA3, TP, ["engine.loss=whole"]),
+                (LLAMA2, FSDP_FULL, [DROPOUT, "engine.activation_checkpointing=full"]),
+                (LLAMA2, ("parallelism=fsdp_grad_op", "scaling.global_batch_size=16"), [ATTENTION_ONLY]),
+            ]
+        ),
     ],
     ids=" ".join,
 )
@@ -88,6 +114,22 @@ def test_one_chunk_of_the_loss_is_in_memory_at_a_time() -> None:
     gradients = 2 * labels * width + 4 * vocabulary * width
     # Logits and their log-softmax in float32, and the hidden states.
     assert live.peak_bytes == pytest.approx(gradients + size * (8 * vocabulary + 2 * width), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*LLAMA3, *AUTOCAST, "engine.loss=whole"),
+        pytest.param((*LLAMA2, *AUTOCAST, "engine.loss=chunked"), marks=pytest.mark.long),
+        pytest.param((*LLAMA2, "job.precision=float32", "engine.loss=chunked"), marks=pytest.mark.long),
+    ],
+    ids=" ".join,
+)
+def test_a_run_that_trains_nothing_holds_what_its_forward_pass_does(overrides: tuple[str, ...]) -> None:
+    run = one(*A_GPU, *ALONE, "job=evaluate", "data.test_split=8", *overrides).run
+    terms = largest_moment(run, tokens_of(run))
+    held = sum(size for term, size in terms.items() if term != "weights")
+    assert held == pytest.approx(evaluation_on_fakes(run), rel=0.04)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,14 @@ def test_the_native_engine_keeps_gradients_and_moments_of_adapters_only(override
     assert of("job=finetune_lora", *overrides) == expected
 
 
+def test_megatron_divides_both_sides_of_its_fused_adapters_by_tensor_parallelism() -> None:
+    base = (LLAMA2_7B - (2 * 32 + 1) * 4096) // 8 + (2 * 32 + 1) * 4096
+    # Of qkv, proj, gate with up, and down.
+    adapters = 32 * 32 * ((4096 + 3 * 4096) + 2 * 4096 + (4096 + 2 * 11008) + (11008 + 4096)) // 8
+    nemo = ("engine=nemo", "job=finetune_lora", "parallelism=tp", "parallelism.tensor=8", "data=docstrings")
+    assert of(*nemo) == States(2 * (base + adapters), 4 * adapters, 12 * adapters)
+
+
 def test_tensor_parallelism_leaves_one_side_of_each_adapter_whole() -> None:
     tp = ("parallelism=tp", "parallelism.tensor=8")
     # A of q, k, v, gate and up, B of the others; in 8 bytes a number.

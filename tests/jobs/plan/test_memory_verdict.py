@@ -29,7 +29,7 @@ def test_activations_that_cannot_fit_are_refused_with_what_makes_them_fit() -> N
     with pytest.raises(ConfigError) as refused:
         one(*LLAMA3, "job.micro_batch_size=4")
     text = str(refused.value)
-    assert "llama3_8b does not fit gpu=h100_sxm of 80 GB (uncalibrated: predicted " in text
+    assert "llama3_8b does not fit gpu=h100_sxm (uncalibrated: predicted " in text
     assert "most of it activations" in text
     assert "set gpu.memory_gb=null to try it anyway" in text
     assert "Nearest that can run: job.micro_batch_size=1; or engine.activation_checkpointing=full; or " in text
@@ -56,6 +56,25 @@ def test_a_plan_reports_that_memory_fits_or_is_tight(share: float, kind: str) ->
     assert any("memory is tight" in warning for warning in warnings(run)) == (kind == "warning")
 
 
+def test_tight_memory_has_the_size_with_recomputation_and_the_rows_of_the_lower_end() -> None:
+    high = predicted("data=docstrings").device.high / 2**30
+    run = of("data=docstrings", f"gpu.memory_gb={high * 0.99}")
+    (warning,) = [each for each in warnings(run) if "memory is tight" in each]
+    assert " with rows of 64 tokens, to " in warning
+    full = predicted("engine.activation_checkpointing=full").device.point
+    assert warning.endswith(f"; {full / 1e9:.1f} with engine.activation_checkpointing=full")
+
+
+def test_an_evaluation_whose_weights_do_not_fit_is_refused_without_advice_to_shard_them() -> None:
+    evaluation = ("cluster=xe9680_h100", "job=evaluate", "ranks_per_node=1", "parallelism=single", "data=docstrings",
+                  "data.test_split=0.2")  # fmt: skip
+    with pytest.raises(ConfigError, match=r"its weights in float32 take 282\.2 GB, and an evaluation is one process\."):
+        one(*evaluation, "model=llama3_70b")
+    held = memory(one(*evaluation, "model=llama3_8b").run)
+    assert held.terms["weights"].point == 4 * 8_030_261_248
+    assert held.device.point < 1.2 * held.terms["weights"].point, "nothing is kept for backward"
+
+
 def test_without_a_known_memory_there_is_a_prediction_and_no_verdict_and_a_cpu_has_neither() -> None:
     (note,) = [note for note in plan_notes([of("gpu.memory_gb=null")]) if "predicted" in note]
     assert ": uncalibrated: predicted " in note
@@ -77,8 +96,17 @@ def test_short_answers_lower_the_interval_and_not_the_point() -> None:
     text, answers = predicted(), predicted("data=docstrings")
     assert answers.device.point == text.device.point
     assert answers.device.low < 0.5 * text.device.low
+    assert answers.terms["weights"] == text.terms["weights"], "rows do not change what is exact"
     padded = ("parallelism=pp", "parallelism.pipeline=2", "data=docstrings")
     assert predicted(*padded).device.low > 0.5 * predicted(*padded).device.point, "a pipeline pads every row"
+
+
+def test_adapters_take_the_activations_of_their_inputs_only() -> None:
+    lora = ("job=finetune_lora", "data=random")
+    full, adapters = predicted("job=finetune_full", "data=random"), predicted(*lora)
+    assert 0.9 < adapters.terms["activations"].point / full.terms["activations"].point < 1.1, "of all matrices"
+    few = predicted(*lora, "job.lora.targets=[query]").terms["activations"].point
+    assert few < 0.9 * adapters.terms["activations"].point
 
 
 @pytest.mark.parametrize(
@@ -94,3 +122,13 @@ def test_other_engines_have_wider_intervals(engine: tuple[str, ...]) -> None:
     kept, native = predicted(*engine).terms["activations"], predicted().terms["activations"]
     assert kept.high - kept.low > native.high - native.low
     assert 0.7 < kept.point / native.point < 2
+
+
+def test_other_engines_have_still_wider_intervals_with_adapters() -> None:
+    nemo = ("engine=nemo", "parallelism=tp", "parallelism.tensor=1", "engine.loss=null", "data=docstrings")
+    widths = [
+        kept.high / kept.point
+        for job in ("finetune_full", "finetune_lora")
+        for kept in [predicted(*nemo, f"job={job}", "job.sequence_length=8192").terms["activations"]]
+    ]
+    assert widths[0] < widths[1]
