@@ -125,10 +125,10 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
 
 @pytest.mark.parametrize(
     "group",
-    (
+    [
         *("model", "parallelism", "engine", "job", "data", "scaling"),
         *("cluster", "launcher", "network", "stages", "tune", "experiment"),
-    ),
+    ],
 )
 def test_the_table_of_choices_names_every_file(group: str) -> None:
     (row,) = re.findall(rf"^\| `{group}` \| (.+) \|$", FILES[0].read_text(), flags=re.MULTILINE)
