@@ -70,11 +70,15 @@ def main(run_directory: str) -> None:
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
-    """Return the training loop of the run's engine, or the evaluation of a run that trains nothing.
+    """Return the training loop of the run's engine, or the serving or evaluation of a run that trains nothing.
 
     Import it here, since torch takes seconds and NeMo twenty.
     """
     train: Callable[[Run, Lease, Rank], None]
+    if run.serving is not None:
+        from jobs.workloads.serve import serve
+
+        return serve
     if not run.job.train:
         from jobs.workloads.evaluate_only import evaluate_only
 
@@ -92,17 +96,19 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
             from jobs.workloads.train_litgpt import train
         case EngineKind.deepspeed:
             from jobs.workloads.train_deepspeed import train
+        case EngineKind.vllm:
+            raise ConfigError("engine=vllm serves a model, and this run has no section `serving`. Set job=serve.")
     return train
 
 
 def prepare_for_torch(run: Run, version: str) -> None:
     """Refuse a torch that is too old for the engine, and set what torch reads when it is imported.
 
-    LitGPT's own scripts set nothing.
+    LitGPT's own scripts and servers set nothing.
     """
     if run.engine.kind is EngineKind.native:
         refuse_old_torch(version)
-    if run.engine.kind is not EngineKind.litgpt:
+    if run.engine.kind not in {EngineKind.litgpt, EngineKind.vllm}:
         use_expandable_segments(os.environ, version)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, deepspeed, layout, litgpt, memory, native, nemo, profile, values
+from jobs.plan.rules import batch, contest, deepspeed, layout, litgpt, memory, native, nemo, profile, serving, values
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
@@ -24,6 +24,7 @@ BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.nemo: nemo.RULES,
     EngineKind.litgpt: litgpt.RULES,
     EngineKind.deepspeed: deepspeed.RULES,
+    EngineKind.vllm: serving.RULES,
 }
 WARNINGS: tuple[Rule, ...] = (
     *layout.WARNINGS,
@@ -32,6 +33,7 @@ WARNINGS: tuple[Rule, ...] = (
     *profile.WARNINGS,
     *contest.WARNINGS,
     *memory.WARNINGS,
+    *serving.WARNINGS,
 )
 
 

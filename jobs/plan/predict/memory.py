@@ -42,7 +42,7 @@ from jobs.schema import ActivationCheckpointing, EngineKind, Run
 
 Terms = dict[str, float]
 """Bytes by term."""
-STATES = ("weights", "gradients", "optimizer", "gathered")
+STATES = ("weights", "gradients", "optimizer", "gathered", "kv_cache")
 FRAMEWORK = Interval(1.2e9, 0.4e9, 3.5e9)
 """CUDA's context and libraries, workspaces of cuBLAS, NCCL's buffers: not allocated by torch. From experience with
 A100 and H100: an idle context takes 0.4 to 0.6 GB, each NCCL communicator some tens of MB. Not measured here."""
@@ -97,6 +97,7 @@ SOURCES = {
     "gradients": "bytes of the tensors that the rank with the most holds",
     "optimizer": "bytes of the tensors that the rank with the most holds",
     "gathered": "weights of other ranks in the type of the arithmetic",
+    "kv_cache": "keys and values of one request of job.sequence_length",
     "activations": "tensors kept for backward, counted in the engine's own code",
     "loss": "logits, log-softmax and gradients, counted in the engine's own code",
     "backward": "gradients of one layer, and what it computes again",
@@ -160,6 +161,8 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
     """Yield the moments of a pipeline rank. The states are those of the rank with the most."""
     base: Terms = {name: float(getattr(held, name)) for name in STATES}
     yield base
+    if run.serving is not None:
+        return
     if run.engine.kind is EngineKind.native:
         yield from native_moments(run, place, x, base)
     else:
