@@ -38,7 +38,7 @@ from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
-from analysis.report.sections.serving import serving_section
+from analysis.report.sections.serving import serving_headlines, serving_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.stragglers import straggler_section
 from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section
@@ -112,7 +112,12 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         headlines=[
             *campaign_answers(runs),
             *(
-                headlines(others, runs, benchmark_headlines(beside), measured=bool(beside))
+                headlines(
+                    others,
+                    [run for run in runs if run.state != "served"],
+                    [*benchmark_headlines(beside), *serving_headlines(runs)],
+                    measured=bool(beside),
+                )
                 if others or beside or not campaigns
                 else []
             ),

@@ -1,6 +1,7 @@
 """Serving: replicas of a server of the OpenAI interface, a load balancer in front, and a load.
 
     settings    the keys `engine.server` and `serving`
+    words       commands with {names} that are replaced
     ports       ports that are free and stay so
     piece       a launched program with its log: server, balancer, load generator
     balancer    configuration of haproxy and nginx

@@ -36,7 +36,7 @@ COMMANDS = {
     ],
 }  # fmt: skip
 REMEDY = {
-    LoadGenerator.vllm: "Set engine.server.python=PATH to the Python that has vLLM.",
+    LoadGenerator.vllm: "Set engine.server.python=PATH to the Python that has vLLM and pandas (its extra `bench`).",
     LoadGenerator.ab: "Install ApacheBench (Debian: apache2-utils), or set serving.client=vllm.",
 }
 

@@ -64,3 +64,12 @@ def tiny_serving(model: Path, *overrides: str) -> list[str]:
         "serving.requests=40", "serving.warmup_requests=4", "serving.prompts=8", "serving.concurrency=4",
         "serving.output_tokens=16", "engine.server.startup_limit_s=120", *overrides,
     ]  # fmt: skip
+
+
+def vllm_serving(python: Path, model: Path, *overrides: str) -> list[str]:
+    """Return the overrides of a run that serves a model by vLLM on CPUs under a small load."""
+    return [
+        "job=serve", "engine=vllm_cpu", *MODEL, f"job.init_from={model}", f"engine.server.python={python}",
+        "serving.requests=24", "serving.warmup_requests=4", "serving.prompts=8", "serving.concurrency=4",
+        "serving.output_tokens=32", *overrides,
+    ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.formatting import plural, shown, title
+from analysis.formatting import plural, shown, title, unit, within_sentence
 from analysis.parsers import log_metrics as a
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
@@ -51,6 +51,31 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
     )
     headings = ("Run", "Replicas", "TP", "Concurrency", *map(title, metrics), "Model and doubts")
     return Section("Serving", note, headings, rows) if rows else None
+
+
+def serving_headlines(runs: Sequence[RunResult]) -> list[str]:
+    """Return a sentence for each model that was served: the run that stands first, with its load and latencies."""
+    first: dict[str, RunResult] = {}
+    for run in sorted((run for run in runs if run.state == "served"), key=order):
+        first.setdefault(str(run.setting("model.name")), run)
+    return [sentence(run) for run in first.values()]
+
+
+def sentence(run: RunResult) -> str:
+    """Return the rate of a run, its replicas, load, latencies and doubts."""
+    rate = next(metric for metric in (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S) if metric in run.values)
+    latencies = [
+        f"{within_sentence(metric)} {shown(metric, run.values[metric])} {unit(metric)}"
+        for metric in (a.TIME_TO_FIRST_TOKEN["median"], a.REQUEST_LATENCY["median"])
+        if metric in run.values
+    ]
+    found = doubts(run)
+    return (
+        f"{hardware([run])}: {run.setting('model.name')} served at {shown(rate, run.values[rate])} "
+        f"{within_sentence(rate)} by {plural(replicas(run), 'replica')} at concurrency "
+        f"{run.setting('serving.concurrency'):,}{''.join(f'; {each}' for each in latencies)}"
+        + (f". DOUBTFUL: {'; '.join(found)}." if found else ".")
+    )
 
 
 def order(run: RunResult) -> tuple[bool, float, str]:

@@ -95,8 +95,12 @@ def test_two_replicas_share_a_load_whose_figures_are_in_the_report(tmp_path: Pat
     result = json.loads(run.load_result.read_text())
     assert found.values[a.OUTPUT_TOKENS_PER_S] == pytest.approx(written / result["duration"])
     report([tmp_path / "test"], tmp_path / "report")
-    table = (tmp_path / "report/report.md").read_text()
-    assert "CPU: tiny, load by vllm" in table[table.index("## Serving") :]
+    page = (tmp_path / "report/report.md").read_text()
+    assert "CPU: tiny, load by vllm" in page[page.index("## Serving") :]
+    assert re.search(
+        r"CPU: tiny served at [\d,.]+ output tokens/s by 2 replicas at concurrency 4; request latency", page
+    )
+    assert "No result" not in page
 
 
 def test_runs_with_failed_requests_or_different_counts_are_doubtful(tmp_path: Path) -> None:
