@@ -144,9 +144,9 @@ def meet(
             try:
                 connection, _ = door.accept()
             except TimeoutError as error:
-                missing = sorted(set(range(1, run.ranks)) - others.links.keys())
+                missing = min(set(range(1, run.ranks)) - others.links.keys())
                 raise KnownCauseError(
-                    FailureCause.lost_peer, f"rank {missing[0]} did not connect within {run.engine.hang_timeout_s} s"
+                    FailureCause.lost_peer, f"rank {missing} did not connect within {run.engine.hang_timeout_s} s"
                 ) from error
             connection.settimeout(LONGEST_PROBE_S)
             hello = first_message(connection)
@@ -220,10 +220,12 @@ def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) 
             if "ready" in message:
                 ready[int(message["ready"])] = str(message["url"])
                 startup_s = max(startup_s, float(message["startup_s"]))
-        if own is not None and own.number not in ready and becomes_ready(run, own):
+        if own is not None and own.number in ready:
+            check_replica(run, own)
+        elif own is not None and becomes_ready(run, own):
             ready[own.number] = own.url
             startup_s = max(startup_s, time.monotonic() - own.began)
-    return ready, startup_s
+    return dict(sorted(ready.items())), startup_s
 
 
 @dataclass
@@ -239,11 +241,15 @@ class Watch:
     def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds; raise the error of a rank or program that has ended or hangs before."""
         while not condition():
-            attended(self.others, self.lease)
-            if self.own is not None:
-                check_replica(self.run, self.own)
-            if self.balancer is not None:
-                self.balancer.check()
+            self.look()
+
+    def look(self) -> None:
+        """Look once, for a moment."""
+        attended(self.others, self.lease)
+        if self.own is not None:
+            check_replica(self.run, self.own)
+        if self.balancer is not None:
+            self.balancer.check()
 
 
 def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack: ExitStack) -> str:
@@ -263,11 +269,9 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
     url, health = url_of(LOOPBACK, port), run.engine.server.health
     deadline = time.monotonic() + run.engine.server.startup_limit_s
     while not is_healthy(url, health, LONGEST_PROBE_S):
-        watch.until(lambda: True)
-        watch.balancer.check()
+        watch.look()
         if time.monotonic() > deadline:
             raise KnownCauseError(FailureCause.launch_failure, f"{kind.name} reaches no replica at {url}{health}")
-        time.sleep(LOOK_S)
     return url
 
 
