@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jobs
 from jobs.errors import ConfigError, RunDirError, SupersededError, before_torch_archive
-from jobs.failures import cause_of, record_failure
+from jobs.failures import KnownCauseError, cause_of, record_failure
 from jobs.lease import Lease
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
@@ -59,7 +59,8 @@ def main(run_directory: str) -> None:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:
         cause = before_torch_archive(error)
-        text = "".join(traceback.format_exception_only(cause)).strip()
+        known = isinstance(cause, KnownCauseError)
+        text = str(cause) if known else "".join(traceback.format_exception_only(cause)).strip()
         if not lease.is_lost():
             record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
         if not isinstance(error, Exception):

@@ -56,6 +56,13 @@ class Handler(BaseHTTPRequestHandler):
         """Print nothing for a request."""
 
 
+class Server(ThreadingHTTPServer):
+    """A server that prints nothing when a client goes away."""
+
+    def handle_error(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
 if __name__ == "__main__":
     print("tiny server starts", flush=True)
-    ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+    Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()

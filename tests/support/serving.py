@@ -42,12 +42,40 @@ def model_directory(where: Path) -> Path:
 
 
 def with_random_weights(directory: Path) -> Path:
-    """Give a model directory random weights, by the names of Hugging Face."""
+    """Give a model directory random weights, by Hugging Face's names of a Llama."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from safetensors.torch import save_file
 
-    torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(**SHAPE)).to(torch.bfloat16).save_pretrained(directory)
+    hidden, inner, head = SHAPE["hidden_size"], SHAPE["intermediate_size"], SHAPE["head_dim"]
+    queries, keys = SHAPE["num_attention_heads"] * head, SHAPE["num_key_value_heads"] * head
+    layer = {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    shapes = {
+        "model.embed_tokens": (SHAPE["vocab_size"], hidden),
+        "model.norm": (hidden,),
+        "lm_head": (SHAPE["vocab_size"], hidden),
+        **{
+            f"model.layers.{i}.{name}": shape
+            for i in range(SHAPE["num_hidden_layers"])
+            for name, shape in layer.items()
+        },
+    }
+    draw = torch.Generator().manual_seed(0)
+    weights = {
+        f"{name}.weight": (torch.randn(shape, generator=draw) * 0.02).bfloat16() if len(shape) > 1
+        else torch.ones(shape, dtype=torch.bfloat16)
+        for name, shape in shapes.items()
+    }  # fmt: skip
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 
