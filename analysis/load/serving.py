@@ -40,7 +40,7 @@ def client_values(run: RunDir, client: str) -> dict[Metric, float]:
     except (OSError, UnsuitableFileError, ValueError) as error:
         raise UnusableError("unmeasured", f"serving/{file.name} cannot be read: {reason(error)}") from error
     values = dict(records[-1].values) if records else {}
-    if not values.get(a.REQUESTS_COMPLETED):
+    if not (values.get(a.REQUESTS_COMPLETED) and values.get(a.REQUESTS_PER_S)):
         raise UnusableError("unmeasured", f"serving/{file.name} contains no completed request")
     return values
 

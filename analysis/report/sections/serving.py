@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.formatting import plural, shown, title, unit, within_sentence
+from analysis.formatting import ABSENT, plural, shown, title, unit, within_sentence
 from analysis.parsers import log_metrics as a
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
@@ -38,7 +38,7 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
             run.name,
             f"{replicas(run)}",
             f"{run.setting('parallelism.tensor')}",
-            f"{run.setting('serving.concurrency'):,}",
+            concurrency(run),
             *(shown(metric, run.values.get(metric)) for metric in metrics),
             words(run),
         ]
@@ -63,7 +63,7 @@ def serving_headlines(runs: Sequence[RunResult]) -> list[str]:
 
 def sentence(run: RunResult) -> str:
     """Return the rate of a run, its replicas, load, latencies and doubts."""
-    rate = next(metric for metric in (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S) if metric in run.values)
+    rate = a.OUTPUT_TOKENS_PER_S if a.OUTPUT_TOKENS_PER_S in run.values else a.REQUESTS_PER_S
     latencies = [
         f"{within_sentence(metric)} {shown(metric, run.values[metric])} {unit(metric)}"
         for metric in (a.TIME_TO_FIRST_TOKEN["median"], a.REQUEST_LATENCY["median"])
@@ -73,7 +73,7 @@ def sentence(run: RunResult) -> str:
     return (
         f"{hardware([run])}: {run.setting('model.name')} served at {shown(rate, run.values[rate])} "
         f"{within_sentence(rate)} by {plural(replicas(run), 'replica')} at concurrency "
-        f"{run.setting('serving.concurrency'):,}{''.join(f'; {each}' for each in latencies)}"
+        f"{concurrency(run)}{''.join(f'; {each}' for each in latencies)}"
         + (f". DOUBTFUL: {'; '.join(found)}." if found else ".")
     )
 
@@ -87,7 +87,13 @@ def order(run: RunResult) -> tuple[bool, float, str]:
 def replicas(run: RunResult) -> int:
     """Return the number of replicas of a run."""
     given, tensor = run.setting("serving.replicas"), run.setting("parallelism.tensor")
-    return given if isinstance(given, int) else (run.ranks or 0) // (tensor if isinstance(tensor, int) else 1)
+    return given if isinstance(given, int) else (run.ranks or 0) // max(1, tensor if isinstance(tensor, int) else 1)
+
+
+def concurrency(run: RunResult) -> str:
+    """Return the most requests under way at once."""
+    given = run.setting("serving.concurrency")
+    return f"{given:,}" if isinstance(given, int) else ABSENT
 
 
 def doubts(run: RunResult) -> list[str]:

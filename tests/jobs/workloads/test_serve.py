@@ -123,6 +123,43 @@ def test_runs_with_failed_requests_or_different_counts_are_doubtful(tmp_path: Pa
     assert "DOUBTFUL: servers and load generator counted different numbers of output tokens" in table
 
 
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ("{", "serving/load.json cannot be read"),
+        ("[1]", "serving/load.json contains no completed request"),
+        ('{"duration": 1, "completed": 0, "request_throughput": 0}', "contains no completed request"),
+        ('{"duration": 1, "completed": 5, "request_throughput": "NaN"}', "contains no completed request"),
+        (None, "serving/load.json cannot be read"),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_a_reason(tmp_path: Path, result: str | None, reason: str) -> None:
+    run = served_by(tmp_path)
+    run.plan.write_text("{}")
+    with run.status.open("a") as status:
+        for event in ("started", "served", "finished"):
+            status.write(json.dumps({"event": event}) + "\n")
+    run.serving.mkdir()
+    if result is not None:
+        run.load_result.write_text(result)
+    found = read_run(run.path)
+    assert (found.used, found.state) == (False, "unmeasured")
+    assert reason in str(found.reason)
+
+
+def test_settings_of_another_type_do_not_end_the_report(tmp_path: Path) -> None:
+    run = served_by(tmp_path, "name=odd")
+    run.plan.write_text("{}")
+    run.config.write_text(run.config.read_text().replace("concurrency: 4", "concurrency: many"))
+    with run.status.open("a") as status:
+        for event in ("started", "served", "finished"):
+            status.write(json.dumps({"event": event}) + "\n")
+    run.serving.mkdir()
+    run.load_result.write_text('{"duration": 2, "completed": 6, "request_throughput": 3}')
+    report([tmp_path / "test"], tmp_path / "report")
+    assert "3 requests/s by 1 replica" in (tmp_path / "report/report.md").read_text().replace("3.000", "3")
+
+
 # --- faults --------------------------------------------------------------------------------------------------
 
 
