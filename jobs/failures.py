@@ -20,6 +20,14 @@ from jobs.run_events import LONGEST_ERROR, write_failure
 from jobs.rundir import RunDir, event_record
 
 
+class KnownCauseError(Exception):
+    """A failure whose cause is known where it is raised, such as the end of a program that the run had started."""
+
+    def __init__(self, cause: FailureCause, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
 class Retry(Enum):
     """Nodes on which the same run may succeed when it is started again."""
 
@@ -192,6 +200,8 @@ def cause_of(error: BaseException) -> FailureCause:
     """Return the cause of an exception that a rank raised."""
     types = {kind.__name__ for kind in type(error).__mro__}
     text = str(error)
+    if isinstance(error, KnownCauseError):
+        return error.cause
     if isinstance(error, SuiteError):
         return FailureCause.refused
     # NCCL cannot allocate its buffers: a DistBackendError that says so is no lost peer.

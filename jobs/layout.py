@@ -157,6 +157,12 @@ def shard_degree(run: Run) -> int:
     return dp
 
 
+def replicas_of(run: Run) -> int:
+    """Return the replicas of a run that serves; each is a TP group."""
+    assert run.serving is not None
+    return run.serving.replicas or run.ranks // run.parallelism.tensor
+
+
 def frees_weights(run: Run) -> bool:
     """Return whether FSDP frees gathered weights after the forward pass and gathers them again for backward."""
     return run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}

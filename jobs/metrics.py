@@ -36,6 +36,8 @@ class Group(Enum):
     """The parts of total_time_s, and their sum."""
     evaluation = "evaluation"
     """An `evaluated` event."""
+    serving = "serving"
+    """A `served` event."""
     goodput = "goodput"
     """The parts of run_time_s."""
     profile = "profile"
@@ -78,6 +80,10 @@ MEGABYTE_PER_S = DisplayUnit("MB/s", 1e6)
 GIGABYTE_PER_S = DisplayUnit("GB/s", 1e9)
 
 
+_BY_NAME: dict[str, Metric] = {}
+"""All metrics of this process: those of this module, and those that only logs of other programs contain."""
+
+
 # Compared by identity, which also makes it a fast dictionary key.
 @dataclass(frozen=True, eq=False)
 class Metric:
@@ -98,13 +104,17 @@ class Metric:
     on_page: bool = False
     """The table of runs on the page has a column of it, besides runs.csv."""
 
+    def __post_init__(self) -> None:
+        """Remember the metric, so that it can be unpickled."""
+        _BY_NAME[self.name] = self
+
     @property
     def display(self) -> DisplayUnit:
         """The unit that reports show."""
         return self.shown_in or DisplayUnit(self.unit, 1.0)
 
     def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
-        """Pickle the name, so that another process gets its own object of REGISTRY and not a second one."""
+        """Pickle the name, so that another process gets its own object and not a second one."""
         return registered, (self.name,)
 
 
@@ -558,6 +568,68 @@ EVALUATION_EXACT_MATCH = Metric(
     on_page=True,
 )
 
+# --- one value per load (status.jsonl, `served` event); the load generator's own values are in serving/load.json ----
+SERVER_STARTUP_TIME = Metric(
+    "server_startup_time_s",
+    "s",
+    "From the start of a replica's process until it answers that it is ready; the slowest replica.",
+    Better.low,
+    3,
+    group=Group.serving,
+)
+SERVER_REQUESTS = Metric(
+    "server_requests",
+    "1",
+    "Requests that the replicas completed during the load, by their own counters.",
+    digits=9,
+    group=Group.serving,
+)
+SERVER_INPUT_TOKENS = Metric(
+    "server_input_tokens",
+    "1",
+    "Tokens of prompts during the load, by the replicas' counters.",
+    digits=9,
+    group=Group.serving,
+)
+SERVER_OUTPUT_TOKENS = Metric(
+    "server_output_tokens",
+    "1",
+    "Tokens of answers during the load, by the replicas' counters.",
+    digits=9,
+    group=Group.serving,
+)
+REQUESTS_TRUNCATED = Metric(
+    "requests_truncated",
+    "1",
+    "Requests whose answer ended at the most tokens allowed, by the replicas' counters.",
+    digits=9,
+    group=Group.serving,
+)
+SERVER_PREEMPTIONS = Metric(
+    "server_preemptions",
+    "1",
+    "Times that a replica interrupted a request because its KV cache was full.",
+    Better.low,
+    9,
+    group=Group.serving,
+)
+LARGEST_REPLICA_SHARE = Metric(
+    "largest_replica_share",
+    "1",
+    "Share of the requests that the replica with the most completed.",
+    Better.low,
+    3,
+    PERCENT,
+    group=Group.serving,
+)
+OUTPUT_TOKENS_GAP = Metric(
+    "output_tokens_gap",
+    "1",
+    "Output tokens by the replicas' counters, divided by those that the load generator counted, minus 1.",
+    digits=3,
+    shown_in=PERCENT,
+)
+
 # --- one value per data set (meta.json of the set, plan.json of its runs) -----------------------------------------
 DATA_SAMPLES_READ = Metric(
     "data_samples_read", "1", "Records in the files of the data; of text, its samples.", digits=9, group=Group.data
@@ -941,7 +1013,7 @@ REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*CONSTANTS, *S
 
 def registered(name: str) -> Metric:
     """Return the metric of this name; raise KeyError where there is none."""
-    return REGISTRY[name]
+    return _BY_NAME[name]
 
 
 def members(group: Group) -> tuple[Metric, ...]:
@@ -954,6 +1026,7 @@ STARTUP_PARTS = members(Group.startup)
 GOODPUT_PARTS = members(Group.goodput)
 ATTEMPT_METRICS = members(Group.attempt)
 EVALUATION_METRICS = members(Group.evaluation)
+SERVING_METRICS = members(Group.serving)
 PROFILE_SHARES = members(Group.profile)
 DATA_METRICS = members(Group.data)
 # Metrics of a whole run, which are columns of runs.csv: not those of a step, an event or a comparison, nor inputs.

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jobs
 from jobs.errors import ConfigError, RunDirError, SupersededError, before_torch_archive
-from jobs.failures import cause_of, record_failure
+from jobs.failures import KnownCauseError, cause_of, record_failure
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import outlive_full_disk
@@ -66,7 +66,8 @@ def main(run_directory: str) -> None:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:
         cause = before_torch_archive(error)
-        text = "".join(traceback.format_exception_only(cause)).strip()
+        known = isinstance(cause, KnownCauseError)
+        text = str(cause) if known else "".join(traceback.format_exception_only(cause)).strip()
         if not lease.is_lost():
             record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
         if not isinstance(error, Exception):
@@ -77,11 +78,15 @@ def main(run_directory: str) -> None:
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
-    """Return the training loop of the run's engine, or the evaluation of a run that trains nothing.
+    """Return the training loop of the run's engine, or the serving or evaluation of a run that trains nothing.
 
     Import it here, since torch takes seconds and NeMo twenty.
     """
     train: Callable[[Run, Lease, Rank], None]
+    if run.serving is not None:
+        from jobs.workloads.serve import serve
+
+        return serve
     if not run.job.train:
         from jobs.workloads.evaluate_only import evaluate_only
 
@@ -99,17 +104,19 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
             from jobs.workloads.train_litgpt import train
         case EngineKind.deepspeed:
             from jobs.workloads.train_deepspeed import train
+        case EngineKind.vllm:
+            raise ConfigError("engine=vllm serves a model, and this run has no section `serving`. Set job=serve.")
     return train
 
 
 def prepare_for_torch(run: Run, version: str) -> None:
     """Refuse a torch that is too old for the engine, and set what torch reads when it is imported.
 
-    LitGPT's own scripts set nothing.
+    LitGPT's own scripts and servers set nothing.
     """
     if run.engine.kind is EngineKind.native:
         refuse_old_torch(version)
-    if run.engine.kind is not EngineKind.litgpt:
+    if run.engine.kind not in {EngineKind.litgpt, EngineKind.vllm}:
         use_expandable_segments(os.environ, version)
 
 

@@ -29,6 +29,8 @@
                                         shares. Also the files of nsys and rocprofv3
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
             export/                     a LitGPT checkpoint directory
+            serving/                    of a run that serves: prompts, logs of replicas, balancer and load generator,
+                                        and the load generator's results
 
 A record is a line of JSON appended in one write, by one process at a time. A reader skips incomplete lines: the last
 line of a killed job may be truncated, and the file of a running job grows.
@@ -204,6 +206,21 @@ class RunDir:
     def export(self) -> Path:
         """LitGPT checkpoint directory written at the end."""
         return self.path / "export"
+
+    @property
+    def serving(self) -> Path:
+        """Prompts, logs and results of a run that serves."""
+        return self.path / "serving"
+
+    @property
+    def load_result(self) -> Path:
+        """The measured load's result, as vLLM's benchmark writes it."""
+        return self.serving / "load.json"
+
+    @property
+    def load_log(self) -> Path:
+        """The output of the load generator; ApacheBench's result."""
+        return self.serving / "load.log"
 
     @property
     def batch_script(self) -> Path:

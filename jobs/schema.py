@@ -1,7 +1,8 @@
 """The schema: type, unit, default and meaning of every configuration key.
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
-types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`. A YAML file must
+types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
+jobs/serving/settings.py those of `serving`. A YAML file must
 set a key that has no default here. `None` (null in YAML) is the only spelling of "not set". A user sets a choice by the
 name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from jobs.parallelism import Parallelism
+from jobs.serving.settings import Server, Serving
 
 
 class Norm(Enum):
@@ -125,6 +127,8 @@ class EngineKind(Enum):
     """LitGPT's own scripts through Lightning Fabric, unchanged: the baseline."""
     deepspeed = "deepspeed"
     """LitGPT's model under DeepSpeed's ZeRO."""
+    vllm = "vllm"
+    """vLLM, or another server of the OpenAI interface: it serves the model and trains nothing (job=serve)."""
 
 
 class ActivationCheckpointing(Enum):
@@ -315,6 +319,8 @@ class Engine:
     """Compute threads of a rank on a CPU; the ranks of a node share its cores."""
     deepspeed: DeepSpeed | None = None
     """Settings of ZeRO (deepspeed); null: their defaults, or another engine."""
+    server: Server | None = None
+    """The server of a replica (vllm); null: another engine."""
     profile: Profile = field(default_factory=Profile)
     """Steps and ranks to profile."""
 
@@ -400,11 +406,13 @@ class Job:
     seed: int
     """Seed of initial weights, sample order and random data."""
     init_from: str | None = None
-    """LitGPT checkpoint directory whose weights the run starts from; null: random weights from `seed`."""
+    """LitGPT checkpoint directory whose weights the run starts from, with engine=vllm the Hugging Face directory of the
+    model that it serves; null: random weights from `seed`."""
     init_from_is_remote: bool = False
     """The directory of `init_from` exists on the nodes only, or in the container: submission does not look for it."""
     train: bool = True
-    """Train; false: only evaluate the weights of `init_from` on the held-out samples, in one process (native)."""
+    """Train; false: only evaluate the weights of `init_from` on the held-out samples, in one process (native), or serve
+    them (vllm)."""
     lora: Lora | None = None
     """Low-rank adapters to train instead of the weights (native, nemo, litgpt); null: train all."""
     export: bool = False
@@ -868,6 +876,8 @@ class Run:
     """Rules of a contest that this run keeps; null: none."""
     tune: Tune | None = None
     """Budget and objective of `slurmscale tune`; null: its default choice."""
+    serving: Serving | None = None
+    """Replicas and load of a run that serves (job=serve); null: it trains or evaluates."""
 
     @property
     def ranks(self) -> int:

@@ -3,6 +3,7 @@
 #
 #     tests/install.sh slurm      a one-machine Slurm; tests/support/slurm/cluster.py brings its daemons up
 #     tests/install.sh browser    chromium, which opens the report
+#     tests/install.sh serving    load balancers and ApacheBench
 #     tests/install.sh locale     sources of the Turkish locale, and time zones: CI runs in both
 #
 # Exit status: 0 all programs are installed, 3 they cannot be installed here (stderr has the reason).
@@ -20,12 +21,16 @@ browser)
     PROGRAMS=(chromium)
     PACKAGES=(chromium)
     ;;
+serving)
+    PROGRAMS=(haproxy nginx ab)
+    PACKAGES=(haproxy nginx-light apache2-utils)
+    ;;
 locale)
     PROGRAMS=(localedef /usr/share/i18n/locales/tr_TR /usr/share/zoneinfo/Pacific/Apia)
     PACKAGES=(libc-bin locales tzdata)
     ;;
 *)
-    echo "usage: tests/install.sh slurm|browser|locale" >&2
+    echo "usage: tests/install.sh slurm|browser|serving|locale" >&2
     exit 2
     ;;
 esac

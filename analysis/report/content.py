@@ -38,6 +38,7 @@ from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
+from analysis.report.sections.serving import serving_headlines, serving_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
 from analysis.report.sections.stragglers import straggler_section
@@ -107,11 +108,18 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     beside = measurements(found.logs)
     return Report(
         title=report_title(found),
-        lead=lead(used, len(runs), len(found.logs), beside=bool(beside) or evaluation_section(runs) is not None),
+        lead=lead(
+            used, len(runs), len(found.logs), beside=bool(beside or evaluation_section(runs) or serving_section(runs))
+        ),
         headlines=[
             *campaign_answers(runs),
             *(
-                headlines(others, runs, benchmark_headlines(beside), measured=bool(beside))
+                headlines(
+                    others,
+                    [run for run in runs if run.state != "served"],
+                    [*benchmark_headlines(beside), *serving_headlines(runs)],
+                    measured=bool(beside),
+                )
                 if others or beside or not campaigns
                 else []
             ),
@@ -133,6 +141,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 cost_section(groups, used, len(runs) - len(used)),
                 training_cost_section(groups, training),
                 evaluation_section(runs),
+                serving_section(runs),
                 data_section(runs),
                 startup_section(used),
                 goodput_section(used),

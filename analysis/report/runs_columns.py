@@ -122,6 +122,8 @@ SETTINGS = (
     setting("job", "job.name"),
     setting("data", "data.name"),
     setting("steps", "job.steps"),
+    setting("concurrency", "serving.concurrency"),
+    setting("replicas", "serving.replicas"),
     setting("epochs", "job.epochs"),
     Column("settings_digest", lambda row: row.settings_digest),
     setting("repeat", "repeat", "Repeat"),
@@ -132,6 +134,22 @@ SETTINGS = (
     setting("network", "network.name"),
     Column("transport", lambda row: row.run.transport),
     Column("steady_steps", lambda row: row.run.steady_steps if row.run.used else None, "Steady steps"),
+)
+SERVING = (
+    a.REQUESTS_PER_S,
+    a.OUTPUT_TOKENS_PER_S,
+    a.SERVED_TOKENS_PER_S,
+    *(
+        times[key]
+        for times in (a.TIME_TO_FIRST_TOKEN, a.TIME_PER_OUTPUT_TOKEN, a.INTER_TOKEN_LATENCY, a.REQUEST_LATENCY)
+        for key in ("mean", "median", "p90", "p95", "p99")
+    ),
+    a.REQUESTS_COMPLETED,
+    a.REQUESTS_FAILED,
+    a.ERROR_RESPONSES,
+    a.INPUT_TOKENS,
+    a.OUTPUT_TOKENS,
+    a.DURATION,
 )
 # These stand first, in this order; every other metric of a run follows in the order of the registry.
 MEASURED = (
@@ -167,6 +185,7 @@ MEASURED = (
     measured(a.EVALUATION_SCORE),
     measured(m.EVALUATION_LABELS),
     measured(m.EVALUATION_SAMPLES),
+    *map(measured, SERVING),
     measured(m.STARTUP_TIME),
     *map(measured, m.STARTUP_PARTS),
     measured(m.FIRST_STEP_TIME),

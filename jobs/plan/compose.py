@@ -275,6 +275,9 @@ def settled(run: Run) -> Run:
         value = getattr(config, key)
         if value is not None:
             setattr(config, key, absolute(value))
+    server = run.engine.server
+    if server is not None and server.python is not None and "/" in server.python:
+        server.python = absolute(server.python)
     if run.data.prompt is not None and is_file_name(run.data.prompt):
         run.data.prompt = absolute(run.data.prompt)
     return run

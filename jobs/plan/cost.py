@@ -58,7 +58,7 @@ def checkpoint_bytes(run: Run) -> int:
             per_parameter = 3 * (2 if run.engine.parameters is Precision.bfloat16 else 4)
         case EngineKind.nemo:
             per_parameter = 14 if run.job.precision is Precision.bfloat16 else 12
-        case EngineKind.litgpt:
+        case EngineKind.litgpt | EngineKind.vllm:
             return 0
         case EngineKind.deepspeed:
             # The optimizer's float32 weights and moments; below stage 3 also the weights of the arithmetic.

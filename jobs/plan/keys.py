@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from jobs import parallelism, schema
 from jobs.schema import Run
+from jobs.serving import settings
 
 # The groups of conf/: each choice is a file.
 GROUPS = frozenset(
@@ -112,7 +113,7 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
 def meanings() -> dict[str, dict[str, str]]:
     """Return the text of each class of the schema (key "") and of its fields or members, read from the source."""
     found: dict[str, dict[str, str]] = {}
-    for owner in ast.parse(inspect.getsource(schema) + inspect.getsource(parallelism)).body:
+    for owner in ast.parse("".join(map(inspect.getsource, (schema, parallelism, settings)))).body:
         if isinstance(owner, ast.ClassDef):
             found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
             for field, text in zip(owner.body, owner.body[1:], strict=False):

@@ -6,7 +6,20 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, deepspeed, layout, litgpt, memory, native, nemo, network, profile, values
+from jobs.plan.rules import (
+    batch,
+    contest,
+    deepspeed,
+    layout,
+    litgpt,
+    memory,
+    native,
+    nemo,
+    network,
+    profile,
+    serving,
+    values,
+)
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
@@ -24,6 +37,7 @@ BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.nemo: nemo.RULES,
     EngineKind.litgpt: litgpt.RULES,
     EngineKind.deepspeed: deepspeed.RULES,
+    EngineKind.vllm: serving.RULES,
 }
 WARNINGS: tuple[Rule, ...] = (
     *layout.WARNINGS,
@@ -33,6 +47,7 @@ WARNINGS: tuple[Rule, ...] = (
     *profile.WARNINGS,
     *contest.WARNINGS,
     *memory.WARNINGS,
+    *serving.WARNINGS,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from jobs.console import plain
-from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk
+from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk, replicas_of
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
@@ -27,11 +27,13 @@ def plan_table(runs: list[Run]) -> Table:
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
     adapters = any(run.job.lora is not None for run in runs)
+    serves, trains = (any((run.serving is not None) is kind for run in runs) for kind in (True, False))
     for column in (
         "nodes",
         "ranks",
         " x ".join(["dp", *(axis.name for axis in axes)]),
-        "MBS x acc = GBS",
+        *(("replicas", "concurrency") if serves else ()),
+        *(("MBS x acc = GBS",) if trains else ()),
         "parameters",
         *(("trained",) if adapters else ()),
         "GB/rank >=",
@@ -47,7 +49,8 @@ def plan_table(runs: list[Run]) -> Table:
             str(run.nodes),
             str(run.ranks),
             " x ".join(map(str, degrees)),
-            f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}",
+            *(load(run) if serves else ()),
+            *((batch(run),) if trains else ()),
             f"{parameters(run.model):,}",
             *((f"{trained_parameters(run):,}",) if adapters else ()),
             f"{states(run).total / 1e9:,.3g}",
@@ -55,6 +58,18 @@ def plan_table(runs: list[Run]) -> Table:
             "- (CPU)" if hours is None else f"{hours:,.1f}",
         )
     return table
+
+
+def load(run: Run) -> tuple[str, str]:
+    """Return the replicas and the concurrency of a run that serves."""
+    return ("-", "-") if run.serving is None else (str(replicas_of(run)), f"{run.serving.concurrency:,}")
+
+
+def batch(run: Run) -> str:
+    """Return the batches of a run that trains."""
+    if run.serving is not None:
+        return "-"
+    return f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}"
 
 
 def batching(run: Run) -> str:

@@ -17,9 +17,9 @@ import torch
 from jobs.errors import ConfigError
 from jobs.plan.rules.values import BFLOAT16_CAPABILITY
 from jobs.ranks import Rank, node_name
+from jobs.runtime.machine import VISIBLE
 from jobs.schema import Precision, Run
 
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 # Least driver of each major version of CUDA (NVIDIA's table "CUDA Toolkit and minimum required driver version").
 LEAST_DRIVERS = {13: 580, 12: 525, 11: 450}
 # Builds for later CUDA have no kernels for GPUs before this capability; CUDA 12.6 is the last one for those.

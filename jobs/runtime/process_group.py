@@ -1,11 +1,9 @@
-"""Setup of a rank on its machine: device, process group, memory, nodes, transports, signals."""
+"""Setup of a rank on its machine: device, process group, memory, nodes, transports."""
 
 from __future__ import annotations
 
 import ctypes
 import resource
-import signal
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,22 +16,17 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # torch does 
 
 from jobs import metrics as m
 from jobs.errors import ConfigError
-from jobs.failures import STOPS
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.network import mismatch
-from jobs.ranks import Rank, node_name, started_after_boot_s
+from jobs.ranks import Rank, node_name
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
 from jobs.runtime.gpu import own_index, stay_near
+from jobs.runtime.machine import boot_id, cpu_name
 from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl
 from jobs.schema import Network, Run
-
-
-def process_start() -> float:
-    """Return the start of this process, in seconds since the epoch."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started_after_boot_s("self")
 
 
 def own_device(rank: Rank) -> torch.device:
@@ -122,7 +115,7 @@ def forget_memory_of_startup(device: torch.device) -> None:
 
 def nodes_of_run(planned: int) -> dict[str, Any]:
     """Return the node names in rank order, their machines, and whether nodes are emulated: on fewer machines."""
-    here = (node_name(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    here = (node_name(), boot_id())
     # engine=litgpt has no process group for one process.
     places = gather(here) if dist.is_initialized() else [here]
     machines = {boot for _, boot in places}
@@ -161,21 +154,4 @@ def device_name(device: torch.device) -> str:
     """Return the device name of a GPU, or the model name of a CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "CPU"
-
-
-class StopRequest:
-    """A request to stop by SIGTERM or SIGUSR2: cancellation, preemption, or the warning before the time limit."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-        """The received signal, 0 without one; all ranks act on the maximum over all ranks."""
-        for number in STOPS:
-            signal.signal(number, self.ask)
-
-    def ask(self, number: int, _frame: object) -> None:
-        """Store the signal; the loop acts on it at the next step boundary, on all ranks."""
-        self.signal = max(self.signal, number)
+    return cpu_name()

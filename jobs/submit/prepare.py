@@ -27,6 +27,7 @@ from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
+from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
@@ -35,6 +36,11 @@ from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
 from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
+
+MODEL_FILES = ("config.json", "tokenizer.json", "*.safetensors")
+"""Files of a model in Hugging Face's layout, which a server reads."""
+SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
+"""Keys of `model` that decide the memory of a replica."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +91,44 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
 
 
 def refuse_missing_weights(runs: list[Run]) -> None:
-    """Raise ConfigError if the weights that a run starts from do not exist."""
+    """Raise ConfigError if the weights that a run starts from, or serves, do not exist."""
     for run in runs:
         start = run.job.init_from
-        if start is not None and not run.job.init_from_is_remote and not (Path(start) / "lit_model.pth").exists():
+        if run.serving is not None:
+            refuse_missing_model(run)
+        elif start is not None and not run.job.init_from_is_remote and not (Path(start) / "lit_model.pth").exists():
             raise ConfigError(
                 f"{run.name}: job.init_from={start} has no lit_model.pth here. Set it to a LitGPT checkpoint directory "
                 "(litgpt download, or the export/ of a run), or job.init_from_is_remote=true if it exists on the nodes "
                 "only."
             )
+
+
+def refuse_missing_model(run: Run) -> None:
+    """Raise ConfigError if the directory of the model that a run serves does not exist, or is of another model."""
+    where = run.job.init_from
+    if where is None:
+        raise ConfigError(
+            f"{run.name}: job=serve has no model to serve. Set job.init_from=DIRECTORY, a model in Hugging Face's "
+            f"layout ({', '.join(MODEL_FILES)})."
+        )
+    if run.job.init_from_is_remote:
+        return
+    missing = [name for name in MODEL_FILES if not any(Path(where).glob(name))]
+    if missing:
+        raise ConfigError(
+            f"{run.name}: job.init_from={where} has no {missing[0]} here. Set it to a model in Hugging Face's layout "
+            "(hf download, or litgpt convert_from_litgpt), or job.init_from_is_remote=true if it exists on the nodes "
+            "only."
+        )
+    there = from_config_json(Path(where) / "config.json")
+    differing = [key for key in SIZES if getattr(there, key) != getattr(run.model, key)]
+    if differing:
+        key = differing[0]
+        raise ConfigError(
+            f"{run.name}: model.{key}={getattr(run.model, key)}, and the model in job.init_from={where} has "
+            f"{getattr(there, key)}. Set model to its file, which `slurmscale model {where}` writes."
+        )
 
 
 @contextmanager
@@ -154,14 +189,14 @@ def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
 def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     """Return the tokenized samples of each run; made at submission, so that bad data is found at submission.
 
-    None for launcher=dry, and if a stage makes them later: then only missing files are found. Raises DataError for text
-    that cannot be used or has fewer samples than a global batch.
+    None for a run that serves, for launcher=dry, and if a stage makes them later: then only missing files are found.
+    Raises DataError for text that cannot be used or has fewer samples than a global batch.
     """
     made: dict[str, Path] = {}
     for run in runs:
-        if not run.launcher.kind.is_preview and makes_samples_later(run):
+        if run.serving is None and not run.launcher.kind.is_preview and makes_samples_later(run):
             refuse_unready(run.data, run.model.vocab_size)
-    found = [None if makes_samples_later(run) else samples_of(run, made) for run in runs]
+    found = [None if run.serving is not None or makes_samples_later(run) else samples_of(run, made) for run in runs]
     for run, samples in zip(runs, found, strict=True):
         if samples is not None and run.engine.kind is EngineKind.litgpt:
             refuse_bare_tokenizer(run, samples)

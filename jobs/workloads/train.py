@@ -40,16 +40,10 @@ from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.exchange import gather
 from jobs.runtime.garbage import collected_between
 from jobs.runtime.gpu import refuse_unusable_gpu
+from jobs.runtime.machine import StopRequest, process_start
 from jobs.runtime.pace import Pace
 from jobs.runtime.prefetch import pinned, prefetch
-from jobs.runtime.process_group import (
-    StopRequest,
-    join,
-    largest_of_ranks,
-    on_host,
-    process_start,
-    synchronize,
-)
+from jobs.runtime.process_group import join, largest_of_ranks, on_host, synchronize
 from jobs.runtime.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes

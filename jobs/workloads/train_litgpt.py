@@ -30,7 +30,8 @@ from jobs.lease import Lease
 from jobs.plan.litgpt_arguments import OUT, READ, START, Script, arguments_of, command, script_of
 from jobs.ranks import Rank, torchrun_environment
 from jobs.runtime.gpu import refuse_own_gpu_only, refuse_unusable_gpu
-from jobs.runtime.process_group import StopRequest, connect, own_device, process_start
+from jobs.runtime.machine import StopRequest, process_start
+from jobs.runtime.process_group import connect, own_device
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, samples, steps_of

@@ -18,7 +18,8 @@ from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
 from jobs.runtime.checkpoint_directory import complete
 from jobs.runtime.gpu import refuse_unusable_gpu
-from jobs.runtime.process_group import StopRequest, process_start, store_of_run
+from jobs.runtime.machine import StopRequest, process_start
+from jobs.runtime.process_group import store_of_run
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, samples, steps_of

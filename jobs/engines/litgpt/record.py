@@ -24,7 +24,8 @@ from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import take_over
-from jobs.runtime.process_group import StopRequest, memory_peaks, synchronize
+from jobs.runtime.machine import StopRequest
+from jobs.runtime.process_group import memory_peaks, synchronize
 from jobs.runtime.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog

@@ -22,7 +22,8 @@ from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import Saved, size_bytes, take_over
-from jobs.runtime.process_group import StopRequest, largest_of_ranks, synchronize
+from jobs.runtime.machine import StopRequest
+from jobs.runtime.process_group import largest_of_ranks, synchronize
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog

@@ -45,8 +45,8 @@ from jobs.schema import ActivationCheckpointing, EngineKind, Run
 
 Terms = dict[str, float]
 """Bytes by term."""
-STATES = ("weights", "gradients", "optimizer", "gathered")
-CONSTANT = ("weights", "optimizer")
+STATES = ("weights", "gradients", "optimizer", "gathered", "kv_cache")
+CONSTANT = ("weights", "optimizer", "kv_cache")
 """Terms that are equal at all moments."""
 FRAMEWORK = Interval(1.2e9, 0.4e9, 3.5e9)
 """CUDA's context and libraries, workspaces of cuBLAS, NCCL's buffers: not allocated by torch. From experience with
@@ -106,6 +106,7 @@ SOURCES = {
     "gradients": "bytes of the tensors that the rank with the most holds",
     "optimizer": "bytes of the tensors that the rank with the most holds",
     "gathered": "weights of other ranks in the type of the arithmetic",
+    "kv_cache": "keys and values of one request of job.sequence_length",
     "activations": "tensors kept for backward, counted in the engine's own code",
     "loss": "logits, log-softmax and gradients, counted in the engine's own code",
     "backward": "gradients of one layer, and what it computes again",
@@ -177,6 +178,8 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
     """Yield the moments of a pipeline rank. The states are those of the rank with the most."""
     base: Terms = {name: float(getattr(held, name)) for name in STATES}
     yield base
+    if run.serving is not None:
+        return
     if not run.job.train:
         yield from (base | moment for moment in evaluation_moments(run, x))
     elif run.engine.kind is EngineKind.native:

@@ -38,6 +38,8 @@ class States:
     """AdamW's moments, and a float32 copy of the weights (NeMo in 16 bits, DeepSpeed)."""
     gathered: int = 0
     """Weights of other ranks, which FSDP keeps in the type of the arithmetic."""
+    kv_cache: int = 0
+    """Keys and values of the tokens of one request, of a run that serves."""
 
     @property
     def total(self) -> int:
@@ -47,7 +49,7 @@ class States:
     def described(self) -> str:
         """Return the parts in GB, without empty ones: `weights 27.0, gradients 27.0, optimizer 53.9`."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ", ".join(f"{name} {size / 1e9:,.1f}" for name, size in parts.items() if size)
+        return ", ".join(f"{name.replace('kv_', 'KV ')} {size / 1e9:,.1f}" for name, size in parts.items() if size)
 
 
 def states(run: Run) -> States:
@@ -61,6 +63,21 @@ def states(run: Run) -> States:
             return litgpt(run)
         case EngineKind.deepspeed:
             return deepspeed(run)
+        case EngineKind.vllm:
+            return served(run)
+
+
+def served(run: Run) -> States:
+    """Return the states of a replica: weights, and the KV cache of one request, without which no server starts."""
+    weights = WIDTHS[run.job.precision] * parameters_held(run, sharded=False).total
+    return States(weights, gradients=0, optimizer=0, kv_cache=run.job.sequence_length * kv_bytes_per_token(run))
+
+
+def kv_bytes_per_token(run: Run) -> int:
+    """Return the bytes that a GPU keeps for each token: its part of the key and value heads of all layers."""
+    model = run.model
+    heads = -(-model.kv_heads // run.parallelism.tensor)
+    return 2 * model.layers * heads * model.head_size * WIDTHS[run.job.precision]
 
 
 def deepspeed(run: Run) -> States:

@@ -32,15 +32,19 @@ def states_fit(run: Run) -> str | None:
     if run.gpu.memory_gb is None or leaves_room(run, 1.0):
         return None
     needed = states(run)
-    if not run.job.train:
+    what, remedy = "training states alone take", "Shard them over more GPUs"
+    if run.serving is not None:
+        what = "weights and KV cache of one request take"
+        remedy = "Split each replica over more GPUs (parallelism.tensor)"
+    elif not run.job.train:
         return (
             f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: its weights in float32 "
             f"take {needed.total / 1e9:,.1f} GB, and an evaluation is one process. Choose a GPU with more memory, or "
             "set gpu.memory_gb=null to try it anyway."
         )
     return (
-        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: training states alone take "
-        f"{needed.total / 1e9:,.1f} GB on each ({needed.described()}). Shard them over more GPUs, or set "
+        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: {what} "
+        f"{needed.total / 1e9:,.1f} GB on each ({needed.described()}). {remedy}, or set "
         "gpu.memory_gb=null to try it anyway."
     )
 

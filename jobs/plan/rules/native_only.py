@@ -9,7 +9,7 @@ from typing import Any
 from jobs.schema import Engine, Run
 
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_optimizer", "parameters",
-                   "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile"}  # fmt: skip
+                   "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server"}  # fmt: skip
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],

@@ -7,7 +7,7 @@ import math
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
-from jobs.plan.rules import data, sbatch_variables, stages
+from jobs.plan.rules import data, sbatch_variables, serving, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
@@ -373,7 +373,7 @@ def weights_are_random(run: Run) -> str | None:
 
 def evaluates_random_weights(run: Run) -> str | None:
     """Warn of an evaluation of random weights."""
-    if not run.job.train and run.job.init_from is None:
+    if not run.job.train and run.serving is None and run.job.init_from is None:
         return (
             "job.train=false evaluates random weights: its results have no meaning. Set job.init_from=DIRECTORY to "
             "weights of the model."
@@ -431,6 +431,7 @@ OTHERS: tuple[Rule, ...] = (
     sbatch_variables.agree_with_keys,
     *data.RULES,
     *stages.RULES,
+    serving.serving_has_its_engine,
 )
 RULES = (*COUNTS, *OTHERS)
 WARNINGS: tuple[Rule, ...] = (

@@ -33,6 +33,8 @@ PACKAGES = {
     EngineKind.litgpt: ("litgpt", "train"),
     EngineKind.nemo: ("nemo", "nemo"),
     EngineKind.deepspeed: ("deepspeed", "deepspeed"),
+    # The server has a Python of its own (engine.server.python).
+    EngineKind.vllm: ("tokenizers", "train"),
 }
 """The package that an engine imports beside torch, and the extra of pyproject.toml that brings it."""
 
@@ -42,7 +44,8 @@ class Local(Launcher):
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError if this Python lacks the packages that the ranks import."""
-        needed = {"torch": "train"} | dict(PACKAGES[run.engine.kind] for run in runs)
+        trains = any(run.serving is None for run in runs)
+        needed = ({"torch": "train"} if trains else {}) | dict(PACKAGES[run.engine.kind] for run in runs)
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise SubmitError(

@@ -57,7 +57,8 @@ def executed(sweep: SweepDir) -> list[str]:
 
 def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
-    cluster = run.cluster
+    cluster, server = run.cluster, run.engine.server
+    client = run.serving.client_command if run.serving else None
     yield f"command: {rank_python(run)} -u -m jobs.run"
     yield f"code: {code_beside_installed(directory.code_snapshot)}"
     yield f"launcher: {run.launcher.kind.name}"
@@ -77,6 +78,10 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
         "sbatch option": [f"--{name}={value}" for name, value in cluster.sbatch.items()],
         "PBS option": [f"{name}={value}" for name, value in cluster.pbs.items()],
         "members who may change its directories": [cluster.trusted_group] if cluster.trusted_group else [],
+        "server": [shlex.join([*server.command, *server.arguments])] if server else [],
+        "server environment": [f"{name}={shlex.quote(value)}" for name, value in server.env.items()] if server else [],
+        "Python of the server": [server.python] if server and server.python else [],
+        "load generator": [shlex.join(client)] if client else [],
         "reads": [path for path in (run.data.path, run.data.tokenizer, run.job.init_from) if path],
     }
     for what, values in parts.items():

@@ -42,6 +42,8 @@ NEEDS = {
     "cp_fsdp": ("cluster=xe9680_h100",),
     "evaluate": ("data.test_split=0.2", "ranks_per_node=1"),
     "litgpt": ("parallelism=single", "ranks_per_node=1", "engine.compile=true", "data.held_out_samples=8"),
+    "serve": ("engine=vllm",),
+    **dict.fromkeys(("vllm", "vllm_cpu"), ("job=serve",)),
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
     **dict.fromkeys(("roce", "infiniband"), ("cluster=xe9680_h100",)),

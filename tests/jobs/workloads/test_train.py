@@ -20,7 +20,7 @@ from litgpt.utils import check_valid_checkpoint_dir
 from jobs.metrics import ATTEMPT_METRICS, COLLECTIVE_BYTES, REGISTRY, STEP_METRICS
 from jobs.plan.cost import parameters
 from jobs.rundir import load_run
-from jobs.runtime.process_group import process_start
+from jobs.runtime.machine import process_start
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, interrupted, long, mean_loss
 from tests.support.waiting import limit_s

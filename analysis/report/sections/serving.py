@@ -1,0 +1,116 @@
+"""The table of runs that serve: rates, latencies and failed requests, the highest rate of output tokens first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import ABSENT, plural, shown, title, unit, within_sentence
+from analysis.parsers import log_metrics as a
+from analysis.report.figures.style import Section
+from analysis.run import RunResult, hardware
+from jobs import metrics as m
+
+NUMBERS = (
+    a.REQUESTS_PER_S,
+    a.OUTPUT_TOKENS_PER_S,
+    a.SERVED_TOKENS_PER_S,
+    a.TIME_TO_FIRST_TOKEN["median"],
+    a.TIME_TO_FIRST_TOKEN["p99"],
+    a.INTER_TOKEN_LATENCY["median"],
+    a.INTER_TOKEN_LATENCY["p99"],
+    a.REQUEST_LATENCY["median"],
+    a.REQUEST_LATENCY["p99"],
+    a.REQUESTS_FAILED,
+    m.REQUESTS_TRUNCATED,
+    m.LARGEST_REPLICA_SHARE,
+    m.OUTPUT_TOKENS_GAP,
+)
+LARGEST_GAP = 0.01
+"""Largest difference of the two counts of output tokens without a doubt."""
+
+
+def serving_section(runs: Sequence[RunResult]) -> Section | None:
+    """Return a row for each run that served and has a result; None without any."""
+    listed = [run for run in runs if run.state == "served"]
+    metrics = [metric for metric in NUMBERS if any(metric in run.values for run in listed)]
+    rows = [
+        [
+            run.name,
+            f"{replicas(run)}",
+            f"{run.setting('parallelism.tensor')}",
+            concurrency(run),
+            *(shown(metric, run.values.get(metric)) for metric in metrics),
+            words(run),
+        ]
+        for run in sorted(listed, key=order)
+    ]
+    note = (
+        "One row a run, the highest rate first; runs with failed requests stand last, whatever their rate. Rates and "
+        "latencies are those of the load generator, without warm-up. "
+        f"{m.OUTPUT_TOKENS_GAP.name}: {m.OUTPUT_TOKENS_GAP.definition}"
+    )
+    headings = ("Run", "Replicas", "TP", "Concurrency", *map(title, metrics), "Model and doubts")
+    return Section("Serving", note, headings, rows) if rows else None
+
+
+def serving_headlines(runs: Sequence[RunResult]) -> list[str]:
+    """Return a sentence for each model that was served: the run that stands first, with its load and latencies."""
+    first: dict[str, RunResult] = {}
+    for run in sorted((run for run in runs if run.state == "served"), key=order):
+        first.setdefault(str(run.setting("model.name")), run)
+    return [sentence(run) for run in first.values()]
+
+
+def sentence(run: RunResult) -> str:
+    """Return the rate of a run, its replicas, load, latencies and doubts."""
+    rate = a.OUTPUT_TOKENS_PER_S if a.OUTPUT_TOKENS_PER_S in run.values else a.REQUESTS_PER_S
+    latencies = [
+        f"{within_sentence(metric)} {shown(metric, run.values[metric])} {unit(metric)}"
+        for metric in (a.TIME_TO_FIRST_TOKEN["median"], a.REQUEST_LATENCY["median"])
+        if metric in run.values
+    ]
+    found = doubts(run)
+    return (
+        f"{hardware([run])}: {run.setting('model.name')} served at {shown(rate, run.values[rate])} "
+        f"{within_sentence(rate)} by {plural(replicas(run), 'replica')} at concurrency "
+        f"{concurrency(run)}{''.join(f'; {each}' for each in latencies)}"
+        + (f". DOUBTFUL: {'; '.join(found)}." if found else ".")
+    )
+
+
+def order(run: RunResult) -> tuple[bool, float, str]:
+    """Return the key of a row: runs without failed requests first, then by rate."""
+    rate = run.values.get(a.OUTPUT_TOKENS_PER_S, run.values.get(a.REQUESTS_PER_S, 0.0))
+    return bool(doubts(run)), -rate, run.name
+
+
+def replicas(run: RunResult) -> int:
+    """Return the number of replicas of a run."""
+    given, tensor = run.setting("serving.replicas"), run.setting("parallelism.tensor")
+    return given if isinstance(given, int) else (run.ranks or 0) // max(1, tensor if isinstance(tensor, int) else 1)
+
+
+def concurrency(run: RunResult) -> str:
+    """Return the most requests under way at once."""
+    given = run.setting("serving.concurrency")
+    return f"{given:,}" if isinstance(given, int) else ABSENT
+
+
+def doubts(run: RunResult) -> list[str]:
+    """Return the reasons why the rate of a run does not count as it is."""
+    values, found = run.values, []
+    failed = int(values.get(a.REQUESTS_FAILED, 0) + values.get(a.ERROR_RESPONSES, 0))
+    if failed:
+        completed = int(values.get(a.REQUESTS_COMPLETED, 0))
+        found.append(f"{plural(failed, 'request')} failed, {completed:,} completed")
+    gap = values.get(m.OUTPUT_TOKENS_GAP)
+    if gap is not None and abs(gap) > LARGEST_GAP:
+        found.append("servers and load generator counted different numbers of output tokens")
+    return found
+
+
+def words(run: RunResult) -> str:
+    """Return hardware, model, load generator and doubts of a run."""
+    found = doubts(run)
+    doubtful = f". DOUBTFUL: {'; '.join(found)}" if found else ""
+    return f"{hardware([run])}: {run.setting('model.name')}, load by {run.setting('serving.client')}{doubtful}"

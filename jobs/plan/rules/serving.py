@@ -1,0 +1,194 @@
+"""Rules of runs that serve. Checked at composition, so without torch, vLLM and the model's files."""
+
+from __future__ import annotations
+
+from jobs.layout import replicas_of
+from jobs.parallelism import Strategy
+from jobs.plan.predict.states import kv_bytes_per_token, states
+from jobs.plan.rules.memory import GIB
+from jobs.plan.rules.native_only import choices_are_native
+from jobs.plan.rules.rule import Rule, divisors, either
+from jobs.schema import EngineKind, Run
+from jobs.serving.settings import Balancer, LoadGenerator
+from jobs.serving.words import CLIENT, SERVER, unknown_names
+
+
+def serving_has_its_engine(run: Run) -> str | None:
+    """Require job=serve and engine=vllm together."""
+    serves, engine = run.serving is not None, run.engine.kind
+    if serves and (engine is not EngineKind.vllm or run.engine.server is None):
+        return f"job=serve needs a server, and engine={engine.name} has none. Set engine=vllm, or another job."
+    if engine is EngineKind.vllm and not serves:
+        return f"engine=vllm serves a model, and job={run.job.name} does not. Set job=serve, or engine=native."
+    return None
+
+
+def counts_are_positive(run: Run) -> str | None:
+    """Require positive counts of the load."""
+    assert run.serving is not None
+    assert run.engine.server is not None
+    s = run.serving
+    counts = {
+        "serving.replicas": s.replicas,
+        "serving.concurrency": s.concurrency,
+        "serving.requests": s.requests,
+        "serving.prompts": s.prompts,
+        "serving.input_tokens": s.input_tokens,
+        "serving.output_tokens": s.output_tokens,
+        "engine.server.startup_limit_s": run.engine.server.startup_limit_s,
+    }
+    wrong = [
+        f"{key}={value} is not a positive number. Set {key}=1 or more."
+        for key, value in counts.items()
+        if value is not None and value < 1
+    ]
+    if s.warmup_requests < 0:
+        wrong.append(f"serving.warmup_requests={s.warmup_requests} is negative. Set serving.warmup_requests=0 or more.")
+    if s.requests_per_s is not None and not 0 < s.requests_per_s < float("inf"):
+        wrong.append(
+            f"serving.requests_per_s={s.requests_per_s:g} is not a positive number. Set serving.requests_per_s=NUMBER, "
+            "or null for no limit of the rate."
+        )
+    return "\n".join(wrong) or None
+
+
+def replicas_fit_ranks(run: Run) -> str | None:
+    """Require a GPU, on a CPU a rank, for each part of each replica."""
+    tensor, per_node = run.parallelism.tensor, run.ranks_per_node
+    if per_node % tensor:
+        widths = [width for width in divisors(per_node) if width <= tensor]
+        return (
+            f"parallelism.tensor={tensor} puts a replica on several nodes, or leaves ranks without one: it does not "
+            f"divide ranks_per_node={per_node}. Set parallelism.tensor={either(widths)}."
+        )
+    assert run.serving is not None
+    wanted = run.serving.replicas
+    most = run.ranks // tensor
+    if wanted is not None and wanted > most:
+        return (
+            f"serving.replicas={wanted} x parallelism.tensor={tensor} = {wanted * tensor} ranks, and nodes={run.nodes} "
+            f"x ranks_per_node={per_node} are {run.ranks}. Set serving.replicas={most} or less, or nodes="
+            f"{-(-wanted * tensor // per_node)}."
+        )
+    return None
+
+
+def only_tensor_parallel(run: Run) -> str | None:
+    """Refuse other parallelism: a replica is a TP group on one node."""
+    p = run.parallelism
+    degrees = {"pipeline": p.pipeline, "context": p.context}
+    if p.strategy not in (Strategy.single, Strategy.ddp) or any(degree > 1 for degree in degrees.values()):
+        return (
+            f"parallelism={p.name} does not serve: a replica is a group of parallelism.tensor ranks. Set "
+            "parallelism=tp parallelism.tensor=NUMBER, or parallelism=ddp for replicas of one rank."
+        )
+    return None
+
+
+def balancer_joins_replicas(run: Run) -> str | None:
+    """Require a balancer in front of several replicas."""
+    assert run.serving is not None
+    if run.serving.balancer is Balancer.none and replicas_of(run) > 1:
+        return (
+            f"serving.balancer=none, and {replicas_of(run)} replicas need one. Set serving.balancer=haproxy or nginx, "
+            "or serving.replicas=1."
+        )
+    return None
+
+
+def load_is_the_clients(run: Run) -> str | None:
+    """Refuse a load that the load generator cannot send."""
+    assert run.serving is not None
+    s = run.serving
+    if s.client is LoadGenerator.ab and (s.prompts > 1 or s.requests_per_s is not None):
+        return (
+            "serving.client=ab sends one prompt as fast as answers come. Set serving.prompts=1 "
+            "serving.requests_per_s=null, or serving.client=vllm."
+        )
+    if s.client is LoadGenerator.ab and s.requests < s.concurrency:
+        return (
+            f"serving.client=ab needs as many requests as serving.concurrency={s.concurrency}. Set serving.requests="
+            f"{s.concurrency} or more."
+        )
+    longest = s.input_tokens * 3 // 2 + s.output_tokens
+    if longest > run.job.sequence_length:
+        return (
+            f"a request of serving.input_tokens={s.input_tokens} (at most {s.input_tokens * 3 // 2}) and "
+            f"serving.output_tokens={s.output_tokens} is longer than job.sequence_length={run.job.sequence_length}. "
+            f"Set job.sequence_length={longest} or more, or shorter requests."
+        )
+    return None
+
+
+def commands_have_known_names(run: Run) -> str | None:
+    """Refuse {names} in a command that nothing replaces."""
+    assert run.serving is not None
+    assert run.engine.server is not None
+    server, client = run.engine.server, run.serving.client_command
+    lines = []
+    for key, words, known in (
+        ("engine.server.command", [*server.command, *server.arguments], SERVER),
+        ("serving.client_command", client, CLIENT),
+    ):
+        if words is not None and not words:
+            lines.append(f"{key} is empty. Set {key}=[PROGRAM,...], or choose the file of an engine.")
+        unknown = unknown_names(words or [], known)
+        if unknown:
+            names = either(f"{{{name}}}" for name in sorted(known))
+            lines.append(f"{key}: {{{unknown[0]}}} is not a name that is replaced. Use {names}.")
+    return "\n".join(lines) or None
+
+
+def nothing_trains(run: Run) -> str | None:
+    """Refuse settings of a training, which a server would not follow."""
+    chosen = {
+        "job.lora": run.job.lora is not None,
+        "job.export": run.job.export,
+        "job.checkpoint_every_steps": run.job.checkpoint_every_steps is not None,
+        "stages.prepare": run.stages.prepare is not None,
+        "stages.evaluate": run.stages.evaluate is not None,
+        "engine.profile": bool(run.engine.profile.steps) or run.engine.profile.wraps_ranks,
+    }
+    given = [key for key, is_set in chosen.items() if is_set]
+    if given:
+        return f"{given[0]} belongs to a training, and job=serve trains nothing. Remove it, or set another job."
+    return None
+
+
+def requests_wait_for_memory(run: Run) -> str | None:
+    """Warn if the KV cache of all concurrent requests does not fit beside the weights."""
+    if run.serving is None or run.gpu.memory_gb is None:
+        return None
+    s = run.serving
+    held = -(-s.concurrency // replicas_of(run))
+    needed = states(run).weights + held * (s.input_tokens + s.output_tokens) * kv_bytes_per_token(run)
+    if needed <= run.gpu.memory_gb * GIB:
+        return None
+    return (
+        f"the KV cache of {held} requests of a replica and its weights take {needed / 1e9:,.1f} GB of each GPU, which "
+        f"has {run.gpu.memory_gb * GIB / 1e9:,.1f}: requests will wait. Set a lower serving.concurrency, or more "
+        "replicas."
+    )
+
+
+def ranks_are_idle(run: Run) -> str | None:
+    """Warn of ranks that belong to no replica."""
+    if run.serving is None:
+        return None
+    used = replicas_of(run) * run.parallelism.tensor
+    return (
+        f"{run.ranks - used} of {run.ranks} ranks belong to no replica (serving.replicas)" if used < run.ranks else None
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    counts_are_positive,
+    replicas_fit_ranks,
+    only_tensor_parallel,
+    balancer_joins_replicas,
+    load_is_the_clients,
+    commands_have_known_names,
+    nothing_trains,
+    choices_are_native,
+)
+WARNINGS: tuple[Rule, ...] = (requests_wait_for_memory, ranks_are_idle)

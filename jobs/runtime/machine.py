@@ -1,0 +1,45 @@
+"""Facts of a rank's process and machine, and requests to stop; no torch."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from jobs.failures import STOPS
+from jobs.ranks import started_after_boot_s
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Variables that limit the GPUs of a process."""
+
+
+def process_start() -> float:
+    """Return the start of this process, in seconds since the epoch."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started_after_boot_s("self")
+
+
+def boot_id() -> str:
+    """Return the identity of this machine since its boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def cpu_name() -> str:
+    """Return the model name of the processor."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "CPU"
+
+
+class StopRequest:
+    """A request to stop by SIGTERM or SIGUSR2: cancellation, preemption, or the warning before the time limit."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        """The received signal, 0 without one; all ranks act on the maximum over all ranks."""
+        for number in STOPS:
+            signal.signal(number, self.ask)
+
+    def ask(self, number: int, _frame: object) -> None:
+        """Store the signal; the loop acts on it at the next step boundary, on all ranks."""
+        self.signal = max(self.signal, number)

@@ -1,0 +1,15 @@
+"""Serving: replicas of a server of the OpenAI interface, a load balancer in front, and a load.
+
+    settings    the keys `engine.server` and `serving`
+    words       commands with {names} that are replaced
+    ports       ports that are free and stay so
+    piece       a launched program with its log: server, balancer, load generator
+    balancer    configuration of haproxy and nginx
+    prompts     the pool of prompts
+    load        the command of the load generator
+    probe       health and counters of a server
+    counters    counters of a server, from /metrics
+    link        the connection of each rank with rank 0
+
+jobs.workloads.serve puts the pieces together. Nothing here imports torch.
+"""

@@ -1,0 +1,86 @@
+"""The load: prompts on disk, and the command of the load generator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from jobs.data.tokenizer import load_tokenizer, tokenizer_files
+from jobs.output import write_file
+from jobs.rundir import RunDir
+from jobs.schema import Run
+from jobs.serving.prompts import drawn, pool
+from jobs.serving.settings import LoadGenerator
+from jobs.serving.words import filled
+
+# The command `vllm bench serve` does the same, and does not start in vLLM's build for CPUs.
+VLLM_BENCHMARK = """\
+import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())"""
+COMMANDS = {
+    LoadGenerator.vllm: [
+        "{python}", "-c", VLLM_BENCHMARK, "--backend", "openai", "--base-url", "{url}", "--endpoint", "/v1/completions",
+        "--model", "{model}", "--dataset-name", "custom", "--dataset-path", "{prompts}", "--skip-chat-template",
+        "--custom-output-len", "{output_tokens}", "--num-prompts", "{requests}", "--max-concurrency", "{concurrency}",
+        "--request-rate", "{rate}", "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99",
+        "--seed", "{seed}", "--disable-tqdm", "--save-result", "--result-filename", "{result}",
+    ],
+    LoadGenerator.ab: [
+        "ab", "-l", "-q", "-s", "3600", "-n", "{requests}", "-c", "{concurrency}", "-T", "application/json", "-p",
+        "{body}", "{url}/v1/completions",
+    ],
+}  # fmt: skip
+REMEDY = {
+    LoadGenerator.vllm: "Set engine.server.python=PATH to the Python that has vLLM and pandas (its extra `bench`).",
+    LoadGenerator.ab: "Install ApacheBench (Debian: apache2-utils), or set serving.client=vllm.",
+}
+
+
+def write_prompts(run: Run, directory: RunDir) -> dict[str, Path]:
+    """Write the prompts of warm-up and load, a JSON object a line, and the body of ApacheBench's only request."""
+    s = run.serving
+    assert s is not None
+    assert run.job.init_from is not None
+    tokenizer = load_tokenizer(tokenizer_files(Path(run.job.init_from)))
+    prompts = pool(s.prompts, s.input_tokens, run.job.seed, tokenizer.raw_encode)
+    counts = {"warmup": s.warmup_requests, "load": s.requests}
+    files = {name: directory.serving / f"{name}-prompts.jsonl" for name in counts}
+    for offset, (name, count) in enumerate(counts.items()):
+        lines = (json.dumps({"prompt": prompt}) for prompt in drawn(prompts, count, run.job.seed + offset))
+        write_file(files[name], "".join(f"{line}\n" for line in lines))
+    body = {"model": run.job.init_from, "prompt": prompts[0], "max_tokens": s.output_tokens}
+    files["body"] = directory.serving / "request.json"
+    write_file(files["body"], json.dumps(body))
+    return files
+
+
+def load_command(run: Run, url: str, requests: int, *, prompts: Path, body: Path, result: Path) -> list[str]:
+    """Return the command that sends this number of requests."""
+    s = run.serving
+    assert s is not None
+    values = {
+        "python": server_python(run),
+        "url": url,
+        "model": run.job.init_from,
+        "prompts": prompts,
+        "body": body,
+        "result": result,
+        "requests": requests,
+        "concurrency": min(s.concurrency, requests),
+        "rate": "inf" if s.requests_per_s is None else s.requests_per_s,
+        "output_tokens": s.output_tokens,
+        "seed": run.job.seed,
+    }
+    return filled(s.client_command or COMMANDS[s.client], values)
+
+
+def server_python(run: Run) -> str:
+    """Return the Python of server and load generator."""
+    assert run.engine.server is not None
+    python = run.engine.server.python
+    return sys.executable if python is None else shutil.which(python) or python

@@ -1,0 +1,76 @@
+"""The keys of serving: `engine.server`, the program of a replica, and `serving`, the replicas and their load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A server of the OpenAI interface, of which every replica is one process."""
+
+    command: list[str]
+    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision} and {max_length} are replaced."""
+    arguments: list[str] = field(default_factory=list)
+    """Further words at the end of the command."""
+    python: str | None = None
+    """Python of server and load generator ({python}), where their packages need an environment of their own; null: that
+    of the ranks."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables of server and load generator."""
+    health: str = "/health"
+    """Path that answers with status 200 when a replica is ready."""
+    metrics: str | None = "/metrics"
+    """Path of its counters in Prometheus' text format; null: it has none."""
+    startup_limit_s: int = 1800
+    """Longest time from the start of a replica until it is ready."""
+
+
+class Balancer(Enum):
+    """Program in front of the replicas, which sends them requests in turn (round robin)."""
+
+    none = "none"
+    """None: the load goes to the only replica."""
+    haproxy = "haproxy"
+    """HAProxy."""
+    nginx = "nginx"
+    """nginx."""
+
+
+class LoadGenerator(Enum):
+    """Program that sends the requests."""
+
+    vllm = "vllm"
+    """vLLM's serving benchmark: requests, tokens and latencies."""
+    ab = "ab"
+    """ApacheBench: one prompt, whole answers, times in milliseconds, no tokens."""
+
+
+@dataclass(kw_only=True)
+class Serving:
+    """Replicas of a server, the balancer in front, and the load; `parallelism.tensor` GPUs are one replica."""
+
+    replicas: int | None = None
+    """Replicas of the server; null: as many as the ranks hold."""
+    balancer: Balancer | None = None
+    """Program in front of the replicas; null: haproxy, for one replica none."""
+    client: LoadGenerator
+    """Program that sends the requests."""
+    client_command: list[str] | None = None
+    """Words of its command, to replace its own; {python}, {url}, {model}, {prompts}, {body}, {result}, {requests},
+    {concurrency}, {rate}, {output_tokens} and {seed} are replaced."""
+    concurrency: int
+    """Most requests under way at once."""
+    requests_per_s: float | None = None
+    """Mean rate of sending requests; null: a request follows as soon as one has ended."""
+    requests: int
+    """Requests that are measured."""
+    warmup_requests: int
+    """Requests before them, which are not measured; 0: none."""
+    prompts: int
+    """Size of the pool that each request draws its prompt from."""
+    input_tokens: int
+    """Tokens of a prompt, in the mean over the pool; lengths are uniform from half to one and a half times that."""
+    output_tokens: int
+    """Most tokens of an answer."""

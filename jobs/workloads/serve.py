@@ -1,0 +1,435 @@
+"""Serving: replicas of a server on the nodes, a balancer in front on one port, and a load that is measured.
+
+Every rank connects to rank 0. The first rank of each replica starts its server and watches it; rank 0 starts balancer
+and load generator besides. A rank whose program ends, or does not answer, records that and ends; its connection ends
+with it, so all others end too, and each ends what it has started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from jobs import metrics as m
+from jobs.errors import ConfigError
+from jobs.failures import STOPS, FailureCause, KnownCauseError
+from jobs.layout import replicas_of
+from jobs.lease import Lease
+from jobs.metrics import Metric
+from jobs.output import own_directory
+from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
+from jobs.rendezvous import LOOPBACK, announce, await_file, listen
+from jobs.rundir import append_event, read_events
+from jobs.runtime.machine import VISIBLE, StopRequest, boot_id, cpu_name, process_start
+from jobs.schema import Run
+from jobs.serving import balancer, load
+from jobs.serving.counters import counters, growth
+from jobs.serving.link import Link, pause
+from jobs.serving.piece import Piece
+from jobs.serving.ports import reserved_port, url_of
+from jobs.serving.probe import fetched, is_healthy
+from jobs.serving.settings import Balancer, LoadGenerator
+from jobs.serving.words import filled
+
+LOOK_S = 0.2
+PROBE_EVERY_S = 5.0
+LONGEST_PROBE_S = 5.0
+GOODBYE_S = 60.0
+
+
+class StoppedError(Exception):
+    """The run was asked to stop."""
+
+
+@dataclass
+class Replica:
+    """A server that this rank has started."""
+
+    number: int
+    url: str
+    piece: Piece
+    began: float
+    answered: float
+    """When it last was healthy; both by the monotonic clock."""
+
+
+@dataclass
+class Others:
+    """The connections of this rank: rank 0 has one for each other rank, every other rank has one."""
+
+    run: Run
+    links: dict[int, Link]
+    """By number of the other rank."""
+    stop: StopRequest
+
+    def messages(self) -> list[tuple[int, dict[str, Any]]]:
+        """Wait for a moment, and return what has arrived, with the number of the rank."""
+        pause(self.links.values(), LOOK_S)
+        found = []
+        for rank, link in self.links.items():
+            link.beat()
+            found += [(rank, message) for message in link.received(self.run.engine.hang_timeout_s)]
+        return found
+
+    def tell(self, **message: Any) -> None:
+        """Send a message to each."""
+        for link in self.links.values():
+            link.send(**message)
+
+
+def serve(run: Run, lease: Lease, rank: Rank) -> None:
+    """Serve the model under the load of the run to its end; every rank calls it."""
+    assert run.serving is not None
+    stop = StopRequest()
+    own_directory(lease.run.serving)
+    with ExitStack() as stack:
+        if rank.is_first:
+            lead(run, lease, rank, stop, stack)
+        else:
+            follow(run, lease, rank, stop, stack)
+
+
+# --- rank 0 ----------------------------------------------------------------------------------------------------
+
+
+def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
+    """Meet the other ranks, start everything, record the results, and end everything."""
+    directory = lease.run
+    others, hosts = meet(run, lease, rank, stop, stack)
+    number = lease.take()
+    attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))
+    nodes, machines = list(dict.fromkeys(host["node"] for host in hosts)), {host["boot"] for host in hosts}
+    append_event(
+        directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
+        job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
+        device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
+    )  # fmt: skip
+    others.tell(number=number)
+    try:
+        append_event(directory, "served", **measured(run, lease, rank, others, stack))
+    except StoppedError:
+        others.tell(end=True)
+        reason = STOPS[signal.Signals(stop.signal)].reason
+        append_event(directory, "stopped", attempt=attempt, step=0, reason=reason)
+        return
+    others.tell(end=True)
+    part(others)
+    stack.close()
+    append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
+    print(f"{run.name}: served {run.serving.requests if run.serving else 0} requests", flush=True)
+
+
+def meet(
+    run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
+) -> tuple[Others, list[dict[str, Any]]]:
+    """Return the connections of all other ranks, and node and machine of each rank in their order."""
+    hosts = {0: {"node": node_name(), "boot": boot_id()}}
+    others = Others(run, {}, stop)
+    if run.ranks == 1:
+        return others, [hosts[0]]
+    file = lease.run.rendezvous(rank.start)
+    with listen(rank.master_addr) as door:
+        place = announce(file, rank.master_addr, door.getsockname()[1])
+        stack.callback(file.unlink, missing_ok=True)
+        deadline = time.monotonic() + run.engine.hang_timeout_s
+        while len(others.links) < run.ranks - 1:
+            door.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                connection, _ = door.accept()
+            except TimeoutError as error:
+                missing = min(set(range(1, run.ranks)) - others.links.keys())
+                raise KnownCauseError(
+                    FailureCause.lost_peer, f"rank {missing} did not connect within {run.engine.hang_timeout_s} s"
+                ) from error
+            connection.settimeout(LONGEST_PROBE_S)
+            hello = first_message(connection)
+            # A stranger that found the port does not know the token of this start.
+            if hello.get("token") == place.token and hello.get("rank") in range(1, run.ranks):
+                number = int(hello["rank"])
+                others.links[number] = Link(connection, f"rank {number} on {hello['node']}")
+                hosts[number] = hello
+                stack.callback(connection.close)
+            else:
+                connection.close()
+    return others, [hosts[number] for number in range(run.ranks)]
+
+
+def first_message(connection: socket.socket) -> dict[str, Any]:
+    """Return the first message of a new connection; empty if there is none."""
+    try:
+        with connection.makefile("rb") as stream:
+            message = json.loads(stream.readline(4096))
+    except (OSError, ValueError):
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStack) -> dict[str, Any]:
+    """Start replicas, balancer and load; return the fields of the `served` event."""
+    s = run.serving
+    assert s is not None
+    files = load.write_prompts(run, lease.run)
+    own = start_replica(run, lease, rank, LOOPBACK, stack)
+    ready, startup_s = replicas_ready(run, lease, others, own)
+    watch = Watch(run, lease, others, own)
+    url = start_balancer(run, lease, list(ready.values()), watch, stack)
+    for name, requests in (("warmup", s.warmup_requests), ("load", s.requests)):
+        result = lease.run.serving / f"{name}.json"
+        result.unlink(missing_ok=True)
+        (lease.run.serving / f"{name}.log").unlink(missing_ok=True)
+        before = {number: counters_of(run, each) for number, each in ready.items()}
+        if requests:
+            command = load.load_command(run, url, requests, prompts=files[name], body=files["body"], result=result)
+            run_load(name, command, watch, stack)
+            if s.client is LoadGenerator.vllm and not result.exists():
+                raise KnownCauseError(FailureCause.code, f"the load generator wrote no {result}")
+    after = {number: growth(before[number], counters_of(run, each)) for number, each in ready.items()}
+    return {
+        m.SERVER_STARTUP_TIME.name: startup_s,
+        **sums(list(after.values())),
+        "replicas": [
+            {"replica": number, **{metric.name: value for metric, value in after[number].items()}}
+            for number in sorted(after)
+        ],
+    }
+
+
+def sums(of_replicas: list[dict[Metric, float]]) -> dict[str, float]:
+    """Return each counter summed over the replicas, if all have it, and the largest share of the requests."""
+    shared = [metric for metric in m.SERVING_METRICS if all(metric in each for each in of_replicas)]
+    found = {metric.name: sum(each[metric] for each in of_replicas) for metric in shared}
+    requests = found.get(m.SERVER_REQUESTS.name)
+    if requests:
+        found[m.LARGEST_REPLICA_SHARE.name] = max(each[m.SERVER_REQUESTS] for each in of_replicas) / requests
+    return found
+
+
+def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) -> tuple[dict[int, str], float]:
+    """Return the URL of each replica by its number when all are ready, and the longest start of one."""
+    ready: dict[int, str] = {}
+    startup_s = 0.0
+    while len(ready) < replicas_of(run):
+        for _, message in attended(others, lease):
+            if "ready" in message:
+                ready[int(message["ready"])] = str(message["url"])
+                startup_s = max(startup_s, float(message["startup_s"]))
+        if own is not None and own.number in ready:
+            check_replica(run, own)
+        elif own is not None and becomes_ready(run, own):
+            ready[own.number] = own.url
+            startup_s = max(startup_s, time.monotonic() - own.began)
+    return dict(sorted(ready.items())), startup_s
+
+
+@dataclass
+class Watch:
+    """What rank 0 looks at while it waits."""
+
+    run: Run
+    lease: Lease
+    others: Others
+    own: Replica | None
+    balancer: Piece | None = None
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds; raise the error of a rank or program that has ended or hangs before."""
+        while not condition():
+            self.look()
+
+    def look(self) -> None:
+        """Look once, for a moment."""
+        attended(self.others, self.lease)
+        if self.own is not None:
+            check_replica(self.run, self.own)
+        if self.balancer is not None:
+            self.balancer.check()
+
+
+def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack: ExitStack) -> str:
+    """Start the balancer, if the run has one, and return the URL of the load when it reaches the replicas."""
+    kind = balancer.balancer_of(run)
+    if kind is Balancer.none:
+        return urls[0]
+    assert run.serving is not None
+    assert run.engine.server is not None
+    port = stack.enter_context(reserved_port(LOOPBACK))
+    addresses = [url.removeprefix("http://") for url in urls]
+    command = balancer.balancer_command(
+        kind, lease.run.serving, f"{LOOPBACK}:{port}", addresses, run.serving.concurrency
+    )
+    watch.balancer = Piece(kind.name, command, lease.run.serving / f"{kind.name}.log", {}, balancer.REMEDY)
+    stack.callback(watch.balancer.end)
+    url, health = url_of(LOOPBACK, port), run.engine.server.health
+    deadline = time.monotonic() + run.engine.server.startup_limit_s
+    while not is_healthy(url, health, LONGEST_PROBE_S):
+        watch.look()
+        if time.monotonic() > deadline:
+            raise KnownCauseError(FailureCause.launch_failure, f"{kind.name} reaches no replica at {url}{health}")
+    return url
+
+
+def run_load(name: str, command: list[str], watch: Watch, stack: ExitStack) -> None:
+    """Run the load generator to its end."""
+    run = watch.run
+    assert run.serving is not None
+    assert run.engine.server is not None
+    client = run.serving.client
+    log = watch.lease.run.serving / f"{name}.log"
+    piece = Piece(
+        f"the load generator ({client.name}, {name})", command, log, run.engine.server.env, load.REMEDY[client]
+    )
+    stack.callback(piece.end)
+    watch.until(piece.ended)
+    if piece.process.returncode:
+        raise piece.failure()
+
+
+def counters_of(run: Run, url: str) -> dict[Metric, float]:
+    """Return the counters of a replica; empty if it has none."""
+    assert run.engine.server is not None
+    path = run.engine.server.metrics
+    text = None if path is None else fetched(url, path, run.engine.hang_timeout_s)
+    return {} if text is None else counters(text.decode(errors="replace"))
+
+
+def part(others: Others) -> None:
+    """Wait until all other ranks have ended what they started."""
+    deadline = time.monotonic() + GOODBYE_S
+    while others.links and time.monotonic() < deadline:
+        pause(others.links.values(), LOOK_S)
+        for rank, link in list(others.links.items()):
+            try:
+                link.received(GOODBYE_S)
+            except KnownCauseError:
+                del others.links[rank]
+
+
+# --- the other ranks -------------------------------------------------------------------------------------------
+
+
+def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
+    """Serve with the replica of this rank, if it is the first of one, until rank 0 ends the run."""
+    place = await_file(lease.run.rendezvous(rank.start), run.engine.hang_timeout_s, looking=run.ranks)
+    connection = socket.create_connection((place.address, place.port), timeout=run.engine.hang_timeout_s)
+    stack.callback(connection.close)
+    host = connection.getsockname()[0]
+    link = Link(connection, "rank 0")
+    link.send(token=place.token, rank=rank.rank, node=node_name(), boot=boot_id())
+    others = Others(run, {0: link}, stop)
+    own: Replica | None = None
+    announced = False
+    while True:
+        # Signals reach all ranks: rank 0 decides.
+        for _, message in others.messages():
+            if "number" in message:
+                lease.number = int(message["number"])
+                own = start_replica(run, lease, rank, host, stack)
+            if "end" in message:
+                stack.close()
+                return
+        if own is not None and not announced and becomes_ready(run, own):
+            announced = True
+            link.send(ready=own.number, url=own.url, startup_s=time.monotonic() - own.began)
+        elif own is not None and announced:
+            check_replica(run, own)
+
+
+# --- a replica -------------------------------------------------------------------------------------------------
+
+
+def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStack) -> Replica | None:
+    """Start the replica whose first rank this is; return None for another rank."""
+    number, part = divmod(rank.rank, run.parallelism.tensor)
+    if part or number >= replicas_of(run):
+        return None
+    server = run.engine.server
+    assert server is not None
+    port = stack.enter_context(reserved_port(host))
+    values = {
+        "python": load.server_python(run),
+        "model": run.job.init_from,
+        "host": host,
+        "port": port,
+        "tensor": run.parallelism.tensor,
+        "precision": run.job.precision.name,
+        "max_length": run.job.sequence_length,
+    }
+    command = filled([*server.command, *server.arguments], values)
+    log = lease.run.serving / f"replica-{number}.log"
+    env = {**server.env, **gpus_of(run, rank)}
+    began = time.monotonic()
+    remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
+    piece = Piece(f"replica {number}", command, log, env, remedy)
+    stack.callback(piece.end)
+    return Replica(number, url_of(host, port), piece, began, began)
+
+
+def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
+    """Return the variables that show a replica its own GPUs; empty without GPUs."""
+    if not run.cluster.gpus:
+        return {}
+    wanted = range(rank.local_rank, rank.local_rank + run.parallelism.tensor)
+    limited = {name: os.environ[name].split(",") for name in VISIBLE if os.environ.get(name)}
+    if not limited:
+        return {VISIBLE[0]: ",".join(map(str, wanted))}
+    shortest = min(map(len, limited.values()))
+    if shortest == 1 and run.parallelism.tensor == 1:
+        return {}  # the launcher shows each rank its own GPU
+    if wanted.stop > shortest:
+        raise ConfigError(
+            f"Rank {rank.rank} on {node_name()} sees {shortest} GPUs, and its replica needs GPU {wanted.start} to "
+            f"{wanted.stop - 1} of the node. Start ranks without --gpu-bind and --gpus-per-task."
+        )
+    return {name: ",".join(listed[gpu] for gpu in wanted) for name, listed in limited.items()}
+
+
+def becomes_ready(run: Run, replica: Replica) -> bool:
+    """Return True if a replica answers. Raise KnownCauseError if it has ended, or took too long to start."""
+    replica.piece.check()
+    server = run.engine.server
+    assert server is not None
+    waited_s = time.monotonic() - replica.began
+    if is_healthy(replica.url, server.health, LONGEST_PROBE_S):
+        replica.answered = time.monotonic()
+        return True
+    if waited_s > server.startup_limit_s:
+        raise KnownCauseError(
+            FailureCause.launch_failure,
+            f"{replica.piece.name} on {node_name()} does not answer at {replica.url}{server.health} after "
+            f"{waited_s:.0f} s (engine.server.startup_limit_s); see {replica.piece.log}",
+        )
+    return False
+
+
+def check_replica(run: Run, replica: Replica) -> None:
+    """Raise KnownCauseError if a replica has ended, or does not answer for engine.hang_timeout_s."""
+    replica.piece.check()
+    server = run.engine.server
+    assert server is not None
+    silent_s = time.monotonic() - replica.answered
+    if silent_s < PROBE_EVERY_S:
+        return
+    if is_healthy(replica.url, server.health, LONGEST_PROBE_S):
+        replica.answered = time.monotonic()
+    elif silent_s > run.engine.hang_timeout_s:
+        raise KnownCauseError(
+            FailureCause.hung,
+            f"{replica.piece.name} on {node_name()} has not answered at {server.health} for {silent_s:.0f} s "
+            "(engine.hang_timeout_s)",
+        )
+
+
+def attended(others: Others, lease: Lease) -> list[tuple[int, dict[str, Any]]]:
+    """Return the messages to rank 0. Raise if the run was asked to stop, or another start has taken it over."""
+    if others.stop.signal:
+        raise StoppedError
+    if lease.is_lost():
+        raise lease.loss()
+    return others.messages()

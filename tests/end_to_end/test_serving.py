@@ -1,0 +1,110 @@
+"""Serving through the launchers: by a tiny server, and by vLLM on CPUs (make vllm-env)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobs.cli import main
+from jobs.rundir import RunDir, SweepDir
+from tests.support.cli import printed
+from tests.support.paths import ROOT
+from tests.support.real_run import events
+from tests.support.required import skip_or_fail
+from tests.support.serving import model_directory, tiny_serving, vllm_serving, with_random_weights
+from tests.support.waiting import wait_until
+
+VLLM = ROOT / ".venv-serve/bin/python"
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+
+def vllm_python() -> Path:
+    if not (VLLM.parent.parent / "vllm.done").exists():
+        skip_or_fail("vLLM is not installed: run make vllm-env")
+    return VLLM
+
+
+def row(sweep: SweepDir) -> dict[str, str]:
+    assert main(["report", str(sweep.path)]) == 0
+    (found,) = csv.DictReader((sweep.path / "runs.csv").read_text().splitlines())
+    return found
+
+
+def checked(run: RunDir, found: dict[str, str], requests: int) -> None:
+    """Compare the row of a run with the load generator's result and the counters of the replicas."""
+    result = json.loads(run.load_result.read_text())
+    assert (result["completed"], result["failed"]) == (requests, 0)
+    assert found["state"] == "served"
+    assert float(found["output_tokens"]) == result["total_output_tokens"] > 0
+    assert float(found["requests_per_s"]) == pytest.approx(requests / result["duration"], rel=1e-3)
+    assert float(found["output_tokens_gap"]) == 0, "the server's own count is the client's"
+    (served,) = events(run, "served")
+    assert served["server_requests"] == requests
+    assert served["largest_replica_share"] == 0.5, "round robin"
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_two_replicas_on_two_nodes_of_slurm_share_a_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = tiny_serving(model_directory(tmp_path / "model"), f"runs_dir={tmp_path}/runs", "sweep=s")
+    assert main(["submit", "--wait", *given, "cluster=generic_slurm", "nodes=2"]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "runs/s")
+    (run,) = sweep.runs()
+    (started,) = events(run, "started")
+    assert len(started["nodes"]) == 2  # type: ignore[arg-type]  # a list, which events do not declare
+    checked(run, row(sweep), 40)
+    assert "Emulated nodes on CPU: tiny" in (sweep.path / "report.md").read_text()
+
+
+def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = with_random_weights(model_directory(tmp_path / "model"))
+    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2")
+    assert main(["submit", "--wait", *given]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "runs/s")
+    (run,) = sweep.runs()
+    found = row(sweep)
+    checked(run, found, 24)
+    assert 0 < float(found["time_to_first_token_median_s"]) <= float(found["request_latency_median_s"])
+    assert float(found["inter_token_latency_p99_s"]) > 0
+    assert 16 < float(found["server_input_tokens"]) / 24 < 64, "32 in the mean"
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_two_replicas_of_vllm_serve_on_slurm_and_one_that_is_killed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = with_random_weights(model_directory(tmp_path / "model"))
+    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2",
+                         "cluster=generic_slurm")  # fmt: skip
+    assert main(["submit", "--wait", *given, "name=whole"]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "runs/s")
+    checked(sweep.run("whole"), row(sweep), 24)
+    run = sweep.run("killed")
+
+    def kill() -> None:
+        wait_until(run.load_log.exists, 600)
+        (server,) = [each for each in psutil.process_iter() if is_replica(each, str(model))][:1]
+        server.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    lasting = ("serving.requests=2000", "serving.output_tokens=128", "launcher.requeues=0", "name=killed")
+    assert main(["submit", "--wait", *given, *lasting]) != 0
+    killer.join()
+    (error,) = [str(event["error"]) for event in events(run, "failed") if event["cause"] != "lost_peer"]
+    assert "was ended by SIGKILL" in error
+    assert error.startswith("replica ")
+    wait_until(lambda: not any(is_replica(each, str(model)) for each in psutil.process_iter()))
+
+
+def is_replica(process: psutil.Process, model: str) -> bool:
+    try:
+        return "vllm.entrypoints.openai.api_server" in process.cmdline() and model in process.cmdline()
+    except psutil.Error:
+        return False

@@ -1,0 +1,326 @@
+"""Serving with a tiny server as a real process: figures, faults, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from analysis.load.run_directory import read_run
+from analysis.parsers import log_metrics as a
+from analysis.report.report import report
+from jobs import metrics as m
+from jobs.cli import main
+from jobs.errors import ConfigError
+from jobs.plan.compose import compose
+from jobs.rundir import RunDir
+from jobs.serving.counters import counters, growth
+from jobs.serving.ports import reserved_port
+from tests.support.cli import printed_words
+from tests.support.real_run import events, make_run, printed, train
+from tests.support.required import skip_or_fail
+from tests.support.serving import model_directory, tiny_serving
+from tests.support.waiting import wait_until
+
+LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
+
+
+def served_by(where: Path, *overrides: str) -> RunDir:
+    return make_run(where, *tiny_serving(model_directory(where / "model"), *overrides), small=False)
+
+
+def require_balancer(name: str) -> None:
+    if shutil.which(name) is None:
+        skip_or_fail(f"{name} is not installed: run tests/install.sh serving")
+
+
+def servers() -> list[psutil.Process]:
+    """The tiny servers below this process."""
+    below = psutil.Process().children(recursive=True)
+    return [each for each in below if each.is_running() and any("openai_server" in word for word in each.cmdline())]
+
+
+def in_the_middle(run: RunDir, act: Callable[[list[psutil.Process]], None]) -> list[int | None]:
+    """Train with an act when the load is under way; return the exit codes of the ranks."""
+    found: list[psutil.Process] = []
+
+    def wait_and_act() -> None:
+        wait_until(run.load_log.exists, 120)
+        found.extend(servers())
+        act(found)
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    codes = train(run, timeout_s=120)
+    thread.join()
+    assert found
+    wait_until(lambda: not any(server.is_running() for server in found), 30)
+    return codes
+
+
+def failures(run: RunDir) -> list[str]:
+    return [str(event["error"]) for event in events(run, "failed") if event["cause"] != "lost_peer"]
+
+
+@pytest.mark.parametrize("balancer", ["haproxy", pytest.param("nginx", marks=pytest.mark.long)])
+def test_two_replicas_share_a_load_whose_figures_are_in_the_report(tmp_path: Path, balancer: str) -> None:
+    require_balancer(balancer)
+    run = served_by(tmp_path, "ranks_per_node=2", f"serving.balancer={balancer}")
+    assert train(run) == [0, 0], printed(run)
+    prompts = [
+        json.loads(line)["prompt"].split() for line in (run.serving / "load-prompts.jsonl").read_text().splitlines()
+    ]
+    # The tiny server counts words, and answers 16 to an odd number of them and 15 to an even one.
+    written = sum(15 + len(prompt) % 2 for prompt in prompts)
+    run.plan.write_text("{}")
+    found = read_run(run.path)
+    assert found.state == "served"
+    assert {metric: found.values[metric] for metric in (
+        a.REQUESTS_COMPLETED, a.REQUESTS_FAILED, a.OUTPUT_TOKENS, m.SERVER_OUTPUT_TOKENS, m.SERVER_INPUT_TOKENS,
+        m.SERVER_REQUESTS, m.REQUESTS_TRUNCATED, m.LARGEST_REPLICA_SHARE, m.OUTPUT_TOKENS_GAP,
+    )} == {
+        a.REQUESTS_COMPLETED: 40, a.REQUESTS_FAILED: 0, a.OUTPUT_TOKENS: written, m.SERVER_OUTPUT_TOKENS: written,
+        m.SERVER_INPUT_TOKENS: sum(map(len, prompts)), m.SERVER_REQUESTS: 40,
+        m.REQUESTS_TRUNCATED: sum(len(prompt) % 2 for prompt in prompts), m.LARGEST_REPLICA_SHARE: 0.5,
+        m.OUTPUT_TOKENS_GAP: 0,
+    }  # fmt: skip
+    result = json.loads(run.load_result.read_text())
+    assert found.values[a.OUTPUT_TOKENS_PER_S] == pytest.approx(written / result["duration"])
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert "CPU: tiny, load by vllm" in page[page.index("## Serving") :]
+    assert re.search(
+        r"CPU: tiny served at [\d,.]+ output tokens/s by 2 replicas at concurrency 4; request latency", page
+    )
+    assert "No result" not in page
+
+
+def test_runs_with_failed_requests_or_different_counts_are_doubtful(tmp_path: Path) -> None:
+    model, rates = model_directory(tmp_path / "model"), {"fast": 500.0, "slow": 100.0}
+    for name, rate in rates.items():
+        run = make_run(tmp_path, *tiny_serving(model, f"name={name}"), small=False)
+        run.plan.write_text("{}")
+        with run.status.open("a") as status:
+            for event in ("started", "served", "finished"):
+                status.write(json.dumps({"event": event, "device": "cpu", "server_output_tokens": 3000}) + "\n")
+        run.serving.mkdir()
+        run.load_result.write_text(json.dumps({
+            "duration": 1.0, "completed": 97, "failed": 3 if name == "fast" else 0, "request_throughput": rate,
+            "output_throughput": 10 * rate, "total_output_tokens": 3000 if name == "fast" else 2000,
+        }))  # fmt: skip
+    report([tmp_path / "test"], tmp_path / "report")
+    table = (tmp_path / "report/report.md").read_text().partition("## Serving")[2].partition("##")[0]
+    assert table.index("| slow") > table.index("| fast"), "both are doubtful: by rate"
+    assert "DOUBTFUL: 3 requests failed, 97 completed" in table
+    assert "DOUBTFUL: servers and load generator counted different numbers of output tokens" in table
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ("{", "serving/load.json cannot be read"),
+        ("[1]", "serving/load.json contains no completed request"),
+        ('{"duration": 1, "completed": 0, "request_throughput": 0}', "contains no completed request"),
+        ('{"duration": 1, "completed": 5, "request_throughput": "NaN"}', "contains no completed request"),
+        (None, "serving/load.json cannot be read"),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_a_reason(tmp_path: Path, result: str | None, reason: str) -> None:
+    run = served_by(tmp_path)
+    run.plan.write_text("{}")
+    with run.status.open("a") as status:
+        for event in ("started", "served", "finished"):
+            status.write(json.dumps({"event": event}) + "\n")
+    run.serving.mkdir()
+    if result is not None:
+        run.load_result.write_text(result)
+    found = read_run(run.path)
+    assert (found.used, found.state) == (False, "unmeasured")
+    assert reason in str(found.reason)
+
+
+def test_settings_of_another_type_do_not_end_the_report(tmp_path: Path) -> None:
+    run = served_by(tmp_path, "name=odd")
+    run.plan.write_text("{}")
+    run.config.write_text(run.config.read_text().replace("concurrency: 4", "concurrency: many"))
+    with run.status.open("a") as status:
+        for event in ("started", "served", "finished"):
+            status.write(json.dumps({"event": event}) + "\n")
+    run.serving.mkdir()
+    run.load_result.write_text('{"duration": 2, "completed": 6, "request_throughput": 3}')
+    report([tmp_path / "test"], tmp_path / "report")
+    assert "3 requests/s by 1 replica" in (tmp_path / "report/report.md").read_text().replace("3.000", "3")
+
+
+# --- faults --------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_is_killed_in_the_middle_is_named_and_everything_ends(tmp_path: Path) -> None:
+    require_balancer("haproxy")
+    run = served_by(tmp_path, "ranks_per_node=2", *LONG_LOAD)
+
+    def kill_the_second(found: list[psutil.Process]) -> None:
+        found[1].kill()
+
+    assert in_the_middle(run, kill_the_second) == [1, 1], printed(run)
+    (error,) = failures(run)
+    assert error.startswith("replica ")
+    assert f"on {socket.gethostname()} was ended by SIGKILL; the last line of replica-" in error
+    assert "tiny server starts" in error
+
+
+@pytest.mark.long
+def test_a_rank_that_is_killed_takes_its_replica_along_and_ends_the_others(tmp_path: Path) -> None:
+    require_balancer("haproxy")
+    run = served_by(tmp_path, "ranks_per_node=2", *LONG_LOAD)
+
+    def kill_a_rank(found: list[psutil.Process]) -> None:
+        parent = found[1].parent()
+        assert parent is not None
+        parent.kill()
+
+    assert sorted(map(str, in_the_middle(run, kill_a_rank))) == ["-9", "1"], printed(run)
+
+
+@pytest.mark.long
+def test_a_replica_that_hangs_is_named_after_the_limit(tmp_path: Path) -> None:
+    run = served_by(tmp_path, *LONG_LOAD, "engine.hang_timeout_s=6")
+
+    def stop_it(found: list[psutil.Process]) -> None:
+        found[0].send_signal(signal.SIGSTOP)
+
+    assert in_the_middle(run, stop_it) == [1], printed(run)
+    (error,) = failures(run)
+    assert "replica 0 on" in error
+    assert "has not answered at /health" in error
+    assert "(engine.hang_timeout_s)" in error
+
+
+def test_a_run_that_is_asked_to_stop_ends_everything_and_records_it(tmp_path: Path) -> None:
+    run = served_by(tmp_path, *LONG_LOAD)
+
+    def ask(found: list[psutil.Process]) -> None:
+        parent = found[0].parent()
+        assert parent is not None
+        parent.send_signal(signal.SIGTERM)
+
+    assert in_the_middle(run, ask) == [0], printed(run)
+    (stopped,) = events(run, "stopped")
+    assert stopped["reason"] == "asked to end (SIGTERM)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["engine.server.command=[sleep,'600']", "engine.server.startup_limit_s=1"],
+         r"replica 0 on .* does not answer at http://127.0.0.1:.*/health after .* s \(engine.server.startup_limit_s\)"),
+        (["engine.server.command=[/no/such/server]"],
+         "replica 0 cannot start on .*: /no/such/server: No such file or directory. Set engine.server.python=PATH"),
+        (["engine.server.command=[sh,-c,'echo CUDA out of memory; exit 1']"],
+         "replica 0 on .* exited with code 1; the last line of replica-0.log: CUDA out of memory"),
+        (["serving.client_command=[sh,-c,'echo no such model; exit 3']"],
+         "the load generator \\(vllm, warmup\\) on .* exited with code 3; the last line of warmup.log: no such model"),
+    ],
+)  # fmt: skip
+def test_what_does_not_start_is_named(tmp_path: Path, overrides: list[str], words: str) -> None:
+    run = served_by(tmp_path, *overrides)
+    assert train(run) == [1], printed(run)
+    (error,) = failures(run)
+    assert re.search(words, error), error
+    assert not servers()
+
+
+def test_a_balancer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    run = served_by(tmp_path, "ranks_per_node=2")
+    assert train(run) == [1, 1], printed(run)
+    assert "haproxy cannot start on" in failures(run)[0]
+    assert "Install it, load it in cluster.modules, or set serving.balancer to another one." in failures(run)[0]
+
+
+# --- ports and counters ----------------------------------------------------------------------------------------
+
+
+def test_a_reserved_port_is_given_to_nobody_else_and_its_server_can_listen_there() -> None:
+    with reserved_port("127.0.0.1") as port:
+        taken = set()
+        for _ in range(2000):
+            with socket.socket() as other:
+                other.bind(("127.0.0.1", 0))
+                taken.add(other.getsockname()[1])
+        assert port not in taken
+        with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(server.getsockname()):
+            pass
+
+
+def test_counters_are_summed_over_labels_and_grow_from_the_warm_up_on() -> None:
+    text = (
+        "# TYPE vllm:prompt_tokens_total counter\n"
+        'vllm:prompt_tokens_total{engine="0",model_name="a b"} 1.5e+03\n'
+        'vllm:prompt_tokens_total{engine="1",model_name="a b"} 500.0\n'
+        'vllm:request_success_total{engine="0",finished_reason="stop"} 3.0\n'
+        'vllm:request_success_total{engine="0",finished_reason="length"} 4.0\n'
+        "vllm:num_requests_running 7.0\nnot a line\n"
+    )
+    found = counters(text)
+    assert found == {m.SERVER_INPUT_TOKENS: 2000, m.SERVER_REQUESTS: 7, m.REQUESTS_TRUNCATED: 4}
+    assert growth({m.SERVER_REQUESTS: 5}, found)[m.SERVER_REQUESTS] == 2
+
+
+# --- refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = model_directory(tmp_path / "model")
+    given = ["submit", *tiny_serving(where), f"runs_dir={tmp_path}/runs", "launcher=script"]
+
+    def refusal(*overrides: str) -> str:
+        assert main([*given, *overrides]) == 2
+        assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").glob("*/*/config.yaml"))
+        return printed_words(capsys)
+
+    assert "job=serve has no model to serve. Set job.init_from=DIRECTORY" in refusal("job.init_from=null")
+    assert "has no config.json here" in refusal(f"job.init_from={tmp_path}")
+    assert "model.layers=4, and the model in job.init_from=" in refusal("model.layers=4")
+    (where / "model.safetensors").unlink()
+    assert "has no *.safetensors here" in refusal()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["engine=native"], "job=serve needs a server, and engine=native has none. Set engine=vllm"),
+        (["serving=null"], "engine=vllm serves a model, and job=serve does not"),
+        (["serving.replicas=3"], "serving.replicas=3 x parallelism.tensor=1 = 3 ranks, and nodes=1 x ranks_per"),
+        (["parallelism=tp", "nodes=2", "ranks_per_node=1"], "parallelism.tensor=2 puts a replica on several nodes"),
+        (["parallelism=fsdp_full"], "parallelism=fsdp_full does not serve"),
+        (["serving.balancer=none"], "serving.balancer=none, and 2 replicas need one"),
+        (["serving.client=ab"], "serving.client=ab sends one prompt as fast as answers come"),
+        (["serving.client=ab", "serving.prompts=1", "serving.requests=3"], "serving.client=ab needs as many requests"),
+        (["serving.output_tokens=500"], "is longer than job.sequence_length=512. Set job.sequence_length=548 or more"),
+        (["serving.requests=0"], "serving.requests=0 is not a positive number"),
+        (["serving.warmup_requests=-1"], "serving.warmup_requests=-1 is negative"),
+        (["serving.requests_per_s=0"], "serving.requests_per_s=0 is not a positive number"),
+        (["engine.server.arguments=['{prot}']"], "engine.server.command: {prot} is not a name that is replaced"),
+        (["serving.client_command=[]"], "serving.client_command is empty"),
+        (["job.export=true"], "job.export belongs to a training, and job=serve trains nothing"),
+        (["cluster=xe9680_h100", "model=llama3_70b"],
+         "weights and KV cache of one request take 141.3 GB on each (weights 141.1, KV cache 0.2)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_serve_is_refused_in_words(overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compose(["job=serve", "engine=vllm", "ranks_per_node=2", "serving.concurrency=4", *overrides], multirun=False)
+    assert words in str(refused.value)

@@ -1,0 +1,48 @@
+"""A load generator that writes its result as vLLM's benchmark does; needs nothing but Python.
+
+`python openai_client.py URL PROMPTS REQUESTS CONCURRENCY OUTPUT_TOKENS RESULT`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+
+def send(url: str, prompt: str, most: int) -> tuple[float, dict[str, int]] | None:
+    """Return the latency and the usage of a request; None if it failed."""
+    body = json.dumps({"prompt": prompt, "max_tokens": most}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+    began = time.monotonic()
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return time.monotonic() - began, json.load(answer)["usage"]
+    except OSError:
+        return None
+
+
+def main(url: str, prompts: str, requests: str, concurrency: str, most: str, result: str) -> None:
+    texts = [json.loads(line)["prompt"] for line in Path(prompts).read_text().splitlines()]
+    assert len(texts) == int(requests)
+    began = time.monotonic()
+    with ThreadPoolExecutor(int(concurrency)) as pool:
+        answers = [answer for answer in pool.map(lambda text: send(url, text, int(most)), texts) if answer]
+    duration = time.monotonic() - began
+    inputs, outputs = (sum(usage[f"{key}_tokens"] for _, usage in answers) for key in ("prompt", "completion"))
+    latencies_ms = [1e3 * seconds for seconds, _ in answers]
+    document = {
+        "duration": duration, "completed": len(answers), "failed": len(texts) - len(answers),
+        "total_input_tokens": inputs, "total_output_tokens": outputs, "request_throughput": len(answers) / duration,
+        "output_throughput": outputs / duration, "total_token_throughput": (inputs + outputs) / duration,
+        "median_e2el_ms": statistics.median(latencies_ms), "p99_e2el_ms": max(latencies_ms),
+    }  # fmt: skip
+    Path(result).write_text(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,68 @@
+"""A server of the OpenAI interface whose model answers `max_tokens` words: `python openai_server.py HOST PORT`.
+
+Needs nothing but Python. Counts as vLLM does, at /metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+TOKEN_S = 0.001
+counts = {"prompt_tokens_total": 0, "generation_tokens_total": 0}
+reasons = {"length": 0, "stop": 0}
+lock = threading.Lock()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Completions, health and counters."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self.answer("")
+        elif self.path == "/metrics":
+            lines = [f'vllm:{name}{{engine="0"}} {value}.0' for name, value in counts.items()]
+            lines += [f'vllm:request_success_total{{finished_reason="{r}"}} {n}.0' for r, n in reasons.items()]
+            self.answer("# HELP counters of a test\n" + "\n".join(lines) + "\n")
+        else:
+            self.answer("", 404)
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        words, most = len(request["prompt"].split()), int(request["max_tokens"])
+        # An answer to an even number of words ends by itself.
+        written = most if words % 2 else most - 1
+        time.sleep(written * TOKEN_S)
+        with lock:
+            counts["prompt_tokens_total"] += words
+            counts["generation_tokens_total"] += written
+            reasons["length" if written == most else "stop"] += 1
+        usage = {"prompt_tokens": words, "completion_tokens": written}
+        self.answer(json.dumps({"choices": [{"text": "word " * written}], "usage": usage}))
+
+    def answer(self, body: str, status: int = 200) -> None:
+        data = body.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing for a request."""
+
+
+class Server(ThreadingHTTPServer):
+    """A server that prints nothing when a client goes away."""
+
+    def handle_error(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
+if __name__ == "__main__":
+    print("tiny server starts", flush=True)
+    Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()

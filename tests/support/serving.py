@@ -1,0 +1,103 @@
+"""Models in Hugging Face's layout, and runs that serve them by a tiny server or by vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jobs.data.tokenizer import CONFIG, train_bpe
+from tests.support.paths import ROOT
+from tests.support.tiny_data import SENTENCES
+
+SHAPE: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "vocab_size": 2048,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+MODEL = ("model.layers=2", "model.heads=4", "model.kv_heads=2", "model.head_size=64", "model.hidden_size=256",
+         "model.intermediate_size=512", "model.vocab_size=2048")  # fmt: skip
+CLIENT = ["{python}", str(ROOT / "tests/support/openai_client.py"), "{url}", "{prompts}", "{requests}", "{concurrency}",
+          "{output_tokens}", "{result}"]  # fmt: skip
+SERVER = ["{python}", str(ROOT / "tests/support/openai_server.py"), "{host}", "{port}"]
+
+
+def model_directory(where: Path) -> Path:
+    """Make the directory of a Llama of SHAPE, without weights."""
+    where.mkdir(parents=True)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", **SHAPE}
+    (where / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
+    train_bpe(SENTENCES, SHAPE["vocab_size"], where)
+    (where / "model.safetensors").touch()
+    assert (where / CONFIG).exists()
+    return where
+
+
+def with_random_weights(directory: Path) -> Path:
+    """Give a model directory random weights, by Hugging Face's names of a Llama."""
+    import torch
+    from safetensors.torch import save_file
+
+    hidden, inner, head = SHAPE["hidden_size"], SHAPE["intermediate_size"], SHAPE["head_dim"]
+    queries, keys = SHAPE["num_attention_heads"] * head, SHAPE["num_key_value_heads"] * head
+    layer = {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    shapes = {
+        "model.embed_tokens": (SHAPE["vocab_size"], hidden),
+        "model.norm": (hidden,),
+        "lm_head": (SHAPE["vocab_size"], hidden),
+        **{
+            f"model.layers.{i}.{name}": shape
+            for i in range(SHAPE["num_hidden_layers"])
+            for name, shape in layer.items()
+        },
+    }
+    draw = torch.Generator().manual_seed(0)
+    weights = {
+        f"{name}.weight": (torch.randn(shape, generator=draw) * 0.02).bfloat16() if len(shape) > 1
+        else torch.ones(shape, dtype=torch.bfloat16)
+        for name, shape in shapes.items()
+    }  # fmt: skip
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def listed(words: list[str]) -> str:
+    """Return words as a list on the command line of Hydra."""
+    return json.dumps(words)
+
+
+def tiny_serving(model: Path, *overrides: str) -> list[str]:
+    """Return the overrides of a run that serves a model by the tiny server under a small load."""
+    return [
+        "job=serve", "engine=vllm", *MODEL, f"job.init_from={model}", "ranks_per_node=1",
+        f"engine.server.command={listed(SERVER)}", f"serving.client_command={listed(CLIENT)}",
+        "serving.requests=40", "serving.warmup_requests=4", "serving.prompts=8", "serving.concurrency=4",
+        "serving.output_tokens=16", "engine.server.startup_limit_s=120", *overrides,
+    ]  # fmt: skip
+
+
+def vllm_serving(python: Path, model: Path, *overrides: str) -> list[str]:
+    """Return the overrides of a run that serves a model by vLLM on CPUs under a small load."""
+    return [
+        "job=serve", "engine=vllm_cpu", *MODEL, f"job.init_from={model}", f"engine.server.python={python}",
+        "serving.requests=24", "serving.warmup_requests=4", "serving.prompts=8", "serving.concurrency=4",
+        "serving.output_tokens=32", *overrides,
+    ]  # fmt: skip
