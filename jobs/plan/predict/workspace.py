@@ -38,13 +38,16 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
 def masks_of_layer(run: Run, x: Tokens) -> int:
     """Return what the dropout before the closing matrix takes beside a layer, where it draws its mask.
 
-    Ones, the mask and a byte a number, of the columns of all TP ranks; its results do not exist yet.
+    Ones, the mask and a byte a number, of the columns of all TP ranks, while its results do not exist yet. And what
+    the layer does not keep: its input and the matrix's result; gradient, input and result of attention as they are
+    between pairs of matrices.
     """
     if run.job.lora is None or not run.job.lora.dropout or LoraTarget.mlp not in run.job.lora.targets:
         return 0
     wide = run.model.intermediate_size // run.parallelism.tensor
     later = operands(run, wide, (LoraTarget.mlp,)) - wide
-    return x.count * ((2 * x.width + 1) * run.model.intermediate_size - later * x.width)
+    drawn = (2 * x.width + 1) * run.model.intermediate_size
+    return x.count * (drawn + (2 * run.model.hidden_size - later) * x.width) + 3 * layer_input(run, x)
 
 
 def in_layer(run: Run) -> int:
