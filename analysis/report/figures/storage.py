@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import plotly.graph_objects as go
 
@@ -86,5 +87,5 @@ def spans(storage: Storage) -> Iterator[tuple[StoragePhase, int, int]]:
     for phase in COLOUR_OF:
         seconds = sorted(storage.phase(phase))
         starts = [i for i, second in enumerate(seconds) if i == 0 or second > seconds[i - 1] + 1]
-        for begin, end in zip(starts, [*starts[1:], len(seconds)], strict=True):
+        for begin, end in pairwise([*starts, len(seconds)]):
             yield phase, seconds[begin], seconds[end - 1] + 1

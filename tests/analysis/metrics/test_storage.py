@@ -92,5 +92,7 @@ def test_records_that_anybody_wrote_do_not_break_or_delay_a_report(tmp_path: Pat
     ]  # fmt: skip
     run = recorded(tmp_path, rank0=[{"node": 7}, *wrong, good])
     (tmp_path / "storage" / "rank1.jsonl").mkdir()
-    assert total(storage_of(run).whole) == (5, 5)
+    storage = storage_of(run)
+    assert total(storage.whole) == (5, 5)
+    assert list(spans(storage)) == [], "a run that recorded steps only"
     assert read_storage(RunDir(tmp_path / "none")) is None
