@@ -63,6 +63,7 @@ def test_a_killed_tuning_goes_on_runs_nothing_twice_and_ends_with_an_experiment_
     (line,) = (line for line in done.stdout.splitlines() if "experiment=best" in line)
     assert main(["submit", line.split("'")[1], "experiment=best", f"runs_dir={tmp_path}", "launcher=dry"]) == 0
     (directory,) = SweepDir(tmp_path / "best").runs()
+    assert not SweepDir(tmp_path / "best").submissions.exists()
     assert f"job.micro_batch_size={load_run(directory.config).job.micro_batch_size}" == chosen
     assert load_run(directory.config).job.steps == 6
     assert main(given) == 0
