@@ -19,8 +19,8 @@ from jobs.tune.folder import BEST, TuningFolder
 from jobs.tune.space import Candidate, Space
 
 LONGEST_NAME = 80
-# Keys that a submission of the best sets itself.
-NOT_CHOSEN = ("name", "runs_dir", "repeat", "tune")
+# Keys that a submission of the best sets itself. An experiment goes before launcher=NAME of the command line.
+NOT_CHOSEN = ("name", "runs_dir", "repeat", "launcher", "tune")
 
 
 def attempt_name(candidate: Candidate) -> str:
@@ -64,7 +64,7 @@ def verdict_of(entry: Entry) -> str:
 
 
 def write_best(space: Space, chosen: Candidate, note: str) -> Path:
-    """Write the experiment file of a candidate, with all of its values, and return its path."""
+    """Write the experiment file of a candidate, with all of its values but the launcher's, and return its path."""
     run = replace(chosen.point.run, sweep=BEST)
     values = {key: value for key, value in yaml.safe_load(dump_run(run)).items() if key not in NOT_CHOSEN}
     head = [

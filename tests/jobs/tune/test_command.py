@@ -31,28 +31,43 @@ def starts(sweep: SweepDir) -> dict[str, int]:
     return {run.name: sum(event["event"] == "started" for event in run_events(run)) for run in sweep.runs()}
 
 
+def shell(given: list[str]) -> subprocess.Popen[str]:
+    """Start the command in a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "jobs.cli", *given],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
 @pytest.mark.slow
-def test_a_tuning_ends_with_an_experiment_that_submit_takes_and_then_has_nothing_to_do(
+def test_a_killed_tuning_goes_on_runs_nothing_twice_and_ends_with_an_experiment_that_submit_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = command(tmp_path, "job.micro_batch_size=1,4,3", "tune.steps=[3]", "tune.pairs=0")
-    assert main(given) == 0
-    shown = printed(capsys)
-    assert "3 points, 2 legal" in shown
-    folder = tmp_path / "t"
-    assert starts(SweepDir(folder / "trials")) == {
-        f"tiny-ddp-n1x1-micro_batch_size={size}-3steps": 1 for size in (1, 4)
-    }
+    folder, trials = tmp_path / "t", SweepDir(tmp_path / "t/trials")
+    with shell(given) as killed:
+        wait_until(lambda: sum(starts(trials).values()) or killed.poll() is not None, 400)
+        killed.kill()
+        assert "3 points, 2 legal" in killed.communicate()[0]
+    assert not (folder / "experiment").exists()
+    done = run_cli(*given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert starts(trials) == {f"tiny-ddp-n1x1-micro_batch_size={size}-3steps": 1 for size in (1, 4)}
     assert "Tuning t" in (folder / "report.md").read_text()
     (ended,) = (each for each in read_records(folder / "tuning.jsonl") if each["event"] == "ended")
     (chosen,) = ended["best"]
-    (line,) = (line for line in shown.splitlines() if "experiment=best" in line)
+    (line,) = (line for line in done.stdout.splitlines() if "experiment=best" in line)
     assert main(["submit", line.split("'")[1], "experiment=best", f"runs_dir={tmp_path}", "launcher=dry"]) == 0
     (directory,) = SweepDir(tmp_path / "best").runs()
+    assert not SweepDir(tmp_path / "best").submissions.exists()
     assert f"job.micro_batch_size={load_run(directory.config).job.micro_batch_size}" == chosen
     assert load_run(directory.config).job.steps == 6
     assert main(given) == 0
-    assert set(starts(SweepDir(folder / "trials")).values()) == {1}
+    assert set(starts(trials).values()) == {1}
     assert main([*given, "tune.steps=[4]"]) == 2
     assert "was begun with other values of steps" in printed(capsys)
 
@@ -69,23 +84,16 @@ def test_a_command_that_dies_in_the_middle_goes_on_and_runs_nothing_twice(tmp_pa
         return {name: count for sweep in (trials, confirmation) for name, count in starts(sweep).items()}
 
     def interrupted_after(number: int) -> subprocess.Popen[str]:
-        shell = subprocess.Popen(
-            [sys.executable, "-m", "jobs.cli", *given],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        wait_until(lambda: sum(runs().values()) >= number or shell.poll() is not None, 400)
-        assert shell.poll() is None, shell.communicate()[0]
-        shell.send_signal(end)
-        out, _ = shell.communicate()
-        assert shell.returncode == (-9 if end is signal.SIGKILL else 130), out
+        going = shell(given)
+        wait_until(lambda: sum(runs().values()) >= number or going.poll() is not None, 400)
+        assert going.poll() is None, going.communicate()[0]
+        going.send_signal(end)
+        out, _ = going.communicate()
+        assert going.returncode == (-9 if end is signal.SIGKILL else 130), out
         if end is signal.SIGINT:
             assert "the same command goes on" in out
             assert "Traceback" not in out
-        return shell
+        return going
 
     interrupted_after(2)
     interrupted_after(4)
