@@ -38,7 +38,7 @@ class Piece:
 
     def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], remedy: str) -> None:
         self.name = name
-        """What it is, in words."""
+        """Its name in messages."""
         self.log = log
         with open_to_append(log) as output:
             try:

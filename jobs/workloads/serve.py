@@ -78,8 +78,8 @@ class Others:
             found += [(rank, message) for message in link.received(self.run.engine.hang_timeout_s)]
         return found
 
-    def tell(self, **message: Any) -> None:
-        """Send a message to each."""
+    def send(self, **message: Any) -> None:
+        """Send a message to each of the other ranks."""
         for link in self.links.values():
             link.send(**message)
 
@@ -111,15 +111,15 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
         job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
         device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
     )  # fmt: skip
-    others.tell(number=number)
+    others.send(number=number)
     try:
         append_event(directory, "served", **measured(run, lease, rank, others, stack))
     except StoppedError:
-        others.tell(end=True)
+        others.send(end=True)
         reason = STOPS[signal.Signals(stop.signal)].reason
         append_event(directory, "stopped", attempt=attempt, step=0, reason=reason)
         return
-    others.tell(end=True)
+    others.send(end=True)
     part(others)
     stack.close()
     append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
@@ -230,7 +230,7 @@ def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) 
 
 @dataclass
 class Watch:
-    """What rank 0 looks at while it waits."""
+    """Everything that rank 0 watches while it waits."""
 
     run: Run
     lease: Lease

@@ -204,6 +204,7 @@ def test_a_replica_that_hangs_is_named_after_the_limit(tmp_path: Path) -> None:
     assert "(engine.hang_timeout_s)" in error
 
 
+@pytest.mark.long
 def test_a_run_that_is_asked_to_stop_ends_everything_and_records_it(tmp_path: Path) -> None:
     run = served_by(tmp_path, *LONG_LOAD)
 
@@ -238,6 +239,7 @@ def test_what_does_not_start_is_named(tmp_path: Path, overrides: list[str], word
     assert not servers()
 
 
+@pytest.mark.long
 def test_a_balancer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/sh").symlink_to("/bin/sh")
