@@ -41,15 +41,24 @@ RANK = re.compile(
     r"collective timeout from +rank (\d+)|Unexpected result \S+ on rank (\d+)|\[Rank (\d+)\]"
     r"|srun: error: \S+: tasks? (\d+)|process rank (\d+) with PID|MPI_ABORT was invoked on rank (\d+)"
     r"|MPI_Abort\(.*\) - process (\d+)|Process name: \[\[\d+,\d+\],(\d+)\]"
+    r"|composer\.cli\.launcher:(?:Global rank|Rank) (\d+)|^rank (\d+) (?:exited with code|died from signal)"
+    r"|first noticed rank (\d+)"
 )
 HOST = re.compile(
     r" ON (\S+) CANCELLED AT|with PID \d+ on node (\S+)|srun: error: (\S+): tasks? "
     r"|srun: error: Node failure on (\S+)"
 )
 TORCH_WARNS = ("[W ", "[W0", "[W1")
+# A program that reports a failure as a warning, or tries again, goes on. bash prefixes the commands of `set -x` with +.
+GOES_ON = re.compile(
+    r"^\+{1,4} |^(?!.*(?:nan_detector|CUDA initialization)).*(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )"
+    r"|:\d+: \w*Warning: )|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
+    r"|\bthrown while requesting\b"
+)
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, '", line ', *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error", "Exception", "exitcode",
+    TRACEBACK, '", line ', "    assert ", "StopIteration", *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
+    "Exception", "exitcode",
     "  time      :",
     "  host      :", "  rank      :",
 )  # fmt: skip
@@ -61,7 +70,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
     """Yield the matches of these lines in order."""
     tracebacks = Tracebacks()
     child: dict[str, str] = {}
-    for line in map(without_logger, lines):
+    for line in (without_logger(each) for each in lines if not GOES_ON.search(each.text)):
         if is_noise(line.text) or tracebacks.contain(line):
             continue
         if found := CHILD_FIELD.match(line.text):

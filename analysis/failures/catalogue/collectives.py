@@ -15,10 +15,13 @@ TORCH = (
          ("Watchdog caught", "monitoredBarrier", "imed out waiting")),
         (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|NCCL watchdog "
          r"hang|"
-         r"failure detected by watchdog at work|due to collective timeout or exception|dump signal from another rank|"
+         r"failure detected by watchdog at work|due to collective timeout or exception|"
+         r"dump signal from another rank|watchdog got stuck "
+         r"for \d+ seconds|timed out in call to wait|"
          r"Some NCCL operations have failed or timed out",
          ("Timeout at NCCL work", "due to a collective timeout", "NCCL watchdog hang", "detected by watchdog",
-          "due to collective timeout", "dump signal from", "Some NCCL operations")),
+          "due to collective timeout", "dump signal from", "watchdog got stuck", "in call to wait",
+         "Some NCCL operations")),
         (C.hung, W.consequence, r"Heartbeat monitor timed out! Process will be terminated|"
          r"Did not get (?:initial|subsequent) heartbeat", ("Heartbeat monitor", " heartbeat")),
         (C.lost_peer, W.consequence, r"Rendezvous\w*Error\b|Connection (?:reset|closed|refused)\b|Broken pipe",

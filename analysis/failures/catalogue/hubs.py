@@ -61,11 +61,17 @@ HUB = (
          r"Server|"
          r"Bad G|Service|Gateway)|\b(?:MaxRetry|NewConnection|NameResolution|SSL|SSLCertVerification|Proxy|ReadTimeout|"
          r"ConnectTimeout)Error\b|"
+         r"\bRemoteDisconnected\b|\bServerDisconnectedError\b|\bClient(?:Connector|Payload|OS)Error: |"
+         r"\bIncompleteRead\b|"
+         r"\bChunkedEncodingError\b|\bSSLEOFError\b|"
          r"^(?:requests|httpx|httpcore|urllib3)\.(?:\w+\.)*(?:ReadTimeout|ConnectTimeout|ConnectError|ReadError|"
          r"RemoteProtocolError)\b",
          ("429 ", "500 ", "502 ", "503 ", "504 ", "MaxRetryError", "NewConnectionError", "NameResolutionError",
           "SSLError", "SSLCertVerificationError", "HTTP Error",
-          "ProxyError", "Timeout", "ConnectError", "ReadError", "RemoteProtocolError")),
+          "ProxyError", "Timeout", "ConnectError", "ReadError", "RemoteProtocolError", "RemoteDisconnected",
+         "ServerDisconnectedError",
+          "ClientConnectorError", "ClientPayloadError", "ClientOSError", "IncompleteRead", "ChunkedEncodingError",
+          "SSLEOFError")),
         advice="Compute nodes often have no internet: download models and data before the job, and set "
         "HF_HUB_OFFLINE=1.",
     ),
@@ -98,6 +104,8 @@ CHECKPOINTS = (
          r"checkpoint (?:load )?path .*(?:does not|doesn't) exist",
          ("checkpoint being loaded", "distributed checkpoint", "a valid checkpoint", "No valid checkpoint",
           "No checkpoint found", "heckpoint load path", "heckpoint path")),
+        (C.refused, W.end, r"^checkpoint_dir '[^']*' ?(?:is missing the files|is not a checkpoint directory|does not "
+         r"exist)", ("checkpoint_dir '",)),
         advice="Load a checkpoint of the same model, layout and software, or convert it; where a path is wrong, "
         "correct it.",
     ),
@@ -114,8 +122,13 @@ CHECKPOINTS = (
          r"for "
          r"message body|Not an Arrow file|\bBadGzipFile: |tarfile\.ReadError: |UnidentifiedImageError: |"
          r"image file is truncated|broken data stream when reading image|\bNonMatching(?:Checksum|SplitsSizes)Error\b|"
-         r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size",
-         ("Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
+         r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size|"
+         r"Corrupt \w+ compressed data|\bLZMAError: |mmap length is greater than file size|Invalid data found when "
+         r"processing input|LibsndfileError: |^tar: Unexpected EOF in archive|^gzip: \S+: unexpected end of file|"
+         r"unexpected EOF, expected \d+ more bytes|storage has wrong byte size: expected",
+         ("compressed data", "LZMAError", "mmap length is greater", "Invalid data found when", "LibsndfileError",
+          "tar: Unexpected EOF", "unexpected end of file", "unexpected EOF, expected", "storage has wrong byte",
+          "Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
           "sentencepiece_processor", "DataLossError",
           "deserialize thrift", "Tried reading schema",
           "for message body", "Not an Arrow file", "BadGzipFile", "tarfile.ReadError", "UnidentifiedImageError",

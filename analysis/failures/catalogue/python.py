@@ -49,6 +49,10 @@ FILES = (
 IMPORTS = (
     *signatures(
         "CPython (import system), importlib.metadata, pkg_resources",
+        (C.launch_failure, W.end, r"^AttributeError: (?:partially initialized )?module '(?:torch|numpy|transformers|"
+         r"flash_attn|triton|apex|deepspeed|xformers|jax|tensorflow|torchvision|torchaudio|accelerate|peft|pyarrow|"
+         r"transformer_engine|bitsandbytes)[\w.]*' has no attribute|^TypeError: Descriptors cannot be created directly|"
+         r"^RuntimeError: Numpy is not available", ("has no attribute", "Descriptors cannot be", "Numpy is not")),
         (C.launch_failure, W.end, r"^(?:pkg_resources\.)?(?:extern\.packaging\.)?(?:\w+\.)*(?:DistributionNotFound|"
          r"VersionConflict|ContextualVersionConflict|PackageNotFoundError)\b",
          ("DistributionNotFound", "VersionConflict", "PackageNotFoundError")),
@@ -88,11 +92,13 @@ IMPORTS = (
         (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your "
          r"system is too old|"
          r"No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
-         r"Failed to infer device type|PyTorch is not linked with support for \w+ devices|"
+         r"Failed to infer device type|CUDA driver initialization failed|Attempting to deserialize object on a CUDA|"
+         r"cuDNN version incompatibility|PyTorch is not linked with support for \w+ devices|"
          r".*\b(?i:no (?:cuda |nvidia |amd )?gpus? (?:were |was )?(?:found|available|detected|visible)|"
          r"(?:cuda|gpu) (?:is )?(?:not available|unavailable|required)))",
          ("The NVIDIA driver on", "Found no NVIDIA driver", " GPUs are available", "Torch not compiled",
-          "CUDA unknown error", "infer device type", "PyTorch is not linked", "GPU", "gpu", "CUDA is", "cuda is")),
+          "CUDA unknown error", "CUDA driver initialization", "Attempting to deserialize", "cuDNN version",
+         "infer device type", "PyTorch is not linked", "GPU", "gpu", "CUDA is", "cuda is")),
         advice="Check that the job got GPUs (--gpus-per-node, CUDA_VISIBLE_DEVICES), that nvidia-smi or rocm-smi works "
         "on the node and in the container, and that torch was built for its driver.",
     ),

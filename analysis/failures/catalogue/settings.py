@@ -66,8 +66,9 @@ LAYOUTS = (
         "(distributed/parallel_dims.py)",
         (C.refused, W.end, r"Error: .*(?:Check batch related parameters\.|\b(?:is not|not|must be|should be|needs "
          r"to be) "
-         r"(?:evenly )?(?:divisible|divisable|a multiple of)\b)|Invalid parallel dims: ",
-         ("Check batch related", "divisible", "divisable", "a multiple of", "Invalid parallel dims")),
+         r"(?:evenly )?(?:divisible|divisable|(?:a )?multiple of)\b|\b(?:does|do) not divide\b)|"
+         r"Invalid parallel dims: ",
+         ("Check batch related", "divisible", "divisable", "multiple of", "not divide", "Invalid parallel dims")),
         (C.refused, W.end, r"No slot '\d+' specified on host|config values that mismatch TrainingArguments|"
          r"tasks per node configured in SLURM|total desired GPUs|is larger than the (?:number of|maximum) "
          r"(?:available )?GPUs|"
@@ -115,7 +116,9 @@ LAYOUTS = (
          r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found "
          r"in the base|\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
          r"\b(?:is|are) (?:not compatible|incompatible) with\b|\bis not supported (?:with|when|by|on|in|for)\b|"
-         r"\bmust be (?:set|specified|provided)\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
+         r"\b(?:must|has to|have to|needs? to) be (?:set|"
+         r"specified|provided|given)\b|[Cc]ould not find the transformer layer class|"
+         r"\b[Aa]t most one of .* can be\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
          r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|is not a (?:directory|"
          r"file))|"
@@ -123,6 +126,35 @@ LAYOUTS = (
          r"cannot be found))",
          ("ValueError: ", "AssertionError: ", "RuntimeError: ", "NotImplementedError: ", "Exception: ", "OSError: ")),
     ),
+)  # fmt: skip
+
+# A sentence about a setting (a size, a count of devices, a path, an option), and what is asked of it. The same words
+# about a tensor are a fault of the program.
+SETTING_NOUN = (
+    r"batch[-_ ]?size|world[-_ ]?size|\b(?:tensor|pipeline|data|context|expert|model|sequence)[-_ ]parallel|"
+    r"\b(?:tp|pp|dp|cp|ep)\b|\bGPUs?\b|\bdevices?\b|\bnodes?\b|\bprocesses\b|\bprecision\b|\bstrategy\b|"
+    r"\boptimi[sz]er\b|\bscheduler\b|\bconfig\w*\b|\barguments?\b|\boptions?\b|\bflags?\b|\bdirectory\b|"
+    r"\bcheckpoints?\b|\bnum_\w+|\bmax_\w+|\bmin_\w+|\w+_(?:dir|path|file|size|type|name|steps|epochs)\b|"
+    r"\b(?:fp|bf|int)(?:4|8|16|32)\b|--\w|\bbackend\b|\blearning rate\b|\bdataset_\w+"
+)
+SETTING_VERB = (
+    r"\b(?:must|should|cannot|can't|can not|has to|have to|needs? to|requires?d?|only supports?|only supported|"
+    r"unsupported|incompatible|invalid|unknown|mutually|[Pp]lease|[Pp]rovide|[Ss]pecify|at least|at most|"
+    r"(?:is|are) not (?:supported|allowed|valid|compatible|a valid|available)|does(?:n't| not) (?:support|exist|match)|"
+    r"greater than|less than|larger than|smaller than)\b"
+)
+OF_DATA = (
+    r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|"
+    r"sequences? of|hidden states?|attention mask|input_ids|embeddings?|columns?|samples? \d)\b"
+)
+SENTENCES = tuple(
+    signatures(
+        "https://github.com/huggingface, https://github.com/Lightning-AI, https://github.com/NVIDIA/Megatron-LM, "
+        "https://github.com/mosaicml (the sentences of their ValueErrors and assertions about settings)",
+        (C.refused, W.raised, rf"^(?:\w+\.)*(?:ValueError|AssertionError|NotImplementedError): (?!.*{OF_DATA})"
+         rf"(?=.*(?:{SETTING_NOUN})).*(?:{SETTING_VERB})", ("ValueError: ", "AssertionError: ",
+         "NotImplementedError: ")),
+    )
 )  # fmt: skip
 
 SETTINGS = (*COMMAND_LINES, *CONFIGURATIONS, *LAYOUTS)
