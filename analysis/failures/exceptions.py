@@ -44,7 +44,9 @@ SIGNALS = {
 # The type of an exception, and not only the word "Error".
 TYPE = re.compile(r"[\w.]+(?:[a-z]Error|Exception): ")
 WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
-COMPILES = re.compile(r"^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'")
+COMPILES = re.compile(
+    r"^Command '\['which', '|^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'"
+)
 # The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
 FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
 # The source line of a frame: an assertion about a setting.
@@ -92,7 +94,8 @@ class Tracebacks:
         elif line.rank in self.raising and (assertion := ASSERTS.search(line.text)):
             self.frames[line.rank] = assertion[0]
         else:
-            return False
+            # torch.compile puts this before the exception of its backend.
+            return line.rank in self.raising and line.text.endswith("raised:")
         return True
 
     def end(self, line: Line) -> bool:

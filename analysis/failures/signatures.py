@@ -51,16 +51,17 @@ HOST = re.compile(
 TORCH_WARNS = ("[W ", "[W0", "[W1")
 # A program that reports a failure as a warning, or tries again, goes on. bash prefixes the commands of `set -x` with +.
 GOES_ON = re.compile(
-    r"^\+{1,4} |^(?!.*(?:nan_detector|CUDA initialization)).*(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )"
-    r"|:\d+: \w*Warning: )|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
+    r"^\+{1,4} |^W\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\]"
+    # fairseq raises after its warning, and a training that asked for CUDA does not go on without it.
+    r"|^(?!.*(?:nan_detector|CUDA initialization)).*"
+    r"(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )|:\d+: \w*Warning: )"
+    r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
     r"|\bthrown while requesting\b"
 )
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
     TRACEBACK, '", line ', "    assert ", "StopIteration", *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
-    "Exception", "exitcode",
-    "  time      :",
-    "  host      :", "  rank      :",
+    "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
 SEARCH = Search(MARKERS)

@@ -146,7 +146,7 @@ MPI = (
         (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
          ("MPI_ABORT", "MPI_Abort")),
         (C.lost_peer, W.consequence, r"An MPI communication peer process has unexpectedly disconnected|"
-         r"(?:ORTE|PRTE) has lost communication with a remote|Horovod has been shut down\. This was caused by|"
+         r"(?:ORTE|PRTE) has lost communication with a remote|Horovod has been shut down|"
          r"at least one MPI process is unreachable from|an error in the communication between \w+ daemons",
          ("MPI communication peer", "has lost communication with", "Horovod has been shut",
           "MPI process is unreachable",

@@ -10,7 +10,8 @@ C, W = FailureCause, Weight
 FINISHED = (
     *signatures(
         "https://github.com/huggingface/transformers (trainer.py), "
-        "https://github.com/NVIDIA/Megatron-LM (training.py), https://github.com/pytorch/torchtitan (train.py), https://github.com/Lightning-AI/pytorch-lightning "
+        "https://github.com/NVIDIA/Megatron-LM (training.py), https://github.com/pytorch/torchtitan (train.py), "
+        "https://github.com/Lightning-AI/pytorch-lightning "
         "(loops/fit_loop.py), https://github.com/Lightning-AI/litgpt, https://github.com/facebookresearch/fairseq "
         "(fairseq_cli/train.py), https://github.com/axolotl-ai-cloud/axolotl (train.py)",
         (C.unknown, W.finished, r"\{'train_runtime': |^\[after training is done\] datetime: |^\[exiting program "

@@ -83,7 +83,7 @@ LAYOUTS = (
         "https://github.com/Lightning-AI/pytorch-lightning, https://github.com/Dao-AILab/flash-attention",
         (C.refused, W.end, r"Your setup doesn't support bf16|bf16 mixed precision requires|fp16 mixed precision "
          r"requires|"
-         r"half precision.*only be used on|FlashAttention only supports (?:Ampere|AMD)|only supports? Ampere GPUs|"
+         r"half precision.*only be used on|FlashAttention (?:\w+ )?only supports? (?!fp16)|only supports? Ampere GPUs|"
          r"AssertionError: Invalid device id|requires the save and eval(?:uation)? strategy to match|"
          r"You requested gpu: |You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute|"
          r"\brequires \.target sm_\d",
@@ -108,7 +108,7 @@ LAYOUTS = (
         "https://github.com/pytorch/pytorch (c10/core/Device.cpp)",
         (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|NotImplementedError|Exception|"
          r"OSError): .*(?:"
-         r"(?<![\w-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
+         r"(?<![\w'-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
          r"\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|\b[Vv]alid (?:options|values|"
          r"choices) are\b|"
          r"\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|"
@@ -128,32 +128,37 @@ LAYOUTS = (
     ),
 )  # fmt: skip
 
-# A sentence about a setting (a size, a count of devices, a path, an option), and what is asked of it. The same words
-# about a tensor are a fault of the program.
-SETTING_NOUN = (
+# A sentence about a setting: what is asked of it, or of the user. The same words about a tensor are a fault of the
+# program.
+SETTING = (
     r"batch[-_ ]?size|world[-_ ]?size|\b(?:tensor|pipeline|data|context|expert|model|sequence)[-_ ]parallel|"
     r"\b(?:tp|pp|dp|cp|ep)\b|\bGPUs?\b|\bdevices?\b|\bnodes?\b|\bprocesses\b|\bprecision\b|\bstrategy\b|"
     r"\boptimi[sz]er\b|\bscheduler\b|\bconfig\w*\b|\barguments?\b|\boptions?\b|\bflags?\b|\bdirectory\b|"
     r"\bcheckpoints?\b|\bnum_\w+|\bmax_\w+|\bmin_\w+|\w+_(?:dir|path|file|size|type|name|steps|epochs)\b|"
-    r"\b(?:fp|bf|int)(?:4|8|16|32)\b|--\w|\bbackend\b|\blearning rate\b|\bdataset_\w+"
+    r"\b(?:fp|bf|int)(?:4|8|16|32)\b|--\w|\bbackend\b|\blearning rate\b|\bdataset_\w+|\bmicrobatch"
 )
-SETTING_VERB = (
-    r"\b(?:must|should|cannot|can't|can not|has to|have to|needs? to|requires?d?|only supports?|only supported|"
-    r"unsupported|incompatible|invalid|unknown|mutually|[Pp]lease|[Pp]rovide|[Ss]pecify|at least|at most|"
-    r"(?:is|are) not (?:supported|allowed|valid|compatible|a valid|available)|does(?:n't| not) (?:support|exist|match)|"
-    r"greater than|less than|larger than|smaller than)\b"
+ASKED = (
+    r"\b(?:must|should|cannot|can't|can not|has to|have to|needs? to|required|requires?|[Uu]nsupported|incompatible|"
+    r"[Ii]nvalid|[Uu]nknown|[Uu]ndefined|[Uu]nrecognized|mutually|[Pp]lease|[Pp]rovide|[Ss]pecify|at least|at most|"
+    r"only (?:be |supports?|supported|available)|(?:not|not be) (?:supported|allowed|valid|compatible|available|set|"
+    r"specified|found|enough)|support for|"
+    r"do(?:es)?(?:n't| not) (?:support|exist|match|have a)|already exists|(?:greater|less|larger|smaller|more) than|"
+    r"[Yy]ou (?:can|are|have|need|must|should|cannot|can't)|not enough)\b"
 )
 OF_DATA = (
-    r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|"
-    r"sequences? of|hidden states?|attention mask|input_ids|embeddings?|columns?|samples? \d)\b"
+    r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|masks?|"
+    r"sequences? of|hidden states?|input_ids|embeddings?|columns?|features|tokens|gradients?|broadcast|unpack|"
+    r"str|list|process group|samples? \d)\b"
 )
 SENTENCES = tuple(
     signatures(
         "https://github.com/huggingface, https://github.com/Lightning-AI, https://github.com/NVIDIA/Megatron-LM, "
         "https://github.com/mosaicml (the sentences of their ValueErrors and assertions about settings)",
-        (C.refused, W.raised, rf"^(?:\w+\.)*(?:ValueError|AssertionError|NotImplementedError): (?!.*{OF_DATA})"
-         rf"(?=.*(?:{SETTING_NOUN})).*(?:{SETTING_VERB})", ("ValueError: ", "AssertionError: ",
+        (C.refused, W.raised, rf"^(?:\w+\.)*(?:AssertionError|ValueError|NotImplementedError): (?!.*{OF_DATA})"
+         rf"(?=.*(?:{SETTING})).*(?:{ASKED}|\b[Ee]xpected\b)", ("AssertionError: ", "ValueError: ",
          "NotImplementedError: ")),
+        (C.refused, W.raised, rf"^(?:\w+\.)*(?:ValueError|NotImplementedError): (?!.*{OF_DATA}).*{ASKED}",
+         ("ValueError: ", "NotImplementedError: ")),
     )
 )  # fmt: skip
 

@@ -66,9 +66,9 @@ STARTING = (
          ("CommandNotFound",)),
         (C.launch_failure, W.signal, r": line \d+: (?:\S+: (?:command not found|No such file or directory|"
          r"Permission denied|"
-         r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^/bin/sh: \d+: \S+: not "
-         r"found",
-         (": line ", "/bin/sh: ")),
+         r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^\S+: \d+: (?:exec: )?\S+: "
+         r"not found$",
+         (": line ", ": not found")),
         (C.launch_failure, W.signal, r"bad interpreter: No such file|^/usr/bin/env: \W?[\w.-]+\W?: No such file|"
          r"^-?(?:ba)?sh: (?:line \d+: )?\S+: Permission denied$|^(?:ERROR: )?Unable to locate a modulefile|"
          r"^Could not find conda environment: ", ("bad interpreter", "/usr/bin/env: ", "Permission denied",
