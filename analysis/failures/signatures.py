@@ -49,12 +49,14 @@ HOST = re.compile(
     r"|srun: error: Node failure on (\S+)"
 )
 TORCH_WARNS = ("[W ", "[W0", "[W1")
-# A program that reports a failure as a warning, or tries again, goes on. bash prefixes the commands of `set -x` with +.
+# A program that reports a failure as information or a warning, or tries again, goes on. bash prefixes the commands of
+# `set -x` with +.
 GOES_ON = re.compile(
     r"^\+{1,4} |^W\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\]"
     # fairseq raises after its warning, and a training that asked for CUDA does not go on without it.
     r"|^(?!.*(?:nan_detector|CUDA initialization)).*"
     r"(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )|:\d+: \w*Warning: )"
+    r"|^(?!submitit )(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
     r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
     r"|\bthrown while requesting\b"
 )

@@ -59,7 +59,8 @@ KERNEL = (
         (C.hardware, W.fault, r"PCIe Bus Error: severity=(?:Uncorrect(?:ed|able) \(Fatal\)|Fatal)|AER: "
          r"(?:Uncorrect(?:ed|able) \(Fatal\)|Multiple Uncorrect(?:ed|able) \(Fatal\)) error|DPC: containment event",
          ("PCIe Bus Error", "AER: ", "DPC: containment")),
-        (C.hardware, W.fault, r"mce: \[Hardware Error\]|Uncorrected hardware memory error|EDAC \S+: \d+ UE\b",
+        (C.hardware, W.fault, r"mce: \[Hardware Error\].*(?:Machine Check Exception|Machine Check: \d+ Bank \d+: "
+         r"[abef]|CONTEXT CORRUPT|Fatal|Uncorrected)|Uncorrected hardware memory error|EDAC \S+: \d+ UE\b",
          ("[Hardware Error]", "Uncorrected hardware", "EDAC ")),
         (C.hardware, W.fault, r"\[Hardware Error\]: event severity: (?:fatal|recoverable)", ("[Hardware Error]",)),
         (C.hardware, W.fault, r"mlx5_core .*(?:device's health compromised|Fatal error (?:\d+ )?detected|"

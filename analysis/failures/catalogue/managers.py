@@ -22,7 +22,8 @@ SLURM = (
         # srun lost a slurmstepd; the usual reason is the node.
         (C.node_failure, W.consequence, r"[Aa]borting, io error (?:and missing step|with slurmstepd) on node",
          ("borting, io error",)),
-        (C.requeued, W.end, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
+        # A requeue has its reason, which another line may name.
+        (C.requeued, W.consequence, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
         (C.hung, W.signal, r"(?:CANCELLED AT [^%]|STEPD TERMINATED ON ).*DUE TO JOB NOT ENDING WITH SIGNALS",
          ("NOT ENDING WITH SIGNALS",)),
         (C.time_limit, W.end, r"Time limit exhausted for JobId|Job not requeued because: timed-out|Job has timed "

@@ -81,12 +81,14 @@ IMPORTS = (
          r"CUDAMismatchException|MissingCUDAException|mismatches the version that was used to compile|"
          r"compiled with different CUDA (?:major )?versions|0 active drivers \(\[\]\)|"
          r"[Cc]annot find a working triton|Failed to find C(?:\+\+)? compiler|CUDA Setup failed despite|"
-         r"^ninja: build stopped|^nvcc fatal|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|"
+         r"^ninja: build stopped|^nvcc fatal|error: subprocess-exited-with-error|"
+         r"^ERROR: Failed building wheel|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|"
          r"\bInvalidCxxCompiler\b|No module named 'triton",
          ("CUDA_HOME ", "Ninja is required", "Error building", "Error compiling", "CUDAMismatchException",
           "MissingCUDAException", "mismatches the version", "compiled with different", "active drivers",
          "a working triton", "Failed to find C",
-          "CUDA Setup failed", "Unable to JIT load", "ninja: build stopped", "nvcc fatal", ": fatal error: ",
+          "CUDA Setup failed", "Unable to JIT load", "ninja: build stopped", "subprocess-exited-with-error",
+         "Failed building wheel", "nvcc fatal", ": fatal error: ",
           "InvalidCxxCompiler", "named 'triton")),
         advice="Load the compiler and the CUDA toolkit that torch was built with (CUDA_HOME, CC), or install the "
         "extension prebuilt.",

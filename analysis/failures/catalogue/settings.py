@@ -83,7 +83,7 @@ LAYOUTS = (
         "https://github.com/Lightning-AI/pytorch-lightning, https://github.com/Dao-AILab/flash-attention",
         (C.refused, W.end, r"Your setup doesn't support bf16|bf16 mixed precision requires|fp16 mixed precision "
          r"requires|"
-         r"half precision.*only be used on|FlashAttention (?:\w+ )?only supports? (?!fp16)|only supports? Ampere GPUs|"
+         r"half precision.*only be used on|FlashAttention (?:\w+ )?only supports? |only supports? Ampere GPUs|"
          r"AssertionError: Invalid device id|requires the save and eval(?:uation)? strategy to match|"
          r"You requested gpu: |You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute|"
          r"\brequires \.target sm_\d",

@@ -13,7 +13,7 @@ STORAGE = (
         "https://github.com/NVIDIA/nccl (src/misc/shmutils.cc)",
         (C.out_of_host_memory, W.end, r"\bdev/shm\b.*No space left on device|No space left on device.*\bdev/shm\b|"
          r"unable to (?:write to|allocate shared memory\(shm\) for) file </torch_|unable to open shared memory object "
-         r"</torch_.*No space left", ("No space left", "</torch_")),
+         r"</torch_.*No space left|NCCL WARN .*(?:posix_fallocate|shm).*No space left", ("No space left", "</torch_")),
         (C.out_of_host_memory, W.end, r"workers are out of shared memory|insufficient shared memory \(shm\)|"
          r"DataLoader worker .*: (?:Killed|Bus error)\.",
          ("out of shared memory", "insufficient shared memory", "DataLoader worker")),
