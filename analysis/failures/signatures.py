@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.failures.catalogue import SIGNATURES, Weight
+from analysis.failures.catalogue.finished import FINISHED
 from analysis.failures.exceptions import EXCEPTION, OTHER_TYPES, SIGNALS, SURVIVED, TRACEBACK, Tracebacks
 from analysis.parsers.base import Line
 from analysis.parsers.search import Search
@@ -73,7 +74,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
     """Yield the matches of these lines in order."""
     tracebacks = Tracebacks()
     child: dict[str, str] = {}
-    for line in (without_logger(each) for each in lines if not GOES_ON.search(each.text)):
+    for line in (without_logger(each) for each in lines if not goes_on(each.text)):
         if is_noise(line.text) or tracebacks.contain(line):
             continue
         if found := CHILD_FIELD.match(line.text):
@@ -87,6 +88,11 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
             yield from match_line(line, exception, tracebacks)
         if exception is not None:
             tracebacks.raising.discard(line.rank)
+
+
+def goes_on(text: str) -> bool:
+    """Return True for a line after which its program goes on; a report of completion is none."""
+    return GOES_ON.search(text) is not None and not any(each.matches(text) for each in FINISHED)
 
 
 def is_noise(text: str) -> bool:
