@@ -16,12 +16,13 @@ OTHER_TYPES = (
 )  # fmt: skip
 # torchrun's summary indents the traceback of a rank.
 EXCEPTION = re.compile(
-    r"^ *(?P<type>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Missing\w*|Interrupt|Exit)"
+    r"^ *(?P<type>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Missing\w*|Interrupt|Exit|StopIteration)"
     rf"|(?:[a-z_]\w*\.)+(?:{'|'.join(OTHER_TYPES)}))(?:: (?P<words>.*))?$"
 )
 CONFIGURATION_TYPES = re.compile(
-    r"(?:Config\w*|Missing\w*|Validation|Override\w*|Yaml\w*|Scanner|Parser|Constructor|Composer|Argument|Interpolation\w*"
-    r"|Decoding|DuplicateOption|(?i:toml)Decode)Error$"
+    r"(?:Config\w*|Missing\w*|Validation|Override\w*|Yaml\w*|Scanner|Parser|Constructor|Composer|(?<!Invalid)Argument|UnrecognizedFlag|IllegalFlagValue|Interpolation\w*"
+    r"|Decoding|DuplicateOption"
+    r"|(?i:toml)Decode)Error$"
     r"|(?:Config\w*|Misconfig\w*|Missing\w*|Hydra)Exception$"
     # The path that a setting names is wrong.
     r"|^(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error$"
@@ -32,16 +33,28 @@ NETWORK_TYPES = re.compile(
 # The program's own code was not reached, or needs a package that the environment lacks.
 IMPORT_TYPES = re.compile(r"^(?:ImportError|ModuleNotFoundError)$")
 # The cause of a process that a signal ended, by the signal's number.
-SIGNALS = {9: FailureCause.killed, 6: FailureCause.aborted, 7: FailureCause.unknown, 11: FailureCause.code}
+SIGNALS = {
+    9: FailureCause.killed,
+    6: FailureCause.aborted,
+    7: FailureCause.unknown,
+    11: FailureCause.code,
+    4: FailureCause.code,
+    8: FailureCause.code,
+}
 # The type of an exception, and not only the word "Error".
 TYPE = re.compile(r"[\w.]+(?:[a-z]Error|Exception): ")
 WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
-COMPILES = re.compile(r"^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'")
+COMPILES = re.compile(
+    r"^Command '\['which', '|^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'"
+)
 # The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
 FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
+# The source line of a frame: an assertion about a setting.
+ASSERTS = re.compile(r"^\s+assert .*\b(?:\w*args|\w*config|cfg|conf|hparams|opts?|flags|FLAGS)[.\[]")
 CHECKS = re.compile(
     r'(?i)[/"]\w*(?:config|configuration|arguments?|args|arg_?parser|hparams|options|flags|hydra)\w*\.py"'
-    r"|, in (?:__post_init__|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*|\w+_validation)$"
+    r"|^\s+assert |, in (?:__post_init__|\w+_validation"
+    r"|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*)$"
 )
 VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
 # A shell's exit status for a command that a signal ended is this plus the signal's number.
@@ -67,7 +80,7 @@ class Tracebacks:
     raising: set[RankLabel] = field(default_factory=set)
     survived: set[RankLabel] = field(default_factory=set)
     frames: dict[RankLabel, str] = field(default_factory=dict)
-    """The innermost frame so far."""
+    """The innermost frame so far, or its source line, where that asserts something about a setting."""
 
     def contain(self, line: Line) -> bool:
         """Return True, and take note, if this is a line of a traceback before its last one."""
@@ -78,8 +91,11 @@ class Tracebacks:
             self.frames.pop(line.rank, None)
         elif frame := FRAME.search(line.text):
             self.frames[line.rank] = frame[0]
+        elif line.rank in self.raising and (assertion := ASSERTS.search(line.text)):
+            self.frames[line.rank] = assertion[0]
         else:
-            return False
+            # torch.compile puts this before the exception of its backend.
+            return line.rank in self.raising and line.text.endswith("raised:")
         return True
 
     def end(self, line: Line) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.failures.catalogue import SIGNATURES, Weight
+from analysis.failures.catalogue.finished import FINISHED
 from analysis.failures.exceptions import EXCEPTION, OTHER_TYPES, SIGNALS, SURVIVED, TRACEBACK, Tracebacks
 from analysis.parsers.base import Line
 from analysis.parsers.search import Search
@@ -41,17 +42,29 @@ RANK = re.compile(
     r"collective timeout from +rank (\d+)|Unexpected result \S+ on rank (\d+)|\[Rank (\d+)\]"
     r"|srun: error: \S+: tasks? (\d+)|process rank (\d+) with PID|MPI_ABORT was invoked on rank (\d+)"
     r"|MPI_Abort\(.*\) - process (\d+)|Process name: \[\[\d+,\d+\],(\d+)\]"
+    r"|composer\.cli\.launcher:(?:Global rank|Rank) (\d+)|^rank (\d+) (?:exited with code|died from signal)"
+    r"|first noticed rank (\d+)"
 )
 HOST = re.compile(
     r" ON (\S+) CANCELLED AT|with PID \d+ on node (\S+)|srun: error: (\S+): tasks? "
     r"|srun: error: Node failure on (\S+)"
 )
 TORCH_WARNS = ("[W ", "[W0", "[W1")
+# A program that reports a failure as information or a warning, or tries again, goes on. bash prefixes the commands of
+# `set -x` with +.
+GOES_ON = re.compile(
+    r"^\+{1,4} |^W\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\]"
+    # fairseq raises after its warning, and a training that asked for CUDA does not go on without it.
+    r"|^(?!.*(?:nan_detector|CUDA initialization)).*"
+    r"(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )|:\d+: \w*Warning: )"
+    r"|^(?!submitit )(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
+    r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
+    r"|\bthrown while requesting\b"
+)
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, '", line ', *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error", "Exception", "exitcode",
-    "  time      :",
-    "  host      :", "  rank      :",
+    TRACEBACK, '", line ', "    assert ", "StopIteration", *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
+    "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
 SEARCH = Search(MARKERS)
@@ -61,7 +74,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
     """Yield the matches of these lines in order."""
     tracebacks = Tracebacks()
     child: dict[str, str] = {}
-    for line in map(without_logger, lines):
+    for line in (without_logger(each) for each in lines if not goes_on(each.text)):
         if is_noise(line.text) or tracebacks.contain(line):
             continue
         if found := CHILD_FIELD.match(line.text):
@@ -75,6 +88,11 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
             yield from match_line(line, exception, tracebacks)
         if exception is not None:
             tracebacks.raising.discard(line.rank)
+
+
+def goes_on(text: str) -> bool:
+    """Return True for a line after which its program goes on; a report of completion is none."""
+    return GOES_ON.search(text) is not None and not any(each.matches(text) for each in FINISHED)
 
 
 def is_noise(text: str) -> bool:

@@ -4,6 +4,7 @@ Most failure messages of a job are consequences: one rank dies, the others time 
 and each of them prints. Matches are therefore ordered by weight first: a fault of the machine, then a line that ends a
 run by itself, then an exception whose text is not in the catalogue, then a consequence of a failure elsewhere, then a
 bare signal. Among equal weights the earliest match decides. Without a match the cause is unknown.
+In a log whose program reports that it finished, consequences and signals prove nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def verdict_on(path: Path, *, last_progress: int = 0) -> Verdict:
 
 def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     """Return the verdict that these matches prove."""
-    counted = [each for each in found if each.line.number > last_progress or each.weight is Weight.fault]
+    found = list(found)
+    finished = max((each.line.number for each in found if each.weight is Weight.finished), default=0)
+    counted = [each for each in found if counts(each, last_progress, finished)]
     if not counted:
         return Verdict(FailureCause.unknown)
     weight = min((each.weight for each in counted), key=lambda each: each.value)
@@ -64,6 +67,18 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     if rank is None and first.weight is not Weight.fault and first.cause is not FailureCause.hung:
         rank, host = first_to_end(counted) or (rank, host)
     return Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight, first.advice)
+
+
+def counts(match: Match, last_progress: int, finished: int) -> bool:
+    """Return True if a match may have ended the run: it stands after the last step and the program's own completion.
+
+    A fault of the machine counts anywhere. What also follows from a shutdown counts only in a run that did not finish.
+    """
+    if match.weight is Weight.fault or match.weight is Weight.finished:
+        return match.weight is Weight.fault
+    if finished > last_progress and match.weight in {Weight.consequence, Weight.signal}:
+        return False
+    return match.line.number > max(last_progress, finished)
 
 
 def first_to_end(counted: list[Match]) -> tuple[int, str | None] | None:

@@ -13,11 +13,15 @@ TORCH = (
         (C.hung, W.consequence, r"Watchdog caught collective operation timeout|failed to pass monitoredBarrier|"
          r"[Tt]imed out (?:in monitoredBarrier|waiting \d+ms for (?:recv|send) operation)",
          ("Watchdog caught", "monitoredBarrier", "imed out waiting")),
-        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|"
-         r"NCCL watchdog hang|failure detected by watchdog at work|due to collective timeout or exception|"
-         r"dump signal from another rank|Some NCCL operations have failed or timed out",
+        (C.hung, W.consequence, r"\bTimeout at NCCL work: \d|dump signal due to a collective timeout|NCCL watchdog "
+         r"hang|"
+         r"failure detected by watchdog at work|due to collective timeout or exception|"
+         r"dump signal from another rank|watchdog got stuck "
+         r"for \d+ seconds|timed out in call to wait|"
+         r"Some NCCL operations have failed or timed out",
          ("Timeout at NCCL work", "due to a collective timeout", "NCCL watchdog hang", "detected by watchdog",
-          "due to collective timeout", "dump signal from", "Some NCCL operations")),
+          "due to collective timeout", "dump signal from", "watchdog got stuck", "in call to wait",
+         "Some NCCL operations")),
         (C.hung, W.consequence, r"Heartbeat monitor timed out! Process will be terminated|"
          r"Did not get (?:initial|subsequent) heartbeat", ("Heartbeat monitor", " heartbeat")),
         (C.lost_peer, W.consequence, r"Rendezvous\w*Error\b|Connection (?:reset|closed|refused)\b|Broken pipe",
@@ -137,7 +141,7 @@ MPI = (
         (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
          ("MPI_ABORT", "MPI_Abort")),
         (C.lost_peer, W.consequence, r"An MPI communication peer process has unexpectedly disconnected|"
-         r"(?:ORTE|PRTE) has lost communication with a remote|Horovod has been shut down\. This was caused by|"
+         r"(?:ORTE|PRTE) has lost communication with a remote|Horovod has been shut down|"
          r"at least one MPI process is unreachable from|an error in the communication between \w+ daemons",
          ("MPI communication peer", "has lost communication with", "Horovod has been shut",
           "MPI process is unreachable",

@@ -53,14 +53,22 @@ HUB = (
          r"make sure your Internet connection is on|Connection error, and we cannot find the requested files",
          ("We couldn't connect to", "LocalEntryNotFoundError", "Couldn't reach", "specific connection error",
           "our internet connection", "our Internet connection", "cannot find the requested files")),
-        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|HTTP Error (?:429|5\d\d)\b|"
-         r"Error: (?:429|50[0234]) (?:Too|Server|Bad G|Service|Gateway)|"
-         r"\b(?:MaxRetry|NewConnection|NameResolution|SSL|SSLCertVerification|Proxy|ReadTimeout|ConnectTimeout)Error\b|"
+        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|HTTP Error (?:429|5\d\d)\b|Error: "
+         r"(?:429|50[0234]) (?:Too|"
+         r"Server|"
+         r"Bad G|Service|Gateway)|\b(?:MaxRetry|NewConnection|NameResolution|SSL|SSLCertVerification|Proxy|ReadTimeout|"
+         r"ConnectTimeout)Error\b|"
+         r"\bRemoteDisconnected\b|\bServerDisconnectedError\b|\bClient(?:Connector|Payload|OS)Error: |"
+         r"\bIncompleteRead\b|"
+         r"\bChunkedEncodingError\b|\bSSLEOFError\b|"
          r"^(?:requests|httpx|httpcore|urllib3)\.(?:\w+\.)*(?:ReadTimeout|ConnectTimeout|ConnectError|ReadError|"
          r"RemoteProtocolError)\b",
          ("429 ", "500 ", "502 ", "503 ", "504 ", "MaxRetryError", "NewConnectionError", "NameResolutionError",
           "SSLError", "SSLCertVerificationError", "HTTP Error",
-          "ProxyError", "Timeout", "ConnectError", "ReadError", "RemoteProtocolError")),
+          "ProxyError", "Timeout", "ConnectError", "ReadError", "RemoteProtocolError", "RemoteDisconnected",
+         "ServerDisconnectedError",
+          "ClientConnectorError", "ClientPayloadError", "ClientOSError", "IncompleteRead", "ChunkedEncodingError",
+          "SSLEOFError")),
         advice="Compute nodes often have no internet: download models and data before the job, and set "
         "HF_HUB_OFFLINE=1.",
     ),
@@ -93,22 +101,31 @@ CHECKPOINTS = (
          r"checkpoint (?:load )?path .*(?:does not|doesn't) exist",
          ("checkpoint being loaded", "distributed checkpoint", "a valid checkpoint", "No valid checkpoint",
           "No checkpoint found", "heckpoint load path", "heckpoint path")),
+        (C.refused, W.end, r"^checkpoint_dir '[^']*' ?(?:is missing the files|is not a checkpoint directory|does not "
+         r"exist)", ("checkpoint_dir '",)),
         advice="Load a checkpoint of the same model, layout and software, or convert it; where a path is wrong, "
         "correct it.",
     ),
     *signatures(
         "https://github.com/huggingface/transformers (modeling_utils.py), git-lfs.com, CPython (tarfile), Apache "
-        "Arrow, Pillow (corrupted files)",
-        (C.storage, W.end, r"Unable to load weights from (?:pytorch|safetensors) checkpoint|"
-         r"without having git-lfs installed|Parquet (?:magic bytes not found|file size is 0)|"
-         r"Either the file is corrupted or this is not a parquet|is not a valid JSON file|"
-         r"could not parse ModelProto from|sentencepiece_processor\.cc.*ParseFromArray|\bDataLossError: |"
-         r"Couldn't deserialize thrift|Tried reading schema message, was null|"
-         r"Expected to be able to read \d+ bytes for message body|Not an Arrow file|\bBadGzipFile: |"
-         r"tarfile\.ReadError: |UnidentifiedImageError: |image file is truncated|broken data stream when reading image|"
-         r"\bNonMatching(?:Checksum|SplitsSizes)Error\b|(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|"
-         r"[Cc]onsistency check failed: file should be of size",
-         ("Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
+        "Arrow, "
+        "Pillow (corrupted files)",
+        (C.storage, W.end, r"Unable to load weights from (?:pytorch|safetensors) checkpoint|without having git-lfs "
+         r"installed|Parquet (?:magic bytes not found|file size is 0)|Either the file is corrupted or this is not a "
+         r"parquet|"
+         r"is not a valid JSON file|could not parse ModelProto from|sentencepiece_processor\.cc.*ParseFromArray|"
+         r"\bDataLossError: |Couldn't deserialize thrift|Tried reading schema message, was null|Expected to be able "
+         r"to read \d+ bytes "
+         r"for "
+         r"message body|Not an Arrow file|\bBadGzipFile: |tarfile\.ReadError: |UnidentifiedImageError: |"
+         r"image file is truncated|broken data stream when reading image|\bNonMatching(?:Checksum|SplitsSizes)Error\b|"
+         r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size|"
+         r"Corrupt \w+ compressed data|\bLZMAError: |mmap length is greater than file size|Invalid data found when "
+         r"processing input|LibsndfileError: |^tar: Unexpected EOF in archive|^gzip: \S+: unexpected end of file|"
+         r"unexpected EOF, expected \d+ more bytes|storage has wrong byte size: expected",
+         ("compressed data", "LZMAError", "mmap length is greater", "Invalid data found when", "LibsndfileError",
+          "tar: Unexpected EOF", "unexpected end of file", "unexpected EOF, expected", "storage has wrong byte",
+          "Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
           "sentencepiece_processor", "DataLossError",
           "deserialize thrift", "Tried reading schema",
           "for message body", "Not an Arrow file", "BadGzipFile", "tarfile.ReadError", "UnidentifiedImageError",

@@ -12,35 +12,46 @@ SLURM = (
         "https://github.com/SchedMD/slurm (20.02 to 25.05: slurmstepd, slurmd, srun)",
         (C.out_of_host_memory, W.fault, r"Detected \d+ oom[-_]kill event|exceeded memory (?:limit|allocation)",
          ("oom-kill", "oom_kill", "exceeded memory")),
-        (C.out_of_host_memory, W.fault, r"task \d+: Out Of Memory", ("Out Of Memory",)),
+        (C.out_of_host_memory, W.fault, r"tasks? [\d,-]+: Out Of Memory", ("Out Of Memory",)),
         # Printed of successful jobs as well.
         (C.out_of_host_memory, W.consequence, r"Exceeded (?:job|step) memory limit", ("memory limit",)),
         (C.time_limit, W.end, r"CANCELLED AT [^%].*DUE TO TIME LIMIT", ("CANCELLED AT",)),
         (C.preempted, W.end, r"CANCELLED AT [^%].*DUE TO PREEMPTION", ("CANCELLED AT",)),
-        (C.node_failure, W.end, r"CANCELLED AT [^%].*DUE TO NODE FAILURE|srun: error: Node failure on ",
+        (C.node_failure, W.end, r"CANCELLED AT [^%].*DUE TO NODE FAILURE|\b(?:srun|salloc): error: Node failure on ",
          ("CANCELLED AT", "Node failure on")),
-        (C.requeued, W.end, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
-        (C.hung, W.signal, r"CANCELLED AT [^%].*DUE TO JOB NOT ENDING WITH SIGNALS", ("CANCELLED AT",)),
+        # srun lost a slurmstepd; the usual reason is the node.
+        (C.node_failure, W.consequence, r"[Aa]borting, io error (?:and missing step|with slurmstepd) on node",
+         ("borting, io error",)),
+        # A requeue has its reason, which another line may name.
+        (C.requeued, W.consequence, r"CANCELLED AT [^%].*DUE TO JOB REQUEUE", ("CANCELLED AT",)),
+        (C.hung, W.signal, r"(?:CANCELLED AT [^%]|STEPD TERMINATED ON ).*DUE TO JOB NOT ENDING WITH SIGNALS",
+         ("NOT ENDING WITH SIGNALS",)),
         (C.time_limit, W.end, r"Time limit exhausted for JobId|Job not requeued because: timed-out|Job has timed "
-         r"out\. Ran ",
-         ("Time limit exhausted", "not requeued because", "Job has timed out")),
+         r"out\. Ran |has exceeded its time limit and its allocation",
+         ("has exceeded its time", "Time limit exhausted", "not requeued because", "Job has timed out")),
         (C.preempted, W.end, r"\bpreempted JobId=\d+ has been|Job has not timed out\. Ran ", ("preempted JobId",
          "Job has not timed out")),
         (C.node_failure, W.fault, r"[Nn]odes? \S+ (?:not responding, setting DOWN|unexpectedly rebooted)|"
          r"Killing JobId=\S+ on failed node|missing from batch node",
          ("not responding, setting", "unexpectedly rebooted", "on failed node", "missing from batch node")),
-        (C.launch_failure, W.end, r"\bprolog failed status|JobLaunchFailure|launch[ _]failed[ _]requeued[ _]held",
-         ("prolog failed", "JobLaunchFailure", "requeued_held", "requeued held")),
+        (C.launch_failure, W.end, r"\b(?:[Tt]ask)?[Pp]rolog failed status|JobLaunchFailure|"
+         r"launch[ _]failed[ _]requeued[ _]held",
+         ("rolog failed", "JobLaunchFailure", "requeued_held", "requeued held")),
         (C.launch_failure, W.end, r"error: [Cc]ould not open (?:stdout|stderr|stdin|output) file|IO setup failed",
          ("ould not open", "IO setup failed")),
         (C.launch_failure, W.end, r"execve\(\): |\berror while loading shared libraries\b",
          ("execve()", "loading shared")),
         (C.launch_failure, W.end, r"srun: error: (?:Task launch for |Application launch failed|Unable to confirm alloc|"
-         r"Aborting, slurmstepd on node)", ("srun: error",)),
+         r"Aborting, slurmstepd on node|task \d+ launch failed: |Couldn't find the specified plugin|cannot create mpi "
+         r"context)|slurmstepd: error: .*mpi/pmi\S*: can ?not load|srun: fatal: .*(?:configuration source|plugin|"
+         r"munge)",
+         ("srun: error", "mpi/pmi", "srun: fatal")),
         (C.launch_failure, W.end, r"error: (?:container_[gp]_join\b|_forkexec_slurmstepd: |Slurmd could not set up env|"
          r"Failed to invoke spank plugin stack|spank: required plugin )",
          ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
-        (C.refused, W.end, r"srun: error: Unable to (?:create step for job|allocate resources)", ("srun: error",)),
+        (C.refused, W.end, r"srun: error: (?:Unable to (?:create step for job|allocate resources)|Invalid --|"
+         r"CPU binding "
+         r"outside of job step)|^srun: (?:fatal: |unrecognized option |invalid option)", ("srun: ",)),
         (C.refused, W.end, r"(?:sbatch|salloc|srun): error: (?:Batch job submission|Job submit/allocate) failed|"
          r"^(?:sbatch|salloc): (?:error: (?!.*(?:retry|sleeping))|fatal: |unrecognized option |invalid option)",
          ("Batch job submission", "Job submit/allocate", "sbatch: ", "salloc: ")),
@@ -48,6 +59,9 @@ SLURM = (
         (C.cancelled, W.signal, r"CANCELLED AT [\dT:-]+(?: DUE to SIGNAL \w+)? \*\*\*|"
          r"^(?:srun: )?Force Terminated [Jj]ob",
          ("CANCELLED AT", "Force Terminated")),
+        (C.cancelled, W.signal, r"^srun: (?:forcing job termination|interrupt \(abort already|sending Ctrl-C to )|"
+         r"^scancel: Terminating job ", ("srun: forcing", "srun: interrupt (abort", "srun: sending Ctrl-C",
+         "scancel: ")),
         (C.killed, W.signal, r"tasks? [\d,-]+: (?:Killed\b|Exited with exit code 137\b)|_job_complete: .*WTERMSIG 9\b",
          (": Killed", "exit code 137", "_job_complete")),
         (C.aborted, W.signal, r"tasks? [\d,-]+: (?:Aborted\b|Exited with exit code 134\b)",
@@ -105,8 +119,8 @@ OTHERS = (
         (C.time_limit, W.end, r"^Job exceeded its walltime limit", ("its walltime limit",)),
         (C.out_of_host_memory, W.fault, r"^Job exceeded a memory resource limit", ("a memory resource limit",)),
         # JOB_EXEC_KILL_*: pbs_server ended the job for its walltime, CPU time or memory.
-        (C.time_limit, W.end, r"\b[Ee]xit_status ?= ?-2[89]\b", ("xit_status",)),
-        (C.out_of_host_memory, W.fault, r"\b[Ee]xit_status ?= ?-2[67]\b", ("xit_status",)),
+        (C.time_limit, W.end, r"\b[Ee]xit[_ ][Ss]tatus ?[=:] *-2[89]\b", ("xit_status", "xit Status")),
+        (C.out_of_host_memory, W.fault, r"\b[Ee]xit[_ ][Ss]tatus ?[=:] *-2[67]\b", ("xit_status", "xit Status")),
         (C.refused, W.end, r"^qsub: (?!waiting|job \S+ (?:ready|completed))", ("qsub: ",)),
     ),
     *signatures(
@@ -122,26 +136,43 @@ OTHERS = (
          "aborted by esub")),
     ),
     *signatures(
+        "https://flux-framework.readthedocs.io/projects/flux-rfc (RFC 21: job exceptions)",
+        (C.time_limit, W.end, r"job\.exception type=timeout severity=0", ("job.exception",)),
+        (C.preempted, W.end, r"job\.exception type=preempt\w* severity=0", ("job.exception",)),
+        (C.cancelled, W.signal, r"job\.exception type=cancel severity=0", ("job.exception",)),
+        (C.node_failure, W.end, r"job\.exception type=node-failure severity=0", ("job.exception",)),
+    ),
+    # mpiexec of HPE Cray PALS names the first rank.
+    *signatures(
+        "https://cpe.ext.hpe.com/docs (PALS mpiexec)",
+        (C.unknown, W.signal, r"^rank \d+ exited with code (?!(?:0|13[4-9]|143)\b)\d+", ("exited with code",)),
+    ),
+    *signatures(
         "https://github.com/gridengine/gridengine (source/daemons/execd)",
         (C.time_limit, W.end, r"\bexceeded hard wallclock time\b|^failed +37 +: ", ("hard wallclock time", "failed")),
         (C.refused, W.end, r"^Unable to run job: ", ("Unable to run job",)),
     ),
     *signatures(
         "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource, systemd-oomd",
-        (C.out_of_host_memory, W.fault, r"\bOOMKilled\b|systemd-oomd\S* Killed |was low on resource: memory",
-         ("OOMKilled", "systemd-oomd", "low on resource")),
+        (C.out_of_host_memory, W.fault, r"\bOOMKilled\b|systemd-oomd\S* Killed |was low on resource: memory|"
+         r"node had condition: \[MemoryPressure\]|OutOfMemoryError: Container killed due to memory",
+         ("OOMKilled", "systemd-oomd", "low on resource", "had condition: [Memory", "Container killed due to")),
         (C.storage, W.end, r"was low on resource: ephemeral-storage|ephemeral local storage usage exceeds|local "
-         r"ephemeral storage limit",
-         ("low on resource", "ephemeral ")),
-        (C.node_failure, W.end, r"\bNodeNotReady\b|\bNodeLost\b|TaintManagerEviction", ("NodeNotReady", "NodeLost",
-         "TaintManagerEviction")),
+         r"ephemeral storage limit|node had condition: \[DiskPressure\]",
+         ("low on resource", "ephemeral ", "had condition: [Disk")),
+        (C.node_failure, W.end, r"\bNodeNotReady\b|\bNodeLost\b|TaintManagerEviction|in response to imminent node "
+         r"shutdown", ("NodeNotReady", "NodeLost", "TaintManagerEviction", "imminent node")),
         (C.launch_failure, W.end, r"\bMountVolume\.\w+ failed|\bUnexpectedAdmissionError\b|Failed to pull image",
          ("MountVolume.", "UnexpectedAdmissionError", "Failed to pull")),
         (C.launch_failure, W.end, r"\b(?:ImagePullBackOff|ErrImagePull|InvalidImageName|ContainerCannotRun|"
          r"(?:CreateContainer|CreateContainerConfig|RunContainer)Error)\b",
          ("ImagePull", "InvalidImageName", "ContainerCannotRun", "CreateContainer", "RunContainer")),
-        (C.time_limit, W.end, r"\breason: DeadlineExceeded\b", ("DeadlineExceeded",)),
-        (C.preempted, W.end, r"\bPreempted by (?:a )?pod\b", ("Preempted by",)),
+        (C.time_limit, W.end, r"\breason: DeadlineExceeded\b|"
+         r"was active (?:on the node )?longer than (?:the )?specified "
+         r"deadline", ("DeadlineExceeded", "specified deadline")),
+        (C.preempted, W.end, r"\bPreempted (?:by (?:a )?pod\b|in order to admit critical pod|to accommodate a "
+         r"workload)|\b[Ii]nstance was preempted\b", ("Preempted by", "Preempted in order", "Preempted to acc",
+         "nstance was preempted")),
     ),
     *signatures(
         "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html (SecondaryStatus), "

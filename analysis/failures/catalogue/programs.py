@@ -8,24 +8,25 @@ from jobs.failures import FailureCause
 C, W = FailureCause, Weight
 
 # "exited on signal 9", "interrupted by signal 11: SIGSEGV", "KILLED BY SIGNAL: 6", "terminated with signal SIGKILL".
-BY_SIGNAL = r"(?i)(?:\b(?:by|on|with|received) |\()signal:? (?:{})\b"
+BY_SIGNAL = r"(?i)(?:\b(?:by|on|with|from|received) |\()signal:? (?:{})\b"
 # "Exited with exit code 137", "exitCode: 137".
 EXIT_CODE = (
     r"(?i)\b(?:exit(?:ed)?(?: with)?(?:[ _]?(?:code|status))+|return[ _]?code|exited with)\W{{1,4}}(?<![\d-])(?:{})\b"
 )
 
 # Of Python's subprocess; PBS has other meanings for a negative Exit_status.
-NEGATIVE_CODE = r"\b(?:exit|return)[ _]?code\W{{1,3}}-{}\b"
+NEGATIVE_CODE = r"\b(?:exit|return|exited with)[ _]?code\W{{1,3}}-(?:{})\b"
 
 TORCH = (
     *signatures(
         "https://github.com/pytorch/pytorch (c10, torch.multiprocessing, torchrun)",
-        (C.out_of_gpu_memory, W.end, r"^[\w.]*OutOfMemoryError: (?!Task)", ("OutOfMemoryError",)),
+        (C.out_of_gpu_memory, W.end, r"^(?!java\.)[\w.]*OutOfMemoryError: (?!Task)", ("OutOfMemoryError",)),
         (C.out_of_host_memory, W.end, r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
          ("DefaultCPUAllocator",)),
         (C.killed, W.signal, r"\bexitcode: -9\b|Signal 9 \(SIGKILL\)", ("exitcode", "Signal 9")),
         (C.aborted, W.signal, r"\bexitcode: -6\b|Signal 6 \(SIGABRT\)", ("exitcode", "Signal 6")),
-        (C.code, W.consequence, r"\bexitcode: -11\b|Signal 11 \(SIGSEGV\)", ("exitcode", "Signal 11")),
+        (C.code, W.consequence, r"\bexitcode: -(?:4|8|11)\b|Signal (?:4|8|11) \(SIG",
+         ("exitcode", "Signal 4 (", "Signal 8 (", "Signal 11 (")),
         (C.unknown, W.signal, r"\bfailed \(exitcode: [1-9]\d*\) local_rank: \d", ("exitcode",)),
         (C.cancelled, W.signal, r"SignalException: Process \d+ got signal: 2\b|Detected KeyboardInterrupt",
          ("SignalException", "Detected KeyboardInterrupt")),
@@ -49,8 +50,14 @@ LAUNCHERS = (
         "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py",
         (C.killed, W.signal, r"exits with return code = -9\b", ("exits with return code",)),
         (C.aborted, W.signal, r"exits with return code = -6\b", ("exits with return code",)),
-        (C.code, W.consequence, r"exits with return code = -11\b", ("exits with return code",)),
+        (C.code, W.consequence, r"exits with return code = -(?:4|8|11)\b", ("exits with return code",)),
         (C.unknown, W.signal, r"exits with return code = (?!-7\b)-?[1-9]", ("exits with return code",)),
+    ),
+    *signatures(
+        "https://github.com/mosaicml/composer (composer/cli/launcher.py)",
+        (C.unknown, W.signal, r"composer\.cli\.launcher:(?:Global rank|Rank) \d+ .*code (?!-(?:4|6|8|9|11|"
+         r"15)\b)-?[1-9]",
+         ("composer.cli.launcher:",)),
     ),
     *signatures(
         "https://github.com/openssh/openssh-portable, pdsh, https://github.com/deepspeedai/DeepSpeed "
@@ -83,9 +90,11 @@ LAUNCHERS = (
     ),
     *signatures(
         "https://github.com/openxla/xla (coordination service), https://github.com/tensorflow/tensorflow",
-        (C.out_of_gpu_memory, W.end, r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|[Ff]ailed to allocate|"
-         r"attempting to (?:allocate|reserve)|Attempting to (?:allocate|reserve))|OOM when allocating tensor",
-         ("RESOURCE_EXHAUSTED", "OOM when allocating")),
+        (C.out_of_gpu_memory, W.end, r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|[Ff]ailed to allocate|attempting "
+         r"to (?:allocate|reserve)|Attempting to "
+         r"(?:allocate|reserve))|OOM when allocating tensor|"
+         r"Out of memory error on GPU \d",
+         ("RESOURCE_EXHAUSTED", "OOM when allocating", "Out of memory error on")),
         (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
          r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
         (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
@@ -128,12 +137,14 @@ SYSTEM = (
         "glibc, libstdc++, CPython, GNU time and bash",
         (C.killed, W.signal, BY_SIGNAL.format("9|SIGKILL"), ("signal 9", " SIGNAL: 9", "signal SIGKILL")),
         (C.aborted, W.signal, BY_SIGNAL.format("6|SIGABRT"), ("signal 6", " SIGNAL: 6", "signal SIGABRT")),
-        (C.code, W.consequence, BY_SIGNAL.format("11|SIGSEGV"),
-         ("signal 11", " SIGNAL: 11", "signal SIGSEGV")),
+        (C.code, W.consequence, BY_SIGNAL.format("4|8|11|SIGILL|SIGFPE|SIGSEGV"),
+         ("signal 4", "signal 8", "signal 11", " SIGNAL: 4", " SIGNAL: 8", " SIGNAL: 11", "signal SIGSEGV",
+          "signal SIGILL", "signal SIGFPE")),
         (C.killed, W.signal, r"code=killed, status=9/KILL", ("status=9/KILL",)),
         (C.killed, W.signal, EXIT_CODE.format("137") + "|" + NEGATIVE_CODE.format(9), ("137", "-9")),
         (C.aborted, W.signal, EXIT_CODE.format("134") + "|" + NEGATIVE_CODE.format(6), ("134", "-6")),
-        (C.code, W.consequence, EXIT_CODE.format("139") + "|" + NEGATIVE_CODE.format(11), ("139", "-11")),
+        (C.code, W.consequence, EXIT_CODE.format("132|136|139") + "|" + NEGATIVE_CODE.format("4|8|11"),
+         ("132", "136", "139", "code -", "code: -", "code=-", "code = -")),
         (C.code, W.consequence, r"Caught signal 11\b|\*\*\* SIG(?:SEGV|BUS|ILL|FPE) (?:received|\(@)|Segfault "
          r"encountered",
          ("Caught signal 11", "*** SIG", "Segfault encountered")),
@@ -148,8 +159,11 @@ SYSTEM = (
          ("alloc(): ", "free(): ", "munmap_chunk(): ", "double free")),
         (C.code, W.end, r"^corrupted (?:size vs\. prev_size|double-linked list)", ("corrupted ",)),
         (C.out_of_host_memory, W.end, r"terminate called .*'std::bad_alloc'|^\s*what\(\): +std::bad_alloc|"
-         r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory",
-         ("std::bad_alloc", "Errno 12", "Cannot allocate memory", "libgomp: Out of")),
+         r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory|"
+         r"OpenBLAS.*Memory allocation still failed|^fatal error: runtime: out of memory|^(?:Exception in .*)?"
+         r"java\.lang\.OutOfMemoryError",
+         ("std::bad_alloc", "Errno 12", "Cannot allocate memory", "libgomp: Out of", "Memory allocation still failed",
+          "fatal error: runtime", "java.lang.OutOfMemoryError")),
         (C.killed, W.signal, r"^(?:zsh|bash): killed\b|^Killed$|: line \d+: +\d+ Killed\b", ("Killed", "zsh: killed",
          "bash: killed")),
         (C.code, W.consequence, r"^(?:Segmentation fault|Illegal instruction|Floating point exception)"
@@ -181,9 +195,13 @@ DIVERGED = (
         (C.diverged, W.end, r"The loss returned in `training_step` is|Detected nan and/or inf values in|"
          r"NanLossDuringTrainingError|Model diverged with loss|is non-finite, so it cannot be clipped|"
          r"probability tensor contains either `inf`, `nan`|^FloatingPointError: invalid value|"
-         r"but found invalid values:",
-         ("The loss returned in", "nan and/or inf", "NanLossDuring", "Model diverged", "is non-finite",
+         r"but found invalid values:|Monitored metric \S+ = (?:nan|-?inf) is not finite|: Nan in summary histogram",
+         ("Monitored metric", "Nan in summary", "The loss returned in", "nan and/or inf", "NanLossDuring",
+         "Model diverged", "is non-finite",
           "probability tensor contains", "FloatingPointError: ", "found invalid values")),
+        # An exception about a loss or gradient that is not a number.
+        (C.diverged, W.end, r"^(?:\w+\.)*\w*(?:Error|Exception): (?=.*\b(?:NaN|Nan|nan|NAN|[Ii]nf|INF)s?\b)"
+         r".*\b(?i:loss|grad\w*)\b", ("NaN", "Nan", "nan", "NAN", "inf", "Inf", "INF")),
     ),
 )  # fmt: skip
 

@@ -48,6 +48,12 @@ FILES = (
 IMPORTS = (
     *signatures(
         "CPython (import system), importlib.metadata, pkg_resources",
+        (C.launch_failure, W.end, r"^AttributeError: (?:partially initialized )?module '(?:torch|numpy|transformers|"
+         r"flash_attn|triton|apex|deepspeed|xformers|jax|tensorflow|torchvision|torchaudio|accelerate|peft|pyarrow|"
+         r"transformer_engine|bitsandbytes)[\w.]*' has no attribute|^TypeError: Descriptors cannot be created directly|"
+         r"^SystemError: initialization of \w+ failed|'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'|"
+         r"^RuntimeError: Numpy is not available", ("has no attribute", "SystemError: ", "Descriptors cannot be",
+         "Numpy is not")),
         (C.launch_failure, W.end, r"^(?:pkg_resources\.)?(?:extern\.packaging\.)?(?:\w+\.)*(?:DistributionNotFound|"
          r"VersionConflict|ContextualVersionConflict|PackageNotFoundError)\b",
          ("DistributionNotFound", "VersionConflict", "PackageNotFoundError")),
@@ -72,25 +78,34 @@ IMPORTS = (
         (C.launch_failure, W.end, r"CUDA_HOME (?:environment variable is not set|does not exist)|"
          r"Ninja is required to load C\+\+ extensions|Error (?:building|compiling) (?:extension|objects for extension)|"
          r"CUDAMismatchException|MissingCUDAException|mismatches the version that was used to compile|"
-         r"compiled with different CUDA versions|Failed to find C(?:\+\+)? compiler|CUDA Setup failed despite|"
-         r"^ninja: build stopped|^nvcc fatal|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|"
+         r"compiled with different CUDA (?:major )?versions|0 active drivers \(\[\]\)|"
+         r"[Cc]annot find a working triton|Failed to find C(?:\+\+)? compiler|CUDA Setup failed despite|"
+         r"^ninja: build stopped|^nvcc fatal|error: subprocess-exited-with-error|"
+         r"^ERROR: Failed building wheel|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|"
          r"\bInvalidCxxCompiler\b|No module named 'triton",
          ("CUDA_HOME ", "Ninja is required", "Error building", "Error compiling", "CUDAMismatchException",
-          "MissingCUDAException", "mismatches the version", "different CUDA versions", "Failed to find C",
-          "CUDA Setup failed", "Unable to JIT load", "ninja: build stopped", "nvcc fatal", ": fatal error: ",
+          "MissingCUDAException", "mismatches the version", "compiled with different", "active drivers",
+         "a working triton", "Failed to find C",
+          "CUDA Setup failed", "Unable to JIT load", "ninja: build stopped", "subprocess-exited-with-error",
+         "Failed building wheel", "nvcc fatal", ": fatal error: ",
           "InvalidCxxCompiler", "named 'triton")),
         advice="Load the compiler and the CUDA toolkit that torch was built with (CUDA_HOME, CC), or install the "
         "extension prebuilt.",
     ),
     *signatures(
         "https://github.com/pytorch/pytorch (torch/__init__.py, torch/cuda, torch/accelerator)",
-        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your system "
-         r"is too old|No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
-         r"Failed to infer device type|PyTorch is not linked with support for \w+ devices|"
-         r".*\b(?i:no (?:cuda |nvidia |amd )?gpus? (?:were |was )?(?:found|available|detected|visible)|"
+        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your "
+         r"system is too old|"
+         r"No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
+         r"Failed to infer device type|CUDA driver initialization failed|Torch is not able to use GPU|"
+         r"No backend type associated with device type|Attempting to deserialize object on a CUDA|"
+         r"cuDNN version incompatibility|PyTorch is not linked with support for \w+ devices|"
+         r".*\b(?i:no (?:cuda |nvidia |amd )?gpus?(?: devices?)? (?:were |was )?(?:found|available|detected|visible)|"
          r"(?:cuda|gpu) (?:is )?(?:not available|unavailable|required)))",
          ("The NVIDIA driver on", "Found no NVIDIA driver", " GPUs are available", "Torch not compiled",
-          "CUDA unknown error", "infer device type", "PyTorch is not linked", "GPU", "gpu", "CUDA is", "cuda is")),
+          "CUDA unknown error", "CUDA driver initialization", "Torch is not able", "No backend type",
+         "Attempting to deserialize", "cuDNN version",
+         "infer device type", "PyTorch is not linked", "GPU", "gpu", "CUDA is", "cuda is")),
         advice="Check that the job got GPUs (--gpus-per-node, CUDA_VISIBLE_DEVICES), that nvidia-smi or rocm-smi works "
         "on the node and in the container, and that torch was built for its driver.",
     ),

@@ -64,9 +64,11 @@ LAYOUTS = (
         "https://github.com/deepspeedai/DeepSpeed (runtime/config.py), https://github.com/NVIDIA/Megatron-LM "
         "(megatron/training/arguments.py, megatron/core/parallel_state.py), https://github.com/pytorch/torchtitan "
         "(distributed/parallel_dims.py)",
-        (C.refused, W.end, r"Error: .*(?:Check batch related parameters\.|\b(?:is not|not|must be|should be|"
-         r"needs to be) (?:evenly )?(?:divisible|divisable|a multiple of)\b)|Invalid parallel dims: ",
-         ("Check batch related", "divisible", "divisable", "a multiple of", "Invalid parallel dims")),
+        (C.refused, W.end, r"Error: .*(?:Check batch related parameters\.|\b(?:is not|not|must be|should be|needs "
+         r"to be) "
+         r"(?:evenly )?(?:divisible|divisable|(?:a )?multiple of)\b|\b(?:does|do) not divide\b)|"
+         r"Invalid parallel dims: ",
+         ("Check batch related", "divisible", "divisable", "multiple of", "not divide", "Invalid parallel dims")),
         (C.refused, W.end, r"No slot '\d+' specified on host|config values that mismatch TrainingArguments|"
          r"tasks per node configured in SLURM|total desired GPUs|"
          r"is larger than the (?:number of|maximum) (?:available )?GPUs|"
@@ -79,11 +81,11 @@ LAYOUTS = (
     *signatures(
         "https://github.com/huggingface/transformers (training_args.py), https://github.com/huggingface/accelerate, "
         "https://github.com/Lightning-AI/pytorch-lightning, https://github.com/Dao-AILab/flash-attention",
-        (C.refused, W.end, r"Your setup doesn't support bf16|bf16 mixed precision requires|"
-         r"fp16 mixed precision requires|half precision.*only be used on|FlashAttention only supports (?:Ampere|AMD)|"
-         r"only supports? Ampere GPUs|AssertionError: Invalid device id|"
-         r"requires the save and eval(?:uation)? strategy to match|You requested gpu: |"
-         r"You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute|"
+        (C.refused, W.end, r"Your setup doesn't support bf16|bf16 mixed precision requires|fp16 mixed precision "
+         r"requires|"
+         r"half precision.*only be used on|FlashAttention (?:\w+ )?only supports? |only supports? Ampere GPUs|"
+         r"AssertionError: Invalid device id|requires the save and eval(?:uation)? strategy to match|"
+         r"You requested gpu: |You selected an invalid (?:strategy|accelerator)|is only supported on GPUs with compute|"
          r"\brequires \.target sm_\d",
          ("doesn't support bf16", "precision requires", "half precision", "only support", "Invalid device id",
           "strategy to match", "You requested gpu", "You selected an invalid", "with compute", "requires .target")),
@@ -104,20 +106,58 @@ LAYOUTS = (
         "https://github.com/NVIDIA/Megatron-LM (arguments.py), "
         "https://github.com/pytorch/pytorch (c10/core/Device.cpp)",
         (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|NotImplementedError|Exception|"
-         r"OSError): .*(?:(?<![\w-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|"
-         r"\bmutually exclusive\b|\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|"
-         r"\b[Vv]alid (?:options|values|choices) are\b|\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|"
-         r"[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|precision|backend|strategy|attention|loss|dataset|"
-         r"tokenizer|config\w*|option|device string)\b|Target modules .* not found in the base|"
-         r"\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
+         r"OSError): .*(?:"
+         r"(?<![\w'-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
+         r"\b(?:must|should) be one of\b|\bis not one of\b|\b[Ee]xpected one of\b|\b[Vv]alid (?:options|values|"
+         r"choices) are\b|"
+         r"\b(?:[Uu]nknown|[Uu]nsupported|[Ii]nvalid|[Uu]nrecognized) (?:model|optimi[sz]er|scheduler|dtype|"
+         r"precision|backend|"
+         r"strategy|attention|loss|dataset|tokenizer|config\w*|option|device string)\b|Target modules .* not found "
+         r"in the base|\b[Pp]lease check .*\b(?:config|setting|argument|parameter)|"
          r"\b(?:is|are) (?:not compatible|incompatible) with\b|\bis not supported (?:with|when|by|on|in|for)\b|"
-         r"\bmust be (?:set|specified|provided)\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
+         r"\b(?:must|has to|have to|needs? to) be (?:set|"
+         r"specified|provided|given)\b|[Cc]ould not find the transformer layer class|"
+         r"\b[Aa]t most one of .* can be\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
          r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|"
          r"is not a (?:directory|file))|\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|"
          r"[Cc]heckpoint) \S+ (?:does not exist|not found|cannot be found))",
          ("ValueError: ", "AssertionError: ", "RuntimeError: ", "NotImplementedError: ", "Exception: ", "OSError: ")),
     ),
+)  # fmt: skip
+
+# A sentence about a setting: what is asked of it, or of the user. The same words about a tensor are a fault of the
+# program.
+SETTING = (
+    r"batch[-_ ]?size|world[-_ ]?size|\b(?:tensor|pipeline|data|context|expert|model|sequence)[-_ ]parallel|"
+    r"\b(?:tp|pp|dp|cp|ep)\b|\bGPUs?\b|\bdevices?\b|\bnodes?\b|\bprocesses\b|\bprecision\b|\bstrategy\b|"
+    r"\boptimi[sz]er\b|\bscheduler\b|\bconfig\w*\b|\barguments?\b|\boptions?\b|\bflags?\b|\bdirectory\b|"
+    r"\bcheckpoints?\b|\bnum_\w+|\bmax_\w+|\bmin_\w+|\w+_(?:dir|path|file|size|type|name|steps|epochs)\b|"
+    r"\b(?:fp|bf|int)(?:4|8|16|32)\b|--\w|\bbackend\b|\blearning rate\b|\bdataset_\w+|\bmicrobatch"
+)
+ASKED = (
+    r"\b(?:must|should|cannot|can't|can not|has to|have to|needs? to|required|requires?|[Uu]nsupported|incompatible|"
+    r"[Ii]nvalid|[Uu]nknown|[Uu]ndefined|[Uu]nrecognized|mutually|[Pp]lease|[Pp]rovide|[Ss]pecify|at least|at most|"
+    r"only (?:be |supports?|supported|available)|(?:not|not be) (?:supported|allowed|valid|compatible|available|set|"
+    r"specified|found|enough)|support for|"
+    r"do(?:es)?(?:n't| not) (?:support|exist|match|have a)|already exists|(?:greater|less|larger|smaller|more) than|"
+    r"[Yy]ou (?:can|are|have|need|must|should|cannot|can't)|not enough)\b"
+)
+OF_DATA = (
+    r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|masks?|"
+    r"sequences? of|hidden states?|input_ids|embeddings?|columns?|features|tokens|gradients?|broadcast|unpack|"
+    r"str|list|process group|samples? \d)\b"
+)
+SENTENCES = tuple(
+    signatures(
+        "https://github.com/huggingface, https://github.com/Lightning-AI, https://github.com/NVIDIA/Megatron-LM, "
+        "https://github.com/mosaicml (the sentences of their ValueErrors and assertions about settings)",
+        (C.refused, W.raised, rf"^(?:\w+\.)*(?:AssertionError|ValueError|NotImplementedError): (?!.*{OF_DATA})"
+         rf"(?=.*(?:{SETTING})).*(?:{ASKED}|\b[Ee]xpected\b)", ("AssertionError: ", "ValueError: ",
+         "NotImplementedError: ")),
+        (C.refused, W.raised, rf"^(?:\w+\.)*(?:ValueError|NotImplementedError): (?!.*{OF_DATA}).*{ASKED}",
+         ("ValueError: ", "NotImplementedError: ")),
+    )
 )  # fmt: skip
 
 SETTINGS = (*COMMAND_LINES, *CONFIGURATIONS, *LAYOUTS)

@@ -15,7 +15,7 @@ from jobs.failures import FailureCause
 
 
 class Weight(Enum):
-    """Strength of the proof by a match; the lowest value in a log decides."""
+    """Strength of the proof by a match; the lowest value in a log decides. `finished` is the proof of the contrary."""
 
     fault = 0
     """A fault of the machine; it decides wherever the line stands in the log."""
@@ -27,6 +27,8 @@ class Weight(Enum):
     """Also follows from a failure elsewhere."""
     signal = 4
     """A signal or an exit code; the sender or the reason is not known."""
+    finished = 5
+    """The work was done: a consequence or a signal after it is part of the shutdown."""
 
 
 @dataclass(frozen=True)

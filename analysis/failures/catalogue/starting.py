@@ -21,9 +21,11 @@ STARTING = (
         (C.launch_failure, W.end, r"can't mount image |failed to (?:find loop device|mount squashfs)",
          ("mount image", "find loop device", "mount squashfs")),
         (C.launch_failure, W.end, r"Error response from daemon: |^docker: invalid reference|^ch-run\[\d+\]: error: |"
-         r"OCI runtime (?:create|exec|error)|nvidia-container-cli: |manifest (?:for \S+ not found|unknown)|"
+         r"OCI runtime (?:create|exec|error|attempted)|executable file \S+ not found in \$PATH|"
+         r"nvidia-container-cli: |manifest (?:for \S+ not found|unknown)|"
          r"^Error: (?:initializing source|unable to copy from source) docker://",
-         ("Error response from daemon", "docker: invalid", "ch-run[", "OCI runtime", "nvidia-container-cli",
+         ("Error response from daemon", "docker: invalid", "ch-run[", "OCI runtime", "executable file",
+         "nvidia-container-cli",
           "manifest ",
           "docker://")),
     ),
@@ -61,9 +63,14 @@ STARTING = (
         (C.launch_failure, W.signal, r"^CommandNotFoundError: Your shell has not been properly configured",
          ("CommandNotFound",)),
         (C.launch_failure, W.signal, r": line \d+: (?:\S+: (?:command not found|No such file or directory|"
-         r"Permission denied|cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|"
-         r"^/bin/sh: \d+: \S+: not found",
-         (": line ", "/bin/sh: ")),
+         r"Permission denied|"
+         r"cannot execute|unbound variable)|export: .* not a valid identifier|syntax error)|^\S+: \d+: (?:exec: )?\S+: "
+         r"not found$",
+         (": line ", ": not found")),
+        (C.launch_failure, W.signal, r"bad interpreter: No such file|^/usr/bin/env: \W?[\w.-]+\W?: No such file|"
+         r"^-?(?:ba)?sh: (?:line \d+: )?\S+: Permission denied$|^(?:ERROR: )?Unable to locate a modulefile|"
+         r"^Could not find conda environment: ", ("bad interpreter", "/usr/bin/env: ", "Permission denied",
+         "locate a modulefile", "find conda environment")),
         # A shell's exit codes for a command that it did not find or could not execute.
         (C.launch_failure, W.signal, r"(?i)\bexit(?:ed with|[ _]?code| status)+:? 12[67]\b", ("126", "127")),
     ),

@@ -12,7 +12,8 @@ STORAGE = (
         "https://github.com/pytorch/pytorch (torch/utils/data, aten/src/ATen/MapAllocator.cpp), "
         "https://github.com/NVIDIA/nccl (src/misc/shmutils.cc)",
         (C.out_of_host_memory, W.end, r"\bdev/shm\b.*No space left on device|No space left on device.*\bdev/shm\b|"
-         r"unable to (?:write to|allocate shared memory\(shm\) for) file </torch_", ("No space left", "</torch_")),
+         r"unable to (?:write to|allocate shared memory\(shm\) for) file </torch_|unable to open shared memory object "
+         r"</torch_.*No space left|NCCL WARN .*(?:posix_fallocate|shm).*No space left", ("No space left", "</torch_")),
         (C.out_of_host_memory, W.end, r"workers are out of shared memory|insufficient shared memory \(shm\)|"
          r"DataLoader worker .*: (?:Killed|Bus error)\.",
          ("out of shared memory", "insufficient shared memory", "DataLoader worker")),
@@ -26,7 +27,7 @@ STORAGE = (
         (C.storage, W.end, r"\[Errno 5\] |\[Errno 30\] |(?:Error\b.*: |os error 116).*Stale (?:NFS )?file handle",
          ("[Errno 5] ", "[Errno 30] ", "file handle")),
         (C.storage, W.end, r"Cannot send after transport endpoint shutdown|\[Errno (?:27|107|108|121)\] |"
-         r"Transport endpoint is not connected|Remote I/O error$",
+         r"^(?!.*(?i:libfabric|\bofi\b|\bucx\b|socket)).*Transport endpoint is not connected|Remote I/O error$",
          ("endpoint shutdown", "[Errno ", "endpoint is not connected", "Remote I/O error")),
     ),
     *signatures(

@@ -183,6 +183,48 @@ def of(log: str) -> Verdict:
             f"{TRACEBACK}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
             C.unknown,
         ),
+        # Of the machine: corrected errors are none.
+        ("kernel BUG at mm/slub.c:305!", C.node_failure),
+        ("AER: Uncorrectable (Fatal) error received: 0000:3a:00.0", C.hardware),
+        ("PCIe Bus Error: severity=Corrected, type=Data Link Layer", C.unknown),
+        ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: 8c00004000010090", C.unknown),
+        ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400", C.hardware),
+        ("detected NVSwitch fatal error 20034 on fid 0", C.hardware),
+        ("amdgpu 0000:1c:00.0: amdgpu: poison is consumed by client 12, kick off gpu reset flow", C.hardware),
+        ("mlx5_core 0000:a1:00.0: poll_health:800:(pid 0): Fatal error 1 detected", C.hardware),
+        ("earlyoom: sending SIGTERM to process 12 uid 1000", C.out_of_host_memory),
+        # Of resource managers.
+        ("srun: error: n1: tasks 0,3: Out Of Memory", C.out_of_host_memory),
+        ("salloc: error: Node failure on n1", C.node_failure),
+        ("srun: error: task 3 launch failed: Error configuring interconnect", C.launch_failure),
+        ("srun: fatal: No command given to execute.", C.refused),
+        ("   Exit Status:        -29 (Job failed due to exceeding walltime)", C.time_limit),
+        ("flux-job: job.exception type=timeout severity=0 resource allocation expired", C.time_limit),
+        ("Message: The node had condition: [DiskPressure].", C.storage),
+        ("Preempted to accommodate a workload (UID: 1)", C.preempted),
+        # Signals by number, and a launcher's words for them.
+        ("ERROR:composer.cli.launcher:Global rank 0 (PID 2) exited with code -11", C.code),
+        ("failed (exitcode: -8) local_rank: 0 (pid: 1) of binary: python", C.code),
+        # A sentence about a setting, the same words about a tensor, and an assertion by its source line.
+        (f"{TRACEBACK}ValueError: Undefined dataset mine in dataset_info.json.", C.refused),
+        (f"{TRACEBACK}ValueError: Attention mask should be of size (1, 5), but is (5, 5)", C.code),
+        (f"{TRACEBACK}    assert args.batch_size % len(devices) == 0\nAssertionError", C.refused),
+        (f"{TRACEBACK}    assert len(indices) == self.total_size\nAssertionError", C.code),
+        # The exception of a compiler's backend follows its own line.
+        (
+            f"{TRACEBACK}torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+            "RuntimeError: Cannot find a working triton installation.",
+            C.launch_failure,
+        ),
+        (f"{TRACEBACK}RuntimeError: unexpected EOF, expected 9 more bytes. The file might be corrupted.", C.storage),
+        (f"{TRACEBACK}ValueError: NaN or Inf found in gradient norm", C.diverged),
+        # What is reported as information or a warning, tried again, or traced by the shell.
+        ("[WARNING] CUDA out of memory. Tried to allocate 2.00 GiB, batch skipped", C.unknown),
+        ("2026-02-03 04:05:06 - INFO - No valid checkpoint found, starting anew", C.unknown),
+        ("x.py:7: UserWarning: no kernel image is available for execution on the device", C.unknown),
+        ("OSError: [Errno 116] Stale file handle: retrying in 3 s", C.unknown),
+        ("+ echo 'CUDA out of memory' && srun: error: n1: task 1: Out Of Memory", C.unknown),
+        (f"W0203 04:05:06.1 7 convert.py:9] {TRACEBACK}W0203 04:05:06.1 7 convert.py:9] NameError: s4", C.unknown),
         # What only looks alike.
         ("LSF: TERM_UNKNOWN: unknown reason", C.unknown),
         ("Killed 3 zombie processes of an earlier job", C.unknown),
@@ -201,6 +243,7 @@ def test_a_line_of_a_catalogue_has_its_cause(line: str, cause: C) -> None:
         ("srun: error: node03: task 5: Exited with exit code 1", 5, "node03"),
         ("mpirun noticed that process rank 3 with PID 99 on node node03 exited on signal 11 (Segmentation fault).", 3,
          "node03"),
+        ("node03: rank 6 exited with code 1", 6, "node03"),
     ],
 )  # fmt: skip
 def test_the_first_rank_and_its_host_are_kept_even_if_the_cause_is_not_known(line: str, rank: int, host: str) -> None:

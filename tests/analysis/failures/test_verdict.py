@@ -132,6 +132,20 @@ def test_an_exception_before_a_later_step_is_not_the_cause() -> None:
     assert of(log, last_progress=2).cause is FailureCause.code
 
 
+@pytest.mark.parametrize(
+    "finish",
+    ["{'train_runtime': 9.1, 'epoch': 1.0}", "[after training is done] datetime: 2026-02-03 04:05:06",
+     "2026-02-03 04:05:06 - root - INFO - Training completed", "   Exit Status:        0", "Successfully completed."],
+)  # fmt: skip
+def test_the_shutdown_of_a_training_that_finished_is_no_cause(finish: str) -> None:
+    lost = "terminate called without an active exception\n[rank1]: RuntimeError: [gloo/transport/tcp] closed\n"
+    assert of(f"{lost}{finish}\n{lost}").cause is FailureCause.unknown
+    assert of(f"{finish}\nstep\n{lost}", last_progress=2).cause is FailureCause.lost_peer
+    # Its result was not written.
+    assert of(f"{finish}\n{TRACEBACK}OSError: [Errno 28] No space left on device").cause is FailureCause.storage
+    assert of(f"{finish}\n{CANCELLED} DUE TO TIME LIMIT ***").cause is FailureCause.time_limit
+
+
 def test_a_gpu_fault_before_the_last_step_counts_beside_the_traceback_that_it_caused() -> None:
     log = f"NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus\nstep\nstep\n{TRACEBACK}RuntimeError: lost"
     assert of(log, last_progress=3).cause is FailureCause.hardware
