@@ -74,7 +74,7 @@ def test_a_killed_tuning_goes_on_runs_nothing_twice_and_ends_with_an_experiment_
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
 def test_a_command_that_dies_in_the_middle_goes_on_and_runs_nothing_twice(tmp_path: Path, end: signal.Signals) -> None:
     values = ["job.micro_batch_size=1,2,4", "parallelism=ddp,fsdp_full", "tune.steps=[3,6]", "tune.parallel=2"]
     given = command(tmp_path, *values, "tune.runs=13", "tune.pairs=1")
