@@ -6,7 +6,19 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jobs.layout import data_degree
-from jobs.plan.rules import batch, contest, deepspeed, layout, litgpt, memory, native, nemo, profile, values
+from jobs.plan.rules import (
+    batch,
+    calibration,
+    contest,
+    deepspeed,
+    layout,
+    litgpt,
+    memory,
+    native,
+    nemo,
+    profile,
+    values,
+)
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
 
@@ -16,7 +28,7 @@ LARGEST_GLOBAL_BATCH = 16_384
 GENERAL: tuple[tuple[Rule, ...], ...] = (
     values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
-    (*values.OTHERS, *profile.RULES, *contest.RULES, *layout.RULES),
+    (*values.OTHERS, *calibration.RULES, *profile.RULES, *contest.RULES, *layout.RULES),
     batch.RULES,
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
@@ -32,12 +44,18 @@ WARNINGS: tuple[Rule, ...] = (
     *profile.WARNINGS,
     *contest.WARNINGS,
     *memory.WARNINGS,
+    *calibration.WARNINGS,
 )
 
 
 def problems(run: Run) -> list[str]:
     """Return the reasons why a run cannot run; empty if it can."""
-    return next(filter(None, (list(broken(rules, run)) for rules in (*but_memory(run), memory.RULES))), [])
+    return problems_but_memory(run) or list(broken(memory.RULES, run))
+
+
+def problems_but_memory(run: Run) -> list[str]:
+    """Return the reasons why a run cannot run on GPUs with any amount of memory."""
+    return next(filter(None, (list(broken(rules, run)) for rules in but_memory(run))), [])
 
 
 def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
@@ -82,4 +100,4 @@ def product_is_illegal(run: Run) -> bool:
 
 def only_memory_is_short(run: Run) -> bool:
     """Return True if a run would be legal on larger GPUs."""
-    return not any(any(broken(rules, run)) for rules in but_memory(run)) and any(broken(memory.RULES, run))
+    return not problems_but_memory(run) and any(broken(memory.RULES, run))

@@ -12,6 +12,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from jobs.layout import pipeline_stages_of
 from jobs.parallelism import Schedule
 from jobs.plan.predict.activations import cast_weights, kept_by_layer, rotary_table, tokens_of
+from jobs.plan.predict.constants import MemoryConstants
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.loss import loss_memory
 from jobs.plan.predict.memory import largest_moment
@@ -71,7 +72,7 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
 )
 def test_the_largest_moment_of_forward_and_backward_is_that_of_the_engine(overrides: tuple[str, ...]) -> None:
     run = one(*A_GPU, *overrides).run
-    terms = largest_moment(run, tokens_of(run))
+    terms = largest_moment(run, tokens_of(run), MemoryConstants())
     held = sum(size for term, size in terms.items() if term not in {"weights", "optimizer"})
     assert held == pytest.approx(engine_on_fakes(run).peaks[-1], rel=0.04)
 
