@@ -132,7 +132,8 @@ def shifts(quantity: Quantity[Counted, Constants], samples: Sequence[Sample[Coun
     A run that is off by a fault pulls little: errors are Student's t. The sum has several minima, because a constant
     far above its default has no influence at its default; the lowest of several starts is taken.
     """
-    spread, noise = quantity.deviations, quantity.prior.noise
+    spread: Array = quantity.deviations
+    noise: float = quantity.prior.noise
     if not samples:
         return np.zeros(len(spread))
     measured = np.log([sample.measured for sample in samples])
