@@ -208,7 +208,7 @@ def test_a_table_of_keys_is_calibrated_to_a_few_rows_and_the_others_are_predicte
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, file = tmp_path / "runs.csv", tmp_path / "mine.yaml"
-    keys: dict[str, object] = dict(line.split("=", 1) for line in COMMON)
+    keys: dict[str, object] = {**dict(line.split("=", 1) for line in COMMON)}
     rows = [
         keys
         | {
