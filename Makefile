@@ -22,7 +22,7 @@ help:
 	echo "make mutation   change one committed module in many small ways, and list the changes that its tests do not notice: MODULE=FILE TESTS=FILES"
 	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
-	echo "make plan-benchmark TABLES=DIRECTORY  predict the memory of published runs, and print errors, coverage of intervals, and right and wrong verdicts"
+	echo "make plan-benchmark TABLES=DIRECTORY  predict step time and memory of published runs, and print errors, coverage of intervals, right and wrong verdicts, and trials to the best layout"
 	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
 	echo "make gpu-day-wheels  download what a machine without a network needs for gpu-day besides torch: GPU_WHEELS=DIRECTORY"
 	echo "make vllm-env   make .venv-serve, an environment with vLLM for CPUs (3.5 GB), for the tests that serve by it"

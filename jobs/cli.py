@@ -227,13 +227,7 @@ def parser() -> Parser:
         metavar="LIST",
         help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex): --format svg,latex",
     )
-    sub = command("model", "write a model file from LitGPT's name of a model or a config.json, or check one")
-    sub.add_argument(
-        "what", metavar="NAME|PATH", help="such as Qwen2.5-7B; a config.json or its directory; or a model file"
-    )
-    sub.add_argument(
-        "--output", type=folder, help="directory or FILE.yaml (default: model/ of SLURMSCALE_SITE, else print it)"
-    )
+    site_commands(command)
     sub = command("completion", "print the script with which a shell completes commands, keys and choices")
     sub.add_argument("shell", choices=SHELLS, help='for instance: eval "$(slurmscale completion bash)"')
     return top
@@ -265,7 +259,7 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
             sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
         else:
             sub.add_argument("--values", action="store_true", help="also print every value of each run")
-            sub.add_argument("--why", action="store_true", help="also print the terms of the predicted memory")
+            sub.add_argument("--why", action="store_true", help="also print the terms of the predictions")
         as_hydra = sub.add_argument_group("as in Hydra", "print the composed configuration only")
         as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print the configuration in YAML")
         as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print one section only")
@@ -281,6 +275,25 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
     sub = command("explain", "print type, choices, default, unit and meaning of a key")
     sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; default: list all keys")
     sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition")
+
+
+def site_commands(command: Callable[[str, str], Parser]) -> None:
+    """Add the parsers of the commands that write files of a site."""
+    sub = command("calibrate", "fit the constants of predicted step time and memory to measured runs, into a site file")
+    sub.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="sweeps, run directories, or tables (.csv)")
+    sub.add_argument(
+        "--most", type=int, metavar="N", help="fit to N runs, chosen by their configurations, and predict the others"
+    )
+    sub.add_argument(
+        "--output", type=folder, help="FILE.yaml (default: calibration/CLUSTER-DATE.yaml of SLURMSCALE_SITE)"
+    )
+    sub = command("model", "write a model file from LitGPT's name of a model or a config.json, or check one")
+    sub.add_argument(
+        "what", metavar="NAME|PATH", help="such as Qwen2.5-7B; a config.json or its directory; or a model file"
+    )
+    sub.add_argument(
+        "--output", type=folder, help="directory or FILE.yaml (default: model/ of SLURMSCALE_SITE, else print it)"
+    )
 
 
 def campaign_commands(command: Callable[[str, str], Parser]) -> None:
@@ -346,6 +359,8 @@ def dispatch(options: argparse.Namespace) -> int:
         return doctor(options.overrides, nodes=options.nodes, node_list=options.nodelist, with_job=not options.no_job)
     if options.command == "report":
         return report(options)
+    if options.command == "calibrate":
+        return calibrate(options)
     if options.command == "watch":
         from jobs.submit.watch import watch
 
@@ -405,6 +420,21 @@ def show_leaderboard(campaign: Path) -> int:
     from analysis.report.leaderboard import show
 
     return show(campaign)
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Fit constants to finished runs and tables, and print them."""
+    from datetime import datetime
+
+    from analysis.load.measured_runs import measured_runs
+    from jobs.plan.calibrate import calibrate_on
+    from jobs.plan.measured_table import read_table
+
+    tables = [path for path in options.paths if path.suffix == ".csv"]
+    folders = [path for path in options.paths if path not in tables]
+    measured = [run for path in tables for run in read_table(path)] + (measured_runs(folders) if folders else [])
+    print(calibrate_on(measured, options.output, datetime.now().astimezone().date(), options.most))
+    return 0
 
 
 def report(options: argparse.Namespace) -> int:

@@ -545,6 +545,10 @@ class Gpu:
     """Dense float16 peak, without sparsity."""
     peak_fp32_tflops: float | None = None
     """Dense float32 peak."""
+    memory_gb_per_s: float | None = None
+    """Bandwidth of the device's memory; `plan` predicts no step time without it."""
+    link_gb_per_s: float | None = None
+    """Bandwidth in one direction to the other GPUs of the node: NVLink or Infinity Fabric, else PCIe."""
 
 
 class ContainerRuntime(Enum):
@@ -635,6 +639,9 @@ class Cluster:
     network_gb_per_s: float | None = None
     """Bandwidth in one direction between two nodes, or GPUs of two nodes, by the data sheet; `slurmscale doctor`
     compares with it."""
+    calibration: str | None = None
+    """File of constants of predicted step time and memory that `slurmscale calibrate` fitted to runs on this cluster,
+    from the site directory; null: published ones, with wide intervals."""
     service_units_per_node_hour: float | None = None
     """Service units that the site charges for a node and hour; null: reports have no costs in service units."""
     exclusive: bool = False

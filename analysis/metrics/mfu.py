@@ -24,6 +24,13 @@ from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.plan.cost import gated_parameters
+from jobs.plan.predict.flops import (
+    FLOPS_PER_ATTENDED,
+    FLOPS_PER_FROZEN_WEIGHT,
+    FLOPS_PER_WEIGHT,
+    FORWARD_FLOPS_PER_ATTENDED,
+    FORWARD_FLOPS_PER_WEIGHT,
+)
 from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Precision
 
 # The setting of `gpu` that is the peak of an arithmetic type: 16 bits on tensor cores, or plain float32.
@@ -32,13 +39,6 @@ PEAK_OF = {
     "float16": "peak_fp16_tflops",
     Precision.float32.name: "peak_fp32_tflops",
 }
-# Forward 2, backward 2 for the gradient of the activations and 2 for that of the weights.
-FLOPS_PER_WEIGHT = 6
-FLOPS_PER_FROZEN_WEIGHT = 4
-FORWARD_FLOPS_PER_WEIGHT = 2
-# The same for an entry of attention's two products, of which a token has s x heads x head size in each layer.
-FLOPS_PER_ATTENDED = 12
-FORWARD_FLOPS_PER_ATTENDED = 4
 # Between the formulas that reproduce one printed rate.
 EITHER = " or "
 # A printed rate is reproduced by a formula if it lies this close to its result.

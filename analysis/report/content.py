@@ -33,9 +33,9 @@ from analysis.report.sections.data import data_section
 from analysis.report.sections.evaluations import evaluation_section
 from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.laws import fits_section
-from analysis.report.sections.memory import memory_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
+from analysis.report.sections.predictions import predictions_section
 from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
 from analysis.report.sections.serving import serving_headlines, serving_section
@@ -137,7 +137,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 fits_section(groups),
                 mlperf_section(runs),
                 utilization_section(used),
-                memory_section(used),
+                predictions_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
                 training_cost_section(groups, training),
                 evaluation_section(runs),

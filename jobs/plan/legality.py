@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from jobs.layout import data_degree
 from jobs.plan.rules import (
     batch,
+    calibration,
     contest,
     deepspeed,
     layout,
@@ -29,7 +30,7 @@ LARGEST_GLOBAL_BATCH = 16_384
 GENERAL: tuple[tuple[Rule, ...], ...] = (
     values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
-    (*values.OTHERS, *network.RULES, *profile.RULES, *contest.RULES, *layout.RULES),
+    (*values.OTHERS, *network.RULES, *calibration.RULES, *profile.RULES, *contest.RULES, *layout.RULES),
     batch.RULES,
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
@@ -48,12 +49,18 @@ WARNINGS: tuple[Rule, ...] = (
     *contest.WARNINGS,
     *memory.WARNINGS,
     *serving.WARNINGS,
+    *calibration.WARNINGS,
 )
 
 
 def problems(run: Run) -> list[str]:
     """Return the reasons why a run cannot run; empty if it can."""
-    return next(filter(None, (list(broken(rules, run)) for rules in (*but_memory(run), memory.RULES))), [])
+    return problems_but_memory(run) or list(broken(memory.RULES, run))
+
+
+def problems_but_memory(run: Run) -> list[str]:
+    """Return the reasons why a run cannot run on GPUs with any amount of memory."""
+    return next(filter(None, (list(broken(rules, run)) for rules in but_memory(run))), [])
 
 
 def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
@@ -98,4 +105,4 @@ def product_is_illegal(run: Run) -> bool:
 
 def only_memory_is_short(run: Run) -> bool:
     """Return True if a run would be legal on larger GPUs."""
-    return not any(any(broken(rules, run)) for rules in but_memory(run)) and any(broken(memory.RULES, run))
+    return not problems_but_memory(run) and any(broken(memory.RULES, run))

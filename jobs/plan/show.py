@@ -12,6 +12,7 @@ from jobs.plan.compose import compose, composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.pipeline_stages import held_layers
+from jobs.plan.predicted_table import predicted_table, step_time_table
 from jobs.plan.table import memory_table, plan_notes, plan_table
 from jobs.rundir import dump_run
 from jobs.schema import EngineKind, Run
@@ -35,10 +36,14 @@ def show(overrides: list[str], *, multirun: bool, values: bool = False, why: boo
         if run.engine.kind is EngineKind.litgpt:
             out.print(f"{described(run)}\n", highlight=False, soft_wrap=True)
     out.print(plan_table(runs))
+    if (predicted := predicted_table(runs)) is not None:
+        out.print(predicted)
     for note in plan_notes(runs):
         out.print(note)
     if why:
         out.print("\npredicted memory of the GPU with the most:", memory_table(runs), sep="\n")
+        if (terms := step_time_table(runs)) is not None:
+            out.print("\npredicted step time of the pipeline rank with the most work:", terms, sep="\n")
     unset = dict.fromkeys(key for point in points for key in point.unset)
     if unset:
         out.print(f"to submit, set also {' '.join(f'{key}=VALUE' for key in unset)}")

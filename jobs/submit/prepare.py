@@ -29,6 +29,7 @@ from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
+from jobs.plan.predict.speed import speed
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
@@ -236,6 +237,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
 
 def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
     """Return the planned values of a run; unknown ones are absent."""
+    predicted = speed(run, steps)
     plan = {
         "layout": layout_of(run).record(),
         "ranks": run.ranks,
@@ -246,6 +248,7 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
         "memory": memory(run).record() if has_gpus(run) else None,
+        "speed": None if predicted is None else predicted.record(),
         "warnings": warnings(run),
     }
     return {key: value for key, value in plan.items() if value is not None}

@@ -1,206 +1,280 @@
-"""Predicted memory beside published measurements: `python -m tests.benchmarks.plan_benchmark --tables DIR`.
+"""Predicted step time and memory beside published measurements: `python -m tests.benchmarks.plan_benchmark`.
 
-Each source is a reader of one CSV by its name and layout (READERS); files that are missing are left out. At most five
-rows of each source and GPU, which jobs.plan.predict.calibration chooses without their measured memory, fit its factors;
-errors and coverage are those of all other rows.
+Constants of a source and GPU are fitted to at most five rows, which `jobs.plan.predict.fit.choose` selects by their
+configurations and not by results: the same rows for step time and memory. A row without a result is one more try.
+Errors and coverage are those of all other rows. The last table is what the prediction's order of trying is worth.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import re
+import math
 import statistics
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jobs.layout import data_degree
-from jobs.plan.compose import compose
-from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
-from jobs.plan.nearest import applied
-from jobs.plan.pipeline_stages import pipeline_stage_layers
-from jobs.plan.predict.activations import tokens_of
-from jobs.plan.predict.calibration import Calibration, Features, calibrated, chosen, total_of
-from jobs.plan.predict.interval import Interval
-from jobs.plan.predict.memory import Terms, other_moments
-from jobs.schema import Run
+import numpy as np
 
-GIB = 2**30
-GB = 1e9
-STACK = ("cluster=xe9680_h100", "gpu.memory_gb=null", "engine=nemo", "data=random", "parallelism=pp",
-         "parallelism.pipeline=1", "job.precision=bfloat16", "job.micro_batch_size=1")  # fmt: skip
+from jobs.plan.predict.calibration import Fit
+from jobs.plan.predict.constants import MemoryConstants, StepTimeConstants
+from jobs.plan.predict.fit import STEP_TIME, Candidates, Sample, choose, fitted, memory_of
+from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.memory import FRAMEWORK, MemoryWork, counted_bytes, memory_work
+from jobs.plan.predict.states import parameters_held
+from jobs.plan.predict.step_time import Work, step_time_s, work_of
+from jobs.plan.rules.memory import GIB
+from tests.benchmarks.plan_rows import Measurement
+from tests.benchmarks.plan_tables import measurements
+
+MOST_CANDIDATES = 400
+"""Rows to fit are chosen among so many, evenly spaced in the table."""
+FEWEST_LAYOUTS = 4
+"""Cells with fewer rows leave nothing to choose."""
+LIKELY = 0.95
+"""Probability of fitting its GPU of a row that may be chosen: others mostly have no result."""
+DEVIATIONS = statistics.NormalDist().inv_cdf(0.95)
+"""Half an interval of 90 % in standard deviations."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One row of a table."""
+class Row:
+    """A measurement with what its run does and holds."""
 
-    features: Features
-    """Predicted bytes by term."""
-    memory_bytes: float | None
-    """Measured; None if the run has no result."""
-    gpu: str
-    gpu_bytes: float | None = None
-    """Memory of the GPU; None where all rows of a source ran."""
+    measured: Measurement
+    work: Work
+    memory: MemoryWork
+    """As the source measures it."""
+    device: MemoryWork
+    """With what is beside tensors."""
 
-
-def nanotron(rows: list[dict[str, str]]) -> Iterator[Measured]:
-    """Read nanotron_ultrascale_sweep.csv.
-
-    Shapes: huggingface/nanotron, scripts/scaling_benchmarks.py. Weights and gradients in bfloat16, and float32 sums of
-    gradients: 8 bytes a parameter; AdamW and float32 weights: 12, divided by ZeRO stage 1.
-    """
-    shapes = {"1B": (16, 2048, 8192, "true"), "8B": (32, 4096, 14336, "false")}
-    for row in rows:
-        layers, hidden, wide, tied = shapes[row["model"]]
-        run = sized(composed(
-            f"model.layers={layers}", f"model.hidden_size={hidden}", f"model.intermediate_size={wide}",
-            "model.heads=32", "model.kv_heads=32", f"model.head_size={hidden // 32}", "model.vocab_size=131072",
-            f"model.tie_embeddings={tied}", "job.sequence_length=4096", "parallelism.stage_split=balanced",
-        ), row)  # fmt: skip
-        divided = data_degree(run) if row["zero_stage"] == "1" else 1
-        ran = row["status"] == "ok" and row["memory_gb"]
-        yield Measured(
-            features(run, 8 + 12 / divided), float(row["memory_gb"]) * GIB if ran else None, row["gpu"], 79.6 * GIB
-        )
+    @property
+    def step_time_s(self) -> float | None:
+        """Return the measured step time."""
+        rate = self.measured.tokens_per_s
+        return None if rate is None else self.work.tokens / rate
 
 
-def simumax(rows: list[dict[str, str]]) -> Iterator[Measured]:
-    """Read simumax_b200.csv: Llama-3-70B of 12 layers by Megatron-LM with the distributed optimizer.
+@dataclass(frozen=True)
+class Fits:
+    """The constants of a source and GPU."""
 
-    Weights in bfloat16 and gradients in float32: 6 bytes a parameter; 12 are divided over DP and CP.
-    """
-    for row in rows:
-        case = row["case"]
-        degrees = {name: int(size) for name, size in re.findall(r"(tp|pp|cp|dp|mbc|seq)(\d+)", case)}
-        degrees["cp"], length = degrees.get("cp", 1), degrees.get("seq", 4096)
-        run = composed("model=llama3_70b", "model.layers=12", f"job.sequence_length={length}",
-                       f"model.max_sequence_length={length}")  # fmt: skip
-        sizes = {"mbs": "1", "gbs": str(degrees["mbc"] * degrees["dp"]), "n_nodes": "1", "n_gpus": "8"}
-        run = sized(run, sizes | {name: str(degrees[name]) for name in ("tp", "pp", "cp")})
-        divided = degrees["dp"] * degrees["cp"]
-        yield Measured(features(run, 6 + 12 / divided), float(row["memory_allocated_gib"]) * GIB, row["gpu"])
+    step_time: Fit[StepTimeConstants]
+    memory: Fit[MemoryConstants]
 
+    def tokens_per_s(self, row: Row) -> Interval:
+        """Return the predicted throughput of all GPUs."""
+        return self.step_time_s(row).divides(row.work.tokens)
 
-READERS: dict[str, Callable[[list[dict[str, str]]], Iterator[Measured]]] = {
-    "nanotron_ultrascale_sweep.csv": nanotron,
-    "simumax_b200.csv": simumax,
-}
+    def step_time_s(self, row: Row) -> Interval:
+        """Return the predicted step time."""
+        return self.step_time.interval(lambda constants: step_time_s(row.work, constants))
 
+    def memory_bytes(self, row: Row) -> Interval:
+        """Return the predicted memory as the source measures it."""
+        return self.memory.interval(lambda constants: counted_bytes(row.memory, constants))
 
-@cache
-def composed(*overrides: str) -> Run:
-    """Return a run of a model on one rank, whatever the rules of our engines."""
-    model = [] if any(line.startswith("model=") for line in overrides) else ["model=llama3_8b"]
-    return compose([*STACK, *model, *overrides], multirun=False, judge=lambda _run: [])[0].run
+    def device_bytes(self, row: Row) -> Interval:
+        """Return the predicted memory of the device."""
+        return self.memory.interval(lambda constants: counted_bytes(row.device, constants))
 
+    def verdict(self, row: Row) -> str:
+        """Return the verdict of `plan` on the memory of a row."""
+        size, predicted = gpu_bytes(row), self.device_bytes(row)
+        return "fits" if predicted.high <= size else "tight" if predicted.low <= size else "does not fit"
 
-def sized(run: Run, row: Mapping[str, str]) -> Run:
-    """Return the run with the degrees and batch of a row."""
-    nodes = int(row["n_nodes"])
-    values: dict[str, Any] = {
-        "nodes": nodes, "ranks_per_node": int(row["n_gpus"]) // nodes, "parallelism.tensor": int(row["tp"]),
-        "parallelism.pipeline": int(row["pp"]), "parallelism.context": int(row.get("cp", 1)),
-        "job.micro_batch_size": int(row["mbs"]), "scaling.global_batch_size": int(row["gbs"]),
-    }  # fmt: skip
-    return applied(run, tuple(values.items()))
+    def chance(self, row: Row) -> float:
+        """Return the probability that a row fits its GPU."""
+        predicted = self.device_bytes(row)
+        deviation = math.log(predicted.high / predicted.point) / DEVIATIONS
+        return statistics.NormalDist(0, deviation).cdf(math.log(gpu_bytes(row) / predicted.point))
 
 
-def features(run: Run, bytes_each: float) -> Features:
-    """Return the predicted terms of the pipeline rank with the most; `bytes_each` of states a parameter."""
-    x = tokens_of(run)
-    found = []
-    for place, layers in enumerate(map(len, pipeline_stage_layers(run))):
-        last = place == run.parallelism.pipeline - 1
-        ends = (place == 0) + (last and not (place == 0 and run.model.tie_embeddings))
-        parameters = layers * layer_parameters(run.model) + ends * embedding_parameters(run.model)
-        states = bytes_each * (parameters + last * norm_parameters(run.model)) / run.parallelism.tensor
-        found += [{"states": states, **grouped(moment)} for moment in other_moments(run, place, x, {})]
-    return max(found, key=total_of)
+@dataclass(frozen=True)
+class Score:
+    """How predictions of a source compare with its measurements."""
+
+    rows: int
+    median: float
+    """Of |predicted / measured - 1|."""
+    p90: float
+    coverage: float
+    """Share of measurements in their interval of 90 %."""
+    width: float
+    """Median of upper over lower limit."""
+
+    def __str__(self) -> str:
+        return f"{self.median:.1%} / {self.p90:.0%}, {self.coverage:.0%}, x{self.width:.2f}".replace("%", " %")
 
 
-def grouped(moment: Terms) -> dict[str, float]:
-    """Return the terms of a moment by the factors of the calibration."""
-    return {
-        "activations": moment["activations"] + moment.get("backward", 0.0),
-        "loss": moment.get("loss", 0.0),
-        "constant": GB,
-    }
+@dataclass(frozen=True)
+class Choice:
+    """What the prediction's order of trying the layouts of a cell is worth."""
+
+    regret: float | None
+    """Of the first pick over the best, as a share of its step time; None if it failed."""
+    best_of_three: float
+    within_5: int
+    """Trials until one is within 5 % of the best."""
+    within_2: int
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Rows that a calibration was not fitted to, with their predictions."""
+    """A source and GPU: the rows that fitted its constants, and the others with the constants before and after."""
 
-    calibration: Calibration
-    rows: list[tuple[Measured, Interval]]
+    chosen: list[Row]
+    tried: int
+    others: list[Row]
+    before: Fits
+    after: Fits
 
-    def errors(self) -> list[float]:
-        """Return the relative errors of the rows with a result."""
-        return [abs(x.point / row.memory_bytes - 1) for row, x in self.rows if row.memory_bytes]
+    def speed(self, fits: Fits) -> Score | None:
+        """Return the score of the throughput."""
+        return score((fits.tokens_per_s(row), row.measured.tokens_per_s) for row in self.others)
 
-    def coverage(self) -> float:
-        """Return the share of the rows with a result that lie in their interval."""
-        inside = [x.low <= row.memory_bytes <= x.high for row, x in self.rows if row.memory_bytes]
-        return sum(inside) / len(inside)
+    def memory(self, fits: Fits) -> Score | None:
+        """Return the score of the memory."""
+        return score((fits.memory_bytes(row), row.measured.memory_bytes) for row in self.others)
 
     def verdicts(self) -> Counter[tuple[str, str]]:
-        """Return the numbers of rows by verdict and result, where the memory of the GPU is known."""
-        found: Counter[tuple[str, str]] = Counter()
-        for row, x in self.rows:
-            if row.gpu_bytes is not None:
-                verdict = "fits" if x.high <= row.gpu_bytes else "tight" if x.low <= row.gpu_bytes else "does not fit"
-                found[verdict, "ran" if row.memory_bytes else "no result"] += 1
+        """Return the number of rows by verdict and result."""
+        ran = {True: "ran", False: "no result"}
+        return Counter((self.after.verdict(row), ran[row.step_time_s is not None]) for row in self.others)
+
+    def choices(self) -> list[Choice]:
+        """Return the choices of the cells with layouts to choose from."""
+        cells: dict[str, list[Row]] = defaultdict(list)
+        for row in [*self.chosen, *self.others]:
+            cells[row.measured.cell].append(row)
+        found = []
+        for members in cells.values():
+            measured = [row.step_time_s for row in members if row.step_time_s is not None]
+            if len(measured) >= FEWEST_LAYOUTS:
+                order = sorted(members, key=self.expected_s)
+                found.append(choice([row.step_time_s for row in order], min(measured)))
         return found
 
-
-def judged(rows: list[Measured]) -> Judged:
-    """Calibrate to the rows that the program chooses and judge it by all others.
-
-    A calibration needs runs with results, so it chooses among those; it does not see them.
-    """
-    ran = [row for row in rows if row.memory_bytes]
-    fitted = [ran[i] for i in chosen([row.features for row in ran])]
-    calibration = calibrated([(row.features, row.memory_bytes) for row in fitted if row.memory_bytes])
-    return Judged(calibration, [(row, calibration.predict(row.features)) for row in rows if row not in fitted])
-
-
-def judged_tables(folder: Path) -> dict[tuple[str, str], Judged]:
-    """Return the judgement of each file and GPU in a directory."""
-    found = {}
-    for name, reader in READERS.items():
-        file = folder / name
-        if file.exists():
-            with file.open(newline="") as lines:
-                rows = sorted(reader(list(csv.DictReader(lines))), key=lambda row: row.gpu)
-            for gpu, members in groupby(rows, key=lambda row: row.gpu):
-                found[name, gpu] = judged(list(members))
-    return found
+    def expected_s(self, row: Row) -> float:
+        """Return the expected time until a success: a failed try costs about as much as a run."""
+        return self.after.step_time_s(row).point / max(self.after.chance(row), 1e-9)
 
 
 def main() -> None:
-    """Print a table of errors, and one of verdicts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tables", type=Path, required=True, help="directory of CSV files named as in READERS")
-    found = judged_tables(parser.parse_args().tables)
-    print("| table | GPU | rows | median error (%) | p90 (%) | in the 90 % interval (%) | factors |")
-    print("| --- | --- | --: | --: | --: | --: | --- |")
-    for (name, gpu), each in found.items():
-        errors = sorted(each.errors())
-        p90 = errors[int(0.9 * (len(errors) - 1))]
-        factors = ", ".join(f"{term} {factor:.2f}" for term, factor in each.calibration.factors.items())
-        print(f"| {name} | {gpu} | {len(errors):,} | {100 * statistics.median(errors):.1f} | {100 * p90:.1f} | "
-              f"{100 * each.coverage():.0f} | {factors} |")  # fmt: skip
-    print("\n| table | GPU | predicted | ran | no result |\n| --- | --- | --- | --: | --: |")
-    for (name, gpu), each in found.items():
+    """Print the tables of errors, verdicts and choices."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("--tables", type=Path, required=True, help="directory of CSV files named as in plan_tables")
+    found = dict(judged_sources(parser.parse_args().tables))
+    for quantity, scored in (("tokens/s", Judged.speed), ("memory", Judged.memory)):
+        print(f"| {quantity} of source / GPU | rows | chosen (tried) | by defaults: median / p90, coverage, width | "
+              "by five rows |\n| --- | --: | --: | --: | --: |")  # fmt: skip
+        for source, each in found.items():
+            if (after := scored(each, each.after)) is not None:
+                before = scored(each, each.before)
+                print(f"| {source} | {after.rows:,} | {len(each.chosen)} ({each.tried}) | {before} | {after} |")
+        print()
+    print("| source / GPU | predicted | ran | no result |\n| --- | --- | --: | --: |")
+    for source, each in found.items():
         counts = each.verdicts()
-        for verdict in ("fits", "tight", "does not fit") if counts else ():
-            print(f"| {name} | {gpu} | {verdict} | {counts[verdict, 'ran']:,} | {counts[verdict, 'no result']:,} |")
+        for verdict in ("fits", "tight", "does not fit"):
+            print(f"| {source} | {verdict} | {counts[verdict, 'ran']:,} | {counts[verdict, 'no result']:,} |")
+    print("\n| source / GPU | cells | first pick fails | its regret, median | best of three, median / worst "
+          "| trials to 5 %, median / worst | to 2 % |\n| --- | --: | --: | --: | --: | --: | --: |")  # fmt: skip
+    for source, each in found.items():
+        if choices := each.choices():
+            print(f"| {source} | {choice_cells(choices)} |")
+
+
+def judged_sources(tables: Path) -> Iterator[tuple[str, Judged]]:
+    """Yield each source and GPU of a directory with its judgement."""
+    by_source: dict[str, list[Row]] = defaultdict(list)
+    for measured in measurements(tables):
+        work = work_of(measured.run)
+        assert work is not None, "the readers know the GPU's rates"
+        by_source[measured.source].append(Row(measured, work, *memory_works(measured)))
+    for source, rows in by_source.items():
+        yield source, judged(rows)
+
+
+def memory_works(measured: Measurement) -> tuple[MemoryWork, MemoryWork]:
+    """Return what a run holds as its source measures it, and with what is beside tensors."""
+    states = measured.parameter_bytes * parameters_held(measured.run).model
+    tensors = tuple({**moment, "states": moment["states"] + states} for moment in memory_work(measured.run))
+    device = tuple({**moment, "framework": FRAMEWORK.point} for moment in tensors)
+    return (device if measured.framework else tensors), device
+
+
+def judged(rows: Sequence[Row]) -> Judged:
+    """Fit constants to the rows that the program chooses, and return them with the other rows."""
+    memory = memory_of(rows[0].measured.run.engine.kind)
+    before = Fits(STEP_TIME.prior, memory.prior)
+    likely = [row for row in rows if before.chance(row) >= LIKELY] or list(rows)
+    candidates = likely[:: max(1, len(likely) // MOST_CANDIDATES)]
+    quantities: list[Candidates[Any, Any]] = [Candidates(STEP_TIME, [row.work for row in candidates])]
+    if any(row.measured.memory_bytes for row in rows):
+        quantities.append(Candidates(memory, [row.memory for row in candidates]))
+
+    def measure(place: int) -> list[float | None] | None:
+        row = candidates[place]
+        return None if row.step_time_s is None else [row.step_time_s, row.measured.memory_bytes][: len(quantities)]
+
+    tried = choose(quantities, measure)
+    chosen = [candidates[place] for place in tried if measure(place) is not None]
+    speeds = [Sample(row.work, row.step_time_s) for row in chosen if row.step_time_s]
+    sizes = [Sample(row.memory, row.measured.memory_bytes) for row in chosen if row.measured.memory_bytes]
+    fitted_to = f"{len(chosen)} rows"
+    after = Fits(fitted(STEP_TIME, speeds, fitted_to), fitted(memory, sizes, fitted_to) if sizes else memory.prior)
+    taken = set(map(id, chosen))
+    return Judged(chosen, len(tried), [row for row in rows if id(row) not in taken], before, after)
+
+
+def score(pairs: Iterable[tuple[Interval, float | None]]) -> Score | None:
+    """Return the score of some predictions and measurements; None without any measurement."""
+    known = [(predicted, measured) for predicted, measured in pairs if measured is not None]
+    if not known:
+        return None
+    errors = [abs(predicted.point / measured - 1) for predicted, measured in known]
+    inside = [predicted.low <= measured <= predicted.high for predicted, measured in known]
+    widths = [predicted.high / predicted.low for predicted, _ in known]
+    p90 = float(np.quantile(errors, 0.9))
+    return Score(len(errors), statistics.median(errors), p90, statistics.fmean(inside), statistics.median(widths))
+
+
+def choice(times: Sequence[float | None], best: float) -> Choice:
+    """Return the worth of an order of trying, from the step times in it; None is a failure."""
+
+    def until(share: float) -> int:
+        return next(n for n, time in enumerate(times, 1) if time is not None and time <= best * (1 + share))
+
+    first, *_ = times
+    three = min((time for time in times[:3] if time is not None), default=math.inf)
+    return Choice(None if first is None else first / best - 1, three / best - 1, until(0.05), until(0.02))
+
+
+def choice_cells(choices: Sequence[Choice]) -> str:
+    """Return the cells of a row of the last table."""
+    regrets = [each.regret for each in choices if each.regret is not None]
+    threes = [each.best_of_three for each in choices]
+    parts = [
+        str(len(choices)),
+        str(len(choices) - len(regrets)),
+        f"{100 * statistics.median(regrets):.1f} %" if regrets else "",
+        f"{100 * statistics.median(threes):.1f} % / {100 * max(threes):.0f} %",
+        *(
+            f"{statistics.median(trials):g} / {max(trials)}"
+            for trials in ([each.within_5 for each in choices], [each.within_2 for each in choices])
+        ),
+    ]
+    return " | ".join(parts)
+
+
+def gpu_bytes(row: Row) -> float:
+    """Return the memory of a row's GPU."""
+    size = row.measured.run.gpu.memory_gb
+    assert size is not None, "conf/gpu has the memory of every GPU of the tables"
+    return size * GIB
 
 
 if __name__ == "__main__":

@@ -79,6 +79,13 @@ def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
         assert done.stderr == refusal
 
 
+def test_the_predictions_shown_are_what_plan_prints(tmp_path: Path) -> None:
+    (command,) = [block for block in blocks("sh") if "cluster=xe9680_h100 model=llama3_8b" in block and "-m" in block]
+    (shown,) = [block for block in blocks("") if "predicted (90 %)" in block]
+    printed = run(command, tmp_path).stdout.splitlines()
+    assert [line.rstrip() for line in printed[: len(shown.splitlines())]] == shown.splitlines()
+
+
 def test_the_mesh_shown_is_what_plan_draws(tmp_path: Path) -> None:
     (command,) = [line for block in COMMANDS for line in block if line.startswith("slurmscale plan parallelism=")]
     (mesh,) = [block for block in blocks("") if block.startswith("Mesh:")]

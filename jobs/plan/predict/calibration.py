@@ -1,111 +1,188 @@
-"""Fit the terms of predicted memory to measured runs of one stack on one GPU, and the interval of what is left.
+"""A calibration: constants of step time and memory, how well they are known, and what they were fitted to.
 
-measured = sum over terms of factor x predicted + constant, relative errors being equally likely. With few runs the
-factors stay near what is expected before any is measured: a normal prior for each (ridge regression).
+`slurmscale calibrate` writes one dated file, which has a fit for each GPU and engine that it found runs of.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic
 
+import yaml
+
+from jobs.errors import ConfigError
+from jobs.files import read_yaml, reason
+from jobs.output import write_file
+from jobs.plan.predict.constants import Constants, MemoryConstants, StepTimeConstants, deviations
 from jobs.plan.predict.interval import Interval
+from jobs.schema import EngineKind, Run
 
-MOST_RUNS = 5
-"""Runs that identify the factors."""
-FACTORS = {"states": (1.0, 0.05), "activations": (1.0, 0.7), "loss": (1.0, 0.5), "constant": (1.0, 1.0)}
-"""Term -> expected factor and its standard deviation: states are arithmetic, implementations keep more or less."""
-EXPECTED_ERROR, EXPECTED_RUNS = 0.2, 4
-"""Relative error before any run is measured, and the number of runs that this counts as."""
-STUDENT_95 = {4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 9: 1.833}
-"""95th percentile of Student's distribution by degrees of freedom: two-sided 90 %."""
+STEP_TIME_NOISE = 0.1
+"""Standard deviation of the logarithm of a step time about the best constants, before any residual is known: repeats
+of one published configuration differ by 1.15 in the median, models of this kind by 5 to 15 % (SimuMax, vTrain)."""
+MEMORY_NOISE, COUNTED_NOISE = 0.2, 0.06
+"""The same of memory: by formulas, chosen on published tables (tests/README.md); and of the native engine, which is
+counted tensor by tensor."""
+FREEDOM = 4
+"""Weight of that value in residuals."""
+QUANTILE = 2.132
+"""Student's t at 95 % with FREEDOM degrees."""
+STEP = 1e-3
+"""Step of numerical derivatives, in logarithms."""
 
-Features = Mapping[str, float]
-"""Predicted bytes by a key of FACTORS."""
+
+@dataclass(frozen=True)
+class Fit(Generic[Constants]):
+    """Constants and their uncertainty."""
+
+    constants: Constants
+    covariance: tuple[tuple[float, ...], ...]
+    """Of the logarithms of the constants, in their order."""
+    noise: float
+    """Standard deviation of the logarithm of a measurement about its prediction."""
+    quantile: float = QUANTILE
+    """Half the width of an interval of 90 % in standard deviations."""
+    fitted_to: str | None = None
+    """Runs, GPU, engine and date; None: nothing."""
+
+    def interval(self, predict: Callable[[Constants], float]) -> Interval:
+        """Return a prediction with its interval: of its logarithm, from the constants' uncertainty and the noise."""
+        point, names = predict(self.constants), asdict(self.constants)
+        slopes = [math.log(predict(moved(self.constants, name)) / point) / STEP for name in names]
+        rows = zip(slopes, self.covariance, strict=True)
+        variance = sum(slope * sum(a * b for a, b in zip(row, slopes, strict=True)) for slope, row in rows)
+        factor = math.exp(self.quantile * math.sqrt(max(variance, 0.0) + self.noise**2))
+        return Interval(point, point / factor, point * factor)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted factors, and the relative half-width of the interval."""
+    """The fits of one GPU and engine; None where nothing was measured."""
 
-    factors: dict[str, float]
-    half_width: float
-
-    def predict(self, features: Features) -> Interval:
-        """Return the memory in bytes with its interval of 90 %, symmetric in the logarithm."""
-        point = sum(self.factors[term] * size for term, size in features.items())
-        return Interval(point, point / (1 + self.half_width), point * (1 + self.half_width))
+    step_time: Fit[StepTimeConstants] | None = None
+    memory: Fit[MemoryConstants] | None = None
 
 
-def chosen(runs: Sequence[Features]) -> list[int]:
-    """Return the places of at most MOST_RUNS runs that identify the factors best, without their measured memory.
-
-    One by one the run whose relative features are least explained by those before it (D-optimal design).
-    """
-    information = prior_information()
-    found: list[int] = []
-    rows = [relative(each, total_of(each)) for each in runs]
-    while len(found) < min(MOST_RUNS, len(runs)):
-        gains = [dot(row, solved(information, row)) for row in rows]
-        best = max((i for i in range(len(rows)) if i not in found), key=gains.__getitem__)
-        found.append(best)
-        information = added(information, rows[best])
-    return found
+def moved(constants: Constants, name: str) -> Constants:
+    """Return constants of which one is larger by STEP."""
+    return replace(constants, **{name: getattr(constants, name) * math.exp(STEP)})
 
 
-def calibrated(runs: Sequence[tuple[Features, float]]) -> Calibration:
-    """Return the calibration to runs with their measured memory."""
-    information, target = prior_information(), [mean / deviation**2 for mean, deviation in FACTORS.values()]
-    for features, measured in runs:
-        row = [value / EXPECTED_ERROR for value in relative(features, measured)]
-        information = added(information, row)
-        target = [t + value / EXPECTED_ERROR for t, value in zip(target, row, strict=True)]
-    factors = dict(zip(FACTORS, solved(information, target), strict=True))
-    left = [sum(factors[term] * size for term, size in features.items()) / measured - 1 for features, measured in runs]
-    # The runs that fitted the factors show half of the error of others, roughly: count them so.
-    squares = EXPECTED_RUNS * EXPECTED_ERROR**2 + 2 * sum(error**2 for error in left)
-    freedom = EXPECTED_RUNS + len(runs)
-    return Calibration(factors, STUDENT_95[freedom] * math.sqrt(squares / freedom))
+def prior(defaults: Constants, noise: float) -> Fit[Constants]:
+    """Return the defaults, as uncertain as machines and implementations differ."""
+    known = deviations(type(defaults))
+    return Fit(
+        defaults, tuple(tuple(known[row] ** 2 if row == name else 0.0 for name in known) for row in known), noise
+    )
 
 
-def total_of(features: Features) -> float:
-    """Return the memory with all factors as expected."""
-    return sum(FACTORS[term][0] * size for term, size in features.items())
+STEP_TIME_PRIOR = prior(StepTimeConstants(), STEP_TIME_NOISE)
 
 
-def relative(features: Features, size: float) -> list[float]:
-    """Return the features as shares of a size, in the order of FACTORS."""
-    return [features.get(term, 0.0) / size for term in FACTORS]
+def memory_prior(engine: EngineKind) -> Fit[MemoryConstants]:
+    """Return the factors of predicted memory before any measurement."""
+    return prior(MemoryConstants(), COUNTED_NOISE if engine is EngineKind.native else MEMORY_NOISE)
 
 
-Matrix = list[list[float]]
+# --- the file of a site --------------------------------------------------------------------------------------
 
 
-def prior_information() -> Matrix:
-    """Return the inverse covariance of the factors before any run."""
-    deviations = [deviation for _, deviation in FACTORS.values()]
-    return [[1 / d**2 if i == j else 0.0 for j in range(len(deviations))] for i, d in enumerate(deviations)]
+def basis(fit: Fit[StepTimeConstants] | Fit[MemoryConstants] | None, uncalibrated: str) -> str:
+    """Return what a prediction is based on, in words that begin with `calibrated` or `uncalibrated`."""
+    return f"uncalibrated: {uncalibrated}" if fit is None else f"calibrated: fitted to {fit.fitted_to}"
 
 
-def added(information: Matrix, row: Sequence[float]) -> Matrix:
-    """Return the information after a run."""
-    return [[x + a * b for x, b in zip(line, row, strict=True)] for line, a in zip(information, row, strict=True)]
+def calibration_of(run: Run) -> Calibration:
+    """Return the calibration of a run's GPU and engine in the file that its cluster names; empty without any."""
+    if run.cluster.calibration is None:
+        return Calibration()
+    return read_calibration(file_of(run.cluster.calibration)).get(key_of(run), Calibration())
 
 
-def dot(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the scalar product."""
-    return sum(x * y for x, y in zip(a, b, strict=True))
+def key_of(run: Run) -> tuple[str, str]:
+    """Return what a calibration is of: GPU and engine."""
+    return run.gpu.name, run.engine.kind.name
 
 
-def solved(matrix: Matrix, target: Sequence[float]) -> list[float]:
-    """Return x of matrix x = target by elimination; the matrix is symmetric and positive definite."""
-    rows = [[*line, value] for line, value in zip(matrix, target, strict=True)]
-    for i, pivot in enumerate(rows):
-        for below in rows[i + 1 :]:
-            share = below[i] / pivot[i]
-            below[i:] = [b - share * p for b, p in zip(below[i:], pivot[i:], strict=True)]
-    found = [0.0] * len(rows)
-    for i in reversed(range(len(rows))):
-        found[i] = (rows[i][-1] - dot(rows[i][i + 1 : -1], found[i + 1 :])) / rows[i][i]
-    return found
+def site_directory() -> Path:
+    """Return the site directory, by default the current one."""
+    return Path(os.environ.get("SLURMSCALE_SITE", "."))
+
+
+def file_of(given: str) -> Path:
+    """Return the file of `cluster.calibration`: a relative path begins at the site directory if one is set."""
+    return site_directory() / Path(given).expanduser()
+
+
+@cache
+def read_calibration(path: Path) -> Mapping[tuple[str, str], Calibration]:
+    """Return the calibrations in a file by GPU and engine, or raise ConfigError."""
+    try:
+        found: Any = read_yaml(path)
+        return {(str(each["gpu"]), str(each["engine"])): parsed(each) for each in found["fits"]}
+    except (OSError, ValueError) as error:
+        why = reason(error)
+    except (KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__} {error}"
+    raise ConfigError(
+        f"cluster.calibration: {path} is not a calibration: {why}. Set a file that `slurmscale calibrate` wrote, or "
+        "cluster.calibration=null for published constants."
+    )
+
+
+def parsed(found: Mapping[str, Any]) -> Calibration:
+    """Return the calibration of a GPU and engine; raise KeyError, TypeError or ValueError for other values."""
+    step_time, memory = found.get("step_time"), found.get("memory")
+    return Calibration(
+        None if step_time is None else parsed_fit(step_time, StepTimeConstants()),
+        None if memory is None else parsed_fit(memory, MemoryConstants()),
+    )
+
+
+def parsed_fit(found: Mapping[str, Any], defaults: Constants) -> Fit[Constants]:
+    """Return a fit from the values of its file."""
+    names = list(asdict(defaults))
+    if set(found["constants"]) != set(names):
+        raise ValueError(f"its constants are {', '.join(sorted(found['constants']))}, not {', '.join(names)}")
+    values = {name: positive(name, found["constants"][name]) for name in names}
+    rows = tuple(tuple(float(value) for value in row) for row in found["covariance"])
+    if [len(row) for row in rows] != [len(names)] * len(names):
+        raise ValueError(f"its covariance is not {len(names)} x {len(names)}")
+    noise, quantile = (positive(key, found[key]) for key in ("noise", "quantile"))
+    return Fit(replace(defaults, **values), rows, noise, quantile, str(found["fitted_to"]))
+
+
+def positive(name: str, value: Any) -> float:
+    """Return a number above 0, or raise ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{name} is {value!r}, not a number above 0")
+    return float(value)
+
+
+def record(fit: Fit[StepTimeConstants] | Fit[MemoryConstants]) -> dict[str, Any]:
+    """Return a fit as its file contains it."""
+    return {
+        "fitted_to": fit.fitted_to,
+        "constants": {name: shortened(value) for name, value in asdict(fit.constants).items()},
+        "noise": shortened(fit.noise),
+        "quantile": shortened(fit.quantile),
+        "covariance": [[shortened(value) for value in row] for row in fit.covariance],
+    }
+
+
+def shortened(value: float) -> float:
+    """Return a number with five digits."""
+    return float(f"{value:.5g}")
+
+
+def write_calibration(path: Path, fits: list[dict[str, Any]]) -> None:
+    """Write the fits of some GPUs and engines; refuse to replace a file."""
+    if path.exists():
+        raise ConfigError(f"{path} exists. Remove it, or set another file with --output FILE.yaml.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, yaml.safe_dump({"fits": fits}, sort_keys=False, default_flow_style=None, width=1000))

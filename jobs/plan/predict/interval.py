@@ -20,6 +20,14 @@ class Interval:
         """Return the sum, as if both were off to the same side."""
         return Interval(self.point + other.point, self.low + other.low, self.high + other.high)
 
-    def record(self) -> dict[str, int]:
-        """Return the numbers as plan.json contains them."""
-        return {"point": round(self.point), "low": round(self.low), "high": round(self.high)}
+    def scaled(self, factor: float) -> Interval:
+        """Return the interval times a factor."""
+        return Interval(self.point * factor, self.low * factor, self.high * factor)
+
+    def divides(self, numerator: float) -> Interval:
+        """Return a numerator divided by the interval."""
+        return Interval(numerator / self.point, numerator / self.high, numerator / self.low)
+
+    def record(self, digits: int | None = None) -> dict[str, float]:
+        """Return the numbers as plan.json contains them: whole, or with so many decimals."""
+        return {"point": round(self.point, digits), "low": round(self.low, digits), "high": round(self.high, digits)}

@@ -7,8 +7,9 @@ they hold, and in embedding and head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from jobs.layout import accumulation, loss_chunk, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.plan.pipeline_stages import pipeline_stage_layers
@@ -23,6 +24,9 @@ from jobs.plan.predict.activations import (
     rotary_table,
     tokens_of,
 )
+from jobs.plan.predict.arrays import larger
+from jobs.plan.predict.calibration import Fit, basis, calibration_of
+from jobs.plan.predict.constants import MemoryConstants
 from jobs.plan.predict.evaluation import evaluation_moments
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.interval import Interval
@@ -62,7 +66,15 @@ BUFFERS = (0.5, 1.5)
 BY_FORMULA = (0.6, 1.8)
 BY_FORMULA_WITH_ADAPTERS = (0.5, 2.2)
 """Wider: other engines may keep the inputs of frozen matrices, a fifth of what a layer keeps."""
-UNCALIBRATED = "uncalibrated: by arithmetic, not fitted to runs on this GPU"
+UNCALIBRATED = "by arithmetic, not fitted to runs on this GPU"
+CONSTANT_OF = {
+    **dict.fromkeys(STATES, "states"),
+    **dict.fromkeys(("activations", "backward", "communication"), "activations"),
+    "loss": "loss",
+}
+"""The constant of jobs.plan.predict.constants that multiplies a term."""
+MemoryWork = tuple[Mapping[str, float], ...]
+"""Bytes by constant, at each moment that may hold the most."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +150,13 @@ def memory(run: Run) -> Prediction:
     if not run.job.train:
         # An evaluation has no adapters.
         run = replace(run, job=replace(run.job, lora=None))
+    fit = calibration_of(run).memory
+    constants = MemoryConstants() if fit is None else fit.constants
     full, short = tokens_of(run), tokens_of(run, fewest=True)
-    most = largest_moment(run, full)
-    least = most if short == full else largest_moment(run, short)
-    limits = {term: limits_of(run).get(term, EXACT) for term in {*most, *least}}
+    most = largest_moment(run, full, constants)
+    least = most if short == full else largest_moment(run, short, constants)
+    known = limits_of(run) if fit is None else fitted_limits(run, fit)
+    limits = {term: known.get(term, EXACT) for term in {*most, *least}}
     # With short rows another moment may be the largest: what differs of its sum is divided as that of full rows is.
     lowest, lower = (
         sum(limits[term][0] * size for term, size in terms.items() if term not in CONSTANT) for terms in (least, most)
@@ -155,7 +170,7 @@ def memory(run: Run) -> Prediction:
     terms["framework"] = FRAMEWORK
     ordered = sorted(terms.items(), key=lambda item: -item[1].point)
     shortest = None if short == full else short.count // run.job.micro_batch_size * run.parallelism.context
-    return Prediction({term: size for term, size in ordered if size.high}, UNCALIBRATED, shortest)
+    return Prediction({term: size for term, size in ordered if size.high}, basis(fit, UNCALIBRATED), shortest)
 
 
 def limits_of(run: Run) -> dict[str, tuple[float, float]]:
@@ -167,11 +182,44 @@ def limits_of(run: Run) -> dict[str, tuple[float, float]]:
     return dict.fromkeys(("activations", "loss", "backward", "communication"), limits)
 
 
-def largest_moment(run: Run, x: Tokens) -> Terms:
+def fitted_limits(run: Run, fit: Fit[MemoryConstants]) -> dict[str, tuple[float, float]]:
+    """Return the limits of all terms by a calibration: each has its part of the interval of their sum."""
+    work = memory_work(run)
+    size = fit.interval(lambda constants: counted_bytes(work, constants))
+    return dict.fromkeys(CONSTANT_OF, (size.low / size.point, size.high / size.point))
+
+
+def largest_moment(run: Run, x: Tokens, constants: MemoryConstants) -> Terms:
     """Return the terms of the largest moment of all pipeline ranks."""
-    held = states(run)
-    found = [moment for place in range(run.parallelism.pipeline) for moment in moments(run, place, x, held)]
+    found = [
+        {term: getattr(constants, CONSTANT_OF[term]) * size for term, size in moment.items()}
+        for moment in moments_of_ranks(run, x)
+    ]
     return max(found, key=lambda terms: sum(terms.values()))
+
+
+def memory_work(run: Run) -> MemoryWork:
+    """Return what the tensors of a run take, without constants."""
+    found = []
+    for moment in moments_of_ranks(run, tokens_of(run)):
+        sizes = dict.fromkeys(CONSTANT_OF.values(), 0.0)
+        for term, size in moment.items():
+            sizes[CONSTANT_OF[term]] += size
+        found.append(sizes)
+    return tuple(found)
+
+
+def counted_bytes(work: MemoryWork, constants: MemoryConstants) -> float:
+    """Return the largest moment's bytes; constants may be arrays of draws."""
+    sizes: list[float] = [sum(getattr(constants, name) * size for name, size in moment.items()) for moment in work]
+    return reduce(larger, sizes)
+
+
+def moments_of_ranks(run: Run, x: Tokens) -> Iterator[Terms]:
+    """Yield the moments of all pipeline ranks."""
+    held = states(run)
+    for place in range(run.parallelism.pipeline):
+        yield from moments(run, place, x, held)
 
 
 def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:

@@ -14,6 +14,7 @@ from jobs.engines.native.loss import chunked
 from jobs.layout import pipeline_stages_of
 from jobs.parallelism import Schedule
 from jobs.plan.predict.activations import cast_weights, kept_by_layers, rotary_table, tokens_of
+from jobs.plan.predict.constants import MemoryConstants
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.loss import loss_memory
 from jobs.plan.predict.memory import largest_moment
@@ -99,7 +100,7 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
 )
 def test_the_largest_moment_of_forward_and_backward_is_that_of_the_engine(overrides: tuple[str, ...]) -> None:
     run = one(*A_GPU, *overrides).run
-    terms = largest_moment(run, tokens_of(run))
+    terms = largest_moment(run, tokens_of(run), MemoryConstants())
     held = sum(size for term, size in terms.items() if term not in {"weights", "optimizer"})
     assert held == pytest.approx(engine_on_fakes(run).peaks[-1], rel=0.04)
 
@@ -127,7 +128,7 @@ def test_one_chunk_of_the_loss_is_in_memory_at_a_time() -> None:
 )
 def test_a_run_that_trains_nothing_holds_what_its_forward_pass_does(overrides: tuple[str, ...]) -> None:
     run = one(*A_GPU, *ALONE, "job=evaluate", "data.test_split=8", *overrides).run
-    terms = largest_moment(run, tokens_of(run))
+    terms = largest_moment(run, tokens_of(run), MemoryConstants())
     held = sum(size for term, size in terms.items() if term != "weights")
     assert held == pytest.approx(evaluation_on_fakes(run), rel=0.04)
 

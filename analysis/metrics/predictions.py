@@ -1,0 +1,87 @@
+"""What the plan of a run predicted, beside what the run measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from analysis.run import RunResult
+from analysis.untrusted import as_number, lookup
+from jobs import metrics as m
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A predicted number of a run and the measured one."""
+
+    quantity: str
+    unit: str
+    point: float
+    low: float | None
+    high: float | None
+    """Limits of the interval of 90 %."""
+    basis: str
+    """What the prediction was calibrated to, in words."""
+    measured: float | None
+
+    @property
+    def residual(self) -> float | None:
+        """Return the relative error of the prediction; None if nothing was measured."""
+        return self.measured / self.point - 1 if self.measured else None
+
+    @property
+    def inside(self) -> bool | None:
+        """Return whether the measured number lies in the interval; None if it cannot be compared."""
+        if self.measured is None or self.low is None or self.high is None:
+            return None
+        return self.low <= self.measured <= self.high
+
+
+def tensor_peak_bytes(run: RunResult) -> float | None:
+    """Return the measured peak of tensors on a GPU; a CPU records that of the process."""
+    return run.values.get(m.MEMORY_PEAK) if run.started.get("device") == "cuda" else None
+
+
+def step_time_s(run: RunResult) -> float | None:
+    """Return the measured step time of a run on the GPUs that its prediction is for.
+
+    Emulated nodes share devices, and another device than the configured one has other rates.
+    """
+    planned = lookup(run.config, "gpu.device_name")
+    if planned is None or run.started.get("device_name") != planned or run.started.get("emulated_nodes"):
+        return None
+    return run.values.get(m.STEP_TIME_MEDIAN)
+
+
+class Quantity(NamedTuple):
+    """A predicted quantity, and its place in plan.json."""
+
+    name: str
+    unit: str
+    size: float
+    """Of the displayed unit."""
+    section: str
+    key: str
+    measured: Callable[[RunResult], float | None]
+
+
+QUANTITIES = (
+    Quantity("Memory", "GB", 1e9, "memory", "allocated_bytes", tensor_peak_bytes),
+    Quantity("Step time", "s", 1, "speed", "step_time_s", step_time_s),
+)
+
+
+def compared(run: RunResult) -> list[Compared]:
+    """Return the predictions of a run, those that its plan has."""
+    return [each for quantity in QUANTITIES if (each := compared_one(run, quantity)) is not None]
+
+
+def compared_one(run: RunResult, of: Quantity) -> Compared | None:
+    """Return the prediction of a quantity in its displayed unit; None if the plan has none."""
+    point, low, high = (as_number(lookup(run.plan, f"{of.section}.{of.key}.{end}")) for end in ("point", "low", "high"))
+    if not point:
+        return None
+    low, high, found = (None if value is None else value / of.size for value in (low, high, of.measured(run)))
+    basis = str(lookup(run.plan, f"{of.section}.basis") or "unknown basis")
+    return Compared(of.name, of.unit, point / of.size, low, high, basis, found)

@@ -1,0 +1,53 @@
+"""The table of predicted memory and step time beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import ABSENT, significant
+from analysis.metrics.predictions import Compared, compared
+from analysis.report.figures.style import Section, word_of
+from analysis.run import RunResult
+
+HEADING = "Predicted and measured"
+NOTE = (
+    "predicted before the run (plan.json), with its interval of 90 %. Memory is the peak of tensors that the rank with "
+    "the most measured; that of a CPU is of a process, so it is left out. Step times are medians of the steady steps, "
+    "on the GPU that the run was configured for."
+)
+HEADINGS = ("Run", "Quantity", "Predicted", "Interval", "Measured", "Measured / predicted", "Prediction")
+
+
+def predictions_section(runs: Sequence[RunResult]) -> Section | None:
+    """Return a row for each prediction, by quantity and those furthest from it first; None without any."""
+    found = [(run, each) for run in runs for each in compared(run)]
+    if not found:
+        return None
+    found.sort(key=lambda pair: (pair[1].quantity, -abs(pair[1].residual or 0.0), pair[0].name))
+    predicted = list({id(run): run for run, _ in found}.values())
+    return Section(HEADING, f"{word_of(predicted)}: {NOTE}", HEADINGS, [cells(run, each) for run, each in found])
+
+
+def cells(run: RunResult, each: Compared) -> list[str]:
+    """Return the row of a prediction."""
+    return [
+        run.name,
+        f"{each.quantity} ({each.unit})",
+        shown(each.point),
+        f"{shown(each.low)} to {shown(each.high)}",
+        shown(each.measured),
+        ABSENT if each.residual is None else significant(1 + each.residual, 3),
+        in_words(each),
+    ]
+
+
+def in_words(each: Compared) -> str:
+    """Return the basis of the prediction, and where the measured number lies."""
+    if each.inside is None:
+        return each.basis
+    return f"{'inside' if each.inside else 'outside'} the interval; {each.basis}"
+
+
+def shown(value: float | None) -> str:
+    """Return a number with four digits."""
+    return ABSENT if value is None else significant(value, 4)

@@ -1,0 +1,175 @@
+"""Bytes that a rank's groups exchange, and the seconds that takes, by where the ranks of a group are.
+
+Collectives are counted as rings: a gather or scatter among n ranks sends (n - 1) / n of the whole, an all-reduce twice
+that (nccl-tests, PERFORMANCE.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from jobs.layout import Layout, frees_weights, layout_of, sequence_parallel
+from jobs.parallelism import AXES, CP, DP_REPLICATE, DP_SHARD, PP, TP, Axis, Strategy
+from jobs.plan.deepspeed_configuration import stage_of
+from jobs.plan.predict.activations import WIDTHS, tokens_of
+from jobs.plan.predict.arrays import smaller
+from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
+from jobs.plan.predict.matrix_products import recomputes_all
+from jobs.schema import EngineKind, Run
+
+GRADIENT_BYTES = 4
+"""Gradients are reduced in float32 (jobs.engines.native.data_parallel; Megatron's default)."""
+DATA_AXES = (DP_REPLICATE, DP_SHARD, CP)
+"""Adjacent axes whose ranks have equal weights and different tokens."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that communicate, and their places."""
+
+    ranks: int
+    local: int
+    """Ranks of the group on one node."""
+
+    @property
+    def nodes(self) -> int:
+        """Return the nodes that the group spans."""
+        return -(-self.ranks // self.local)
+
+    @property
+    def share(self) -> float:
+        """Return the part of the whole that a gather sends."""
+        return (self.ranks - 1) / self.ranks
+
+
+def group_of(layout: Layout, axes: Sequence[Axis]) -> Group:
+    """Return a group of ranks that differ on adjacent axes only; ranks are placed in blocks."""
+    ranks = layout.product(axes)
+    stride = prod(layout.shape[AXES.index(axes[-1]) + 1 :])
+    return Group(ranks, min(ranks, max(1, layout.ranks_per_node // stride)))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Traffic of one kind: bytes on the wire of a rank, in a number of collectives of a group."""
+
+    group: Group
+    wire_bytes: float = 0
+    collectives: float = 0
+
+
+@dataclass(frozen=True)
+class Links:
+    """Data-sheet bandwidths of a machine."""
+
+    link_bytes_per_s: float
+    network_bytes_per_s: float
+
+
+def links_of(run: Run) -> Links:
+    """Return the bandwidths of a run's GPU and cluster."""
+    network = (run.cluster.network_gb_per_s or NETWORK_GB_PER_S) * 1e9
+    return Links((run.gpu.link_gb_per_s or 0) * 1e9 or network, network)
+
+
+def bytes_per_s(group: Group, links: Links, constants: StepTimeConstants) -> float:
+    """Return the bus bandwidth of a group: of the link in a node, else of the adapters of its ranks on a node."""
+    link = links.link_bytes_per_s * constants.link_efficiency
+    if group.nodes == 1:
+        return link
+    network = group.local * links.network_bytes_per_s * constants.network_efficiency
+    decay: float = (group.nodes / 2) ** -constants.network_decay
+    return smaller(link, network) * decay
+
+
+def seconds(exchange: Exchange, links: Links, constants: StepTimeConstants) -> float:
+    """Return the time of an exchange."""
+    if exchange.group.ranks == 1:
+        return 0.0
+    latency = constants.peer_latency_s * (exchange.group.ranks - 1) if exchange.group.nodes > 1 else 0.0
+    return exchange.collectives * latency + exchange.wire_bytes / bytes_per_s(exchange.group, links, constants)
+
+
+def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
+    """Return the traffic of TP for a micro-batch: two all-reduces of the activations of a layer in each direction.
+
+    With sequence parallelism each is a scatter and a gather, and the backward pass gathers its inputs again
+    (arXiv:2205.05198, section 4.2.2).
+    """
+    group = group_of(layout, (TP,))
+    split = sequence_parallel(run)
+    halves = 4 + (4 + (2 if split else 0)) + (4 if recomputes_all(run) else 0)
+    whole = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision]
+    return Exchange(group, halves * layers * group.share * whole, layers * halves / (1 if split else 2))
+
+
+def context_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
+    """Return the traffic of CP for a micro-batch: keys and values of all other ranks, and their gradients."""
+    group, model = group_of(layout, (CP,)), run.model
+    held = (
+        tokens_of(run).count * 2 * model.kv_heads * model.head_size / run.parallelism.tensor * WIDTHS[run.job.precision]
+    )
+    return Exchange(group, 3 * layers * (group.ranks - 1) * held, 3 * layers)
+
+
+def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:
+    """Return the traffic of a stage for a micro-batch: activations to the next one, their gradients back."""
+    pipeline = layout.degree(PP)
+    split = run.parallelism.tensor if sequence_parallel(run) else 1
+    sent = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision] / split
+    # Neighbours of a pipeline: two ranks, on one node or on two.
+    stride = prod(layout.shape[1:])
+    pair = Group(2 if pipeline > 1 else 1, 2 if stride * pipeline <= layout.ranks_per_node else 1)
+    return Exchange(pair, 2 * stages * sent, 2 * stages)
+
+
+def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
+    """Return the traffic of FSDP or ZeRO 3 for a micro-batch: weights gathered, gradients scattered.
+
+    In a pipeline torch gathers and scatters once a step (jobs.plan.rules.native).
+    """
+    group = group_of(layout, (DP_SHARD, CP))
+    if not gathers_weights(run) or layout.degree(PP) > 1:
+        return Exchange(Group(1, 1))
+    gathers = 2 if run.parallelism.strategy is Strategy.zero3 or frees_weights(run) else 1
+    width = WIDTHS[run.job.precision]
+    reduced = GRADIENT_BYTES if run.engine.kind is EngineKind.native else width
+    return Exchange(group, (gathers * width + reduced) * group.share * parameters, (gathers + 1))
+
+
+def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
+    """Return the traffic of a step that keeps data-parallel replicas equal: an all-reduce of gradients.
+
+    A distributed optimizer (ZeRO 1 and 2) scatters gradients and gathers weights instead.
+    """
+    if gathers_weights(run) and layout.degree(PP) > 1:
+        group = group_of(layout, DATA_AXES)
+        return Exchange(group, (GRADIENT_BYTES + WIDTHS[run.job.precision]) * group.share * parameters, 2)
+    if gathers_weights(run):
+        group = group_of(layout, (DP_REPLICATE,))
+        return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product((DP_SHARD, CP)), 1)
+    group = group_of(layout, DATA_AXES)
+    if shards_optimizer(run):
+        return Exchange(group, (GRADIENT_BYTES + WIDTHS[run.job.precision]) * group.share * parameters, 2)
+    return Exchange(group, 2 * gradient_width(run) * group.share * parameters, 1)
+
+
+def gradient_width(run: Run) -> int:
+    """Return the bytes of a gradient where every rank holds all of them."""
+    return WIDTHS[run.engine.parameters] if run.engine.kind is not EngineKind.nemo else GRADIENT_BYTES
+
+
+def gathers_weights(run: Run) -> bool:
+    """Return whether weights are sharded over data-parallel ranks and gathered for each micro-batch."""
+    if run.engine.kind is EngineKind.deepspeed:
+        return stage_of(run) == 3
+    return layout_of(run).product((DP_SHARD, CP)) > 1 and run.parallelism.strategy is Strategy.fsdp
+
+
+def shards_optimizer(run: Run) -> bool:
+    """Return whether each data-parallel rank updates a part of the weights that all of them hold."""
+    if run.engine.kind is EngineKind.deepspeed:
+        return stage_of(run) in (1, 2)
+    return run.engine.kind is EngineKind.nemo and run.engine.distributed_optimizer

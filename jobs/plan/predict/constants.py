@@ -1,0 +1,80 @@
+"""The constants of a cluster and its software: what arithmetic cannot know about step times and memory.
+
+Efficiencies are shares of the data sheet's rates in conf/gpu and conf/cluster. The defaults are published values for
+other machines where a source stands beside them, else estimates; `jobs.plan.predict.fit` fits them to finished runs,
+starting from these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+
+def constant(default: float, deviation: float) -> Any:
+    """Return a field with a default and the standard deviation of its natural logarithm among machines."""
+    return field(default=default, metadata={"deviation": deviation})
+
+
+@dataclass(frozen=True)
+class StepTimeConstants:
+    """What a predicted step time multiplies counts of work with."""
+
+    matrix_efficiency: float = constant(0.72, 0.15)
+    """Rate of large matrix products over the dense peak. Largest measured: 0.80 on H100, 0.87 on A100, 0.78 on B200
+    (github.com/stas00/ml-engineering, compute/accelerator at 744d01e, "maximum achievable matmul FLOPS"); the shapes of
+    a model reach less."""
+    attention_efficiency: float = constant(0.35, 0.35)
+    """Rate of fused attention, forward and backward together, over the dense peak: FlashAttention-2 reaches 0.5 to 0.7
+    on A100 (arXiv:2307.08691) and 0.35 on H100 (arXiv:2407.08608)."""
+    memory_efficiency: float = constant(0.6, 0.4)
+    """Bandwidth of element-wise kernels over the data sheet's. Not a published value: fits to published step times lie
+    between 0.35 and 1.2, because what is counted as traffic is not exact."""
+    layer_launch_s: float = constant(1.2e-3, 0.9)
+    """Host's time to launch the forward and backward pass of a layer: about 100 to 150 kernels of 5 to 10 us."""
+    link_efficiency: float = constant(0.7, 0.4)
+    """Bus bandwidth of a collective in a node over `gpu.link_gb_per_s` (nccl-tests, PERFORMANCE.md)."""
+    network_efficiency: float = constant(0.7, 0.5)
+    """Bus bandwidth of a collective over two nodes per GPU of a node, over `cluster.network_gb_per_s`."""
+    network_decay: float = constant(0.2, 0.8)
+    """Exponent with which that bandwidth falls with the number of nodes; 0.6 was measured on a shared network
+    (huggingface.co/spaces/nanotron/ultrascale-playbook, bandwidth by node count)."""
+    peer_latency_s: float = constant(2.0e-5, 1.5)
+    """Latency of a collective over nodes for each further rank of its group."""
+    pipeline_peer_latency_s: float = constant(2.0e-5, 2.5)
+    """Latency of a layer for each further tensor-parallel rank while the pipeline spans nodes; 2.8 ms in one published
+    sweep (the same playbook). The default has no source, so it is the least certain constant."""
+    slot_s: float = constant(1.0e-3, 1.0)
+    """Time that a pipeline slot takes besides its work: waiting for the neighbour, host code."""
+    slot_growth: float = constant(0.5, 1.0)
+    """Exponent with which that time grows with the number of nodes; of no source."""
+    step_s: float = constant(3.0e-2, 1.0)
+    """Time of a step besides its work: reading a batch, norms of gradients, host code, logging."""
+
+
+@dataclass(frozen=True)
+class MemoryConstants:
+    """Factors of predicted bytes: implementations keep more or less than arithmetic counts."""
+
+    states: float = constant(1.0, 0.05)
+    """Weights, gradients and optimizer state, which are arithmetic."""
+    activations: float = constant(1.0, 0.5)
+    """Activations, and buffers of the backward pass."""
+    loss: float = constant(1.0, 0.4)
+    """Logits and what the loss makes of them."""
+    framework: float = constant(1.0, 0.65)
+    """What is beside tensors; only tables whose memory is that of the device show it."""
+
+
+Constants = TypeVar("Constants", StepTimeConstants, MemoryConstants)
+
+
+def deviations(kind: type[StepTimeConstants] | type[MemoryConstants]) -> dict[str, float]:
+    """Return the standard deviation of the logarithm of each constant before any measurement."""
+    return {each.name: float(each.metadata["deviation"]) for each in fields(kind)}
+
+
+FLOAT8_SPEEDUP = 1402.6 / 794.5
+"""Largest matrix rate in float8 over that in bfloat16 on H100 (the same table as for matrix_efficiency)."""
+NETWORK_GB_PER_S = 25.0
+"""Network of a GPU whose cluster does not set `network_gb_per_s`: 200 Gb/s for each GPU."""

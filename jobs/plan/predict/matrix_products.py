@@ -1,0 +1,101 @@
+"""Floating-point operations and memory traffic of a micro-batch on one rank.
+
+Tensor parallelism divides matrices as Megatron does (arXiv:1909.08053), sequence parallelism the rest
+(arXiv:2205.05198).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.layout import sequence_parallel
+from jobs.plan.predict.activations import WIDTHS, tokens_of
+from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Norm, Run
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product (rows x inner) (inner x columns), and its number."""
+
+    rows: float
+    inner: float
+    columns: float
+    count: float = 1
+
+    @property
+    def flops(self) -> float:
+        """Return multiplications and additions."""
+        return 2 * self.rows * self.inner * self.columns * self.count
+
+    @property
+    def elements(self) -> float:
+        """Return the elements that are read and written."""
+        return (self.rows * self.inner + self.inner * self.columns + self.rows * self.columns) * self.count
+
+
+def layer_products(run: Run) -> list[Product]:
+    """Return the products of the forward pass of one layer: query-key-value, output, feed-forward."""
+    model, t, rows = run.model, run.parallelism.tensor, tokens_of(run).count
+    heads = model.heads * model.head_size
+    qkv = heads + 2 * model.kv_heads * model.head_size
+    hidden, inner = model.hidden_size, model.intermediate_size
+    opening = 1 if model.mlp is Mlp.GptNeoxMLP else 2
+    experts = max(1, model.experts)
+    routed = rows * max(1, model.experts_per_token) / experts
+    return [
+        Product(rows, hidden, qkv / t),
+        Product(rows, heads / t, hidden),
+        Product(routed, hidden, inner / t, opening * experts),
+        Product(routed, inner / t, hidden, experts),
+    ]
+
+
+def head_product(run: Run) -> Product:
+    """Return the product of the output head."""
+    return Product(tokens_of(run).count, run.model.hidden_size, run.model.vocab_size / run.parallelism.tensor)
+
+
+def passes(run: Run) -> float:
+    """Return forward passes' worth of matrix work: forward, gradients of activations, of weights, recomputation.
+
+    LoRA computes no gradient of frozen weights.
+    """
+    return (2 if run.job.lora is not None else 3) + (1 if recomputes_all(run) else 0)
+
+
+def recomputes_all(run: Run) -> bool:
+    """Return whether the backward pass repeats the forward pass of each layer."""
+    return run.engine.activation_checkpointing is ActivationCheckpointing.full
+
+
+def attention_flops(run: Run) -> float:
+    """Return the FLOPs of a layer's attention, forward and backward: two products, the half below the diagonal.
+
+    The backward pass computes 2.5 times the forward's (arXiv:2307.08691, section 3.1), the scores again included.
+    """
+    model, p = run.model, run.parallelism
+    forward = 2 * 2 * tokens_of(run).count * run.job.sequence_length / 2 * model.heads * model.head_size / p.tensor
+    return forward * (3.5 + (1 if recomputes_all(run) else 0))
+
+
+def element_bytes(run: Run) -> float:
+    """Return the bytes that a layer's element-wise kernels read and write: norms, sums, rotary embedding, activation.
+
+    A backward pass moves twice what a forward pass does.
+    """
+    model, p = run.model, run.parallelism
+    repeats = 3 + (0 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 1)
+    fused = run.engine.compile or run.engine.kernels is not Kernels.torch
+    # Read and written: two norms (unfused in more than one pass), two sums of two inputs.
+    passed = 2 * 2 + 2 * 3 if fused or model.norm is Norm.LayerNorm else 2 * 5 + 2 * 3
+    residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)
+    rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
+    opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
+    activation = opening * model.intermediate_size * max(1, model.experts_per_token) / p.tensor
+    return repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
+
+
+def logits_bytes(run: Run) -> float:
+    """Return the bytes of the loss: logits in the type of the arithmetic, in float32, and their gradients."""
+    width = WIDTHS[run.job.precision]
+    return tokens_of(run).count * run.model.vocab_size / run.parallelism.tensor * (2 * width + 4 * 4 + width)

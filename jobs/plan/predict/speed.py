@@ -1,0 +1,102 @@
+"""Predicted speed of a run: its step time with an interval, and what follows from it: tokens/s, MFU, hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_parameters, parameters
+from jobs.plan.predict.calibration import STEP_TIME_PRIOR, basis, calibration_of
+from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
+from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, work_of
+from jobs.plan.time_limit import WRITE_BYTES_PER_S
+from jobs.schema import EngineKind, Run
+
+UNCALIBRATED = "by published constants, not fitted to runs on this cluster"
+START_S = Interval(90, 30, 300)
+"""From the start of the processes to the first step: imports, process groups, weights; of no source, so wide."""
+BACKGROUND_STALL = 0.06
+"""Part of a checkpoint's time that stops training if it is written in the background (tests/README.md, Checkpoints)."""
+DIGITS = 6
+"""Decimals of seconds in plan.json."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a run is predicted to take."""
+
+    step_time_s: Interval
+    terms: StepTime
+    tokens_per_s_per_gpu: Interval
+    mfu: Interval
+    hours: Interval | None
+    """To the end of the run; None where the number of steps depends on the data."""
+    gpu_hours: Interval | None
+    basis: str
+    """What its constants are, in words."""
+
+    def record(self) -> dict[str, object]:
+        """Return the prediction as plan.json contains it."""
+        return {
+            "basis": self.basis,
+            "step_time_s": self.step_time_s.record(DIGITS),
+            "terms_s": {term: round(size, DIGITS) for term, size in vars(self.terms).items()},
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu.record(DIGITS),
+            **({} if self.hours is None else {"hours": self.hours.record(DIGITS)}),
+        }
+
+
+def speed(run: Run, steps: int | None = None) -> Speed | None:
+    """Return the predicted speed of a run that jobs.plan.legality has passed; None where its GPU's rates are not known.
+
+    `steps` is the number of optimizer steps where the data is known.
+    """
+    work, peak = work_of(run), peak_flops_per_s(run)
+    if work is None or peak is None:
+        return None
+    fit = calibration_of(run).step_time
+    known = fit or STEP_TIME_PRIOR
+    step = known.interval(lambda constants: step_time_s(work, constants))
+    rate = step.divides(work.tokens / work.ranks)
+    total = total_s(run, step, steps or number_of_steps(run))
+    hours = None if total is None else total.scaled(1 / 3600)
+    return Speed(
+        step_time_s=step,
+        terms=step_time(work, known.constants),
+        tokens_per_s_per_gpu=rate,
+        mfu=rate.scaled(model_flops(run) / peak),
+        hours=hours,
+        gpu_hours=None if hours is None else hours.scaled(run.ranks),
+        basis=basis(fit, UNCALIBRATED),
+    )
+
+
+def model_flops(run: Run) -> float:
+    """Return the FLOPs of a token as MFU counts them: 6 N + 12 L a s (analysis.metrics.mfu)."""
+    model = run.model
+    looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
+    idle = max(0, model.experts - model.experts_per_token)
+    idle_weights = model.layers * idle * gated_parameters(model.hidden_size, model.intermediate_size)
+    per_weight = FLOPS_PER_WEIGHT if run.job.lora is None else FLOPS_PER_FROZEN_WEIGHT
+    attended = model.layers * model.heads * model.head_size * run.job.sequence_length
+    return per_weight * (parameters(model) - looked_up - idle_weights) + FLOPS_PER_ATTENDED * attended
+
+
+def total_s(run: Run, step: Interval, steps: int | None) -> Interval | None:
+    """Return the time from the start of the processes to the end of the last step, checkpoints included."""
+    if steps is None:
+        return None
+    saved = 0 if run.job.checkpoint_every_steps is None else steps // run.job.checkpoint_every_steps
+    background = run.engine.kind is EngineKind.native and run.job.checkpoint_in_background
+    write_s = checkpoint_bytes(run) / WRITE_BYTES_PER_S * (BACKGROUND_STALL if background else 1)
+    # A file system of a tenth to ten times the assumed bandwidth.
+    return step.scaled(steps) + START_S + Interval(write_s, write_s / 10, write_s * 10).scaled(saved)
+
+
+def number_of_steps(run: Run) -> int | None:
+    """Return the optimizer steps of a run; None where they depend on the number of samples in the data."""
+    if run.job.steps is not None:
+        return run.job.steps
+    if run.job.epochs is None or run.data.max_samples is None:
+        return None
+    return run.job.epochs * ((run.data.max_samples - run.data.held_out_samples) // run.global_batch_size)

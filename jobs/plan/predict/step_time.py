@@ -1,0 +1,260 @@
+"""Step time of a run, as work that arithmetic counts and constants that a cluster has.
+
+    step = slots x slot + gradients + optimizer + constant          slots = micro-batches + bubble
+    slot = max(matrices + attention + element-wise, launches) + exposed TP, CP, PP and FSDP traffic
+
+A slot is the forward and backward pass of a micro-batch on the pipeline rank with the most work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
+from jobs.parallelism import PP, Schedule
+from jobs.plan.cost import embedding_parameters, layer_parameters
+from jobs.plan.pipeline_stages import layer_counts
+from jobs.plan.predict import communication as c
+from jobs.plan.predict import matrix_products as m
+from jobs.plan.predict.activations import WIDTHS
+from jobs.plan.predict.arrays import larger
+from jobs.plan.predict.constants import FLOAT8_SPEEDUP, StepTimeConstants
+from jobs.schema import Precision, Run
+
+OVERLAP = 0.8
+"""Share of computation behind which the traffic of sharded weights can hide; an estimate."""
+STATE_BYTES = 28
+"""Bytes of a weight's update by AdamW in float32: read weight, gradient and two moments; write all but the gradient."""
+SHARPNESS = 4
+"""Exponent of the smooth maximum of device and host time, which differ from layer to layer."""
+
+
+class Part(NamedTuple):
+    """What a pipeline rank holds of a model."""
+
+    layers: int
+    has_embedding: bool
+    has_head: bool
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What a pipeline rank does in a slot, without constants; seconds are at the data sheet's rates."""
+
+    ranks: int
+    """Pipeline ranks with this work."""
+    layers: float
+    passes: float
+    """Forward and backward passes of each layer that the host launches: 4/3 with full recomputation."""
+    matrix_s: float
+    matrix_bytes_s: float
+    """Operands of the matrix products, from and to memory."""
+    attention_s: float
+    element_s: float
+    optimizer_s: float
+    """Update of its weights, once a step."""
+    tensor: c.Exchange
+    context: c.Exchange
+    pipeline: c.Exchange
+    shard: c.Exchange
+    replica: c.Exchange
+    """Once a step."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the ranks of a run do in a step, without constants."""
+
+    stages: tuple[StageWork, ...]
+    micro_batches: int
+    bubble: float
+    """Idle slots of a pipeline."""
+    links: c.Links
+    pipeline_nodes: int
+    """Nodes of the run if its pipeline has ranks on more than one; else 1."""
+    tokens: float
+    """Tokens of a step, of all ranks."""
+    ranks: int
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step by cause; their sum is the step time."""
+
+    matrices: float
+    attention: float
+    element_wise: float
+    launches: float
+    tensor_parallel: float
+    context_parallel: float
+    pipeline_parallel: float
+    data_parallel: float
+    bubble: float = 0.0
+    optimizer: float = 0.0
+    overhead: float = 0.0
+    """Of a step, whatever its work."""
+
+    @property
+    def total(self) -> float:
+        """Return the step time in seconds."""
+        seconds: float = sum(vars(self).values())
+        return seconds
+
+
+def peak_flops_per_s(run: Run) -> float | None:
+    """Return the dense peak of a run's GPU in its arithmetic; None where it is not known."""
+    peaks = {
+        Precision.bfloat16: run.gpu.peak_bf16_tflops,
+        Precision.float16: run.gpu.peak_fp16_tflops,
+        Precision.float32: run.gpu.peak_fp32_tflops,
+    }
+    peak = peaks[run.job.precision]
+    return None if peak is None else peak * 1e12
+
+
+def work_of(run: Run) -> Work | None:
+    """Return the work of a run that jobs.plan.legality has passed; None where its GPU's rates are not known."""
+    peak, memory = peak_flops_per_s(run), run.gpu.memory_gb_per_s
+    if peak is None or memory is None:
+        return None
+    layout = layout_of(run)
+    return Work(
+        stages=tuple(
+            stage_work(run, layout, part, count, peak=peak, memory_bytes_per_s=memory * 1e9)
+            for part, count in pipeline_ranks(run).items()
+        ),
+        micro_batches=accumulation(run),
+        bubble=bubble(run),
+        links=c.links_of(run),
+        pipeline_nodes=layout.nodes if layout.degree(PP) > 1 else 1,
+        tokens=run.global_batch_size * run.job.sequence_length,
+        ranks=run.ranks,
+    )
+
+
+def stage_work(
+    run: Run, layout: Layout, part: Part, ranks: int, *, peak: float, memory_bytes_per_s: float
+) -> StageWork:
+    """Return the work of the pipeline ranks that hold a part of the model."""
+    layers, has_embedding, has_head = part
+    products, head = m.layer_products(run), m.head_product(run)
+    repeats, head_repeats = m.passes(run), 3 * has_head
+    speedup = FLOAT8_SPEEDUP if run.engine.float8 else 1.0
+    flops = repeats * layers * sum(each.flops for each in products) / speedup + head_repeats * head.flops
+    elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
+    ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
+    held = (layers * layer_parameters(run.model) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
+    trained = 0 if run.job.lora is not None else held
+    return StageWork(
+        ranks=ranks,
+        layers=layers,
+        passes=1 + (1 / 3 if m.recomputes_all(run) else 0),
+        matrix_s=flops / peak,
+        matrix_bytes_s=WIDTHS[run.job.precision] * elements / memory_bytes_per_s,
+        attention_s=layers * m.attention_flops(run) / peak,
+        element_s=(layers * m.element_bytes(run) + has_head * m.logits_bytes(run)) / memory_bytes_per_s,
+        optimizer_s=STATE_BYTES * trained / update_shards(run, layout) / memory_bytes_per_s,
+        tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
+        context=c.context_exchange(run, layout, layers),
+        pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
+        shard=c.shard_exchange(run, layout, held),
+        replica=c.replica_exchange(run, layout, trained),
+    )
+
+
+def update_shards(run: Run, layout: Layout) -> int:
+    """Return the ranks that share the update of one copy of the weights."""
+    if c.shards_optimizer(run):
+        return layout.product(c.DATA_AXES)
+    return layout.product(c.DATA_AXES[1:]) if c.gathers_weights(run) else 1
+
+
+def pipeline_ranks(run: Run) -> Counter[Part]:
+    """Return how many pipeline ranks hold which part of the model."""
+    counts = layer_counts(run)
+    places = (pipeline_stages_of(run, place) for place in range(run.parallelism.pipeline))
+    return Counter(
+        Part(sum(counts[stage] for stage in stages), 0 in stages, len(counts) - 1 in stages) for stages in places
+    )
+
+
+def bubble(run: Run) -> float:
+    """Return the idle slots of a pipeline rank: (PP - 1) / stages per rank (arXiv:2104.04473, section 2.2).
+
+    Zero-bubble schedules fill a part with the gradients of weights (arXiv:2401.10241: ZB-H1 leaves a third).
+    """
+    p = run.parallelism
+    idle = (p.pipeline - 1) / pipeline_stages_per_rank(run)
+    match p.schedule:
+        case Schedule.ZBVZeroBubble:
+            return 0.0
+        case Schedule.InterleavedZeroBubble:
+            return idle / 3
+        case _:
+            return idle
+
+
+def step_time(work: Work, constants: StepTimeConstants) -> StepTime:
+    """Return the time of a step of some work on a machine with these constants, by cause."""
+    slots = [slot_time(stage, work, constants) for stage in work.stages]
+    stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
+    parts = {each.name: work.micro_batches * getattr(slot, each.name) for each in fields(slot)}
+    parts["data_parallel"] += c.seconds(stage.replica, work.links, constants)
+    parts["bubble"] = work.bubble * mean_slot_s(work, slots)
+    parts["optimizer"] = stage.optimizer_s / constants.memory_efficiency
+    parts["overhead"] = constants.step_s
+    return StepTime(**parts)
+
+
+def step_time_s(work: Work, constants: StepTimeConstants) -> float:
+    """Return the sum of `step_time`, with each maximum taken by arithmetic: constants may be arrays of draws."""
+    slots = [slot_time(stage, work, constants) for stage in work.stages]
+    longest, once = slots[0].total, 0.0
+    for stage, slot in zip(work.stages, slots, strict=True):
+        longest = larger(longest, slot.total)
+        update = stage.optimizer_s / constants.memory_efficiency
+        once = larger(once, c.seconds(stage.replica, work.links, constants) + update)
+    return work.micro_batches * longest + work.bubble * mean_slot_s(work, slots) + once + constants.step_s
+
+
+def mean_slot_s(work: Work, slots: Sequence[StepTime]) -> float:
+    """Return the mean time of a slot over the pipeline ranks."""
+    summed = sum(stage.ranks * slot.total for stage, slot in zip(work.stages, slots, strict=True))
+    return summed / sum(stage.ranks for stage in work.stages)
+
+
+def slot_time(stage: StageWork, work: Work, k: StepTimeConstants) -> StepTime:
+    """Return the time of a forward and backward pass of a micro-batch on a pipeline rank."""
+    matrices = stage.matrix_s / k.matrix_efficiency + stage.matrix_bytes_s / k.memory_efficiency
+    attention = stage.attention_s / k.attention_efficiency
+    element_wise = stage.element_s / k.memory_efficiency
+    tensor = c.seconds(stage.tensor, work.links, k)
+    context = c.seconds(stage.context, work.links, k)
+    computation = matrices + attention + element_wise
+    hidden = OVERLAP * computation
+    shard = larger(hidden, c.seconds(stage.shard, work.links, k)) - hidden
+    device = computation + tensor + context + shard
+    waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_nodes > 1 else 0.0
+    host = stage.layers * stage.passes * (k.layer_launch_s + waits)
+    pipeline = c.seconds(stage.pipeline, work.links, k)
+    if stage.pipeline.group.ranks > 1:
+        pipeline += k.slot_s * work.pipeline_nodes**k.slot_growth
+    return StepTime(
+        matrices=matrices,
+        attention=attention,
+        element_wise=element_wise,
+        launches=smooth_excess(device, host),
+        tensor_parallel=tensor,
+        context_parallel=context,
+        pipeline_parallel=pipeline,
+        data_parallel=shard,
+    )
+
+
+def smooth_excess(device_s: float, host_s: float) -> float:
+    """Return by how much the larger of both exceeds the device's time, smoothed."""
+    summed: float = (device_s**SHARPNESS + host_s**SHARPNESS) ** (1 / SHARPNESS)
+    return summed - device_s

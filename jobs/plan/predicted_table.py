@@ -1,0 +1,82 @@
+"""The table of predictions below the plan table: memory against that of the GPU, step time and what follows from it."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from jobs.console import plain
+from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.memory import memory
+from jobs.plan.predict.speed import speed
+from jobs.plan.rules.memory import verdict
+from jobs.schema import Run
+
+NOT_PREDICTED = "not predicted"
+
+
+def predicted_columns(run: Run) -> dict[str, str]:
+    """Return the predicted numbers of a run by heading, each with its interval of 90 %; empty where none is known.
+
+    The first column is `uncalibrated` where no run of the cluster has confirmed the constants.
+    """
+    found = speed(run)
+    if found is None:
+        return {}
+    held = memory(run)
+    compared = verdict(run, held)
+    sources = [each.basis.partition(":")[0] for each in (found, held)]
+    return {
+        "constants": sources[0] if sources[0] == sources[1] else f"{sources[0]}, memory {sources[1]}",
+        "memory": "" if compared is None else compared.value,
+        "step (s)": with_interval(found.step_time_s),
+        "tokens/s per GPU": with_interval(found.tokens_per_s_per_gpu),
+        "MFU (%)": with_interval(found.mfu.scaled(100)),
+        "hours": "depends on the data" if found.hours is None else with_interval(found.hours),
+        "GPU-hours": "" if found.gpu_hours is None else with_interval(found.gpu_hours),
+    }
+
+
+def with_interval(interval: Interval) -> str:
+    """Return a predicted number with its limits, as in `1.2 (0.9 to 1.6)`."""
+    point, low, high = map(shown, (interval.point, interval.low, interval.high))
+    return f"{point} ({low} to {high})"
+
+
+def shown(value: float) -> str:
+    """Return a number with two digits, and the whole part of a large one."""
+    return f"{value:,.2g}" if value < 100 else f"{value:,.0f}"
+
+
+def predicted_table(runs: list[Run]) -> Table | None:
+    """Return a table with a row per run; None where no run has a predicted speed."""
+    rows = [(run, predicted_columns(run)) for run in runs]
+    headings = next((list(columns) for _, columns in rows if columns), None)
+    if headings is None:
+        return None
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("predicted (90 %)", overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run, columns in rows:
+        table.add_row(plain(run.name or ""), *(columns.get(heading, NOT_PREDICTED) for heading in headings))
+    return table
+
+
+def step_time_table(runs: list[Run]) -> Table | None:
+    """Return the terms of the predicted step time of each run, with their shares; None where no run has one."""
+    found = [(run, predicted) for run in runs if (predicted := speed(run)) is not None]
+    if not found:
+        return None
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("name", overflow="fold")
+    table.add_column("term", no_wrap=True)
+    for column in ("s", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("prediction", overflow="fold")
+    for run, predicted in found:
+        terms = sorted(vars(predicted.terms).items(), key=lambda item: -item[1])
+        for i, (term, seconds) in enumerate(each for each in terms if each[1]):
+            share = f"{100 * seconds / predicted.terms.total:.0f} %"
+            table.add_row("" if i else plain(run.name or ""), term.replace("_", " "), shown(seconds), share, "")
+        table.add_row("", "step time", shown(predicted.step_time_s.point), "", predicted.basis)
+    return table

@@ -1,0 +1,70 @@
+"""Predicted memory and step time beside what was measured, in a report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.formatting import ABSENT
+from analysis.load.discover import read_runs
+from analysis.report.sections.predictions import predictions_section
+from jobs.submit.prepare import plan_of
+from tests.support.composing import one
+from tests.support.fake_runs import a_run, finished_run
+
+GB = 10**9
+
+
+def predicted(sweep: Path, name: str, point: float, device: str, device_name: str) -> None:
+    """A run on a card that measured a peak of 1 GiB (1.074 GB) and 0.5 s, with predictions."""
+    run = a_run(name)
+    run = replace(run, gpu=replace(run.gpu, device_name="Test GPU"))
+    directory = finished_run(sweep, run, device=device, device_name=device_name)
+    size = {"point": int(point * GB), "low": int(0.8 * point * GB), "high": int(1.2 * point * GB)}
+    step = {"point": 0.5 * point, "low": 0.4 * point, "high": 0.6 * point}
+    plan = json.loads(directory.plan.read_text())
+    plan |= {
+        "memory": {"allocated_bytes": size, "basis": "uncalibrated: x"},
+        "speed": {"step_time_s": step, "basis": "calibrated: y"},
+    }
+    directory.plan.write_text(json.dumps(plan))
+
+
+def test_the_report_compares_with_the_peak_and_the_steps_of_the_configured_gpu(tmp_path: Path) -> None:
+    predicted(tmp_path, "near", 1.0, "cuda", "Test GPU")
+    predicted(tmp_path, "far", 4.0, "cuda", "Test GPU")
+    predicted(tmp_path, "other", 1.0, "cuda", "Another GPU")
+    predicted(tmp_path, "cpu", 1.0, "cpu", "Test CPU")
+    finished_run(tmp_path, a_run("none"))
+    section = predictions_section(read_runs([tmp_path]))
+    assert section is not None
+    rows = {(row[0], row[1]): row[2:] for row in section.rows}
+    assert [row[0] for row in section.rows] == ["far", "near", "other", "cpu", "far", "cpu", "near", "other"]
+    memory, steps = "Memory (GB)", "Step time (s)"
+    assert rows["near", memory] == ["1.000", "0.8000 to 1.200", "1.074", "1.07", "inside the interval; uncalibrated: x"]
+    assert rows["far", memory][2:] == ["1.074", "0.268", "outside the interval; uncalibrated: x"]
+    assert rows["cpu", memory][2:] == [ABSENT, ABSENT, "uncalibrated: x"]
+    assert rows["near", steps] == ["0.5000", "0.4000 to 0.6000", "0.5000", "1.00", "inside the interval; calibrated: y"]
+    assert rows["far", steps][2:] == ["0.5000", "0.250", "outside the interval; calibrated: y"]
+    for name in ("other", "cpu"):
+        assert rows[name, steps][2:] == [ABSENT, ABSENT, "calibrated: y"]
+
+
+def test_the_plan_of_a_run_on_gpus_has_its_predictions_and_one_on_cpus_has_none() -> None:
+    run = one("cluster=xe9680_h100", "model=llama3_8b", "parallelism=fsdp_full", "job.micro_batch_size=1").run
+    plan = plan_of(run, 100)
+    memory, speed = plan["memory"], plan["speed"]
+    assert memory["basis"].startswith("uncalibrated")
+    assert speed["basis"].startswith("uncalibrated")
+    device, terms = memory["device_bytes"], memory["terms_bytes"].values()
+    for end in ("low", "point", "high"):
+        assert device[end] == pytest.approx(sum(term[end] for term in terms), abs=len(terms))
+    assert device["low"] < device["point"] < device["high"]
+    step = speed["step_time_s"]
+    assert step["point"] == pytest.approx(sum(speed["terms_s"].values()), rel=0.01)
+    assert step["low"] < step["point"] < step["high"]
+    assert 3600 * speed["hours"]["point"] > 100 * step["point"]
+    assert not {"memory", "speed"} & plan_of(one().run, 1).keys()

@@ -1,0 +1,322 @@
+"""Published measurements as runs: tables of other programs' step times and memory, a function for each file.
+
+Shapes of models that a table names only are from the sources cited beside them. A row without the layout, the batch or
+the shapes that a prediction needs is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from jobs.parallelism import Sharding
+from jobs.plan.cost import embedding_parameters, layer_parameters
+from jobs.plan.rules.memory import GIB
+from jobs.schema import ActivationCheckpointing, EngineKind, Run
+from tests.benchmarks.plan_rows import GPUS, Measurement, Row, gib, model, number, run, whole
+
+
+def measurements(tables: Path) -> Iterator[Measurement]:
+    """Yield the rows of the files in a directory that have a reader here."""
+    for name, reader in READERS.items():
+        file = tables / f"{name}.csv"
+        if file.is_file():
+            with file.open(encoding="utf-8", newline="") as lines:
+                yield from reader(list(csv.DictReader(lines)))
+
+
+# huggingface/nanotron, scripts/scaling_benchmarks.py at 0e0a27e: layers, hidden, heads, inner; vocabulary 131,072.
+NANOTRON = {
+    "1B": (16, 2048, 32, 8192), "3B": (28, 3072, 32, 8192), "4B": (30, 3072, 32, 8192), "8B": (32, 4096, 32, 14336),
+    "70B": (80, 8192, 64, 28672), "80B": (80, 8192, 64, 28672), "405B": (126, 16384, 128, 53248),
+}  # fmt: skip
+
+
+def nanotron(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield the sweep of the Ultra-Scale Playbook: sequence 4,096, stages balanced, sequence-parallel TP."""
+    for row in rows:
+        if row["model"] not in NANOTRON:
+            continue
+        layers, hidden, heads, inner = NANOTRON[row["model"]]
+        made = run(
+            model(row["model"], layers, hidden, heads, inner, 131072, tied=inner < 10_000),
+            GPUS[row["gpu"]],
+            ranks=whole(row, "n_gpus"),
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "gbs"),
+            sequence=4096,
+            tp=whole(row, "tp"),
+            pp=whole(row, "pp"),
+            distributed=row["zero_stage"] == "1",
+        )
+        if made is not None:
+            made.parallelism.stage_layers = nanotron_stages(made)
+            ran = row["status"] == "ok"
+            yield Measurement(
+                "nanotron_ultrascale_sweep/" + made.gpu.name,
+                f"{row['model']} on {row['n_nodes']} nodes, batch {row['gbs']}",
+                made,
+                number(row, "tokens_per_s") if ran else None,
+                gib(row, "memory_gb") if ran else None,
+                framework=True,
+                # Gradients in bfloat16 beside their float32 sums.
+                parameter_bytes=2,
+            )
+
+
+def nanotron_stages(run: Run) -> list[int]:
+    """Return the layers of each stage as nanotron divides them (models/base.py, build_model): by weights in products.
+
+    A stage ends with the block that exceeds its share, and the head is a block.
+    """
+    costs = [layer_parameters(run.model)] * run.model.layers + [embedding_parameters(run.model)]
+    pipeline, stage, summed = run.parallelism.pipeline, 0, 0
+    counts = [0] * pipeline
+    for block, cost in enumerate(costs):
+        counts[stage] += block < run.model.layers
+        summed += cost
+        if stage < pipeline - 1 and summed > sum(costs) * (stage + 1) / pipeline:
+            stage += 1
+    return counts
+
+
+def vtrain(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield vTrain's measurements of Megatron-LM: GPT with a vocabulary of 51,200."""
+    for row in rows:
+        hidden, layers = whole(row, "hidden_size"), whole(row, "layers")
+        name = f"gpt_{layers}x{hidden}"
+        batch, sequence = whole(row, "gbs"), whole(row, "seq_len")
+        made = run(
+            model(name, layers, hidden, whole(row, "heads"), 4 * hidden, 51200, gated=False, tied=True),
+            GPUS[row["gpu"]],
+            ranks=whole(row, "n_gpus"),
+            micro_batch=whole(row, "mbs"),
+            batch=batch,
+            sequence=sequence,
+            tp=whole(row, "tp"),
+            pp=whole(row, "pp"),
+        )
+        if made is not None:
+            made.parallelism.sequence_parallel = False
+            cell = f"{name} on {row['n_gpus']} GPUs, batch {batch}"
+            rate = batch * sequence / (float(row["step_time_ms"]) / 1e3)
+            yield Measurement("vtrain_single_node/" + made.gpu.name, cell, made, rate)
+
+
+# mosaicml/llm-foundry, scripts/train/yamls/pretrain/mpt-*.yaml: layers, d_model, n_heads; vocabulary 50,368, tied.
+MPT = {
+    "MPT-125m": (12, 768, 12), "MPT-350m": (24, 1024, 16), "MPT-760m": (24, 1536, 12), "MPT-1b": (24, 2048, 16),
+    "MPT-3b": (32, 2560, 20), "MPT-7b": (32, 4096, 32), "MPT-13b": (40, 5120, 40), "MPT-30b": (48, 7168, 56),
+    "MPT-70b": (80, 8192, 64),
+}  # fmt: skip
+
+
+def mpt(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield LLM Foundry's throughput tables: FSDP."""
+    for row in rows:
+        if row["model"] not in MPT:
+            continue
+        layers, hidden, heads = MPT[row["model"]]
+        made = run(
+            model(row["model"], layers, hidden, heads, 4 * hidden, 50368, gated=False, tied=True),
+            GPUS[row["gpu"]],
+            ranks=whole(row, "n_gpus"),
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "gbs"),
+            sequence=whole(row, "seq_len"),
+            kind=EngineKind.native,
+            sharding=Sharding[row["sharding"]],
+            checkpointing=row["act_ckpt"] == "True",
+            float8="fp8" in row["precision"],
+        )
+        if made is not None:
+            cell = f"{row['model']} on {row['n_gpus']} GPUs, sequence {row['seq_len']}"
+            yield Measurement("llm_foundry_mpt/" + made.gpu.name, cell, made, number(row, "tokens_per_s"))
+
+
+# Published shapes: arXiv:2402.16819 (Nemotron-4 15B), arXiv:2406.11704 (340B), arXiv:2005.14165 (GPT-3); conf/model.
+NEMO = {
+    "llama3.1 8b": (32, 4096, 32, 14336, 128256, 8, True), "llama3.1 70b": (80, 8192, 64, 28672, 128256, 8, True),
+    "llama3.1 405b": (126, 16384, 128, 53248, 128256, 8, True), "nemotron 15b": (32, 6144, 48, 24576, 256000, 8, False),
+    "nemotron 340b": (96, 18432, 96, 73728, 256000, 8, False),
+    "megatron 175b": (96, 12288, 96, 49152, 51200, 96, False),
+}  # fmt: skip
+
+
+def dgxc(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield NVIDIA's recipes: Megatron with a distributed optimizer, or LoRA."""
+    seen = set()
+    for row in rows:
+        text = f"{row['file']} {row['table']}".lower()
+        size = re.search(r"\b(\d+)b\b", text)
+        family = "megatron" if "megatron" in text else "nemotron" if "nemotron" in text else "llama3.1"
+        known = (
+            NEMO.get(f"{family} {size[1] if size else '175'}b")
+            if "grok" not in text and "maxtext" not in text
+            else None
+        )
+        rate, step, batch = number(row, "tokens_per_s"), number(row, "step_time_s"), number(row, "gbs")
+        tp, pp = number(row, "tp"), number(row, "pp")
+        if known is None or not all((rate, step, batch, tp)) or row["gpu"] not in GPUS or pp == 41:
+            continue
+        assert rate is not None
+        assert step is not None
+        assert batch is not None
+        layers, hidden, heads, inner, vocabulary, kv_heads, gated = known
+        layers = whole(row, "layers", layers)
+        made = run(
+            model(
+                f"{family}_{layers}x{hidden}", layers, hidden, heads, inner, vocabulary, kv_heads=kv_heads, gated=gated
+            ),
+            GPUS[row["gpu"]],
+            ranks=whole(row, "n_gpus"),
+            micro_batch=whole(row, "mbs", 1),
+            batch=int(batch),
+            # The step time is rounded.
+            sequence=1 << round(rate * step / batch).bit_length() - 1 if not row["seq"] else whole(row, "seq"),
+            tp=whole(row, "tp"),
+            pp=whole(row, "pp", 1),
+            cp=whole(row, "cp", 1),
+            virtual=whole(row, "vp", 1) if whole(row, "pp", 1) > 1 else 1,
+            distributed=True,
+            float8=row["precision"] == "FP8",
+            lora="lora" in text,
+        )
+        if made is None or (same := (row["n_gpus"], row["precision"], text, rate)) in seen:
+            continue
+        seen.add(same)
+        yield Measurement("dgxc_benchmarking_scaling/" + made.gpu.name, text + row["n_gpus"], made, rate)
+
+
+SIMUMAX = re.compile(r"(tp|pp|cp|dp|mbc|seq)(\d+)")
+
+
+def simumax(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield SimuMax's measurements: Llama-3-70B of 12 layers on 8 B200, micro-batches of one sequence of 4,096."""
+    for row in rows:
+        given = {key: int(value) for key, value in SIMUMAX.findall(row["case"])}
+        dp, sequence = given.get("dp", 1), given.get("seq", 4096)
+        batch = given["mbc"] * dp
+        made = run(
+            model("llama3_70b_l12", 12, 8192, 64, 28672, 128256, kv_heads=8),
+            GPUS[row["gpu"]],
+            ranks=given["tp"] * given["pp"] * given.get("cp", 1) * dp,
+            micro_batch=1,
+            batch=batch,
+            sequence=sequence,
+            tp=given["tp"],
+            pp=given["pp"],
+            cp=given.get("cp", 1),
+            distributed=True,
+        )
+        if made is not None:
+            rate = batch * sequence / (float(row["step_time_ms"]) / 1e3)
+            memory = gib(row, "memory_allocated_gib")
+            yield Measurement("simumax_b200/" + made.gpu.name, row["case"], made, rate, memory)
+
+
+# arXiv:2307.09288 (Llama 2) and arXiv:2308.12950 (34B): layers, hidden, heads, inner, key-value heads.
+LLAMA2 = {
+    "Llama2 7B": (32, 4096, 32, 11008, 32), "Llama2 13B": (40, 5120, 40, 13824, 40),
+    "Llama2 34B": (48, 8192, 64, 22016, 8), "Llama2 70B": (80, 8192, 64, 28672, 8),
+}  # fmt: skip
+
+
+def small_tables(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield the rows of foundation-model-stack/fms-fsdp: compiled FSDP, sequence 4,096."""
+    for row in rows:
+        if row["source"] != "foundation-model-stack/fms-fsdp" or row["model"] not in LLAMA2:
+            continue
+        layers, hidden, heads, inner, kv_heads = LLAMA2[row["model"]]
+        ranks = whole(row, "n_gpus")
+        made = run(
+            model(row["model"], layers, hidden, heads, inner, 32000, kv_heads=kv_heads),
+            GPUS[row["gpu"]],
+            ranks=ranks,
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "mbs") * ranks,
+            sequence=4096,
+            kind=EngineKind.native,
+            sharding=Sharding.HYBRID_SHARD if row["sharding"] == "HSDP" else Sharding.FULL_SHARD,
+            compiled=True,
+        )
+        rate = number(row, "tokens_per_s_per_gpu")
+        if made is not None and rate is not None:
+            if row["act_ckpt"] == "selective":
+                made.engine.activation_checkpointing = ActivationCheckpointing.selective
+            yield Measurement("misc_small_tables/" + made.gpu.name, row["model"] + row["n_gpus"], made, rate * ranks)
+
+
+# bigscience-workshop/bigscience, train/tr11-176B-ml at 053adaf: line of a table of chronicles-prequel.md -> layers and
+# hidden size, which stand above it; the rest is in tr11-176B-ml.slurm. The first tables have as many layers as fit.
+BIGSCIENCE = {
+    580: (80, 13824), 605: (72, 14336), 630: (84, 13824), 646: (80, 13824), 667: (72, 14336), 684: (96, 12288),
+    693: (84, 13312), 702: (78, 13824), 709: (72, 14336), 736: (78, 13824), 748: (84, 13312), 757: (96, 12288),
+    773: (72, 14336), 816: (96, 12288), 828: (78, 13824), 843: (72, 14336), 854: (84, 13312), 865: (78, 13824),
+    889: (106, 12288), 915: (100, 12288), 926: (82, 13312), 937: (94, 13312), 944: (70, 14336),
+}  # fmt: skip
+WIDEST = 14400
+FLOAT32_SUMS_FROM, EMBEDDING_SLOTS_FROM = 904, 889
+"""First lines of runs that sum gradients in float32, and of those with a pipeline slot for the embedding."""
+JEAN_ZAY_GB_PER_S = 6.25
+"""Four Omni-Path adapters of 100 Gb/s for 8 GPUs."""
+
+
+def bigscience(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield BLOOM's trials: Megatron-DeepSpeed, ZeRO 1, full recomputation, sequence 2,048; memory by nvidia-smi."""
+    for row in rows:
+        if not (row["gbs"] and row["pp"] and row["dp"] and row["size"]):
+            continue
+        line, pp, tp, dp = (whole(row, key) for key in ("line", "pp", "tp", "dp"))
+        layers, hidden = bigscience_shape(line, float(row["size"].rstrip("B")) * 1e9, pp)
+        other = dict(part.split("=") for part in row["other"].split(";") if "=" in part)
+        made = run(
+            model(row["size"], layers, whole(row, "nhidden", hidden), int(other.get("NHEADS", 64)),
+                  4 * whole(row, "nhidden", hidden), 250880, gated=False, tied=True),
+            GPUS[row["gpu"]],
+            ranks=tp * pp * dp,
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "gbs"),
+            sequence=2048,
+            tp=tp,
+            pp=pp,
+            distributed=other.get("ZS") != "0",
+            checkpointing=True,
+        )  # fmt: skip
+        if made is None or tp * pp * dp != 8 * whole(row, "n_nodes", tp * pp * dp // 8):
+            continue
+        made.parallelism.sequence_parallel = False
+        made.cluster.network_gb_per_s = JEAN_ZAY_GB_PER_S
+        if line >= EMBEDDING_SLOTS_FROM and (layers + 2) % pp == 0 and pp > 1:
+            each = (layers + 2) // pp
+            made.parallelism.stage_layers = [each - 1, *[each] * (pp - 2), each - 1]
+        seconds, memory = number(row, "step_time_s"), number(row, "memory_gb")
+        yield Measurement(
+            "bigscience_176b_prequel/" + made.gpu.name,
+            f"{row['size']} on {made.nodes} nodes, batch {row['gbs']}, {row['notes']}",
+            made,
+            None if seconds is None else made.global_batch_size * 2048 / seconds,
+            None if memory is None else memory * GIB,
+            framework=True,
+            # Gradients in 16 bits; later also their float32 sums.
+            parameter_bytes=2 if line >= FLOAT32_SUMS_FROM else -2,
+        )
+
+
+def bigscience_shape(line: int, size: float, pp: int) -> tuple[int, int]:
+    """Return layers and hidden size of the table at a line."""
+    known = [shape for first, shape in BIGSCIENCE.items() if first <= line]
+    return known[-1] if known else (pp * round(size / (12 * WIDEST**2) / pp), WIDEST)
+
+
+READERS: dict[str, Callable[[list[Row]], Iterator[Measurement]]] = {
+    "nanotron_ultrascale_sweep": nanotron,
+    "vtrain_single_node": vtrain,
+    "llm_foundry_mpt": mpt,
+    "dgxc_benchmarking_scaling": dgxc,
+    "simumax_b200": simumax,
+    "misc_small_tables": small_tables,
+    "bigscience_176b_prequel": bigscience,
+}

@@ -1,0 +1,211 @@
+"""Predicted step times: terms by independent arithmetic, published measurements within their intervals, the columns."""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from analysis.metrics.mfu import Work as CountedWork
+from jobs.layout import Layout, layout_of
+from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, PP, TP
+from jobs.plan.cost import embedding_parameters, parameters
+from jobs.plan.predict.communication import group_of
+from jobs.plan.predict.constants import StepTimeConstants
+from jobs.plan.predict.speed import model_flops, speed
+from jobs.plan.predict.step_time import StepTime, Work, step_time, step_time_s, work_of
+from jobs.schema import ActivationCheckpointing, Run
+from tests.support.composing import one
+from tests.support.paths import ROOT
+
+DEFAULTS = StepTimeConstants()
+H100 = ("cluster=xe9680_h100", "model=llama31_8b", "gpu.memory_gb=null", "job.precision=bfloat16",
+        "job.sequence_length=4096", "job.micro_batch_size=1", "scaling.global_batch_size=64")  # fmt: skip
+
+
+def of(*overrides: str) -> Run:
+    return one(*H100, *overrides).run
+
+
+def work(*overrides: str) -> Work:
+    found = work_of(of(*overrides))
+    assert found is not None
+    return found
+
+
+def terms(*overrides: str, constants: StepTimeConstants = DEFAULTS) -> StepTime:
+    return step_time(work(*overrides), constants)
+
+
+def test_matrix_products_are_the_6_n_of_the_model_at_the_peak() -> None:
+    # Llama 3.1 8B: 8,030,261,248 weights less the embedding of 128,256 x 4,096.
+    weights = 8_030_261_248 - 128_256 * 4_096
+    (stage,) = work("parallelism=ddp").stages
+    norms = 65 * 4_096
+    assert stage.matrix_s * 989e12 == pytest.approx(6 * (weights - norms) * 4_096)
+    # Causal attention computes half of each product, and 3.5 times the forward pass in all.
+    assert stage.attention_s * 989e12 == pytest.approx(32 * 3.5 * 4 * 4_096 * 4_096 * 4_096 / 2)
+
+
+def test_full_recomputation_repeats_the_forward_pass_of_layers_and_not_the_head() -> None:
+    (kept,), (repeated,) = (work("parallelism=ddp", f"engine.activation_checkpointing={mode}").stages
+                            for mode in ("none", "full"))  # fmt: skip
+    head = 6 * 128_256 * 4_096 * 4_096 / 989e12
+    assert (repeated.matrix_s - head) / (kept.matrix_s - head) == pytest.approx(4 / 3)
+    assert repeated.attention_s / kept.attention_s == pytest.approx(4.5 / 3.5)
+
+
+def test_groups_are_placed_as_the_rank_grid_places_them() -> None:
+    for shape in ((2, 2, 2, 1, 4), (1, 1, 4, 2, 4), (4, 1, 1, 1, 8), (1, 4, 4, 1, 2), (2, 1, 1, 1, 16)):
+        layout = Layout(math.prod(shape) // 8, 8, shape)
+        for axes in ((PP,), (DP_REPLICATE,), (DP_SHARD,), (CP,), (TP,)):
+            (members, *_) = layout.groups(axes[0])
+            group = group_of(layout, axes)
+            places = [rank // 8 for rank in members]
+            assert (group.ranks, group.local) == (len(members), max(map(places.count, places)))
+
+
+def test_tensor_parallelism_sends_two_all_reduces_of_a_layer_each_way() -> None:
+    split = "parallelism.sequence_parallel=false"
+    (stage,) = work("parallelism=tp", "parallelism.tensor=8", split, "engine=nemo").stages
+    activations = 4_096 * 4_096 * 2
+    # A ring's all-reduce sends 2 (n - 1) / n; half a layer's for the head and the embedding.
+    assert stage.tensor.wire_bytes == pytest.approx(32.5 * 4 * 2 * 7 / 8 * activations)
+    assert stage.tensor.group.nodes == 1
+
+
+def test_a_distributed_optimizer_scatters_gradients_in_float32_and_gathers_weights() -> None:
+    nemo = ("parallelism=tp", "parallelism.tensor=2", "engine=nemo", "nodes=2")
+    (whole,), (shared,) = (work(*nemo, f"engine.distributed_optimizer={on}").stages for on in ("false", "true"))
+    assert whole.replica.wire_bytes / shared.replica.wire_bytes == pytest.approx(2 * 4 / (4 + 2))
+    assert shared.replica.group.ranks == 8
+    assert whole.optimizer_s / shared.optimizer_s == pytest.approx(8)
+
+
+def test_full_sharding_gathers_weights_twice_for_every_micro_batch() -> None:
+    (full,), (kept,) = (work(f"parallelism={name}", "nodes=2").stages for name in ("fsdp_full", "fsdp_grad_op"))
+    # Gradients are reduced in float32.
+    assert full.shard.wire_bytes / kept.shard.wire_bytes == pytest.approx((2 + 2 + 4) / (2 + 4))
+    assert full.replica.wire_bytes == 0
+
+
+def test_a_pipeline_gathers_sharded_weights_once_a_step() -> None:
+    found = work("parallelism=pp_fsdp", "parallelism.pipeline=2", "nodes=2")
+    embedding, layer = 128_256 * 4_096, (8_030_261_248 - 2 * 128_256 * 4_096 - 4_096) / 32
+    for stage in found.stages:
+        assert stage.shard.wire_bytes == 0
+        assert stage.replica.wire_bytes == pytest.approx((4 + 2) * 7 / 8 * (16 * layer + embedding))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "idle"), [("1F1B", 3), ("GPipe", 3), ("Interleaved1F1B", 1.5), ("ZBVZeroBubble", 0)]
+)
+def test_the_bubble_is_the_schedules(schedule: str, idle: float) -> None:
+    found = work("parallelism=pp", "parallelism.pipeline=4", f"parallelism.schedule={schedule}")
+    assert found.bubble == idle
+
+
+def test_a_slower_network_slows_only_groups_that_span_nodes() -> None:
+    slow = replace(DEFAULTS, network_efficiency=DEFAULTS.network_efficiency / 4)
+    inside, across = ("parallelism=ddp",), ("parallelism=ddp", "nodes=4")
+    assert terms(*inside, constants=slow).total == terms(*inside).total
+    assert terms(*across, constants=slow).data_parallel > 2 * terms(*across).data_parallel
+
+
+def test_small_layers_take_as_long_as_the_host_needs_to_launch_them() -> None:
+    small = ("model=pythia_14m", "job.sequence_length=512", "parallelism=ddp")
+    slow = replace(DEFAULTS, layer_launch_s=0.1)
+    assert terms(*small, constants=slow).launches == pytest.approx(8 * 6 * 0.1, rel=0.05)
+
+
+def test_both_sums_of_a_step_agree() -> None:
+    for overrides in (("parallelism=ddp",), ("parallelism=tp_pp_fsdp", "nodes=2"), ("parallelism=fsdp_full",)):
+        found = work(*overrides)
+        assert step_time_s(found, DEFAULTS) == pytest.approx(step_time(found, DEFAULTS).total, rel=0.01)
+
+
+def test_mfu_counts_the_flops_that_reports_count() -> None:
+    run = of("parallelism=ddp")
+    left_out = embedding_parameters(run.model)
+    counted = CountedWork(parameters(run.model) - left_out, left_out, 6, 32, 4_096, 4_096, left_out)
+    assert model_flops(run) == counted.model_flops
+
+
+# Layers, width and heads: mosaicml/llm-foundry, scripts/train/yamls/pretrain.
+MPT = {"mpt_7b": (32, 4096, 32), "mpt_13b": (40, 5120, 40), "mpt_30b": (48, 7168, 56), "mpt_70b": (80, 8192, 64)}
+DEVICES = {"NVIDIA H100 80GB HBM3": "h100_sxm", "NVIDIA A100-SXM4-80GB": "a100_sxm_80gb",
+           "NVIDIA A100-SXM4-40GB": "a100_sxm_40gb"}  # fmt: skip
+
+
+def published() -> list[tuple[Run, float]]:
+    """LLM Foundry's runs of published.csv and their MFU, which counts 6 N + 12 L a s."""
+    base = of("parallelism=fsdp_full", "model.mlp=GptNeoxMLP", "model.tie_embeddings=true", "model.vocab_size=50368")
+    gpus = {device: one(f"gpu={name}").run.gpu for device, name in DEVICES.items()}
+    found = []
+    with (ROOT / "analysis" / "compare" / "published.csv").open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if row["document"] != "llm_foundry" or row["model"] not in MPT:
+                continue
+            layers, width, heads = MPT[row["model"]]
+            model = replace(base.model, layers=layers, hidden_size=width, heads=heads, kv_heads=heads,
+                            head_size=width // heads, intermediate_size=4 * width)  # fmt: skip
+            kept = (
+                ActivationCheckpointing.none if "no checkpointing" in row["software"] else ActivationCheckpointing.full
+            )
+            job = replace(base.job, sequence_length=int(row["sequence_length"]),
+                          micro_batch_size=int(row["micro_batch_size"]))  # fmt: skip
+            run = replace(
+                base,
+                nodes=int(row["nodes"]),
+                model=model,
+                gpu=gpus[row["gpu"]],
+                engine=replace(base.engine, activation_checkpointing=kept),
+                job=job,
+                scaling=replace(base.scaling, global_batch_size=int(row["global_batch_size"])),
+            )
+            found.append((run, float(row["value"])))
+    return found
+
+
+def test_published_runs_lie_in_the_intervals_of_uncalibrated_predictions() -> None:
+    errors, inside = [], []
+    for run, mfu in published():
+        predicted = speed(run)
+        assert predicted is not None
+        errors.append(abs(predicted.mfu.point / mfu - 1))
+        inside.append(predicted.mfu.low <= mfu <= predicted.mfu.high)
+    assert len(errors) > 40
+    assert statistics.median(errors) < 0.15
+    assert statistics.fmean(inside) > 0.9
+
+
+def test_plan_prints_predicted_speed_and_that_nothing_confirmed_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from jobs.plan.show import show
+
+    show([*H100, "parallelism=fsdp_full", "job.steps=1000"], multirun=False)
+    lines = capsys.readouterr().out.splitlines()
+    heading = next(i for i, line in enumerate(lines) if "step (s)" in line)
+    assert lines[heading + 1].split()[1] == "uncalibrated"
+    found = speed(of("parallelism=fsdp_full", "job.steps=1000"))
+    assert found is not None
+    assert found.hours is not None
+    assert 1000 * found.step_time_s.point < 3600 * found.hours.point < 1000 * found.step_time_s.point + 400
+    assert found.step_time_s.high / found.step_time_s.low > 1.5
+
+
+def test_cpu_runs_have_no_predicted_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    from jobs.plan.show import show
+
+    assert speed(one("model=tiny").run) is None
+    show(["model=tiny"], multirun=False)
+    assert "predicted" not in capsys.readouterr().out
+
+
+def test_layouts_of_100_000_gpus_are_predicted_without_listing_their_ranks() -> None:
+    run = of("parallelism=tp_pp", "parallelism.tensor=8", "parallelism.pipeline=14", "nodes=12544",
+             "model=llama31_405b", "engine=nemo", "scaling.global_batch_size=12544")  # fmt: skip
+    assert layout_of(run).world_size == 100_352
+    assert speed(run) is not None
