@@ -140,7 +140,7 @@ SKIPPED_UPDATES = Metric(
 SAMPLES = Metric("samples", "1", "Samples drawn from the data for the global batch.", digits=9, group=Group.step)
 TOKENS = Metric("tokens", "1", "Tokens of the global batch, padding excluded.", digits=9, group=Group.step)
 PADDED_TOKENS = Metric(
-    "padded_tokens", "1", "Tokens of the global batch, padding included.", digits=9, group=Group.step
+    "padded_tokens", "1", "Tokens of the global batch, padding and virtual tokens included.", digits=9, group=Group.step
 )
 CHECKPOINT_TIME = Metric(
     "checkpoint_time_s",

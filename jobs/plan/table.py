@@ -26,14 +26,14 @@ def plan_table(runs: list[Run]) -> Table:
     table.add_column("name", overflow="fold")
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
-    adapters = any(run.job.lora is not None for run in runs)
+    frozen = any(not run.job.trains_all_weights for run in runs)
     for column in (
         "nodes",
         "ranks",
         " x ".join(["dp", *(axis.name for axis in axes)]),
         "MBS x acc = GBS",
         "parameters",
-        *(("trained",) if adapters else ()),
+        *(("trained",) if frozen else ()),
         "GB/rank >=",
         "time limit",
         "GPU-hours <=",
@@ -49,7 +49,7 @@ def plan_table(runs: list[Run]) -> Table:
             " x ".join(map(str, degrees)),
             f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}",
             f"{parameters(run.model):,}",
-            *((f"{trained_parameters(run):,}",) if adapters else ()),
+            *((f"{trained_parameters(run):,}",) if frozen else ()),
             f"{states(run).total / 1e9:,.3g}",
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",

@@ -32,14 +32,14 @@ class Tokens:
 
 
 def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:
-    """Return a micro-batch of rows of `job.sequence_length`; with `fewest`, of the shortest rows that may occur.
+    """Return a micro-batch of rows of the longest samples; with `fewest`, of the shortest rows that may occur.
 
     Text fills every row, prompts and responses may be shorter.
     """
-    p, length = run.parallelism, run.job.sequence_length
+    p, length = run.parallelism, run.job.row_length
     multiple, whole = padding(run)
     if fewest and not whole and run.data.source in INSTRUCTIONS:
-        length = min(length, max(multiple, GPU_ROW_MULTIPLE if has_gpus(run) else 1))
+        length = min(length, max(multiple, GPU_ROW_MULTIPLE if has_gpus(run) else 1) + run.job.virtual_tokens)
     count = run.job.micro_batch_size * -(-length // p.context)
     width = WIDTHS[run.job.precision]
     return Tokens(
