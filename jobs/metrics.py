@@ -321,7 +321,7 @@ PARAMETERS_HELD = Metric(
 PARAMETERS_TRAINED = Metric(
     "parameters_trained",
     "1",
-    "Weights that a run trains: all of the model, or its adapters (job.lora).",
+    "Weights that a run trains: all of the model, its adapters, or virtual tokens with their encoder.",
     Better.neither,
     4,
 )

@@ -51,14 +51,23 @@ def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:
 
 
 def autocasts(run: Run) -> bool:
-    """Return whether 16-bit arithmetic runs by autocast on float32 weights; FSDP and other engines cast them."""
+    """Return whether 16-bit arithmetic runs by autocast on float32 weights; FSDP and other engines cast them.
+
+    Frozen weights have the type of the arithmetic already.
+    """
     narrow = run.job.precision is not Precision.float32
     return (
         run.engine.kind is EngineKind.native
         and narrow
+        and run.job.trains_all_weights
         and run.engine.parameters is Precision.float32
         and not uses_fsdp(run)
     )
+
+
+def keeps_inputs(run: Run) -> bool:
+    """Return whether products keep their inputs: for the gradient of their weight, or of its adapter."""
+    return run.job.prompt_tuning is None
 
 
 def takes_groups(run: Run) -> bool:
@@ -97,7 +106,8 @@ def attention(run: Run, x: Tokens) -> int:
     rotated = q + k
     # Repeated keys and values are copies, and nothing refers to qkv any more.
     keys_and_values = 2 * q if k < q and not takes_groups(run) else q + 2 * k
-    kept = model.hidden_size + rotated + keys_and_values + q
+    inputs = model.hidden_size if keeps_inputs(run) else 0
+    kept = inputs + rotated + keys_and_values + q
     return x.count * (kept * x.width + 4 * model.heads // tensor)
 
 
@@ -105,13 +115,15 @@ def feed_forward(run: Run, x: Tokens) -> int:
     """Return what the feed-forward keeps: its input, and the operands of its activation function and last product.
 
     Gated: gate, up, silu(gate) and their product; Liger computes silu again. Autocast casts the input for each of the
-    two matrices. Else: up and gelu(up).
+    two matrices. Else: up and gelu(up). Frozen matrices without adapters keep neither their input nor the last operand.
     """
     model = run.model
     gated = model.mlp is not Mlp.GptNeoxMLP
     wide = model.intermediate_size // run.parallelism.tensor
     inner = (3 if run.engine.kernels is not Kernels.torch else 4) if gated else 2
     inputs = 2 if gated and x.residual > x.width else 1
+    if not keeps_inputs(run) and not model.experts:
+        inner, inputs = inner - 1, 0
     if model.experts:
         # A token is copied to each of its experts, whose results are weighted and added.
         return x.count * x.width * model.experts_per_token * (2 * model.hidden_size + inner * wide)

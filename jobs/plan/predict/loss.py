@@ -38,19 +38,20 @@ def whole(run: Run, x: Tokens) -> LossMemory:
     p = run.parallelism
     divided = p.tensor > 1 and p.loss_parallel
     logits = 4 * x.count * run.model.vocab_size // (p.tensor if divided else 1)
-    kept = norm(run, x) + x.count * run.model.hidden_size * x.width + logits
+    inputs = x.count * run.model.hidden_size * x.width if run.job.trains_all_weights else 0
+    kept = norm(run, x) + inputs + logits
     return LossMemory(kept, kept + (3 if divided else 2) * logits)
 
 
 def chunked(run: Run, x: Tokens, chunk: int) -> LossMemory:
     """Return the memory of the loss in chunks of labels, which computes its gradients in forward.
 
-    Kept are the gradients of hidden states and head. While they are summed, the head's is in float32, and a chunk has
-    its log-softmax in float32, and in 16 bits its logits' gradient and its part of the head's.
+    Kept are the gradients of hidden states and head; a frozen head has none. While they are summed, the head's is in
+    float32, and a chunk has its log-softmax in float32, and in 16 bits its logits' gradient and its part of the head's.
     """
     hidden, vocabulary = run.model.hidden_size, run.model.vocab_size // run.parallelism.tensor
     states = x.count * hidden * x.width
-    head = vocabulary * hidden
+    head = vocabulary * hidden if run.job.trains_all_weights else 0
     kept = norm(run, x) + states + head * x.width
     narrow = x.width < 4
     # 4 bytes of log-softmax and of the logits' gradient, with its part of the head's gradient.

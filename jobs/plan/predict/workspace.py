@@ -24,7 +24,7 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
     model, tensor = run.model, run.parallelism.tensor
     wide = model.intermediate_size // tensor
     inputs = x.count * x.width * wide * max(1, model.experts_per_token)
-    matrix = wide * model.hidden_size * x.width
+    matrix = wide * model.hidden_size * x.width if run.job.trains_all_weights else 0
     gathered = x.count * x.width * model.hidden_size if sequence_parallel(run) else 0
     if x.residual > x.width:
         # Autocast casts the gradient of the result down, and that of the weight up.
@@ -81,9 +81,12 @@ def gathers_for_backward(run: Run, moment: Backward) -> int:
         return 0
     width = WIDTHS[run.job.precision]
     weights = 0 if keeps_gathered(run) else 2
+    gathered = weights * width * in_layer(run)
+    if not run.job.trains_all_weights:
+        return gathered
     reduced = 4 * (in_head(run) if moment is Backward.last else in_layer(run))
     gradients = width * in_layer(run) if moment is Backward.after else 0
-    return reduced + weights * width * in_layer(run) + gradients
+    return gathered + reduced + gradients
 
 
 def keeps_gathered(run: Run) -> bool:
@@ -110,18 +113,25 @@ def freed_in_backward(run: Run) -> int:
 
 
 def embedding_gradient(run: Run) -> int:
-    """Return the embedding's gradient by one micro-batch; under TP of all rows (states.undivided_gradients)."""
+    """Return the embedding's gradient by one micro-batch; under TP of all rows (states.undivided_gradients).
+
+    This and the gradients below are of weights that train: adapters and virtual tokens are small beside them.
+    """
+    if not run.job.trains_all_weights:
+        return 0
     width = WIDTHS[run.job.precision if uses_fsdp(run) else run.engine.parameters]
     return width * sum(weight.size for weight in embedding_weights(run.model))
 
 
 def head_gradient(run: Run) -> float:
     """Return the gradient of head and last norm that a rank keeps."""
-    return WIDTHS[run.engine.parameters] * in_head(run) / shard_ranks(run)
+    return WIDTHS[run.engine.parameters] * in_head(run) / shard_ranks(run) if run.job.trains_all_weights else 0
 
 
 def first_gradients(run: Run) -> float:
     """Return the gradients of embedding and first layer that a rank keeps, the last ones of a step."""
+    if not run.job.trains_all_weights:
+        return 0
     embedding = held(run, embedding_weights(run.model)) + undivided_gradients(run)
     return WIDTHS[run.engine.parameters] * (in_layer(run) + embedding) / shard_ranks(run)
 

@@ -386,7 +386,7 @@ def last_checkpoint_takes_longer(run: Run) -> str | None:
 
 def finetunes_nothing(job: Job) -> bool:
     """Return whether a fine-tuning starts from random weights."""
-    return job.name.startswith("finetune") and job.init_from is None
+    return (job.name.startswith("finetune") or not job.trains_all_weights) and job.init_from is None
 
 
 def weights_are_random(run: Run) -> str | None:

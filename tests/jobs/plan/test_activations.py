@@ -40,6 +40,11 @@ FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
         (*LLAMA3, *TP, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "parallelism.sequence_parallel=false"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
+        ("model=llama2_7b", "job=p_tuning", *ALONE, *AUTOCAST, "job.sequence_length=2038", "engine.loss=chunked"),
+        pytest.param(
+            ("model=llama2_7b", "job=p_tuning", *ALONE, *IN_16_BITS, "job.sequence_length=2038", "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(("model=pythia_14m", *ALONE, *IN_16_BITS, "job.sequence_length=512"), marks=pytest.mark.long),
         pytest.param(("model=tiny", *ALONE, *IN_16_BITS, "job.sequence_length=128"), marks=pytest.mark.long),
     ],
