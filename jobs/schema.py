@@ -427,7 +427,7 @@ class Job:
     prompt_tuning: PromptTuning | None = None
     """Virtual tokens to train instead of the weights, by prompt tuning or P-tuning (native); null: none."""
     export: bool = False
-    """Write a LitGPT checkpoint directory at the end."""
+    """Write a LitGPT checkpoint directory at the end; of virtual tokens (`prompt_tuning`) one for PEFT."""
     checkpoint_every_steps: int | None = None
     """Steps between two checkpoints; null: no checkpoint."""
     checkpoint_in_background: bool = True

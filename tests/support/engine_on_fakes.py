@@ -169,7 +169,7 @@ def load_nothing(
                         local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
                         stride=parameter.stride(),
                     )  # fmt: skip
-                setattr(module, name, nn.Parameter(local))
+                setattr(module, name, nn.Parameter(local, requires_grad=parameter.requires_grad))
         tie_embeddings(gpt, tied=tied)
         shape = gpt.max_seq_length, gpt.config.rope_n_elem
         gpt.cos, gpt.sin = (torch.empty(shape, device=device) for _ in range(2))

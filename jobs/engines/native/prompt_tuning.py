@@ -20,7 +20,7 @@ from litgpt.model import GPT
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from jobs.engines.native.load_sharded import full
+from jobs.engines.native.load_sharded import full, local_shard
 from jobs.engines.native.model import prompt_of
 from jobs.engines.native.weights import Values, generator_of
 from jobs.plan.predict.weights import LSTM_LAYERS, Weight, encoder_weights
@@ -45,7 +45,7 @@ class Prompt(nn.Module):
 
         Under sequence parallelism x has this rank's positions only, so that its gradients are partial sums.
         """
-        read: Callable[[Tensor], Tensor] = lambda weight: weight  # noqa: E731
+        read: Callable[[Tensor], Tensor] = local_shard
         if isinstance(self.tokens, DTensor):
             mesh, positions = self.tokens.device_mesh, x.shape[1]
             split = positions < inputs.shape[1]
@@ -71,8 +71,9 @@ def encoded(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
     if of_lstm:
         inner = of_lstm[1].shape[1]
         zero = x.new_zeros(2 * LSTM_LAYERS, 1, inner)
-        # One sequence of all tokens, in both directions: (1, tokens, hidden) -> (1, tokens, 2 inner).
-        x = torch.lstm(x[None], (zero, zero), of_lstm, True, LSTM_LAYERS, 0.0, False, True, True)[0][0]
+        # One sequence of all tokens, in both directions: (1, tokens, hidden) -> (1, tokens, 2 inner). In training mode,
+        # since cuDNN has no backward pass otherwise; nothing is dropped.
+        x = torch.lstm(x[None], (zero, zero), of_lstm, True, LSTM_LAYERS, 0.0, True, True, True)[0][0]
     linear = [weight for name, weight in weights.items() if name.startswith("mlp")]
     for place in range(0, len(linear), 2):
         x = F.linear(F.relu(x) if place else x, linear[place], linear[place + 1])
