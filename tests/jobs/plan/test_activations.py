@@ -71,6 +71,8 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
         pytest.param((*LLAMA2, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
         pytest.param((*LLAMA2, "parallelism=fsdp_grad_op", *FSDP, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=selective"), marks=pytest.mark.long),
+        pytest.param(("model=llama2_7b", "job=finetune_lora", *ALONE, *AUTOCAST), marks=pytest.mark.long),
+        pytest.param(("model=llama2_7b", "job=p_tuning", "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
     ],
     ids=" ".join,
 )
