@@ -38,7 +38,9 @@ class Prompt(nn.Module):
         super().__init__()
         self.tokens = nn.Parameter(torch.empty(tokens, hidden))
         # Pairs keep their order, which a dict would lose there.
-        self.encoder = nn.ParameterDict([(name, torch.empty(shape_of(weight))) for name, weight in encoder.items()])
+        self.encoder = nn.ParameterDict(
+            [(name, torch.empty(shape_of(name, weight))) for name, weight in encoder.items()]
+        )
 
     def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Return embeddings with those of virtual tokens; inputs (mbs, seq), x (mbs, seq, hidden).
@@ -90,9 +92,9 @@ def shared_by_tp(gradient: Partial | Replicate) -> Callable[[Tensor], Tensor]:
     return read
 
 
-def shape_of(weight: Weight) -> tuple[int, ...]:
-    """Return the shape of a weight; that of a vector has one number."""
-    return (weight.rows, weight.columns) if weight.columns > 1 else (weight.rows,)
+def shape_of(name: str, weight: Weight) -> tuple[int, ...]:
+    """Return the shape of an encoder's weight; that of a bias has one number."""
+    return (weight.rows,) if "bias" in name else (weight.rows, weight.columns)
 
 
 def trained_embeddings(gpt: GPT) -> Tensor | None:
