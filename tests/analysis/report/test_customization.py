@@ -22,10 +22,10 @@ def finished(sweep: Path, run: Run, trained: int, loss: float) -> Path:
 
 
 def test_customizations_stand_side_by_side_with_the_fewest_trained_weights_first(tmp_path: Path) -> None:
-    full = finished(tmp_path, with_job(a_run("full"), name="finetune_full"), 1234, 2.0)
-    lora = finished(tmp_path, with_job(a_run("lora"), name="finetune_lora", lora=ADAPTERS), 64, 2.5)
+    full = finished(tmp_path, with_job(a_run("full"), name="finetune_full"), 1_234_000, 2.0)
+    lora = finished(tmp_path, with_job(a_run("lora"), name="finetune_lora", lora=ADAPTERS), 64_000, 2.5)
     prompt = with_job(a_run("prompt"), name="prompt_tuning", prompt_tuning=PromptTuning(virtual_tokens=2))
-    tuned = finished(tmp_path, prompt, 16, 3.0)
+    tuned = finished(tmp_path, prompt, 4096, 3.0)
     scored = with_job(a_run("scored"), name="evaluate", train=False)
     directory = prepared(tmp_path, replace(scored, job=replace(scored.job, steps=None, epochs=None)))
     started(directory, scored)
@@ -35,7 +35,8 @@ def test_customizations_stand_side_by_side_with_the_fewest_trained_weights_first
     assert section is not None
     assert section.headings[:4] == ("Run", "Model", "Job", "Parameters trained")
     assert [row[2:4] for row in section.rows] == [
-        ["evaluate", "0"], ["prompt_tuning", "16"], ["finetune_lora", "64"], ["finetune_full", "1,234"],
+        ["evaluate", "0"], ["prompt_tuning", "4,096"], ["finetune_lora", "64,000"],
+        ["finetune_full", "1,234,000"],
     ]  # fmt: skip
     place = [heading.partition(" (")[0] for heading in section.headings].index("Evaluation loss")
     assert [row[place] for row in section.rows] == ["3.5000", "3.0000", "2.5000", "2.0000"]

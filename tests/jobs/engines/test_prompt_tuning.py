@@ -46,7 +46,8 @@ COMMON = (
     "scaling.global_batch_size=8",
 )
 FREE = ("job=prompt_tuning", *COMMON)
-MLP = ("job=p_tuning", "job.prompt_tuning.virtual_tokens=8", "job.prompt_tuning.encoder_hidden_size=24", *COMMON)
+MLP = ("job=p_tuning", "job.prompt_tuning.virtual_tokens=8", "job.prompt_tuning.encoder_hidden_size=24", *COMMON,
+       "job.learning_rate=3e-3")  # fmt: skip
 LSTM = (*MLP, "job.prompt_tuning.encoder=lstm")
 ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
 KINDS = {"free": FREE, "mlp": MLP, "lstm": LSTM}
@@ -198,7 +199,7 @@ def test_sequences_cut_over_ranks_train_virtual_tokens_alike(
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """The tiny model in one process."""
-    run = make_run(tmp_path_factory.mktemp("tiny"), *LSTM, *TINY, "job.learning_rate=3e-2", *ONE, small=False)
+    run = make_run(tmp_path_factory.mktemp("tiny"), *LSTM, *TINY, "job.learning_rate=3e-3", *ONE, small=False)
     assert train(run) == [0], printed(run)
     return run
 
@@ -208,7 +209,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 @pytest.mark.parametrize("name", sorted(quick()))
 def test_every_legal_product_trains_virtual_tokens_alike(name: str, tiny: RunDir, tmp_path: Path) -> None:
     product = (*matrix()[name].overrides, "name=case")
-    run = make_run(tmp_path, *LSTM, *TINY, "job.learning_rate=3e-2", *product, small=False)
+    run = make_run(tmp_path, *LSTM, *TINY, "job.learning_rate=3e-3", *product, small=False)
     assert set(train(run)) == {0}, printed(run)
     assert_equal(steps(run), steps(tiny))
 
