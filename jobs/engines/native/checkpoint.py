@@ -110,7 +110,7 @@ class Saver:
         """
         self.watchdog.begins(f"writing the checkpoint of step {step}", self.sizes_bytes["a checkpoint"])
         self.finish()
-        weights, moments = get_state_dict(self.gpt, self.optimizer, options=self.options)
+        weights, moments = self.trained_state()
         state = {
             "model": in_litgpt_order(weights, self.gpt.config, self.tensor),
             "optimizer": in_litgpt_order(moments, self.gpt.config, self.tensor),
@@ -140,7 +140,7 @@ class Saver:
 
     def load(self, path: Path) -> int:
         """Restore model, optimizer and counts in place and return the step of the checkpoint; every rank calls it."""
-        weights, moments = get_state_dict(self.gpt, self.optimizer, options=self.options)
+        weights, moments = self.trained_state()
         # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
         state: dict[str, Any] = {
             "model": {name: plain(value) for name, value in weights.items()},
@@ -149,14 +149,24 @@ class Saver:
             **self.counts,
         }
         read_into(state, path)
-        set_state_dict(
-            self.gpt,
-            self.optimizer,
-            model_state_dict=in_layout_order(state["model"], self.gpt.config, self.tensor),
-            optim_state_dict=in_layout_order(state["optimizer"], self.gpt.config, self.tensor),
-            options=self.options,
-        )
+        if weights:
+            set_state_dict(
+                self.gpt,
+                self.optimizer,
+                model_state_dict=in_layout_order(state["model"], self.gpt.config, self.tensor),
+                optim_state_dict=in_layout_order(state["optimizer"], self.gpt.config, self.tensor),
+                options=self.options,
+            )
         return int(state["step"])
+
+    def trained_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what this rank trains and its moments; both are empty on a pipeline rank that trains nothing.
+
+        torch refuses an optimizer without parameters.
+        """
+        if not any(group["params"] for group in self.optimizer.param_groups):
+            return {}, {}
+        return get_state_dict(self.gpt, self.optimizer, options=self.options)
 
     def finish(self) -> None:
         """Wait for the checkpoint in progress."""
