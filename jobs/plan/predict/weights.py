@@ -116,7 +116,7 @@ def encoder_weights(hidden: int, chosen: PromptTuning) -> dict[str, Weight]:
         case PromptEncoder.mlp:
             return linear_layers([hidden, inner, inner, hidden])
         case PromptEncoder.lstm:
-            found = {}
+            found: dict[str, Weight] = {}
             for layer in range(LSTM_LAYERS):
                 # The second layer reads both directions of the first.
                 inputs = 2 * inner if layer else hidden
@@ -130,7 +130,7 @@ def encoder_weights(hidden: int, chosen: PromptTuning) -> dict[str, Weight]:
 
 def linear_layers(widths: list[int]) -> dict[str, Weight]:
     """Return the weights of linear layers one after another, from widths between them."""
-    found = {}
+    found: dict[str, Weight] = {}
     for place, (inputs, outputs) in enumerate(pairwise(widths)):
         found |= {f"mlp_weight_{place}": Weight(outputs, inputs), f"mlp_bias_{place}": Weight(outputs)}
     return found
