@@ -120,6 +120,11 @@ class RunResult:
         """Return the number of starts."""
         return sum(event["event"] == "started" for event in self.events)
 
+    @property
+    def freezes_weights(self) -> bool:
+        """Return True if adapters or virtual tokens train in place of the weights."""
+        return any(self.setting(f"job.{key}") is not None for key in ("lora", "prompt_tuning"))
+
     def setting(self, key: str) -> Any:
         """Return a configuration value by its dotted key; None if absent."""
         return lookup(self.config, key)

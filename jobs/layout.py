@@ -246,7 +246,7 @@ def loss_chunk(run: Run) -> int | None:
     """
     size = chunk_size(run)
     if run.engine.loss is None and has_gpus(run):
-        return size if run.job.micro_batch_size * run.job.sequence_length > size else None
+        return size if run.job.micro_batch_size * run.job.row_length > size else None
     return size if run.engine.loss is Loss.chunked else None
 
 
@@ -269,15 +269,15 @@ def padding(run: Run) -> tuple[int, bool]:
     """Return the number whose multiple rows are padded to, and whether a step's micro-batches have equal lengths.
 
     Sharding along the sequence needs an even split. Pipeline stages exchange tensors of one size: whole sequences of
-    `job.sequence_length`, so that few sizes occur where rows are packed. GPUs prepare an attention kernel for every new
+    Job.row_length, so that few sizes occur where rows are packed. GPUs prepare an attention kernel for every new
     length, which takes longer than a few positions of padding.
     """
     whole_rows = any(degree_of(run, axis) > 1 for axis in MODEL_AXES if axis.needs_whole_rows)
     if whole_rows or run.engine.kind is EngineKind.nemo:
-        return run.job.sequence_length, True
+        return run.job.row_length, True
     multiple = run.parallelism.tensor if sequence_parallel(run) else 1
     on_gpus = math.lcm(multiple, GPU_ROW_MULTIPLE)
-    # No row may be longer than the rotary table, which has job.sequence_length rows.
-    if run.engine.kind is EngineKind.native and has_gpus(run) and run.job.sequence_length % on_gpus == 0:
+    # No row may be longer than the rotary table, which has that number of rows.
+    if run.engine.kind is EngineKind.native and has_gpus(run) and run.job.row_length % on_gpus == 0:
         multiple = on_gpus
     return multiple, False

@@ -163,7 +163,7 @@ SKIPPED_UPDATES = Metric(
 SAMPLES = Metric("samples", "1", "Samples drawn from the data for the global batch.", digits=9, group=Group.step)
 TOKENS = Metric("tokens", "1", "Tokens of the global batch, padding excluded.", digits=9, group=Group.step)
 PADDED_TOKENS = Metric(
-    "padded_tokens", "1", "Tokens of the global batch, padding included.", digits=9, group=Group.step
+    "padded_tokens", "1", "Tokens of the global batch, padding and virtual tokens included.", digits=9, group=Group.step
 )
 CHECKPOINT_TIME = Metric(
     "checkpoint_time_s",
@@ -344,7 +344,7 @@ PARAMETERS_HELD = Metric(
 PARAMETERS_TRAINED = Metric(
     "parameters_trained",
     "1",
-    "Weights that a run trains: all of the model, or its adapters (job.lora).",
+    "Weights that a run trains: all of the model, its adapters, or virtual tokens with their encoder.",
     Better.neither,
     4,
 )

@@ -123,7 +123,7 @@ class Axis:
     averages_gradients: bool = False
     """Its ranks see different tokens through equal weights, so gradients are averaged over them."""
     needs_whole_rows: bool = False
-    """Every row is padded to job.sequence_length."""
+    """Every row is padded to the longest (Job.row_length)."""
     rare: bool = False
     """The plan and messages show it only where its degree is above 1; plans of older versions lack it."""
 

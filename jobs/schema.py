@@ -369,6 +369,27 @@ class Lora:
     """Matrices of every layer that have an adapter; by default all."""
 
 
+class PromptEncoder(Enum):
+    """Network that computes the embeddings of virtual tokens."""
+
+    mlp = "mlp"
+    """Three linear layers, with ReLU between them."""
+    lstm = "lstm"
+    """A bidirectional LSTM of two layers, then two linear layers with ReLU between them."""
+
+
+@dataclass(kw_only=True)
+class PromptTuning:
+    """Virtual tokens in front of every sample, whose embeddings are trained instead of the weights."""
+
+    virtual_tokens: int
+    """Number of virtual tokens; a row is `job.sequence_length` and these long."""
+    encoder: PromptEncoder | None = None
+    """Network that computes their embeddings (P-tuning); null: they are trained themselves (prompt tuning)."""
+    encoder_hidden_size: int | None = None
+    """Inner width of the encoder, of an LSTM in each direction; null: the model's hidden size."""
+
+
 @dataclass(kw_only=True)
 class Job:
     """Length, batches and hyperparameters of a training."""
@@ -414,9 +435,11 @@ class Job:
     """Train; false: only evaluate the weights of `init_from` on the held-out samples, in one process (native), or serve
     them (vllm)."""
     lora: Lora | None = None
-    """Low-rank adapters to train instead of the weights (native, nemo, litgpt); null: train all."""
+    """Low-rank adapters to train instead of the weights (native, nemo, litgpt); null: none."""
+    prompt_tuning: PromptTuning | None = None
+    """Virtual tokens to train instead of the weights, by prompt tuning or P-tuning (native); null: none."""
     export: bool = False
-    """Write a LitGPT checkpoint directory at the end."""
+    """Write a LitGPT checkpoint directory at the end; of virtual tokens (`prompt_tuning`) one for PEFT."""
     checkpoint_every_steps: int | None = None
     """Steps between two checkpoints; null: no checkpoint."""
     checkpoint_in_background: bool = True
@@ -425,6 +448,21 @@ class Job:
     """Number of newest checkpoints that stay on disk."""
     unmeasured_steps: int
     """First steps of every attempt that steady values exclude (warm-up rule)."""
+
+    @property
+    def trains_all_weights(self) -> bool:
+        """Return whether the model's own weights train: without adapters and virtual tokens."""
+        return self.lora is None and self.prompt_tuning is None
+
+    @property
+    def row_length(self) -> int:
+        """Return the positions of the longest row: the longest sample, and virtual tokens in front of it."""
+        return self.sequence_length + self.virtual_tokens
+
+    @property
+    def virtual_tokens(self) -> int:
+        """Return the number of virtual tokens in front of each sample."""
+        return self.prompt_tuning.virtual_tokens if self.prompt_tuning else 0
 
 
 class Source(Enum):

@@ -193,7 +193,7 @@ def conflicts_per_gpu(run: RunResult, figure: Published) -> Iterator[str]:
         yield "precision"
     if run.setting("job.sequence_length") != figure.sequence_length:
         yield "sequence length"
-    if run.setting("job.lora") is not None:
+    if run.freezes_weights:
         yield "trained weights"
     weights = as_number(lookup(run.plan, "parameters"))
     if figure.metric is not m.MFU or not weights or not figure.parameters:

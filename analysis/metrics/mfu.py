@@ -122,7 +122,7 @@ class Work:
     @property
     def text(self) -> str:
         """The formula with its numbers."""
-        frozen = " (frozen weights; the adapters' own work is left out)" if self.per_weight < FLOPS_PER_WEIGHT else ""
+        frozen = " (frozen weights; what trains beside them is left out)" if self.per_weight < FLOPS_PER_WEIGHT else ""
         return (
             f"{self.per_weight} N{frozen} + {FLOPS_PER_ATTENDED} L a s = {scientific(self.model_flops)} FLOP a token "
             f"with N = {self.weights:,} (output head in; {self.left_out:,} weights of embedding and idle experts out), "
@@ -293,11 +293,10 @@ def work_of(run: RunResult) -> Work:
         raise UnknownError(
             f"{left_out:,} weights of embedding and idle experts leave no weights for the model's layers"
         )
-    frozen = run.setting("job.lora") is not None
     return Work(
         weights=weights,
         left_out=left_out,
-        per_weight=FLOPS_PER_FROZEN_WEIGHT if frozen else FLOPS_PER_WEIGHT,
+        per_weight=FLOPS_PER_FROZEN_WEIGHT if run.freezes_weights else FLOPS_PER_WEIGHT,
         layers=layers,
         width=heads * head_size,
         sequence=mean_sequence(run),

@@ -29,6 +29,7 @@ from analysis.report.runs_table import rows_of
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
+from analysis.report.sections.customization import customization_section
 from analysis.report.sections.data import data_section
 from analysis.report.sections.evaluations import evaluation_section
 from analysis.report.sections.goodput import goodput_section
@@ -140,6 +141,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 predictions_section(used),
                 cost_section(groups, used, len(runs) - len(used)),
                 training_cost_section(groups, training),
+                customization_section(runs),
                 evaluation_section(runs),
                 serving_section(runs),
                 data_section(runs),

@@ -7,6 +7,7 @@
     recipe, tokenized   all that determines the samples; their tokens
     prepare             tokenize once into a cache directory named by its content
     dataset             that directory, memory-mapped
+    virtual_tokens      positions in front of each sample for prompt tuning
     micro_batches       samples as padded rows, or packed end to end
     batches             the samples of a rank in step n
 
@@ -19,6 +20,7 @@ from jobs.data.batches import Batches, StepBatch, held_out_batches
 from jobs.data.dataset import Dataset, open_dataset
 from jobs.data.micro_batches import MicroBatch
 from jobs.data.prepare import prepare, refuse_unready
+from jobs.data.virtual_tokens import with_virtual_tokens
 
 __all__ = [
     "Batches",
@@ -29,4 +31,5 @@ __all__ = [
     "open_dataset",
     "prepare",
     "refuse_unready",
+    "with_virtual_tokens",
 ]

@@ -37,9 +37,9 @@ class StepBatch:
     samples: int
     """Samples of the global batch."""
     tokens: int
-    """Inputs of the global batch, padding excluded."""
+    """Inputs of the global batch, padding and virtual tokens excluded."""
     padded_tokens: int
-    """Inputs of the global batch, padding included."""
+    """Inputs of the global batch, padding and virtual tokens included."""
 
 
 class Batches:
@@ -103,7 +103,7 @@ class Batches:
             ],
             labels=int(self._dataset.label_counts[chosen].sum()),
             samples=len(chosen),
-            tokens=int(self._dataset.lengths[chosen].sum(dtype=np.int64)),
+            tokens=self._tokens(chosen),
             padded_tokens=self._padded_tokens(row_lengths),
         )
 
@@ -112,7 +112,7 @@ class Batches:
         tokens = padded_tokens = 0
         for n in range(1, self.steps_per_epoch + 1):
             chosen = self._global_batch(n)
-            tokens += int(self._dataset.lengths[chosen].sum(dtype=np.int64))
+            tokens += self._tokens(chosen)
             padded_tokens += self._padded_tokens(self._row_lengths(self._cut(chosen)))
         return 1 - tokens / padded_tokens
 
@@ -161,6 +161,11 @@ class Batches:
         if self._equal_rows:
             needed[:] = needed.max()
         return (needed + self._row_multiple - 1) // self._row_multiple * self._row_multiple
+
+    def _tokens(self, chosen: Indices) -> int:
+        """Return the tokens of some samples."""
+        inputs = int(self._dataset.lengths[chosen].sum(dtype=np.int64))
+        return inputs - len(chosen) * self._dataset.virtual_tokens
 
     def _padded_tokens(self, row_lengths: npt.NDArray[np.int64]) -> int:
         """Return the inputs, padding included, of micro-batches whose rows have these lengths."""

@@ -51,7 +51,10 @@ class Dataset(ABC):
         """Input tokens of each sample."""
         self.label_counts = label_counts
         """Targets of each sample that contribute to the loss."""
-        self._meta = meta
+        self.virtual_tokens = 0
+        """Inputs of each sample that are no tokens of the data (jobs.data.virtual_tokens)."""
+        self.meta = meta
+        """Content of meta.json."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -59,22 +62,22 @@ class Dataset(ABC):
     @property
     def description(self) -> str:
         """One sentence: the text, its samples and its tokens."""
-        return str(self._meta["description"])
+        return str(self.meta["description"])
 
     @property
     def account(self) -> dict[str, float]:
         """Samples read, used, held out and cut, their tokens and padding, by the names of jobs.metrics."""
-        return dict(self._meta["account"])
+        return dict(self.meta["account"])
 
     @property
     def held_out(self) -> int:
         """Number of samples, the last ones, that no step trains on."""
-        return int(self._meta["account"][m.DATA_SAMPLES_HELD_OUT.name])
+        return int(self.meta["account"][m.DATA_SAMPLES_HELD_OUT.name])
 
     @property
     def tokenizer_files(self) -> list[Path]:
         """Tokenizer files that a LitGPT checkpoint directory needs for this text; none for random tokens."""
-        return [self.directory / name for name in self._meta["tokenizer_files"]]
+        return [self.directory / name for name in self.meta["tokenizer_files"]]
 
     @abstractmethod
     def sample(self, index: int) -> tuple[Tokens, Tokens]:

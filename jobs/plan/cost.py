@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from jobs.parallelism import Strategy
-from jobs.plan.predict.weights import adapter_weights, embedding_weights, layer_weights, norm_weights, size
+from jobs.plan.predict.weights import (
+    adapter_weights,
+    embedding_weights,
+    layer_weights,
+    norm_weights,
+    prompt_weights,
+    size,
+)
 from jobs.schema import EngineKind, Model, Precision, Run
 
 
@@ -14,11 +21,12 @@ def parameters(model: Model) -> int:
 
 
 def trained_parameters(run: Run) -> int:
-    """Return the weights that a run trains: all of the model, or its adapters."""
-    if run.job.lora is None:
-        return parameters(run.model)
-    fused = run.engine.kind is EngineKind.nemo
-    return run.model.layers * size(adapter_weights(run.model, run.job.lora, fused=fused))
+    """Return the weights that a run trains: all of the model, its adapters, or virtual tokens and their encoder."""
+    lora, prompt = run.job.lora, run.job.prompt_tuning
+    if lora is not None:
+        fused = run.engine.kind is EngineKind.nemo
+        return run.model.layers * size(adapter_weights(run.model, lora, fused=fused))
+    return parameters(run.model) if prompt is None else size(prompt_weights(run.model, prompt))
 
 
 def embedding_parameters(model: Model) -> int:

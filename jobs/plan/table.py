@@ -26,7 +26,7 @@ def plan_table(runs: list[Run]) -> Table:
     table.add_column("name", overflow="fold")
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
-    adapters = any(run.job.lora is not None for run in runs)
+    frozen = any(not run.job.trains_all_weights for run in runs)
     serves, trains = (any((run.serving is not None) is kind for run in runs) for kind in (True, False))
     for column in (
         "nodes",
@@ -35,7 +35,7 @@ def plan_table(runs: list[Run]) -> Table:
         *(("replicas", "concurrency") if serves else ()),
         *(("MBS x acc = GBS",) if trains else ()),
         "parameters",
-        *(("trained",) if adapters else ()),
+        *(("trained",) if frozen else ()),
         "GB/rank >=",
         "time limit",
         "GPU-hours <=",
@@ -52,7 +52,7 @@ def plan_table(runs: list[Run]) -> Table:
             *(load(run) if serves else ()),
             *((batch(run),) if trains else ()),
             f"{parameters(run.model):,}",
-            *((f"{trained_parameters(run):,}",) if adapters else ()),
+            *((f"{trained_parameters(run):,}",) if frozen else ()),
             f"{states(run).total / 1e9:,.3g}",
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",

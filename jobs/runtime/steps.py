@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.data import Batches, Dataset, open_dataset, prepare
+from jobs.data import Batches, Dataset, open_dataset, prepare, with_virtual_tokens
 from jobs.layout import layout_of, padding
 from jobs.rundir import RunDir
 from jobs.schema import Job, Run, Source
@@ -58,7 +58,7 @@ def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:
     layout = layout_of(run)
     row_multiple, equal_rows = padding(run)
     return Batches(
-        dataset,
+        with_virtual_tokens(dataset, run.job.virtual_tokens),
         global_batch_size=run.global_batch_size,
         micro_batch_size=run.job.micro_batch_size,
         dp=layout.dp,

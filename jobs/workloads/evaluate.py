@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,13 +21,15 @@ from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
 from jobs import metrics as m
-from jobs.data import Dataset, held_out_batches, open_dataset
+from jobs.data import Dataset, held_out_batches, open_dataset, with_virtual_tokens
 from jobs.data.dataset import IGNORED
 from jobs.engines.native import checkpoint
+from jobs.engines.native.customization import customize, with_first_values
 from jobs.engines.native.load_sharded import load_sharded
-from jobs.engines.native.lora import adapt, with_adapters
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
+from jobs.engines.native.prompt_files import read_prompt
+from jobs.engines.native.prompt_tuning import TOKENS, add_prompt
 from jobs.engines.native.weights import TYPES, Values, values_of
 from jobs.errors import CheckpointError
 from jobs.layout import loss_chunk
@@ -43,7 +46,7 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
     """Return the fields of the `evaluated` event: the step, the loss, the number of labels, the device."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(threads(run))
-    dataset = open_dataset(samples(run, directory))
+    dataset = with_virtual_tokens(open_dataset(samples(run, directory)), run.job.virtual_tokens)
     # Loading a checkpoint is a collective operation: a group of this process alone.
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
@@ -69,20 +72,20 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
 
 def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[Decoder, int]:
     """Return the whole model with its trained weights, and their step."""
-    gpt, tied = empty_model(run.model, run.job.sequence_length, loss_chunk(run)), run.model.tie_embeddings
+    gpt, tied = empty_model(run.model, run.job.row_length, loss_chunk(run)), run.model.tie_embeddings
     tie_embeddings(gpt, tied=tied)
     if not run.job.train:
         load_sharded(gpt, device, values_of(run.job.init_from, run.job.seed), tensor=1, tied=tied)
         return gpt, 0
     if directory.export.exists():
-        load_sharded(gpt, device, values_of(str(directory.export), run.job.seed), tensor=1, tied=tied)
+        load_sharded(gpt, device, exported_weights(run, directory, gpt), tensor=1, tied=tied)
         (end, *_) = (event for event in run_events(directory) if event["event"] == "finished")
         return gpt, int(end["step"])
+    customize(gpt, run.job, torch.float32)
     values: Values = uninitialised
-    if run.job.lora is not None:
-        # The checkpoint contains the adapters only.
-        adapt(gpt, run.job.lora, torch.float32)
-        values = with_adapters(values_of(run.job.init_from, run.job.seed), run.job.seed)
+    if not run.job.trains_all_weights:
+        # The checkpoint contains what trained only.
+        values = with_first_values(values_of(run.job.init_from, run.job.seed), gpt, run.job)
     load_sharded(gpt, device, values, tensor=1, tied=tied)
     step = newest_readable(directory, partial(checkpoint.load_weights, gpt, checkpoint.options_of(run)))
     if step == 0:
@@ -98,6 +101,19 @@ def prepare(gpt: Decoder, run: Run, device: torch.device) -> None:
     gpt.eval().requires_grad_(requires_grad=False)
     if run.job.precision is not Precision.float32:
         autocast(gpt, device, TYPES[run.job.precision])
+
+
+def exported_weights(run: Run, directory: RunDir, gpt: Decoder) -> Values:
+    """Return the weights of an export; of virtual tokens it has the embeddings only, and the model gets no encoder."""
+    if run.job.prompt_tuning is None:
+        return values_of(str(directory.export), run.job.seed)
+    add_prompt(gpt, replace(run.job.prompt_tuning, encoder=None), torch.float32)
+    base, trained = values_of(run.job.init_from, run.job.seed), read_prompt(directory.export)
+
+    def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        return trained.to(device, dtype) if name == TOKENS else base(name, shape, dtype, device)
+
+    return value
 
 
 def uninitialised(_name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -270,7 +270,8 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     for parameter in parameters:
         where = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
         groups.setdefault(where, []).append(parameter)
-    return list(groups.values())
+    # AdamW wants a group, also on a pipeline rank that trains nothing.
+    return list(groups.values()) or [[]]
 
 
 def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh, loss_scale: float) -> Tensor:
@@ -278,13 +279,14 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: Dev
 
     norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
     """
-    norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
+    # A pipeline rank without trained parameters has no norm to add.
+    norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups if group]
     squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2 for norm in norms]
-    total = torch.stack(squares).sum()
+    total = torch.stack(squares).sum() if squares else torch.zeros((), device=pipeline.device_type)
     if pipeline.size() > 1:
         dist.all_reduce(total, group=pipeline.get_group())
     norm = total.sqrt() / loss_scale
-    if max_norm is not None or loss_scale != 1:
+    if squares and (max_norm is not None or loss_scale != 1):
         # Local shards: for DTensors, torch searches a layout for the product of many for seconds in the first step.
         gradients = [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
         limit = torch.inf if max_norm is None else max_norm

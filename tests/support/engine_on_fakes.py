@@ -231,8 +231,8 @@ def trained(model: ParallelModel, run: Run, live: Live, micro_batches: int) -> H
 
 
 def full_rows(run: Run) -> MicroBatch[Tensor]:
-    """Return a micro-batch of samples of job.sequence_length tokens, all of them labels."""
-    rows, length = run.job.micro_batch_size, run.job.sequence_length
+    """Return a micro-batch of samples of job.sequence_length and virtual tokens, all of them labels."""
+    rows, length = run.job.micro_batch_size, run.job.row_length
     tokens = torch.zeros(rows, length, dtype=torch.int64)
     if run.job.batching is not Batching.packed:
         return MicroBatch(tokens, tokens.clone(), rows * length)

@@ -47,7 +47,7 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
     """
 
     longest: int
-    """Most tokens of a sample: job.sequence_length. A constant, where the longest of a row would be a new graph."""
+    """Most positions of a sample: Job.row_length. A constant, where the longest of a row would be a new graph."""
     ring: bool = False
     """Context parallelism sends keys and values around."""
     rotate = staticmethod(rotated)

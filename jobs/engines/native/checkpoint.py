@@ -1,7 +1,7 @@
 """Checkpoints by torch.distributed.checkpoint (DCP): copied to memory, written in the background, resharded on load.
 
-Any layout of the same model can load a checkpoint: parameters have LitGPT's names and row order. With LoRA a checkpoint
-contains the adapters only: the base weights come from job.init_from, or the seed, again.
+Any layout of the same model can load a checkpoint: parameters have LitGPT's names and row order. Of adapters or
+virtual tokens a checkpoint contains these only: the base weights come from job.init_from, or the seed, again.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from jobs.engines.native.float8 import plain
 from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.lora import ADAPTER, merged_weights
 from jobs.engines.native.lora_files import LITGPT_FILE, write_adapters
+from jobs.engines.native.prompt_files import write_prompt
+from jobs.engines.native.prompt_tuning import trained_embeddings
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank, layout_rows
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
@@ -62,7 +64,7 @@ from jobs.schema import Run
 # Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 # Without frozen weights, whose absence is no error.
-ADAPTERS = replace(FLAT, ignore_frozen_params=True, strict=False)
+TRAINED = replace(FLAT, ignore_frozen_params=True, strict=False)
 Order = Callable[[str, Tensor, Config, int], Tensor]
 
 
@@ -108,7 +110,7 @@ class Saver:
         """
         self.watchdog.begins(f"writing the checkpoint of step {step}", self.sizes_bytes["a checkpoint"])
         self.finish()
-        weights, moments = get_state_dict(self.gpt, self.optimizer, options=self.options)
+        weights, moments = self.trained_state()
         state = {
             "model": in_litgpt_order(weights, self.gpt.config, self.tensor),
             "optimizer": in_litgpt_order(moments, self.gpt.config, self.tensor),
@@ -138,7 +140,7 @@ class Saver:
 
     def load(self, path: Path) -> int:
         """Restore model, optimizer and counts in place and return the step of the checkpoint; every rank calls it."""
-        weights, moments = get_state_dict(self.gpt, self.optimizer, options=self.options)
+        weights, moments = self.trained_state()
         # Loading replaces every value: only the sharding of these tensors matters, not the order of their rows.
         state: dict[str, Any] = {
             "model": {name: plain(value) for name, value in weights.items()},
@@ -147,14 +149,24 @@ class Saver:
             **self.counts,
         }
         read_into(state, path)
-        set_state_dict(
-            self.gpt,
-            self.optimizer,
-            model_state_dict=in_layout_order(state["model"], self.gpt.config, self.tensor),
-            optim_state_dict=in_layout_order(state["optimizer"], self.gpt.config, self.tensor),
-            options=self.options,
-        )
+        if weights:
+            set_state_dict(
+                self.gpt,
+                self.optimizer,
+                model_state_dict=in_layout_order(state["model"], self.gpt.config, self.tensor),
+                optim_state_dict=in_layout_order(state["optimizer"], self.gpt.config, self.tensor),
+                options=self.options,
+            )
         return int(state["step"])
+
+    def trained_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what this rank trains and its moments; both are empty on a pipeline rank that trains nothing.
+
+        torch refuses an optimizer without parameters.
+        """
+        if not any(group["params"] for group in self.optimizer.param_groups):
+            return {}, {}
+        return get_state_dict(self.gpt, self.optimizer, options=self.options)
 
     def finish(self) -> None:
         """Wait for the checkpoint in progress."""
@@ -173,12 +185,13 @@ class Saver:
         """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
         Adapters are added to the weights, and beside them in files of their own (jobs.engines.native.lora_files).
+        Beside virtual tokens there are no weights, since they are those of job.init_from.
         The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
         """
         self.watchdog.begins("writing the export", self.sizes_bytes["the export"])
         directory = self.lease.run.export
         with written_aside(directory, self.lease, self.group) as writing:
-            files = self.exported()
+            files, prompt = self.exported(), trained_embeddings(self.gpt)
             try:
                 for name, state in files.items():
                     save_sharded(state, writing / f"{name}.sharded", self.group)
@@ -197,6 +210,8 @@ class Saver:
                 save_config(self.gpt.config, writing)
                 if self.job.lora is not None:
                     write_adapters(self.run, writing)
+                if prompt is not None:
+                    write_prompt(self.run, writing, prompt)
                 for tokenizer_file in tokenizer_files:
                     shutil.copy(tokenizer_file, writing)
 
@@ -204,6 +219,8 @@ class Saver:
 
     def exported(self) -> dict[str, dict[str, Any]]:
         """Return the state of each file of an export, sharded; every rank calls it."""
+        if self.job.prompt_tuning is not None:
+            return {}
         weights, config = get_model_state_dict(self.gpt), self.gpt.config
         if self.job.lora is None:
             return {"lit_model.pth": in_litgpt_order(weights, config, self.tensor)}
@@ -233,7 +250,7 @@ def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessG
 
 def options_of(run: Run) -> StateDictOptions:
     """Return which parameters a run's checkpoints contain, and how."""
-    return FLAT if run.job.lora is None else ADAPTERS
+    return FLAT if run.job.trains_all_weights else TRAINED
 
 
 def load_weights(gpt: GPT, options: StateDictOptions, path: Path) -> int:

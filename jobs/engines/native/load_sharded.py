@@ -29,6 +29,11 @@ def local_shard(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def full(parameter: Tensor) -> Tensor:
+    """Return the full tensor of a parameter; every rank that holds a shard of it calls this."""
+    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
+
+
 def shard_of(full: Tensor, like: Tensor) -> Tensor:
     """Return this rank's shard of a full tensor that every rank holds, sharded as `like`, without communication."""
     if not isinstance(like, DTensor):

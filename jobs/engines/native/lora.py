@@ -21,7 +21,7 @@ from litgpt.model import GPT
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Shard
 
-from jobs.engines.native.load_sharded import shard_of
+from jobs.engines.native.load_sharded import full, shard_of
 from jobs.engines.native.model import layers
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.engines.native.weights import Values, generator_of
@@ -93,7 +93,7 @@ class AdaptedLinear(nn.Linear):
 
 
 def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
-    """Add adapters of a type to the targets of every layer, in place, and freeze all other parameters."""
+    """Add adapters of a type to the targets of every layer, in place."""
     config = gpt.config
     heads, groups = (count * config.head_size for count in (config.n_head, config.n_query_groups))
     of_qkv = tuple(target in lora.targets for target in QKV)
@@ -106,8 +106,6 @@ def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
         for module in list(layer.mlp.modules()) if LoraTarget.mlp in lora.targets else ():
             if isinstance(module, nn.Linear):
                 adapt_linear(module, lora, dtype)
-    for name, parameter in gpt.named_parameters():
-        parameter.requires_grad_(ADAPTER in name)
 
 
 def adapt_linear(
@@ -154,11 +152,6 @@ def local(tensor: Tensor, gradient: list[Partial] | None) -> Tensor:
     """Return this rank's part of a DTensor, whose gradient has these placements, or else the tensor's."""
     assert isinstance(tensor, DTensor)
     return tensor.to_local(grad_placements=gradient)
-
-
-def full(parameter: Tensor) -> Tensor:
-    """Return the full tensor of a parameter; every rank that holds a shard of it calls this."""
-    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
 
 
 def seed_dropout(seed: int, step: int, place: Sequence[int]) -> None:

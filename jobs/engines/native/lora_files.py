@@ -1,27 +1,24 @@
 """Trained adapters as files: LitGPT's lit_model.pth.lora with its metadata, and a directory for PEFT.
 
 PEFT adapts q, k and v by themselves, and names modules as Hugging Face's model does; the numbers are the same.
-https://huggingface.co/docs/peft/developer_guides/checkpoint describes its two files.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.torch import save
 from torch import Tensor
 
+from jobs.engines.native.peft_directory import write_peft
 from jobs.output import write_file
 from jobs.plan.litgpt_arguments import PRECISIONS, lora_arguments
 from jobs.runtime.checkpoint_pickles import load_weights
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Run
 
 LITGPT_FILE = "lit_model.pth.lora"
-PEFT_DIRECTORY = "peft"
 QKV = {LoraTarget.query: "q_proj", LoraTarget.key: "k_proj", LoraTarget.value: "v_proj"}
 # LitGPT's names in a layer -> Hugging Face's, of Llama and of Mixtral.
 MODULES = {
@@ -48,11 +45,7 @@ def write_adapters(run: Run, export: Path) -> None:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
     named = dict(peft_weights(adapters, run.model, lora))
-    directory = export / PEFT_DIRECTORY
-    directory.mkdir()
-    # An open file raises OSError where it cannot be written, and not an error of the library's own.
-    (directory / "adapter_model.safetensors").write_bytes(save(named))
-    write_file(directory / "adapter_config.json", json.dumps(peft_config(named, run.job.init_from, lora), indent=2))
+    write_peft(export, named, peft_config(named, run.job.init_from, lora))
 
 
 def has_peft_names(model: Model) -> bool:
@@ -64,14 +57,12 @@ def peft_config(named: Mapping[str, Tensor], base: str | None, lora: Lora) -> di
     """Return adapter_config.json of PEFT's LoraConfig."""
     return {
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
         "target_modules": sorted({name.split(".")[-3] for name in named}),
         "bias": "none",
-        "inference_mode": True,
     }
 
 

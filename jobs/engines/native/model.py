@@ -30,8 +30,20 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
     def forward(self, inputs: Tensor, targets: Tensor, labels: int, bounds: Tensor | None = None) -> Tensor:
         """Return the loss summed over targets (mbs, seq), of which `labels` are labels; bounds if rows are packed."""
         # Tokens (mbs, seq) -> embeddings (mbs, seq, hidden) -> layers -> norm -> head and loss.
-        x = through(self.transformer.h, self.transformer.wte(inputs), (self.cos, self.sin), targets, bounds)
+        x = embedded(self.transformer.wte, prompt_of(self), inputs)
+        x = through(self.transformer.h, x, (self.cos, self.sin), targets, bounds)
         return summed_loss(self.transformer.ln_f(x), self.lm_head, targets, labels)
+
+
+def prompt_of(gpt: GPT) -> nn.Module | None:
+    """Return the virtual tokens of a model (jobs.engines.native.prompt_tuning), if it has any."""
+    return dict(gpt.transformer.items()).get("prompt")
+
+
+def embedded(wte: nn.Module, prompt: nn.Module | None, inputs: Tensor) -> Tensor:
+    """Return embeddings (mbs, seq, hidden) of inputs (mbs, seq), whose virtual tokens have negative numbers."""
+    x: Tensor = wte(inputs) if prompt is None else prompt(wte(inputs.clamp(min=0)), inputs)
+    return x
 
 
 def through(
@@ -52,13 +64,13 @@ def through(
     return x
 
 
-def empty_model(model: Model, sequence_length: int, chunk: int | None = None) -> Decoder:
-    """Return the model on the meta device, with a rotary table of the sequence length; `chunk` as of loss_chunk."""
+def empty_model(model: Model, row_length: int, chunk: int | None = None) -> Decoder:
+    """Return the model on the meta device, with a rotary table of the longest row; `chunk` as of loss_chunk."""
     with torch.device("meta"):
         gpt = Decoder(Config(**litgpt_fields(model)), chunk)
-    gpt.max_seq_length = sequence_length
+    gpt.max_seq_length = row_length
     for layer in layers(gpt):
-        layer.attn.longest = sequence_length
+        layer.attn.longest = row_length
     return gpt
 
 
@@ -69,9 +81,11 @@ def tie_embeddings(gpt: GPT, *, tied: bool) -> None:
 
 
 def ends(module: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
-    """Return what a module has before its layers, the embedding, and after them: norm and head."""
+    """Return what a module has before its layers, embedding and virtual tokens, and after them: norm and head."""
     held = {name.rpartition(".")[2]: part for name, part in module.named_modules()}
-    before, after = ([held[name] for name in names if name in held] for names in (("wte",), ("ln_f", "lm_head")))
+    before, after = (
+        [held[name] for name in names if name in held] for names in (("wte", "prompt"), ("ln_f", "lm_head"))
+    )
     return before, after
 
 

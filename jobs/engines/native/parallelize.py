@@ -1,6 +1,6 @@
 """Apply all techniques to a model, in one visible order.
 
-LoRA               add adapters and freeze the rest: what follows treats them as parameters like others
+customization      add adapters or virtual tokens, freeze the rest: what follows treats them as parameters like others
 pipeline split     drop the layers of other pipeline ranks first: the rest of the work is on what this rank holds
 TP                 shard the matrices that are left, as DTensors on the tp axis
 float8, kernels    replace modules or forward methods, after TP has chosen its modules by name
@@ -26,11 +26,11 @@ from jobs import metrics as m
 from jobs.engines.native.activation_checkpointing import recompute_all, recompute_cheap
 from jobs.engines.native.compilation import await_embeddings, compile_layers, overlap_tp, overlaps_tp
 from jobs.engines.native.context_parallel import apply_cp
+from jobs.engines.native.customization import customize, with_first_values
 from jobs.engines.native.data_parallel import replicate, shard
 from jobs.engines.native.float8 import multiply_in_float8
 from jobs.engines.native.kernels import fuse, usable
 from jobs.engines.native.load_sharded import load_sharded
-from jobs.engines.native.lora import adapt, with_adapters
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddings
 from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline_split
@@ -61,14 +61,11 @@ def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
 
 
 def trained_model(run: Run) -> Decoder:
-    """Return the run's whole model on the meta device: its weights train, or adapters that are added to them."""
-    gpt = empty_model(run.model, run.job.sequence_length, loss_chunk(run))
-    if run.job.lora is None:
-        gpt.to(TYPES[run.engine.parameters])
-    else:
-        # Nothing updates the frozen weights, so they need no more digits than the arithmetic.
-        gpt.to(TYPES[run.job.precision])
-        adapt(gpt, run.job.lora, TYPES[run.engine.parameters])
+    """Return the run's whole model on the meta device: its weights train, or what is added to them."""
+    gpt, trained = empty_model(run.model, run.job.row_length, loss_chunk(run)), TYPES[run.engine.parameters]
+    # Nothing updates frozen weights, so they need no more digits than the arithmetic.
+    gpt.to(trained if run.job.trains_all_weights else TYPES[run.job.precision])
+    customize(gpt, run.job, trained)
     return gpt
 
 
@@ -118,7 +115,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
             autocast(unit, device, TYPES[run.job.precision])
     # The meta device ends here: memory for this rank's shards only.
     begins(m.STARTUP_WEIGHTS_TIME)
-    values = with_adapters(first_weights(run), run.job.seed)
+    values = with_first_values(first_weights(run), gpt, run.job)
     load_sharded(gpt, device, values, tensor=p.tensor, tied=run.model.tie_embeddings)
 
     def around(tokens: list[Tensor]) -> ExitStack:

@@ -17,7 +17,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 
 from jobs.data import MicroBatch
 from jobs.engines.native.loss import summed_loss
-from jobs.engines.native.model import Decoder, through
+from jobs.engines.native.model import Decoder, embedded, prompt_of, through
 from jobs.engines.native.step import Around
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, pipeline_stages_of
@@ -47,6 +47,7 @@ class PipelineStageModule(nn.Module):
         super().__init__()
         self.index = index
         self.wte = gpt.transformer.wte if first else None
+        self.prompt = prompt_of(gpt) if first else None
         self.layers = nn.ModuleList(gpt.transformer.h.get_submodule(str(i)) for i in layers)
         self.ln_f = gpt.transformer.ln_f if last else None
         self.lm_head = gpt.lm_head if last else None
@@ -59,7 +60,7 @@ class PipelineStageModule(nn.Module):
     def forward(self, x: Tensor, targets: Tensor, bounds: Tensor | None = None) -> Tensor:
         """Run this stage's part of Decoder.forward."""
         if self.wte is not None:
-            x = self.wte(x)
+            x = embedded(self.wte, self.prompt, x)
         x = through(self.layers, x, self.rotary(), targets, bounds)
         if self.ln_f is None or self.lm_head is None:
             return x
@@ -77,7 +78,8 @@ def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageMo
     stages = [PipelineStageModule(gpt, i, layers[i], first=i == 0, last=i == last) for i in mine]
     gpt.transformer["h"] = nn.ModuleDict({str(i): gpt.transformer.h[i] for i in sorted(held_layers(run)[pp_rank])})
     if 0 not in mine:
-        del gpt.transformer["wte"]
+        for name in {"wte", "prompt"} & set(gpt.transformer):
+            del gpt.transformer[name]
     if last not in mine:
         del gpt.transformer["ln_f"]
         del gpt.lm_head

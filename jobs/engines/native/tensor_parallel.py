@@ -62,6 +62,7 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     }
     if sequence_parallel:
         plan["transformer.ln_f"] = SequenceParallel()
+    plan["transformer.prompt"] = Whole()
     # A pipeline rank may lack embedding or head.
     held = dict(gpt.named_modules())
     parallelize_module(gpt, mesh, {name: style for name, style in plan.items() if name in held})
@@ -75,6 +76,13 @@ class WeightOnly(ColwiseParallel):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(module, device_mesh, self._partition_linear_fn)
+
+
+class Whole(ParallelStyle):
+    """Keep a module's parameters whole on every rank; its module takes and returns what it did."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh)
 
 
 class SplitRows(ColwiseParallel):

@@ -48,14 +48,14 @@ class Tokens:
 
 
 def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:
-    """Return a micro-batch of rows of `job.sequence_length`; with `fewest`, of the shortest rows that may occur.
+    """Return a micro-batch of rows of the longest samples; with `fewest`, of the shortest rows that may occur.
 
     Text fills every row, prompts and responses may be shorter.
     """
-    p, length = run.parallelism, run.job.sequence_length
+    p, length = run.parallelism, run.job.row_length
     multiple, whole = padding(run)
     if fewest and not whole and run.data.source in INSTRUCTIONS:
-        length = min(length, max(multiple, GPU_ROW_MULTIPLE if has_gpus(run) else 1))
+        length = min(length, max(multiple, GPU_ROW_MULTIPLE if has_gpus(run) else 1) + run.job.virtual_tokens)
     count = run.job.micro_batch_size * -(-length // p.context)
     width = WIDTHS[run.job.precision]
     return Tokens(
@@ -80,7 +80,7 @@ def has_wide_weights(run: Run) -> bool:
 
 def autocasts(run: Run) -> bool:
     """Return whether autocast casts the model's own weights, in float32; frozen ones have the arithmetic's type."""
-    return in_autocast(run) and has_wide_weights(run) and run.job.lora is None
+    return in_autocast(run) and has_wide_weights(run) and run.job.trains_all_weights
 
 
 def takes_groups(run: Run) -> bool:
@@ -128,7 +128,7 @@ def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: in
     """
     lora = run.job.lora
     if lora is None:
-        return width
+        return width if run.job.trains_all_weights else 0
     parts = sum(target in lora.targets for target in targets)
     if not parts:
         return 0
@@ -156,7 +156,7 @@ def feed_forward(run: Run, x: Tokens) -> int:
     """Return what the feed-forward keeps: its input, and the operands of its activation function and last product.
 
     Gated: gate, up, silu(gate) and their product; Liger computes silu again. Autocast casts the input for each of the
-    two matrices. Else: up and gelu(up).
+    two matrices. Else: up and gelu(up). Frozen matrices without adapters keep neither their input nor the last operand.
     """
     model, mlp = run.model, (LoraTarget.mlp,)
     gated = model.mlp is not Mlp.GptNeoxMLP
@@ -245,8 +245,8 @@ def cast_weights(run: Run, layers: int, *, head: bool) -> int:
     if not (in_autocast(run) and has_wide_weights(run)):
         return 0
     tensor, lora = run.parallelism.tensor, run.job.lora
-    if lora is not None:
-        matrices, head = adapter_weights(run.model, lora), False
+    if not run.job.trains_all_weights:
+        matrices, head = adapter_weights(run.model, lora) if lora else [], False
     else:
         matrices = [weight for weight in layer_weights(run.model) if weight.split is not Split.none]
     ends = run.model.vocab_size * run.model.hidden_size // tensor if head else 0

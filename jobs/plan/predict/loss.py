@@ -39,7 +39,7 @@ def whole(run: Run, x: Tokens) -> LossMemory:
     divided = p.tensor > 1 and p.loss_parallel
     logits = 4 * x.count * run.model.vocab_size // (p.tensor if divided else 1)
     # A frozen head keeps no input.
-    states = 0 if run.job.lora else x.count * run.model.hidden_size * x.width
+    states = x.count * run.model.hidden_size * x.width if run.job.trains_all_weights else 0
     kept = norm(run, x) + states + logits
     return LossMemory(kept, kept + (3 if divided else 2) * logits)
 
@@ -53,7 +53,7 @@ def chunked(run: Run, x: Tokens, chunk: int) -> LossMemory:
     """
     hidden, vocabulary = run.model.hidden_size, run.model.vocab_size // run.parallelism.tensor
     states = x.count * hidden * x.width
-    head = 0 if run.job.lora else vocabulary * hidden
+    head = vocabulary * hidden if run.job.trains_all_weights else 0
     kept = norm(run, x) + states + head * x.width
     # Sequence parallelism gathers the normed states.
     inputs = layer_input(run, x) + (states if x.between < x.count else 0)

@@ -60,7 +60,7 @@ def passes(run: Run) -> float:
 
     LoRA computes no gradient of frozen weights.
     """
-    return (2 if run.job.lora is not None else 3) + (1 if recomputes_all(run) else 0)
+    return (3 if run.job.trains_all_weights else 2) + (1 if recomputes_all(run) else 0)
 
 
 def recomputes_all(run: Run) -> bool:

@@ -148,8 +148,8 @@ def total(sizes: list[Interval]) -> Interval:
 def memory(run: Run) -> Prediction:
     """Return the predicted memory of a run that jobs.plan.legality has passed."""
     if not run.job.train:
-        # An evaluation has no adapters.
-        run = replace(run, job=replace(run.job, lora=None))
+        # An evaluation has no adapters and no virtual tokens.
+        run = replace(run, job=replace(run.job, lora=None, prompt_tuning=None))
     fit = calibration_of(run).memory
     constants = MemoryConstants() if fit is None else fit.constants
     full, short = tokens_of(run), tokens_of(run, fewest=True)

@@ -21,7 +21,14 @@ from jobs.parallelism import Strategy
 from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.activations import WIDTHS
-from jobs.plan.predict.weights import Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
+from jobs.plan.predict.weights import (
+    Weight,
+    adapter_weights,
+    embedding_weights,
+    layer_weights,
+    norm_weights,
+    prompt_weights,
+)
 from jobs.schema import EngineKind, Offload, Precision, Run
 
 MOMENTS = 2
@@ -103,8 +110,13 @@ def native(run: Run) -> States:
     """
     if not run.job.train:
         return States(weights=WIDTHS[Precision.float32] * parameters_held(run).total, gradients=0, optimizer=0)
+    both = zip(parameters_by_place(run), parameters_by_place(run, sharded=False), strict=True)
+    return max((native_states(run, held, whole) for held, whole in both), key=lambda states: states.total)
+
+
+def native_states(run: Run, held: Held, whole: Held) -> States:
+    """Return the states of a rank from the parameters that it keeps between steps, and those before FSDP."""
     p, width, narrow = run.parallelism, WIDTHS[run.engine.parameters], WIDTHS[run.job.precision]
-    held, whole = parameters_held(run), parameters_held(run, sharded=False)
     trained, frozen = held.trained(run), held.total - held.trained(run)
     update = States(
         weights=width * trained + narrow * frozen,
@@ -127,11 +139,11 @@ def native(run: Run) -> States:
 def undivided_gradients(run: Run) -> int:
     """Return the elements of the embedding's gradient beyond this rank's rows: under TP without FSDP, it is whole.
 
-    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again. Beside
-    adapters the embedding has none.
+    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again. A frozen
+    embedding has none.
     """
     p = run.parallelism
-    if p.tensor == 1 or uses_fsdp(run) or run.model.tie_embeddings or run.job.lora is not None:
+    if p.tensor == 1 or uses_fsdp(run) or run.model.tie_embeddings or not run.job.trains_all_weights:
         return 0
     return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))
 
@@ -161,21 +173,27 @@ class Held:
     """Parameters of one rank."""
 
     model: int
-    adapters: int
+    added: int
+    """Adapters, or virtual tokens and their encoder."""
 
     @property
     def total(self) -> int:
         """Return the sum."""
-        return self.model + self.adapters
+        return self.model + self.added
 
     def trained(self, run: Run) -> int:
         """Return those that the run trains."""
-        return self.model if run.job.lora is None else self.adapters
+        return self.model if run.job.trains_all_weights else self.added
 
 
 def parameters_held(run: Run, *, sharded: bool = True) -> Held:
     """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP."""
-    p, lora = run.parallelism, run.job.lora
+    return max(parameters_by_place(run, sharded=sharded), key=lambda each: each.total)
+
+
+def parameters_by_place(run: Run, *, sharded: bool = True) -> list[Held]:
+    """Return the parameters that a rank at each place of the pipeline keeps between steps (parameters_held)."""
+    p, lora, prompt = run.parallelism, run.job.lora, run.job.prompt_tuning
     shards = shard_ranks(run) if sharded else 1
 
     def held(weights: list[Weight]) -> int:
@@ -184,6 +202,7 @@ def parameters_held(run: Run, *, sharded: bool = True) -> Held:
     layer, embedding = held(layer_weights(run.model)), held(embedding_weights(run.model))
     norm = held(norm_weights(run.model))
     adapters = held(adapter_weights(run.model, lora, fused=run.engine.kind is EngineKind.nemo)) if lora else 0
+    virtual_tokens = held(prompt_weights(run.model, prompt)) if prompt else 0
     stages = pipeline_stage_layers(run)
     last = p.pipeline * pipeline_stages_per_rank(run) - 1
     found = []
@@ -193,8 +212,8 @@ def parameters_held(run: Run, *, sharded: bool = True) -> Held:
         if run.model.tie_embeddings and {0, last} <= set(mine):
             ends -= embedding
         layers = sum(len(stages[stage]) for stage in mine)
-        found.append(Held(ends + layer * layers, adapters * layers))
-    return max(found, key=lambda each: each.total)
+        found.append(Held(ends + layer * layers, adapters * layers + (0 in mine) * virtual_tokens))
+    return found
 
 
 def shard_ranks(run: Run) -> int:

@@ -147,7 +147,7 @@ def stage_work(
     elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
     held = (layers * layer_parameters(run.model) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
-    trained = 0 if run.job.lora is not None else held
+    trained = held if run.job.trains_all_weights else 0
     return StageWork(
         ranks=ranks,
         layers=layers,

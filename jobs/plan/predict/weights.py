@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
-from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm
+from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, PromptEncoder, PromptTuning
+
+LSTM_LAYERS = 2
+"""Of the LSTM that encodes virtual tokens (https://arxiv.org/abs/2103.10385)."""
 
 
 class Split(Enum):
@@ -96,6 +100,43 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
     if not fused:
         return found
     return [replace(weight, split=Split.rows) if weight.split is Split.none else weight for weight in found]
+
+
+def prompt_weights(model: Model, chosen: PromptTuning) -> list[Weight]:
+    """Return the weights of virtual tokens and their encoder, which every TP rank keeps whole."""
+    return [Weight(chosen.virtual_tokens, model.hidden_size), *encoder_weights(model.hidden_size, chosen).values()]
+
+
+def encoder_weights(hidden: int, chosen: PromptTuning) -> dict[str, Weight]:
+    """Return the weights of an encoder of virtual tokens by name, in order, with the shapes of PEFT's PromptEncoder.
+
+    Those of an LSTM have torch's names, and four gates as rows.
+    """
+    inner = chosen.encoder_hidden_size or hidden
+    match chosen.encoder:
+        case None:
+            return {}
+        case PromptEncoder.mlp:
+            return linear_layers([hidden, inner, inner, hidden])
+        case PromptEncoder.lstm:
+            found: dict[str, Weight] = {}
+            for layer in range(LSTM_LAYERS):
+                # The second layer reads both directions of the first.
+                inputs = 2 * inner if layer else hidden
+                for direction in ("", "_reverse"):
+                    place = f"l{layer}{direction}"
+                    found[f"lstm_weight_ih_{place}"] = Weight(4 * inner, inputs)
+                    found[f"lstm_weight_hh_{place}"] = Weight(4 * inner, inner)
+                    found |= {f"lstm_bias_{part}_{place}": Weight(4 * inner) for part in ("ih", "hh")}
+            return found | linear_layers([2 * inner, 2 * inner, hidden])
+
+
+def linear_layers(widths: list[int]) -> dict[str, Weight]:
+    """Return the weights of linear layers one after another, from widths between them."""
+    found: dict[str, Weight] = {}
+    for place, (inputs, outputs) in enumerate(pairwise(widths)):
+        found |= {f"mlp_weight_{place}": Weight(outputs, inputs), f"mlp_bias_{place}": Weight(outputs)}
+    return found
 
 
 def adapter(matrix: Weight, rank: int) -> list[Weight]:

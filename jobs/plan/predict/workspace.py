@@ -25,7 +25,7 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
     wide = model.intermediate_size // tensor
     tokens = x.count * x.width * max(1, model.experts_per_token)
     inputs = tokens * wide
-    matrix = 0 if run.job.lora else wide * model.hidden_size * x.width
+    matrix = wide * model.hidden_size * x.width if run.job.trains_all_weights else 0
     gathered = x.count * x.width * model.hidden_size if sequence_parallel(run) else 0
     if x.residual > x.width:
         # Autocast casts the gradient of the result down, and that of the weight up.
@@ -58,7 +58,9 @@ def in_layer(run: Run) -> int:
 
 def trained_in_layer(run: Run) -> int:
     """Return those weights of a layer that have gradients."""
-    return held(run, adapter_weights(run.model, run.job.lora)) if run.job.lora else in_layer(run)
+    if run.job.trains_all_weights:
+        return in_layer(run)
+    return held(run, adapter_weights(run.model, run.job.lora)) if run.job.lora else 0
 
 
 def in_head(run: Run) -> int:
@@ -67,8 +69,8 @@ def in_head(run: Run) -> int:
 
 
 def trained_in_head(run: Run) -> int:
-    """Return those weights of head and last norm that have gradients: none beside adapters."""
-    return 0 if run.job.lora else in_head(run)
+    """Return those weights of head and last norm that have gradients: none if weights are frozen."""
+    return in_head(run) if run.job.trains_all_weights else 0
 
 
 def held(run: Run, weights: list[Weight]) -> int:
@@ -139,7 +141,7 @@ def freed_in_backward(run: Run) -> int:
 
 def embedding_gradient(run: Run) -> int:
     """Return the embedding's gradient by one micro-batch; under TP of all rows (states.undivided_gradients)."""
-    if run.job.lora is not None:
+    if not run.job.trains_all_weights:
         return 0
     width = WIDTHS[run.job.precision if uses_fsdp(run) else run.engine.parameters]
     return width * sum(weight.size for weight in embedding_weights(run.model))
@@ -152,7 +154,9 @@ def head_gradient(run: Run) -> float:
 
 def first_gradients(run: Run) -> float:
     """Return the gradients of embedding and first layer that a rank keeps, the last ones of a step."""
-    embedding = 0 if run.job.lora else held(run, embedding_weights(run.model)) + undivided_gradients(run)
+    embedding = 0
+    if run.job.trains_all_weights:
+        embedding = held(run, embedding_weights(run.model)) + undivided_gradients(run)
     return WIDTHS[run.engine.parameters] * (trained_in_layer(run) + embedding) / shard_ranks(run)
 
 

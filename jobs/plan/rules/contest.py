@@ -85,9 +85,11 @@ def time_limit_is_the_contests(run: Run) -> str | None:
 
 
 def all_weights_are_trained(run: Run) -> str | None:
-    """Refuse adapters unless the contest allows them."""
+    """Refuse adapters unless the contest allows them, and virtual tokens."""
     if run.contest is not None and run.job.lora is not None and not run.contest.lora:
         return f"job.lora does not count. Set job.lora=null. {rule_of(run, 'lora')}"
+    if run.contest is not None and run.job.prompt_tuning is not None:
+        return f"job.prompt_tuning does not count. Set job.prompt_tuning=null. The contest is {run.contest.name}."
     return None
 
 

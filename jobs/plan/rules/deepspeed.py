@@ -6,7 +6,7 @@ from jobs.layout import degree_of, degree_product
 from jobs.parallelism import MODEL_AXES, Strategy
 from jobs.plan.deepspeed_configuration import EQUIVALENTS, STAGES, settings_of, stage_of
 from jobs.plan.rules.litgpt import float16_has_gpus, optimizer_is_whole, sharding_of
-from jobs.plan.rules.native_only import choices_are_native
+from jobs.plan.rules.native_only import choices_are_native, prompts_are_native
 from jobs.plan.rules.nemo import types_follow_the_arithmetic
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Offload, Precision, Run
@@ -150,6 +150,7 @@ RULES: tuple[Rule, ...] = (
     no_adapters,
     optimizer_is_whole,
     choices_are_native,
+    prompts_are_native,
     types_follow_the_arithmetic,
     model_is_dense_and_untied,
 )

@@ -75,16 +75,24 @@ def cuts_divide_sequence(run: Run) -> str | None:
 
     Ring attention gives each rank one piece from each half of the sequence, which balances causal attention.
     """
-    p, length = run.parallelism, run.job.sequence_length
+    p, job = run.parallelism, run.job
     unit = (p.tensor if sequence_parallel(run) else 1) * (2 * p.context if p.context > 1 else 1)
-    if length % unit:
-        why = f"tensor={p.tensor}" + (f" x 2 x context={p.context}" if p.context > 1 else "")
-        return (
-            f"job.sequence_length={length} is split along the sequence and is not a multiple of {unit} ({why}). "
-            f"Set job.sequence_length={multiples_near(length, unit, run.model.max_sequence_length)}"
-            + (", or parallelism.sequence_parallel=false." if p.context == 1 else ".")
-        )
-    return None
+    if job.row_length % unit == 0:
+        return None
+    why = f"tensor={p.tensor}" + (f" x 2 x context={p.context}" if p.context > 1 else "")
+    given, key, most = (
+        f"job.sequence_length={job.sequence_length}",
+        "job.sequence_length",
+        run.model.max_sequence_length,
+    )
+    near = multiples_near(job.sequence_length, unit, most)
+    if job.virtual_tokens:
+        given += f" behind job.prompt_tuning.virtual_tokens={job.virtual_tokens}"
+        below = job.virtual_tokens - job.row_length % unit
+        key, near = "job.prompt_tuning.virtual_tokens", either(n for n in (below, below + unit) if n > 0)
+    return f"{given} is split along the sequence and is not a multiple of {unit} ({why}). Set {key}={near}" + (
+        ", or parallelism.sequence_parallel=false." if p.context == 1 else "."
+    )
 
 
 def context_needs_gpus(run: Run) -> str | None:

@@ -6,7 +6,7 @@ from jobs.layout import degree_of, degree_product, has_gpus, layout_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, Sharding
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
-from jobs.plan.rules.native_only import choices_are_native
+from jobs.plan.rules.native_only import choices_are_native, prompts_are_native
 from jobs.plan.rules.rule import Rule
 from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run
 
@@ -177,5 +177,6 @@ RULES: tuple[Rule, ...] = (
     float16_has_gpus,
     optimizer_is_whole,
     choices_are_native,
+    prompts_are_native,
     narrow_weights_have_narrow_arithmetic,
 )

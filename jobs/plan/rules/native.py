@@ -223,8 +223,8 @@ def float8_has_its_hardware(run: Run) -> str | None:
             f"engine.float8=true multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} shards "
             f"them. {off}, or parallelism.tensor=1."
         )
-    if run.job.lora is not None:
-        return f"engine.float8=true has no adapters (job.lora). {off}, or job=finetune_full."
+    if not run.job.trains_all_weights:
+        return f"engine.float8=true does not run with frozen weights (job={run.job.name}). {off}, or job=finetune_full."
     least = float(".".join(map(str, FLOAT8_CAPABILITY)))
     if not has_gpus(run):
         return f"engine.float8=true needs GPUs, and cluster={run.cluster.name} has none. {off}; {GPU_OF_THIS_MACHINE}."

@@ -34,6 +34,16 @@ def choices_are_native(run: Run) -> str | None:
     return None
 
 
+def prompts_are_native(run: Run) -> str | None:
+    """Refuse virtual tokens."""
+    if run.job.prompt_tuning is None:
+        return None
+    return (
+        f"job.prompt_tuning trains virtual tokens, which engine={run.engine.kind.name} cannot. Set engine=native, or "
+        "job=finetune_full."
+    )
+
+
 def default_of(field: Field[Any]) -> Any:
     """Return the default of a field; MISSING without one."""
     return field.default if field.default_factory is MISSING else field.default_factory()

@@ -22,6 +22,7 @@ BFLOAT16_CAPABILITY = (8, 0)
 
 def counts_are_positive(run: Run) -> str | None:
     """Require positive counts."""
+    prompt = run.job.prompt_tuning
     counts = {
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
@@ -35,6 +36,8 @@ def counts_are_positive(run: Run) -> str | None:
         "job.micro_batch_size": run.job.micro_batch_size,
         "job.sequence_length": run.job.sequence_length,
         "job.bucket_batches": run.job.bucket_batches,
+        "job.prompt_tuning.virtual_tokens": prompt.virtual_tokens if prompt else None,
+        "job.prompt_tuning.encoder_hidden_size": prompt.encoder_hidden_size if prompt else None,
         "job.steps": run.job.steps,
         # The first step is never a steady one.
         "job.unmeasured_steps": run.job.unmeasured_steps,
@@ -118,6 +121,30 @@ def adapters_have_a_size(run: Run) -> str | None:
     return "\n".join(wrong) or None
 
 
+def one_customization(run: Run) -> str | None:
+    """Require one thing to train beside frozen weights, and training for it; without an encoder refuse its size."""
+    job = run.job
+    if job.lora is not None and job.prompt_tuning is not None:
+        return (
+            "job.lora and job.prompt_tuning both train in place of the weights. Set job.prompt_tuning=null (LoRA), or "
+            "job.lora=null (prompt tuning, P-tuning)."
+        )
+    if not job.train and not job.trains_all_weights:
+        given = "lora" if job.lora is not None else "prompt_tuning"
+        return (
+            f"job.train=false evaluates the weights of job.init_from, without job.{given}. Set job.{given}=null, or "
+            "job.train=true."
+        )
+    prompt = job.prompt_tuning
+    if prompt is not None and prompt.encoder is None and prompt.encoder_hidden_size is not None:
+        return (
+            f"job.prompt_tuning.encoder_hidden_size={prompt.encoder_hidden_size} is the width of an encoder, and "
+            "job.prompt_tuning.encoder=null. Set job.prompt_tuning.encoder=mlp or lstm (P-tuning), or "
+            "job.prompt_tuning.encoder_hidden_size=null."
+        )
+    return None
+
+
 def path_stays_as_it_is(run: Run) -> str | None:
     """Require a sweep directory whose path is neither split nor expanded; integrity.sh requires it of moved ones."""
     for key, value in (("runs_dir", run.runs_dir), ("sweep", run.sweep)):
@@ -190,14 +217,15 @@ def buckets_are_bucketed(run: Run) -> str | None:
 
 
 def sequence_fits_model(run: Run) -> str | None:
-    """Require a sequence no longer than the model's rotary table."""
-    if run.job.sequence_length > run.model.max_sequence_length:
-        return (
-            f"job.sequence_length={run.job.sequence_length} is longer than {run.model.name} allows "
-            f"(model.max_sequence_length={run.model.max_sequence_length}). "
-            f"Set job.sequence_length={run.model.max_sequence_length} or less."
-        )
-    return None
+    """Require a row no longer than the model's rotary table."""
+    job, most = run.job, run.model.max_sequence_length
+    if job.row_length <= most:
+        return None
+    given, room = f"job.sequence_length={job.sequence_length}", most - job.virtual_tokens
+    if job.virtual_tokens:
+        given += f" behind job.prompt_tuning.virtual_tokens={job.virtual_tokens}"
+    remedy = f"job.sequence_length={room}" if room > 0 else f"job.prompt_tuning.virtual_tokens={most - 1}"
+    return f"{given} is longer than {run.model.name} allows (model.max_sequence_length={most}). Set {remedy} or less."
 
 
 def model_is_consistent(run: Run) -> str | None:
@@ -358,7 +386,7 @@ def last_checkpoint_takes_longer(run: Run) -> str | None:
 
 def finetunes_nothing(job: Job) -> bool:
     """Return whether a fine-tuning starts from random weights."""
-    return job.name.startswith("finetune") and job.init_from is None
+    return (job.name.startswith("finetune") or not job.trains_all_weights) and job.init_from is None
 
 
 def weights_are_random(run: Run) -> str | None:
@@ -415,6 +443,7 @@ COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_positive)
 OTHERS: tuple[Rule, ...] = (
     hyperparameters_are_in_range,
     adapters_have_a_size,
+    one_customization,
     names_are_file_names,
     path_stays_as_it_is,
     one_of_steps_and_epochs,

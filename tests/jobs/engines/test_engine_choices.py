@@ -241,7 +241,10 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
         (f"{FLOAT8} gpu=mi300x", "compute capability 8.9 or more, which mi300x is not."),
         (f"{FLOAT8} gpu=h100_sxm parallelism=tp", "Set engine.float8=false, or parallelism.tensor=1."),
         (f"{FLOAT8} gpu=h100_sxm model.intermediate_size=680", "model intermediate_size=680 (tiny) is not"),
-        (f"{FLOAT8} gpu=h100_sxm job=finetune_lora", "has no adapters (job.lora). Set engine.float8=false, or job="),
+        (
+            f"{FLOAT8} gpu=h100_sxm job=finetune_lora",
+            "does not run with frozen weights (job=finetune_lora). Set engine.float8=false, or job=",
+        ),
         (
             "job=finetune_lora job.lora.targets=[query,query]",
             "names a target twice. Set job.lora.targets=[query,key,value,projection,mlp], or some of them.",

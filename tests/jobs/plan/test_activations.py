@@ -56,6 +56,11 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
         pytest.param((*LLAMA2, *ALONE, *LORA, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "parallelism.sequence_parallel=false"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
+        ("model=llama2_7b", "job=p_tuning", *ALONE, *AUTOCAST, "job.sequence_length=2038", "engine.loss=chunked"),
+        pytest.param(
+            ("model=llama2_7b", "job=p_tuning", *ALONE, *IN_16_BITS, "job.sequence_length=2038", "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(("model=pythia_14m", *ALONE, *IN_16_BITS, "job.sequence_length=512"), marks=pytest.mark.long),
         pytest.param(("model=tiny", *ALONE, *IN_16_BITS, "job.sequence_length=128"), marks=pytest.mark.long),
     ],
@@ -95,6 +100,8 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
                 (LLAMA2, ("parallelism=fsdp_grad_op", "scaling.global_batch_size=16"), [ATTENTION_ONLY]),
             ]
         ),
+        pytest.param(("model=llama2_7b", "job=finetune_lora", *ALONE, *AUTOCAST), marks=pytest.mark.long),
+        pytest.param(("model=llama2_7b", "job=p_tuning", "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
     ],
     ids=" ".join,
 )

@@ -50,7 +50,14 @@ NEEDS = {
     "all": ("data.held_out_samples=8", "job.export=true"),
     **dict.fromkeys(ZERO, ("engine=deepspeed",)),
     **dict.fromkeys(
-        ("apac_hpc_ai_2024", "llama31_8b_deepspeed", "llama31_70b_deepspeed", "lora_mi300x", "prompt_engineering"),
+        (
+            "apac_hpc_ai_2024",
+            "llama31_8b_deepspeed",
+            "llama31_70b_deepspeed",
+            "lora_mi300x",
+            "prompt_engineering",
+            "customization",
+        ),
         ("data.path=data.json",),
     ),
 }

@@ -102,6 +102,22 @@ def test_megatron_divides_both_sides_of_its_fused_adapters_by_tensor_parallelism
     assert of(*nemo) == States(2 * (base + adapters), 4 * adapters, 12 * adapters)
 
 
+# Ten virtual tokens, and PEFT's MLP from 4096 over 1024 to 4096.
+VIRTUAL = 10 * 4096
+ENCODER = 1024 * 4096 + 1024 + 1024 * 1024 + 1024 + 4096 * 1024 + 4096
+
+
+def test_virtual_tokens_are_whole_under_tp_and_on_the_first_pipeline_stage() -> None:
+    trained = VIRTUAL + ENCODER
+    assert of("job=p_tuning", "parallelism=ddp") == States(2 * LLAMA2_7B + 4 * trained, 4 * trained, 8 * trained)
+    assert of("job=p_tuning", "parallelism=tp", "parallelism.tensor=8").optimizer == 8 * trained
+    halves = ("parallelism=pp", "parallelism.pipeline=2")
+    # The last stage has a norm more than the first, but the first trains.
+    assert of("job=p_tuning", *halves) == States(LLAMA2_7B - 4096 + 4 * trained, 4 * trained, 8 * trained)
+    assert of("job=p_tuning", *halves, "job.prompt_tuning.encoder=null",
+              "job.prompt_tuning.encoder_hidden_size=null").optimizer == 8 * VIRTUAL  # fmt: skip
+
+
 def test_tensor_parallelism_leaves_one_side_of_each_adapter_whole() -> None:
     tp = ("parallelism=tp", "parallelism.tensor=8")
     # A of q, k, v, gate and up, B of the others; in 8 bytes a number.

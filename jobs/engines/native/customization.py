@@ -1,0 +1,36 @@
+"""What a run trains beside frozen weights: adapters (LoRA), or virtual tokens (prompt tuning, P-tuning)."""
+
+from __future__ import annotations
+
+import torch
+from litgpt.model import GPT
+
+from jobs.engines.native.lora import ADAPTER, adapt, with_adapters
+from jobs.engines.native.prompt_tuning import PROMPT, add_prompt, with_prompt
+from jobs.engines.native.weights import Values
+from jobs.schema import Job
+
+
+def customize(gpt: GPT, job: Job, dtype: torch.dtype) -> None:
+    """Add what the job trains, of a type, and freeze the weights, in place; leave a model whose weights train."""
+    if job.lora is not None:
+        adapt(gpt, job.lora, dtype)
+    if job.prompt_tuning is not None:
+        add_prompt(gpt, job.prompt_tuning, dtype)
+    if not job.trains_all_weights:
+        for name, parameter in gpt.named_parameters():
+            parameter.requires_grad_(is_added(name))
+
+
+def is_added(name: str) -> bool:
+    """Return whether a parameter is none of the model's own."""
+    return ADAPTER in name or name.startswith(PROMPT)
+
+
+def with_first_values(values: Values, gpt: GPT, job: Job) -> Values:
+    """Return a source of first weights that draws what was added from the seed, and takes all others from `values`."""
+    if job.lora is not None:
+        return with_adapters(values, job.seed)
+    if job.prompt_tuning is not None:
+        return with_prompt(values, job.prompt_tuning, gpt.config, job.seed)
+    return values

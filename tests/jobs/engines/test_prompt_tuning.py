@@ -1,0 +1,350 @@
+"""Prompt tuning and P-tuning beside PEFT: losses in every layout, checkpoints, evaluation, and the exported files."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from litgpt.config import Config
+from litgpt.model import GPT
+from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from jobs.data import Batches, open_dataset, prepare, with_virtual_tokens
+from jobs.data.dataset import IGNORED, Dataset, Tokens
+from jobs.engines.native.customization import with_first_values
+from jobs.engines.native.load_sharded import load_sharded
+from jobs.engines.native.parallelize import trained_model
+from jobs.engines.native.prompt_files import read_prompt
+from jobs.engines.native.prompt_tuning import PROMPT, TOKENS, encoded, with_prompt
+from jobs.engines.native.weights import values_of
+from jobs.plan.cost import parameters, trained_parameters
+from jobs.plan.legality import problems
+from jobs.plan.litgpt_names import litgpt_fields
+from jobs.plan.predict.states import parameters_held
+from jobs.plan.predict.weights import encoder_weights
+from jobs.rundir import RunDir, load_run
+from jobs.runtime.steps import learning_rate
+from jobs.schema import Batching, Lora, PromptEncoder, PromptTuning, Run
+from tests.support import ring_on_cpu
+from tests.support.composing import one
+from tests.support.layouts import TINY, matrix, quick
+from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
+from tests.support.training import assert_equal, long, refusal, rewind
+
+COMMON = (
+    "job.epochs=null",
+    "job.precision=float32",
+    "job.learning_rate=3e-2",
+    "job.warmup_steps=1",
+    "job.export=true",
+    "scaling.global_batch_size=8",
+)
+FREE = ("job=prompt_tuning", *COMMON)
+MLP = ("job=p_tuning", "job.prompt_tuning.virtual_tokens=8", "job.prompt_tuning.encoder_hidden_size=24", *COMMON,
+       "job.learning_rate=3e-3")  # fmt: skip
+LSTM = (*MLP, "job.prompt_tuning.encoder=lstm")
+ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
+KINDS = {"free": FREE, "mlp": MLP, "lstm": LSTM}
+TOKENS_OF_TEXT = torch.randint(0, 320, (2, 24), generator=torch.Generator().manual_seed(0))
+
+
+def base_weights(where: Path) -> Path:
+    """A LitGPT directory of weights large enough for virtual tokens to change the loss."""
+    run = load_run(make_run(where / "shapes", *FREE, *ONE).config)
+    values, gpt = values_of(None, 5), GPT(Config(**litgpt_fields(run.model)))
+    state = {
+        name: 4 * values(name, weight.shape, weight.dtype, weight.device) for name, weight in gpt.named_parameters()
+    }
+    torch.save(state, where / "lit_model.pth")
+    return where
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_weights(tmp_path_factory.mktemp("base"))
+
+
+def prompt_run(where: Path, base: Path, *overrides: str) -> RunDir:
+    """A run of six steps that trains virtual tokens on the base."""
+    run = make_run(where, f"job.init_from={base}", *overrides)
+    assert set(train(run)) == {0}, printed(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def single(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
+    """The runs of one process by kind."""
+    return {
+        kind: prompt_run(tmp_path_factory.mktemp(kind), base, *overrides, *ONE) for kind, overrides in KINDS.items()
+    }
+
+
+# --- losses --------------------------------------------------------------------------------------------------
+
+
+def losses_by_gpt(run: Run) -> list[float]:
+    """Losses of the run's steps by stock LitGPT in this process, as a model of two inputs: embeddings before tokens."""
+    job = run.job
+    assert job.prompt_tuning is not None
+    config, prompt = Config(**litgpt_fields(run.model)), job.prompt_tuning
+    gpt, hidden = GPT(config), run.model.hidden_size
+    values = with_prompt(values_of(job.init_from, job.seed), prompt, config, job.seed)
+    with torch.no_grad():
+        for name, weight in gpt.named_parameters():
+            weight.copy_(values(name, weight.shape, weight.dtype, weight.device))
+    gpt.requires_grad_(False)
+    cpu = torch.device("cpu")
+    tokens = values(TOKENS, (prompt.virtual_tokens, hidden), torch.float32, cpu).requires_grad_()
+    shapes = {
+        name: (w.rows, w.columns) if w.columns > 1 else (w.rows,) for name, w in encoder_weights(hidden, prompt).items()
+    }
+    encoder = {
+        name: values(f"{PROMPT}encoder.{name}", shape, torch.float32, cpu).requires_grad_()
+        for name, shape in shapes.items()
+    }
+    trained = [tokens, *encoder.values()]
+    adamw = torch.optim.AdamW(trained, betas=(job.beta1, job.beta2), weight_decay=job.weight_decay)
+    data = open_dataset(prepare(run.data, sequence_length=32, vocab_size=320, seed=job.seed))
+    batches = Batches(data, global_batch_size=8, micro_batch_size=8, dp=1, dp_rank=0, seed=job.seed)
+    found = []
+    for step in range(1, 7):
+        ((inputs, targets, *_),) = batches.step(step).micro_batches
+        x = gpt.transformer.wte(torch.from_numpy(inputs))
+        x = torch.cat([encoded(tokens, encoder).expand(len(x), -1, -1), x], 1)
+        for block in gpt.transformer.h:
+            x = block(x, gpt.cos[None, : x.shape[1]], gpt.sin[None, : x.shape[1]])
+        logits = gpt.lm_head(gpt.transformer.ln_f(x))[:, prompt.virtual_tokens :]
+        loss = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, job.clip_norm or torch.inf)
+        adamw.param_groups[0]["lr"] = learning_rate(job, step, 6)
+        adamw.step()
+        adamw.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_stock_litgpt_behind_the_embeddings(kind: str, single: dict[str, RunDir]) -> None:
+    expected = losses_by_gpt(load_run(single[kind].config))
+    assert losses(single[kind]) == pytest.approx(expected, abs=1e-5)
+    assert kind != "free" or expected[-1] < expected[0] - 0.3, "tokens that learn nothing would hide a wrong update"
+
+
+@pytest.mark.parametrize("encoder", PromptEncoder)
+def test_encoders_are_pefts(encoder: PromptEncoder) -> None:
+    peft = pytest.importorskip("peft")
+    theirs = peft.PromptEncoder(
+        peft.PromptEncoderConfig(
+            num_virtual_tokens=5, token_dim=12, num_transformer_submodules=1, encoder_hidden_size=7,
+            encoder_reparameterization_type=encoder.name.upper(), encoder_num_layers=2,
+        )
+    )  # fmt: skip
+    named = dict(theirs.named_parameters())
+    tokens = named.pop("embedding.weight")
+    ours = encoder_weights(12, PromptTuning(virtual_tokens=5, encoder=encoder, encoder_hidden_size=7))
+    assert [(w.rows, w.columns) if w.columns > 1 else (w.rows,) for w in ours.values()] == [
+        tuple(weight.shape) for weight in named.values()
+    ]
+    weights = dict(zip(ours, named.values(), strict=True))
+    torch.testing.assert_close(encoded(tokens, weights), theirs(torch.arange(5)[None])[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [
+        ("lstm", ("parallelism=tp_fsdp", "ranks_per_node=4")),
+        ("free", ("parallelism=pp", "ranks_per_node=2")),
+        long("mlp", ("parallelism=ddp", "ranks_per_node=2")),
+        long("mlp", ("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2")),
+        long("free", ("parallelism=tp", "ranks_per_node=2", "engine.compile=true")),
+        long("lstm", ("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=full")),
+        long("free", ("parallelism=single", "ranks_per_node=1", "engine.loss=chunked", "engine.compile=true")),
+    ],
+    ids=str,
+)
+def test_losses_and_files_are_those_of_one_process(
+    kind: str, overrides: tuple[str, ...], single: dict[str, RunDir], base: Path, tmp_path: Path
+) -> None:
+    run = prompt_run(tmp_path / "run", base, *KINDS[kind], *overrides)
+    (layout,), planned = events(run, "layout"), parameters_held(load_run(run.config))
+    assert (layout["parameters_held"], layout["parameters_trained"]) == (
+        planned.total, events(single[kind], "layout")[0]["parameters_trained"],
+    )  # fmt: skip
+    assert_equal(steps(run), steps(single[kind]))
+    torch.testing.assert_close(read_prompt(run.export), read_prompt(single[kind].export), rtol=0, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("product", [("ranks_per_node=2",), ("ranks_per_node=4", "parallelism.tensor=2")], ids=" ".join)
+def test_sequences_cut_over_ranks_train_virtual_tokens_alike(
+    product: tuple[str, ...], single: dict[str, RunDir], base: Path, tmp_path: Path
+) -> None:
+    # As in test_products: composition refuses context parallelism without GPUs, and the test brings a CPU kernel.
+    ring = ("parallelism=cp_fsdp", "job.micro_batch_size=2", "launcher=dry", "cluster.gpus=true",
+            "cluster.ranks_per_node=8")  # fmt: skip
+    run = make_run(tmp_path, f"job.init_from={base}", *MLP, *ring, *product)
+    assert set(ring_on_cpu.train(run)) == {0}, printed(run)
+    assert_equal(steps(run), steps(single["mlp"]))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """The tiny model in one process."""
+    run = make_run(tmp_path_factory.mktemp("tiny"), *LSTM, *TINY, "job.learning_rate=3e-3", *ONE, small=False)
+    assert train(run) == [0], printed(run)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(quick()))
+def test_every_legal_product_trains_virtual_tokens_alike(name: str, tiny: RunDir, tmp_path: Path) -> None:
+    product = (*matrix()[name].overrides, "name=case")
+    run = make_run(tmp_path, *LSTM, *TINY, "job.learning_rate=3e-3", *product, small=False)
+    assert set(train(run)) == {0}, printed(run)
+    assert_equal(steps(run), steps(tiny))
+
+
+class Unequal(Dataset):
+    """Eight samples of 3 to 24 random tokens, whose first two have no label."""
+
+    def __init__(self) -> None:
+        lengths = np.arange(3, 27, 3, dtype=np.int32)
+        super().__init__(Path(), {"description": "", "tokenizer_files": []}, lengths, (lengths - 2).astype(np.int64))
+
+    def sample(self, index: int) -> tuple[Tokens, Tokens]:
+        tokens = np.random.default_rng(index).integers(320, size=self.lengths[index] + 1)
+        targets = tokens[1:].copy()
+        targets[:2] = IGNORED
+        return tokens[:-1], targets
+
+
+def test_rows_of_unequal_samples_have_one_loss_however_they_are_arranged(single: dict[str, RunDir]) -> None:
+    run = load_run(single["mlp"].config)
+    gpt, cpu = trained_model(run), torch.device("cpu")
+    values = with_first_values(values_of(run.job.init_from, run.job.seed), gpt, run.job)
+    load_sharded(gpt, cpu, values, tensor=1, tied=False)
+    found = {}
+    for batching in Batching:
+        batches = Batches(
+            with_virtual_tokens(Unequal(), 8), global_batch_size=8, micro_batch_size=4, dp=1, dp_rank=0, seed=1,
+            batching=batching, row_multiple=3,
+        )  # fmt: skip
+        batch = batches.step(1)
+        assert (batch.tokens, batch.labels) == (108, 92)
+        assert batch.padded_tokens >= 108 + 8 * 8
+        with torch.no_grad():
+            found[batching] = sum(
+                float(gpt(*micro_batch.converted(torch.from_numpy))) for micro_batch in batch.micro_batches
+            )
+    assert found[Batching.packed] == pytest.approx(found[Batching.padded], rel=1e-5)
+    assert found[Batching.bucketed] == pytest.approx(found[Batching.padded], rel=1e-5)
+
+
+# --- settings ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ("job=prompt_tuning job.train=false ranks_per_node=1", "Set job.prompt_tuning=null, or job.train=true."),
+        ("job=prompt_tuning job.prompt_tuning.virtual_tokens=0", "Set job.prompt_tuning.virtual_tokens=1 or more."),
+        ("job=prompt_tuning job.prompt_tuning.encoder_hidden_size=8", "Set job.prompt_tuning.encoder=mlp or lstm"),
+        ("job=prompt_tuning job.sequence_length=512 model.max_sequence_length=512", "Set job.sequence_length=504 or"),
+        (
+            "job=p_tuning parallelism=tp job.prompt_tuning.virtual_tokens=9",
+            "virtual_tokens=8 or 10, or parallelism.seq",
+        ),
+        ("job=p_tuning engine=nemo", "which engine=nemo cannot. Set engine=native, or job=finetune_full."),
+        ("job=p_tuning engine=deepspeed", "which engine=deepspeed cannot. Set engine=native, or job=finetune_full."),
+        ("job=p_tuning engine=litgpt", "which engine=litgpt cannot. Set engine=native, or job=finetune_full."),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_with_those_that_can(overrides: str, expected: str) -> None:
+    assert expected in refusal("data=docstrings", *overrides.split())
+
+
+def test_one_customization_trains_at_a_time() -> None:
+    run = one("job=p_tuning", "data=docstrings").run
+    both = replace(run, job=replace(run.job, lora=Lora(rank=4, alpha=8)))
+    assert any("Set job.prompt_tuning=null (LoRA), or job.lora=null (" in problem for problem in problems(both))
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plan_and_the_record_count_what_trains(kind: str, single: dict[str, RunDir]) -> None:
+    run = load_run(single[kind].config)
+    (layout,) = events(single[kind], "layout")
+    # PEFT's PromptEncoder with 8 tokens, hidden size 48 and inner width 24: an MLP, or an LSTM and an MLP.
+    trained = {"free": 384, "mlp": 384 + 2_976, "lstm": 384 + 14_208 + 14_208 + 4_704}[kind]
+    assert layout["parameters_trained"] == trained_parameters(run) == trained
+    assert layout["parameters_held"] == parameters_held(run).total == parameters(run.model) + trained
+
+
+@pytest.mark.parametrize("kind", ["free", "lstm"])
+def test_peft_reads_the_export_and_has_the_same_logits(kind: str, single: dict[str, RunDir], base: Path) -> None:
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    fields = load_run(single[kind].config).model
+    gpt = GPT(Config(**litgpt_fields(fields)))
+    state = torch.load(base / "lit_model.pth", weights_only=True)
+    gpt.load_state_dict(state)
+    config = transformers.LlamaConfig(
+        hidden_size=fields.hidden_size, intermediate_size=fields.intermediate_size, num_hidden_layers=fields.layers,
+        num_attention_heads=fields.heads, num_key_value_heads=fields.kv_heads, vocab_size=fields.vocab_size,
+        max_position_embeddings=fields.max_sequence_length, rms_norm_eps=fields.norm_eps, head_dim=fields.head_size,
+    )  # fmt: skip
+    named: dict[str, torch.Tensor] = {}
+    copy_weights_llama(gpt.config, named, state)
+    llama = transformers.LlamaForCausalLM(config).eval()
+    llama.load_state_dict(named)
+    prompted = peft.PeftModel.from_pretrained(llama, single[kind].export / "peft")
+    assert prompted.peft_config["default"].peft_type.name == {"free": "PROMPT_TUNING", "lstm": "P_TUNING"}[kind]
+    with torch.no_grad():
+        theirs = prompted(TOKENS_OF_TEXT, attention_mask=torch.ones_like(TOKENS_OF_TEXT)).logits
+        x = gpt.transformer.wte(TOKENS_OF_TEXT)
+        x = torch.cat([read_prompt(single[kind].export).expand(2, -1, -1), x], 1)
+        for block in gpt.transformer.h:
+            x = block(x, gpt.cos[None, :32], gpt.sin[None, :32])
+        ours = gpt.lm_head(gpt.transformer.ln_f(x))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_resumed_run_continues_the_losses(base: Path, tmp_path: Path) -> None:
+    run = prompt_run(tmp_path, base, *MLP, "parallelism=pp", "ranks_per_node=2", "job.checkpoint_every_steps=3")
+    whole = losses(run)
+    contained = FileSystemReader(run.checkpoints / "step-00000003").read_metadata().state_dict_metadata
+    weights = [name for name in contained if name.startswith("model.")]
+    assert len(weights) == 7, "virtual tokens and encoder without the frozen weights"
+    assert all(PROMPT in name for name in weights)
+    rewind(run, 3)
+    assert set(train(run)) == {0}, printed(run)
+    assert events(run, "started")[-1]["from_step"] == 3
+    assert losses(run) == pytest.approx(whole, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_checkpoint_is_evaluated_as_its_export_is(base: Path, tmp_path: Path) -> None:
+    run = prompt_run(
+        tmp_path, base, *LSTM, *ONE, "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all"
+    )
+    found = []
+    for export in (True, False):
+        if not export:
+            shutil.rmtree(run.export)
+        assert evaluate(run) == 0, printed(run)
+        found.append(events(run, "evaluated")[-1]["evaluation_loss"])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
