@@ -432,10 +432,10 @@ def updates_are_rounded(run: Run) -> str | None:
 
 
 def tuning_is_a_command(run: Run) -> str | None:
-    """Refuse the settings of a tuning in a run that `slurmscale tune` did not make."""
+    """Warn of the settings of a tuning in a run that `slurmscale tune` did not make."""
     if run.tune is None:
         return None
-    return "tune=... sets the budget of slurmscale tune, and this is a run. Run slurmscale tune, or leave tune out."
+    return "tune=... has no effect on a run. Run slurmscale tune, or leave tune out."
 
 
 # Later rules calculate with the counts.
@@ -456,7 +456,6 @@ OTHERS: tuple[Rule, ...] = (
     fits_pilot,
     stops_within_limit,
     bfloat16_has_its_units,
-    tuning_is_a_command,
     sbatch_variables.agree_with_keys,
     *data.RULES,
     *stages.RULES,
@@ -465,6 +464,7 @@ OTHERS: tuple[Rule, ...] = (
 RULES = (*COUNTS, *OTHERS)
 WARNINGS: tuple[Rule, ...] = (
     nothing_is_steady,
+    tuning_is_a_command,
     one_sample_is_no_pack,
     whole_rows_need_no_buckets,
     nodes_are_emulated,

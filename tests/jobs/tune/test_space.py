@@ -66,9 +66,9 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_is_no_tuning_refuses_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", *tuned(tmp_path, "tune=halving")]) == 2
-    assert "tune=... sets the budget of slurmscale tune" in printed_words(capsys)
+def test_a_run_that_is_no_tuning_warns_of_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *tuned(tmp_path, "tune=halving")]) == 0
+    assert "tune=... has no effect on a run." in printed_words(capsys)
 
 
 def test_the_budget_of_runs_covers_all_rungs_and_the_confirmation() -> None:
