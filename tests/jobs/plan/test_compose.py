@@ -176,7 +176,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
     [
         ("nodez=3", "nodez is not a configuration key. Did you mean nodes"),
         ("job.stepz=3", "job.stepz is not a configuration key. Did you mean job.steps"),
-        ("steps=3", "steps is not a configuration key. Did you mean job.steps?"),
+        ("steps=3", "steps is not a configuration key. Did you mean job.steps or tune.steps?"),
         ("kernels=liger", "kernels is not a configuration key. Set engine.kernels=liger."),
         ("hydra.run.dir=x", "hydra.run.dir=x has no effect. A run directory is runs_dir/sweep/name"),
         ("hydra/launcher=basic", "has no effect. The launcher of this program starts jobs: set launcher=NAME."),
