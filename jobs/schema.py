@@ -854,8 +854,8 @@ class Contest:
 class Objective(Enum):
     """Figure of merit of `slurmscale tune`."""
 
-    tokens_per_s = "tokens_per_s"
-    """Throughput of the steady steps; the largest is the best."""
+    throughput = "throughput"
+    """Tokens/s of the steady steps; the largest is the best."""
     time_to_train = "time_to_train"
     """Seconds of the whole training: start-up, first step, and `job.steps` - 1 steady steps; needs `loss_tolerance`."""
     cost = "cost"
@@ -866,7 +866,7 @@ class Objective(Enum):
 class Tune:
     """Budget, objective and quality gate of `slurmscale tune`; a trial is one run."""
 
-    objective: Objective = Objective.tokens_per_s
+    objective: Objective = Objective.throughput
     """Figure of merit."""
     runs: int
     """Most runs, those of the confirmation included."""

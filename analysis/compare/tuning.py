@@ -21,7 +21,7 @@ from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
 from jobs.schema import Objective
 
-UNITS = {Objective.tokens_per_s: "tokens/s", Objective.time_to_train: "s", Objective.cost: "service units"}
+UNITS = {Objective.throughput: "tokens/s", Objective.time_to_train: "s", Objective.cost: "service units"}
 HOUR_S = 3600.0
 
 
@@ -55,14 +55,12 @@ class TrialRun:
     @property
     def objective(self) -> Objective:
         """The figure of merit."""
-        return Objective.__members__.get(str(self.facts.get("objective")), Objective.tokens_per_s)
+        return Objective.__members__.get(str(self.facts.get("objective")), Objective.throughput)
 
     @property
     def score(self) -> float | None:
         """The figure of merit, or its inverse where less is better; None if it does not count."""
-        return (
-            None if self.value is None else self.value if self.objective is Objective.tokens_per_s else 1 / self.value
-        )
+        return None if self.value is None else self.value if self.objective is Objective.throughput else 1 / self.value
 
     @property
     def rank_hours(self) -> float:
@@ -124,7 +122,7 @@ def figure_of_merit(trial: TrialRun) -> float | None:
     """Return the figure of merit of a trial; None if it was not measured."""
     values, steps = trial.run.values, as_number(trial.facts.get("training_steps"))
     rate, tokens = values.get(m.TOKENS_PER_S), values.get(m.TOKENS_PER_STEP)
-    if trial.objective is Objective.tokens_per_s or not rate:
+    if trial.objective is Objective.throughput or not rate:
         return rate
     startup_s, first_s = values.get(m.STARTUP_TIME), values.get(m.FIRST_STEP_TIME)
     if startup_s is None or first_s is None or tokens is None or steps is None:

@@ -68,7 +68,7 @@ class Quantity(NamedTuple):
 
 QUANTITIES = (
     Quantity("Memory", "GB", 1e9, "memory", "allocated_bytes", tensor_peak_bytes),
-    Quantity("Step time", "s", 1, "speed", "step_time_s", step_time_s),
+    Quantity("Step time", "s", 1, "speed", m.STEP_TIME.name, step_time_s),
 )
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from jobs.errors import ConfigError
 from jobs.files import read_bytes, reason
+from jobs.metrics import STEP_TIME
 from jobs.plan.calibrate import MeasuredRun
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems_but_memory
 
-MEASURED = ("step_time_s", "memory_bytes")
+MEASURED = (STEP_TIME.name, "memory_bytes")
 
 
 def read_table(path: Path) -> list[MeasuredRun]:

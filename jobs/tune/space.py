@@ -235,7 +235,7 @@ def refuse_objective(settings: Tune, run: Run) -> None:
         raise ConfigError(
             f"tune.objective={name} is measured in training, and job.train=false trains nothing. Set job.train=true."
         )
-    if settings.objective is Objective.tokens_per_s:
+    if settings.objective is Objective.throughput:
         return
     if settings.loss_tolerance is None:
         raise ConfigError(

@@ -30,7 +30,7 @@ def a_trial(
         "choices": list(choices),
         "steps": steps,
         "baseline": baseline,
-        "objective": "tokens_per_s",
+        "objective": "throughput",
         "loss_tolerance": 0.05,
         "training_steps": 100,
     }

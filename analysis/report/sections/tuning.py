@@ -18,7 +18,7 @@ from jobs.schema import Objective
 DIGITS = 4
 LONGEST_REASON = 160
 MOST_REFUSALS = 3
-BETTER = {Objective.tokens_per_s: "more is better"}
+BETTER = {Objective.throughput: "more is better"}
 
 
 def tuning_sections(runs: Iterable[RunResult]) -> list[Section]:

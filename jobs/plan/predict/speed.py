@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jobs.metrics import STEP_TIME
 from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_parameters, parameters
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, basis, calibration_of
 from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
@@ -39,7 +40,7 @@ class Speed:
         """Return the prediction as plan.json contains it."""
         return {
             "basis": self.basis,
-            "step_time_s": self.step_time_s.record(DIGITS),
+            STEP_TIME.name: self.step_time_s.record(DIGITS),
             "terms_s": {term: round(size, DIGITS) for term, size in vars(self.terms).items()},
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu.record(DIGITS),
             **({} if self.hours is None else {"hours": self.hours.record(DIGITS)}),

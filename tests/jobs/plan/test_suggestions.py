@@ -133,7 +133,6 @@ ILLEGAL = (
     "network.adapters=[mlx5_0]",
     f"{H100} network.adapters=[mlx5_0,mlx5_0]",
     f"{H100} network.adapters=[^mlx5]",
-    "network.interface=eth",
     "network.interface==eth0,eth1",
     "network.env='{A B: c}'",
     "network.env='{LD_PRELOAD: libnccl.so.2}'",
