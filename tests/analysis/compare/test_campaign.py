@@ -650,6 +650,7 @@ def typed_in(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_trial_of_changed_code_runs_beside_the_code_of_the_baseline(tmp_path: Path) -> None:
     path = tmp_path / "campaign"
     how = ["--campaign", str(path), "--repeats", "1", "--wait"]

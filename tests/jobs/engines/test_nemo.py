@@ -289,7 +289,7 @@ def adapting(start: RunDir, *overrides: str) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
-    [TP_PP, (*DP, CUT_OPTIMIZER), long(TP), long((*INTERLEAVED, "engine.activation_checkpointing=full"))],
+    [TP_PP, long((*DP, CUT_OPTIMIZER)), long(TP), long((*INTERLEAVED, "engine.activation_checkpointing=full"))],
     ids=" ".join,
 )
 def test_adapters_train_alike_on_every_layout(
