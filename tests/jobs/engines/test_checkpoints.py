@@ -21,7 +21,8 @@ from jobs.engines.native.model import empty_model
 from jobs.failures import end_of, latest_attempt
 from jobs.lease import Lease
 from jobs.ranks import Rank
-from jobs.rundir import RunDir, load_run, read_records
+from jobs.run_events import run_events
+from jobs.rundir import RunDir, load_run
 from jobs.runtime.watchdog import Watchdog
 from tests.support.real_run import events, losses, make_run, train
 from tests.support.training import checkpoint_size_bytes, long, small_disk
@@ -119,7 +120,7 @@ def test_a_run_whose_weights_find_no_room_at_its_end_states_that_the_disk_is_ful
     with small_disk(run.path, room * weights_size_bytes + records_size_bytes):
         shutil.copy(made.config, run.config)
         assert 0 not in train(run)
-        end = end_of(latest_attempt(list(read_records(run.status))))
+        end = end_of(latest_attempt(run_events(run)))
         assert end is not None
         assert FULL in str(end["error"])
         assert "Traceback" not in str(end["error"])
