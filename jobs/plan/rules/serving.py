@@ -142,16 +142,19 @@ def commands_have_known_names(run: Run) -> str | None:
 def nothing_trains(run: Run) -> str | None:
     """Refuse settings of a training, which a server would not follow."""
     chosen = {
-        "job.lora": run.job.lora is not None,
-        "job.export": run.job.export,
-        "job.checkpoint_every_steps": run.job.checkpoint_every_steps is not None,
-        "stages.prepare": run.stages.prepare is not None,
-        "stages.evaluate": run.stages.evaluate is not None,
-        "engine.profile": bool(run.engine.profile.steps) or run.engine.profile.wraps_ranks,
+        "job.lora=null": run.job.lora is not None,
+        "job.prompt_tuning=null": run.job.prompt_tuning is not None,
+        "job.export=false": run.job.export,
+        "job.checkpoint_every_steps=null": run.job.checkpoint_every_steps is not None,
+        "stages.prepare=null": run.stages.prepare is not None,
+        "stages.evaluate=null": run.stages.evaluate is not None,
+        "engine.profile.steps=[]": bool(run.engine.profile.steps),
+        "engine.profile.program=torch": run.engine.profile.wraps_ranks,
     }
-    given = [key for key, is_set in chosen.items() if is_set]
+    given = [remedy for remedy, is_set in chosen.items() if is_set]
     if given:
-        return f"{given[0]} belongs to a training, and job=serve trains nothing. Remove it, or set another job."
+        key = given[0].partition("=")[0]
+        return f"{key} belongs to a training, and job=serve trains nothing. Set {given[0]}, or another job."
     return None
 
 

@@ -30,6 +30,7 @@ FLOAT8 = f"{H100} engine.float8=true engine.compile=true job.precision=bfloat16"
 PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
 # A point for every refusal; those without another mistake of their own come first in a rule.
 ZERO = "engine=deepspeed data=docstrings parallelism=zero"
+SERVE = "job=serve engine=vllm ranks_per_node=2 serving.concurrency=4"
 ILLEGAL = (
     "nodes=0 job.steps=-1 job.unmeasured_steps=0",
     "job.warmup_steps=-1 launcher.requeues=-1 cluster.memory_gb_per_node=-4 model.experts=-1",
@@ -213,6 +214,21 @@ ILLEGAL = (
     f"{ZERO}3 engine.distributed_optimizer=true",
     f"{ZERO}3 model=mixtral_8x7b",
     f"{ZERO}3 model.tie_embeddings=true",
+    FINETUNE.replace("finetune_full", "p_tuning"),
+    "data=docstrings job=prompt_tuning job.prompt_tuning.encoder_hidden_size=64",
+    "cluster.calibration=/nowhere.yaml",
+    "job=serve",
+    "engine=vllm",
+    f"{SERVE} serving.requests=0 serving.warmup_requests=-1 serving.requests_per_s=0",
+    f"{SERVE} serving.replicas=3",
+    f"{SERVE} parallelism=tp nodes=2 ranks_per_node=1",
+    f"{SERVE} parallelism=fsdp_full",
+    f"{SERVE} serving.balancer=none",
+    f"{SERVE} serving.client=ab",
+    f"{SERVE} serving.client=ab serving.prompts=1 serving.requests=3",
+    f"{SERVE} job.sequence_length=300",
+    f"{SERVE} engine.server.command=[]",
+    f"{SERVE} job.export=true",
 )
 # No override corrects what these refuse.
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
