@@ -106,12 +106,10 @@ def matrix() -> dict[str, Product]:
     return {name_of(product.overrides): product for product in found.values()}
 
 
-def quick(most_ranks: int = 4) -> set[str]:
-    """Return the names of all products of few ranks, and one larger product for each technique that these leave out."""
-    few = {name: each for name, each in matrix().items() if each.ranks <= most_ranks}
-    covered = {each.techniques for each in few.values()}
-    larger = {each.techniques: name for name, each in matrix().items() if each.techniques not in covered}
-    return few.keys() | set(larger.values())
+def quick() -> set[str]:
+    """Return the name of one product for each set of techniques, of as few ranks as it takes."""
+    most_first = sorted(matrix().items(), key=lambda item: -item[1].ranks)
+    return set({each.techniques: name for name, each in most_first}.values())
 
 
 def unchecked(*overrides: str) -> Run:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from unittest.mock import patch
 
 import torch  # noqa: F401 (imported once here, for all forked ranks)
 
@@ -108,7 +109,9 @@ def _ended(process: BaseProcess, log: Path, timeout_s: float) -> int | None:
 
 def _evaluate(directory: Path) -> None:
     _print_to(directory / "rank0.log")
-    evaluation.main(str(directory))
+    # One thread: OpenMP hangs in a fork of a process that has used its threads.
+    with patch("os.cpu_count", return_value=1):
+        evaluation.main(str(directory))
 
 
 def _print_to(path: Path) -> None:

@@ -85,7 +85,7 @@ LAYOUTS = {
 }  # fmt: skip
 ROWS = {"equal": (), "uneven": UNEVEN, "packed": PACKED}
 EARLY = {("single", "none", "equal"), ("single", "selective", "packed"), ("fsdp", "full", "uneven"),
-         ("ddp", "selective", "uneven"), ("tp", "full", "equal")}  # fmt: skip
+         ("ddp", "selective", "uneven"), ("tp", "none", "equal")}  # fmt: skip
 
 
 def cases() -> list[Any]:

@@ -232,7 +232,8 @@ def test_a_torn_checkpoint_is_refused_by_name(nemo: Nemo, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", [".metadata", long("__0_0.distcp"), long("metadata.json")])
+@pytest.mark.long
+@pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "metadata.json"])
 def test_a_checkpoint_cut_short_is_refused_with_what_to_do(file: str, nemo: Nemo, tmp_path: Path) -> None:
     run = done(nemo, tmp_path, *DP, "job.checkpoint_every_steps=2", "job.keep_checkpoints=3")
     shutil.rmtree(run.checkpoints / "step-00000006")
@@ -319,6 +320,7 @@ def test_adapters_alone_learn_and_are_merged_into_the_export(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_adapters_resume_from_a_checkpoint_without_the_weights_under_them(
     nemo: Nemo, start: RunDir, tmp_path: Path
 ) -> None:

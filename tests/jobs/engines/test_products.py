@@ -213,7 +213,8 @@ def test_16_bits_train_close_to_float32_under_a_product_too(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("product", [("parallelism=tp", "ranks_per_node=2"), long(ALL)])
+@pytest.mark.long
+@pytest.mark.parametrize("product", [("parallelism=tp", "ranks_per_node=2"), ALL])
 def test_an_overflow_skips_the_update_on_all_ranks_and_a_checkpoint_keeps_the_scale(
     product: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,7 +344,7 @@ def refusal(overrides: tuple[str, ...]) -> str | None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, phases=UNSHRUNK, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, phases=UNSHRUNK, suppress_health_check=[HealthCheck.too_slow])
 @given(CHOICES)
 def test_random_choices_are_refused_with_what_to_set_or_not_at_all(overrides: tuple[str, ...]) -> None:
     message = refusal(overrides)
@@ -394,9 +395,9 @@ GPUS = ("cluster.gpus=true", "cluster.ranks_per_node=8")
 @pytest.mark.parametrize(
     "product",
     [
-        long(("ranks_per_node=2",)),
+        ("ranks_per_node=2",),
         long(("ranks_per_node=4", "parallelism.sharding=HYBRID_SHARD", "parallelism.data_replicate=2")),
-        ("ranks_per_node=4", "parallelism.tensor=2"),
+        long(("ranks_per_node=4", "parallelism.tensor=2")),
         long(("ranks_per_node=4", "parallelism.pipeline=2")),
         long(("ranks_per_node=4", "parallelism.context=4")),
     ],

@@ -34,6 +34,7 @@ def counts_writes(where: Path) -> bool:
     return own_counters().get("write_bytes", 0) >= before + MB
 
 
+@pytest.mark.long
 def test_a_run_records_what_it_reads_and_writes_by_phase_and_the_report_shows_it(tmp_path: Path) -> None:
     if not counts_writes(tmp_path):
         pytest.skip(f"the kernel does not count writes to the file system of {tmp_path}")
