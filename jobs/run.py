@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -58,9 +58,7 @@ def main(run_directory: str) -> None:
         with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
             prepare_for_torch(run, metadata.version("torch"))
         train = workload(run)
-        phase = StoragePhase.load if run.job.train else StoragePhase.validate
-        # Mounts have one count for the node.
-        with storage_io.recorded(run, directory, f"rank-{rank.rank:05d}", phase, mounts=rank.local_rank == 0):
+        with storage_recorded(run, directory, rank):
             train(run, lease, rank)
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
@@ -75,6 +73,18 @@ def main(run_directory: str) -> None:
         # Printed here, since submitit would write the traceback of an exception to its result file as it is.
         print(redacted_traceback(error), end="", file=sys.stderr, flush=True)
         sys.exit(1)
+
+
+def storage_recorded(run: Run, directory: RunDir, rank: Rank) -> AbstractContextManager[None]:
+    """Return a context that records the storage traffic of this rank, unless it serves.
+
+    Servers read the weights then, and a rank that forks them must have no other thread.
+    """
+    if run.serving is not None:
+        return nullcontext()
+    phase = StoragePhase.load if run.job.train else StoragePhase.validate
+    # Mounts have one count for the node.
+    return storage_io.recorded(run, directory, f"rank-{rank.rank:05d}", phase, mounts=rank.local_rank == 0)
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:

@@ -31,7 +31,7 @@ class TrialRun:
 
     run: RunResult
     facts: Mapping[str, Any]
-    """What its provenance records of it."""
+    """The field `trial` of its provenance: choices, steps, objective."""
     value: float | None = None
     """Figure of merit; None if it does not count."""
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""What the plan of a run predicted, beside what the run measured."""
+"""Predictions of a run's plan beside its measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Compared:
     high: float | None
     """Limits of the interval of 90 %."""
     basis: str
-    """What the prediction was calibrated to, in words."""
+    """Calibration of the prediction, in words."""
     measured: float | None
 
     @property
@@ -60,7 +60,7 @@ class Quantity(NamedTuple):
     name: str
     unit: str
     size: float
-    """Of the displayed unit."""
+    """Bytes or seconds of one displayed unit."""
     section: str
     key: str
     measured: Callable[[RunResult], float | None]

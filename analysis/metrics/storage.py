@@ -1,4 +1,4 @@
-"""What a run read from and wrote to storage, by second and phase, from the records of jobs.runtime.storage_io.
+"""Storage traffic of a run by second and phase, from the records of jobs.runtime.storage_io.
 
 The bytes of an interval are spread evenly over its seconds. Values in files are untrusted: a record that does not fit
 is left out.
@@ -21,7 +21,7 @@ from jobs.rundir import RunDir, read_records
 
 # Processes record an interval of a minute at most; a file system that hangs may make it longer.
 LONGEST_S = 3600.0
-# Of one run: three months.
+# Seconds of one run: three months.
 MOST_SECONDS = 8_000_000
 Moved = tuple[float, float]
 """Bytes read and written."""
@@ -34,9 +34,9 @@ class Storage:
     """The storage traffic of a run."""
 
     processes: Mapping[tuple[str, StoragePhase], Seconds]
-    """Of the ranks, and of an evaluation, by node and phase."""
+    """Traffic of the ranks and of an evaluation, by node and phase."""
     mounts: Seconds
-    """Of the network file systems that hold its files, by all processes of its nodes; empty if not recorded."""
+    """Traffic of its nodes' processes with the network file systems that hold its files; empty if not recorded."""
 
     def phase(self, phase: StoragePhase) -> Seconds:
         """Return the traffic of all nodes together in a phase; empty if it had none."""

@@ -40,7 +40,7 @@ class Measured:
     unit: str
     quantity: Quantity[Any, Any]
     works: Sequence[Any]
-    """What each run does or holds; None where it cannot be counted."""
+    """Counted work of each run, or its bytes; None where they cannot be counted."""
     values: Sequence[float | None]
 
     def usable(self, place: int) -> float | None:

@@ -8,7 +8,6 @@ with it, so all others end too, and each ends what it has started.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import time
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs import metrics as m
-from jobs.errors import ConfigError
 from jobs.failures import STOPS, FailureCause, KnownCauseError
 from jobs.layout import replicas_of
 from jobs.lease import Lease
@@ -27,7 +25,7 @@ from jobs.output import own_directory
 from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
 from jobs.rendezvous import LOOPBACK, announce, await_file, listen
 from jobs.rundir import append_event, read_events
-from jobs.runtime.machine import VISIBLE, StopRequest, boot_id, cpu_name, process_start
+from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
 from jobs.schema import Run
 from jobs.serving import balancer, load
 from jobs.serving.counters import counters, growth
@@ -35,29 +33,15 @@ from jobs.serving.link import Link, pause
 from jobs.serving.piece import Piece
 from jobs.serving.ports import reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
+from jobs.serving.replica import PROBE_LIMIT_S, Replica, becomes_ready, check_replica, start_replica
 from jobs.serving.settings import Balancer, LoadGenerator
-from jobs.serving.words import filled
 
 LOOK_S = 0.2
-PROBE_EVERY_S = 5.0
-LONGEST_PROBE_S = 5.0
 GOODBYE_S = 60.0
 
 
 class StoppedError(Exception):
     """The run was asked to stop."""
-
-
-@dataclass
-class Replica:
-    """A server that this rank has started."""
-
-    number: int
-    url: str
-    piece: Piece
-    began: float
-    answered: float
-    """When it last was healthy; both by the monotonic clock."""
 
 
 @dataclass
@@ -148,7 +132,7 @@ def meet(
                 raise KnownCauseError(
                     FailureCause.lost_peer, f"rank {missing} did not connect within {run.engine.hang_timeout_s} s"
                 ) from error
-            connection.settimeout(LONGEST_PROBE_S)
+            connection.settimeout(PROBE_LIMIT_S)
             hello = first_message(connection)
             # A stranger that found the port does not know the token of this start.
             if hello.get("token") == place.token and hello.get("rank") in range(1, run.ranks):
@@ -268,7 +252,7 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
     stack.callback(watch.balancer.end)
     url, health = url_of(LOOPBACK, port), run.engine.server.health
     deadline = time.monotonic() + run.engine.server.startup_limit_s
-    while not is_healthy(url, health, LONGEST_PROBE_S):
+    while not is_healthy(url, health, PROBE_LIMIT_S):
         watch.look()
         if time.monotonic() > deadline:
             raise KnownCauseError(FailureCause.launch_failure, f"{kind.name} reaches no replica at {url}{health}")
@@ -311,6 +295,15 @@ def part(others: Others) -> None:
                 del others.links[rank]
 
 
+def attended(others: Others, lease: Lease) -> list[tuple[int, dict[str, Any]]]:
+    """Return the messages to rank 0. Raise if the run was asked to stop, or another start has taken it over."""
+    if others.stop.signal:
+        raise StoppedError
+    if lease.is_lost():
+        raise lease.loss()
+    return others.messages()
+
+
 # --- the other ranks -------------------------------------------------------------------------------------------
 
 
@@ -339,97 +332,3 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
             link.send(ready=own.number, url=own.url, startup_s=time.monotonic() - own.began)
         elif own is not None and announced:
             check_replica(run, own)
-
-
-# --- a replica -------------------------------------------------------------------------------------------------
-
-
-def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStack) -> Replica | None:
-    """Start the replica whose first rank this is; return None for another rank."""
-    number, part = divmod(rank.rank, run.parallelism.tensor)
-    if part or number >= replicas_of(run):
-        return None
-    server = run.engine.server
-    assert server is not None
-    port = stack.enter_context(reserved_port(host))
-    values = {
-        "python": load.server_python(run),
-        "model": run.job.init_from,
-        "host": host,
-        "port": port,
-        "tensor": run.parallelism.tensor,
-        "precision": run.job.precision.name,
-        "max_length": run.job.sequence_length,
-    }
-    command = filled([*server.command, *server.arguments], values)
-    log = lease.run.serving / f"replica-{number}.log"
-    env = {**server.env, **gpus_of(run, rank)}
-    began = time.monotonic()
-    remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
-    piece = Piece(f"replica {number}", command, log, env, remedy)
-    stack.callback(piece.end)
-    return Replica(number, url_of(host, port), piece, began, began)
-
-
-def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
-    """Return the variables that show a replica its own GPUs; empty without GPUs."""
-    if not run.cluster.gpus:
-        return {}
-    wanted = range(rank.local_rank, rank.local_rank + run.parallelism.tensor)
-    limited = {name: os.environ[name].split(",") for name in VISIBLE if os.environ.get(name)}
-    if not limited:
-        return {VISIBLE[0]: ",".join(map(str, wanted))}
-    shortest = min(map(len, limited.values()))
-    if shortest == 1 and run.parallelism.tensor == 1:
-        return {}  # the launcher shows each rank its own GPU
-    if wanted.stop > shortest:
-        raise ConfigError(
-            f"Rank {rank.rank} on {node_name()} sees {shortest} GPUs, and its replica needs GPU {wanted.start} to "
-            f"{wanted.stop - 1} of the node. Start ranks without --gpu-bind and --gpus-per-task."
-        )
-    return {name: ",".join(listed[gpu] for gpu in wanted) for name, listed in limited.items()}
-
-
-def becomes_ready(run: Run, replica: Replica) -> bool:
-    """Return True if a replica answers. Raise KnownCauseError if it has ended, or took too long to start."""
-    replica.piece.check()
-    server = run.engine.server
-    assert server is not None
-    waited_s = time.monotonic() - replica.began
-    if is_healthy(replica.url, server.health, LONGEST_PROBE_S):
-        replica.answered = time.monotonic()
-        return True
-    if waited_s > server.startup_limit_s:
-        raise KnownCauseError(
-            FailureCause.launch_failure,
-            f"{replica.piece.name} on {node_name()} does not answer at {replica.url}{server.health} after "
-            f"{waited_s:.0f} s (engine.server.startup_limit_s); see {replica.piece.log}",
-        )
-    return False
-
-
-def check_replica(run: Run, replica: Replica) -> None:
-    """Raise KnownCauseError if a replica has ended, or does not answer for engine.hang_timeout_s."""
-    replica.piece.check()
-    server = run.engine.server
-    assert server is not None
-    silent_s = time.monotonic() - replica.answered
-    if silent_s < PROBE_EVERY_S:
-        return
-    if is_healthy(replica.url, server.health, LONGEST_PROBE_S):
-        replica.answered = time.monotonic()
-    elif silent_s > run.engine.hang_timeout_s:
-        raise KnownCauseError(
-            FailureCause.hung,
-            f"{replica.piece.name} on {node_name()} has not answered at {server.health} for {silent_s:.0f} s "
-            "(engine.hang_timeout_s)",
-        )
-
-
-def attended(others: Others, lease: Lease) -> list[tuple[int, dict[str, Any]]]:
-    """Return the messages to rank 0. Raise if the run was asked to stop, or another start has taken it over."""
-    if others.stop.signal:
-        raise StoppedError
-    if lease.is_lost():
-        raise lease.loss()
-    return others.messages()

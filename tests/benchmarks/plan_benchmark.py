@@ -94,11 +94,11 @@ class Fits:
 
 @dataclass(frozen=True)
 class Score:
-    """How predictions of a source compare with its measurements."""
+    """Errors and coverage of the predictions of a source."""
 
     rows: int
     median: float
-    """Of |predicted / measured - 1|."""
+    """Median of |predicted / measured - 1|."""
     p90: float
     coverage: float
     """Share of measurements in their interval of 90 %."""
@@ -111,10 +111,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the prediction's order of trying the layouts of a cell is worth."""
+    """Results of trying the layouts of a cell in the order of their predictions."""
 
     regret: float | None
-    """Of the first pick over the best, as a share of its step time; None if it failed."""
+    """Step time of the first pick over that of the best, less 1; None if it failed."""
     best_of_three: float
     within_5: int
     """Trials until one is within 5 % of the best."""

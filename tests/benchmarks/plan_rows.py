@@ -34,11 +34,11 @@ class Measurement:
     """Rows with the same model on the same GPUs for the same batch, of which a user wants the fastest."""
     run: Run
     tokens_per_s: float | None
-    """Of all GPUs; None if the row has no result."""
+    """Rate of all GPUs together; None if the row has no result."""
     memory_bytes: float | None = None
-    """Of the GPU with the most; None if the source does not print it."""
+    """Peak of the GPU with the most; None if the source does not print it."""
     framework: bool = False
-    """Whether this may be the memory of the device, with what is beside tensors."""
+    """True if this may be the memory of the device, which includes memory beside tensors."""
     parameter_bytes: int = 0
     """Bytes of a parameter's states beside those of engine=nemo."""
 

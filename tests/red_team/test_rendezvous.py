@@ -153,7 +153,7 @@ def test_noise_at_the_port_of_rank_0_does_not_change_a_run(tmp_path: Path, quiet
 
 
 def keys_of(place: Rendezvous) -> tuple[TCPStore, list[str]]:
-    """What a stranger who found the port reads in the store."""
+    """The keys that a stranger who found the port reads in the store."""
     store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False, timeout=WITHIN)
     wait_until(store.list_keys)
     return store, store.list_keys()

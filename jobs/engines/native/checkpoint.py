@@ -1,7 +1,8 @@
 """Checkpoints by torch.distributed.checkpoint (DCP): copied to memory, written in the background, resharded on load.
 
-Any layout of the same model can load a checkpoint: parameters have LitGPT's names and row order. Of adapters or
-virtual tokens a checkpoint contains these only: the base weights come from job.init_from, or the seed, again.
+Any layout of the same model can load a checkpoint: parameters have LitGPT's names and row order. If weights
+are frozen, a checkpoint contains only the adapters or virtual tokens; the base weights come again from job.init_from or
+the seed.
 """
 
 from __future__ import annotations

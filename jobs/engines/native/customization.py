@@ -1,4 +1,4 @@
-"""What a run trains beside frozen weights: adapters (LoRA), or virtual tokens (prompt tuning, P-tuning)."""
+"""Parameters that train beside frozen weights: adapters (LoRA), or virtual tokens (prompt tuning, P-tuning)."""
 
 from __future__ import annotations
 

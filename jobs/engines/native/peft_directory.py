@@ -1,4 +1,4 @@
-"""What a run trained beside frozen weights as a directory for Hugging Face's PEFT, in its two files.
+"""A directory for Hugging Face's PEFT with trained adapters or virtual tokens, in its two files.
 
 https://huggingface.co/docs/peft/developer_guides/checkpoint describes them.
 """

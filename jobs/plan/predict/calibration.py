@@ -42,7 +42,7 @@ class Fit(Generic[Constants]):
 
     constants: Constants
     covariance: tuple[tuple[float, ...], ...]
-    """Of the logarithms of the constants, in their order."""
+    """Covariance of the logarithms of the constants, in their order."""
     noise: float
     """Standard deviation of the logarithm of a measurement about its prediction."""
     quantile: float = QUANTILE

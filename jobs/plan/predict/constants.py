@@ -18,7 +18,7 @@ def constant(default: float, deviation: float) -> Any:
 
 @dataclass(frozen=True)
 class StepTimeConstants:
-    """What a predicted step time multiplies counts of work with."""
+    """Efficiencies, latencies and overheads that turn counted work into a step time."""
 
     matrix_efficiency: float = constant(0.72, 0.15)
     """Rate of large matrix products over the dense peak. Largest measured: 0.80 on H100, 0.87 on A100, 0.78 on B200
@@ -63,7 +63,7 @@ class MemoryConstants:
     loss: float = constant(1.0, 0.4)
     """Logits and what the loss makes of them."""
     framework: float = constant(1.0, 0.65)
-    """What is beside tensors; only tables whose memory is that of the device show it."""
+    """Memory beside tensors; it is part of a measurement only in tables of the memory of the device."""
 
 
 Constants = TypeVar("Constants", StepTimeConstants, MemoryConstants)

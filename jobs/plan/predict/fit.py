@@ -34,12 +34,12 @@ DRAWS = 48
 MOST_RUNS = 5
 """Runs that are chosen to identify the constants."""
 Counted = TypeVar("Counted", Work, MemoryWork)
-"""What a run does or holds, without constants."""
+"""Counted work of a run, or its bytes by term, without constants."""
 
 
 @dataclass(frozen=True)
 class Sample(Generic[Counted]):
-    """A run and what was measured of it."""
+    """A run and its measurement."""
 
     work: Counted
     measured: float
@@ -47,7 +47,7 @@ class Sample(Generic[Counted]):
 
 @dataclass(frozen=True)
 class Quantity(Generic[Counted, Constants]):
-    """What is measured of runs and predicted from constants, which may be arrays of draws."""
+    """A quantity that runs measure and constants predict; the constants may be arrays of draws."""
 
     predict: Callable[[Counted, Constants], float]
     prior: Fit[Constants]

@@ -15,7 +15,7 @@ from jobs.schema import EngineKind, Run
 
 UNCALIBRATED = "by published constants, not fitted to runs on this cluster"
 START_S = Interval(90, 30, 300)
-"""From the start of the processes to the first step: imports, process groups, weights; of no source, so wide."""
+"""Time from the start of the processes to the first step: imports, process groups, weights. An estimate, so wide."""
 BACKGROUND_STALL = 0.06
 """Part of a checkpoint's time that stops training if it is written in the background (tests/README.md, Checkpoints)."""
 DIGITS = 6
@@ -24,17 +24,17 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Speed:
-    """What a run is predicted to take."""
+    """Predicted step time, rates and hours of a run."""
 
     step_time_s: Interval
     terms: StepTime
     tokens_per_s_per_gpu: Interval
     mfu: Interval
     hours: Interval | None
-    """To the end of the run; None where the number of steps depends on the data."""
+    """Time to the end of the run; None where the number of steps depends on the data."""
     gpu_hours: Interval | None
     basis: str
-    """What its constants are, in words."""
+    """Calibration of its constants, in words."""
 
     def record(self) -> dict[str, object]:
         """Return the prediction as plan.json contains it."""

@@ -33,7 +33,7 @@ SHARPNESS = 4
 
 
 class Part(NamedTuple):
-    """What a pipeline rank holds of a model."""
+    """The part of a model on a pipeline rank."""
 
     layers: int
     has_embedding: bool
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class StageWork:
-    """What a pipeline rank does in a slot, without constants; seconds are at the data sheet's rates."""
+    """Work of a pipeline rank in a slot, without constants; seconds are at the data sheet's rates."""
 
     ranks: int
     """Pipeline ranks with this work."""
@@ -66,7 +66,7 @@ class StageWork:
 
 @dataclass(frozen=True)
 class Work:
-    """What the ranks of a run do in a step, without constants."""
+    """Work of a run's ranks in a step, without constants."""
 
     stages: tuple[StageWork, ...]
     micro_batches: int
@@ -95,7 +95,7 @@ class StepTime:
     bubble: float = 0.0
     optimizer: float = 0.0
     overhead: float = 0.0
-    """Of a step, whatever its work."""
+    """Time of every step that does not depend on its work."""
 
     @property
     def total(self) -> float:

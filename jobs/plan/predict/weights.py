@@ -10,7 +10,7 @@ from itertools import pairwise
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, PromptEncoder, PromptTuning
 
 LSTM_LAYERS = 2
-"""Of the LSTM that encodes virtual tokens (https://arxiv.org/abs/2103.10385)."""
+"""Layers of the LSTM that encodes virtual tokens (https://arxiv.org/abs/2103.10385)."""
 
 
 class Split(Enum):

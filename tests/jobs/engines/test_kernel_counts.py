@@ -1,4 +1,4 @@
-"""What one layer of Llama-2 7B calls on a GPU, counted on the meta device: no memory, no arithmetic, no GPU."""
+"""Kernels of one layer of Llama-2 7B on a GPU, counted on the meta device: no memory, no arithmetic, no GPU."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 import yaml
 from litgpt import lora as litgpt_lora
 from litgpt.config import Config
@@ -16,47 +15,24 @@ from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from litgpt.scripts.merge_lora import merge_lora
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from jobs.data import Batches, open_dataset, prepare
 from jobs.engines.native.lora import with_adapters
 from jobs.engines.native.weights import values_of
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.steps import learning_rate
 from jobs.schema import LoraTarget, Run
 from tests.support import ring_on_cpu
+from tests.support.frozen_weights import FROZEN, ONE, base_weights, losses_by_torch, run_on
 from tests.support.layouts import TINY, matrix, quick
 from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, long, rewind
 
-LORA = (
-    "job=finetune_lora",
-    "job.epochs=null",
-    "job.precision=float32",
-    "job.lora.rank=4",
-    "job.lora.alpha=8",
-    "job.learning_rate=1e-2",
-    "job.warmup_steps=1",
-    "job.export=true",
-    "scaling.global_batch_size=8",
-)
-ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
+LORA = ("job=finetune_lora", "job.lora.rank=4", "job.lora.alpha=8", "job.learning_rate=1e-2", *FROZEN)
 TP_FSDP = ("parallelism=tp_fsdp", "ranks_per_node=4")
 FEW = "job.lora.targets=[query,value,mlp]"
 EXPERTS = ("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=2")
 TOKENS = torch.randint(0, 320, (2, 32), generator=torch.Generator().manual_seed(0))
-
-
-def base_weights(where: Path, *overrides: str) -> Path:
-    """A LitGPT directory of weights large enough for adapters to change the loss."""
-    run = load_run(make_run(where / "shapes", *LORA, *ONE, *overrides).config)
-    values, gpt = values_of(None, 5), GPT(Config(**litgpt_fields(run.model)))
-    state = {
-        name: 4 * values(name, weight.shape, weight.dtype, weight.device) for name, weight in gpt.named_parameters()
-    }
-    torch.save(state, where / "lit_model.pth")
-    return where
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +42,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lora_run(where: Path, base: Path, *overrides: str) -> RunDir:
     """A run of six steps that trains adapters on the base."""
-    run = make_run(where, *LORA, f"job.init_from={base}", *overrides)
-    assert set(train(run)) == {0}, printed(run)
-    return run
+    return run_on(base, where, *LORA, *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -90,22 +64,8 @@ def losses_by_litgpt(run: Run) -> list[float]:
         for name, weight in model.named_parameters():
             weight.copy_(values(name.replace(".linear.", "."), weight.shape, weight.dtype, weight.device))
     litgpt_lora.mark_only_lora_as_trainable(model)
-    data = open_dataset(prepare(run.data, sequence_length=32, vocab_size=320, seed=job.seed))
-    batches = Batches(data, global_batch_size=8, micro_batch_size=8, dp=1, dp_rank=0, seed=job.seed)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    adamw = torch.optim.AdamW(trained, betas=(job.beta1, job.beta2), weight_decay=job.weight_decay)
-    found = []
-    for step in range(1, 7):
-        ((inputs, targets, *_),) = batches.step(step).micro_batches
-        logits = model(torch.from_numpy(inputs))
-        loss = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, job.clip_norm or torch.inf)
-        adamw.param_groups[0]["lr"] = learning_rate(job, step, 6)
-        adamw.step()
-        adamw.zero_grad()
-        found.append(loss.item())
-    return found
+    return losses_by_torch(run, trained, model)
 
 
 def test_losses_are_those_of_litgpts_adapters(single: RunDir) -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from jobs.data import Batches, open_dataset, prepare, with_virtual_tokens
+from jobs.data import Batches, with_virtual_tokens
 from jobs.data.dataset import IGNORED, Dataset, Tokens
 from jobs.engines.native.customization import with_first_values
 from jobs.engines.native.load_sharded import load_sharded
@@ -29,40 +28,21 @@ from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.predict.states import parameters_held
 from jobs.plan.predict.weights import encoder_weights
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.steps import learning_rate
 from jobs.schema import Batching, Lora, PromptEncoder, PromptTuning, Run
 from tests.support import ring_on_cpu
 from tests.support.composing import one
+from tests.support.frozen_weights import FROZEN, ONE, base_weights, losses_by_torch, run_on
 from tests.support.layouts import TINY, matrix, quick
 from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, long, refusal, rewind
 
-COMMON = (
-    "job.epochs=null",
-    "job.precision=float32",
-    "job.learning_rate=3e-2",
-    "job.warmup_steps=1",
-    "job.export=true",
-    "scaling.global_batch_size=8",
-)
+COMMON = ("job.learning_rate=3e-2", *FROZEN)
 FREE = ("job=prompt_tuning", *COMMON)
 MLP = ("job=p_tuning", "job.prompt_tuning.virtual_tokens=8", "job.prompt_tuning.encoder_hidden_size=24", *COMMON,
        "job.learning_rate=3e-3")  # fmt: skip
 LSTM = (*MLP, "job.prompt_tuning.encoder=lstm")
-ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
 KINDS = {"free": FREE, "mlp": MLP, "lstm": LSTM}
 TOKENS_OF_TEXT = torch.randint(0, 320, (2, 24), generator=torch.Generator().manual_seed(0))
-
-
-def base_weights(where: Path) -> Path:
-    """A LitGPT directory of weights large enough for virtual tokens to change the loss."""
-    run = load_run(make_run(where / "shapes", *FREE, *ONE).config)
-    values, gpt = values_of(None, 5), GPT(Config(**litgpt_fields(run.model)))
-    state = {
-        name: 4 * values(name, weight.shape, weight.dtype, weight.device) for name, weight in gpt.named_parameters()
-    }
-    torch.save(state, where / "lit_model.pth")
-    return where
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +50,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base_weights(tmp_path_factory.mktemp("base"))
 
 
-def prompt_run(where: Path, base: Path, *overrides: str) -> RunDir:
-    """A run of six steps that trains virtual tokens on the base."""
-    run = make_run(where, f"job.init_from={base}", *overrides)
-    assert set(train(run)) == {0}, printed(run)
-    return run
-
-
 @pytest.fixture(scope="module")
 def single(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
     """The runs of one process by kind."""
-    return {
-        kind: prompt_run(tmp_path_factory.mktemp(kind), base, *overrides, *ONE) for kind, overrides in KINDS.items()
-    }
+    return {kind: run_on(base, tmp_path_factory.mktemp(kind), *overrides, *ONE) for kind, overrides in KINDS.items()}
 
 
 # --- losses --------------------------------------------------------------------------------------------------
@@ -109,25 +80,17 @@ def losses_by_gpt(run: Run) -> list[float]:
         for name, shape in shapes.items()
     }
     trained = [tokens, *encoder.values()]
-    adamw = torch.optim.AdamW(trained, betas=(job.beta1, job.beta2), weight_decay=job.weight_decay)
-    data = open_dataset(prepare(run.data, sequence_length=32, vocab_size=320, seed=job.seed))
-    batches = Batches(data, global_batch_size=8, micro_batch_size=8, dp=1, dp_rank=0, seed=job.seed)
-    found = []
-    for step in range(1, 7):
-        ((inputs, targets, *_),) = batches.step(step).micro_batches
-        x = gpt.transformer.wte(torch.from_numpy(inputs))
+
+    def logits(inputs: torch.Tensor) -> torch.Tensor:
+        """Return the logits behind the virtual tokens."""
+        x = gpt.transformer.wte(inputs)
         x = torch.cat([encoded(tokens, encoder).expand(len(x), -1, -1), x], 1)
         for block in gpt.transformer.h:
             x = block(x, gpt.cos[None, : x.shape[1]], gpt.sin[None, : x.shape[1]])
-        logits = gpt.lm_head(gpt.transformer.ln_f(x))[:, prompt.virtual_tokens :]
-        loss = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, job.clip_norm or torch.inf)
-        adamw.param_groups[0]["lr"] = learning_rate(job, step, 6)
-        adamw.step()
-        adamw.zero_grad()
-        found.append(loss.item())
-    return found
+        found: torch.Tensor = gpt.lm_head(gpt.transformer.ln_f(x))[:, prompt.virtual_tokens :]
+        return found
+
+    return losses_by_torch(run, trained, logits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,7 +136,7 @@ def test_encoders_are_pefts(encoder: PromptEncoder) -> None:
 def test_losses_and_files_are_those_of_one_process(
     kind: str, overrides: tuple[str, ...], single: dict[str, RunDir], base: Path, tmp_path: Path
 ) -> None:
-    run = prompt_run(tmp_path / "run", base, *KINDS[kind], *overrides)
+    run = run_on(base, tmp_path / "run", *KINDS[kind], *overrides)
     (layout,), planned = events(run, "layout"), parameters_held(load_run(run.config))
     assert (layout["parameters_held"], layout["parameters_trained"]) == (
         planned.total, events(single[kind], "layout")[0]["parameters_trained"],
@@ -323,7 +286,7 @@ def test_peft_reads_the_export_and_has_the_same_logits(kind: str, single: dict[s
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_resumed_run_continues_the_losses(base: Path, tmp_path: Path) -> None:
-    run = prompt_run(tmp_path, base, *MLP, "parallelism=pp", "ranks_per_node=2", "job.checkpoint_every_steps=3")
+    run = run_on(base, tmp_path, *MLP, "parallelism=pp", "ranks_per_node=2", "job.checkpoint_every_steps=3")
     whole = losses(run)
     contained = FileSystemReader(run.checkpoints / "step-00000003").read_metadata().state_dict_metadata
     weights = [name for name in contained if name.startswith("model.")]
@@ -338,9 +301,7 @@ def test_a_resumed_run_continues_the_losses(base: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_checkpoint_is_evaluated_as_its_export_is(base: Path, tmp_path: Path) -> None:
-    run = prompt_run(
-        tmp_path, base, *LSTM, *ONE, "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all"
-    )
+    run = run_on(base, tmp_path, *LSTM, *ONE, "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all")
     found = []
     for export in (True, False):
         if not export:

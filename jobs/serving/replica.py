@@ -1,0 +1,118 @@
+"""A replica: the server that the first rank of a TP group starts and watches."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from jobs.errors import ConfigError
+from jobs.failures import FailureCause, KnownCauseError
+from jobs.layout import replicas_of
+from jobs.lease import Lease
+from jobs.ranks import Rank, node_name
+from jobs.runtime.machine import VISIBLE
+from jobs.schema import Run
+from jobs.serving import load
+from jobs.serving.piece import Piece
+from jobs.serving.ports import reserved_port, url_of
+from jobs.serving.probe import is_healthy
+from jobs.serving.words import filled
+
+PROBE_EVERY_S = 5.0
+PROBE_LIMIT_S = 5.0
+
+
+@dataclass
+class Replica:
+    """A server that this rank has started."""
+
+    number: int
+    url: str
+    piece: Piece
+    began: float
+    answered: float
+    """When it last was healthy; both by the monotonic clock."""
+
+
+def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStack) -> Replica | None:
+    """Start the replica whose first rank this is; return None for another rank."""
+    number, part = divmod(rank.rank, run.parallelism.tensor)
+    if part or number >= replicas_of(run):
+        return None
+    server = run.engine.server
+    assert server is not None
+    port = stack.enter_context(reserved_port(host))
+    values = {
+        "python": load.server_python(run),
+        "model": run.job.init_from,
+        "host": host,
+        "port": port,
+        "tensor": run.parallelism.tensor,
+        "precision": run.job.precision.name,
+        "max_length": run.job.sequence_length,
+    }
+    command = filled([*server.command, *server.arguments], values)
+    log = lease.run.serving / f"replica-{number}.log"
+    env = {**server.env, **gpus_of(run, rank)}
+    began = time.monotonic()
+    remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
+    piece = Piece(f"replica {number}", command, log, env, remedy)
+    stack.callback(piece.end)
+    return Replica(number, url_of(host, port), piece, began, began)
+
+
+def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
+    """Return the variables that show a replica its own GPUs; empty without GPUs."""
+    if not run.cluster.gpus:
+        return {}
+    wanted = range(rank.local_rank, rank.local_rank + run.parallelism.tensor)
+    limited = {name: os.environ[name].split(",") for name in VISIBLE if os.environ.get(name)}
+    if not limited:
+        return {VISIBLE[0]: ",".join(map(str, wanted))}
+    shortest = min(map(len, limited.values()))
+    if shortest == 1 and run.parallelism.tensor == 1:
+        return {}  # the launcher shows each rank its own GPU
+    if wanted.stop > shortest:
+        raise ConfigError(
+            f"Rank {rank.rank} on {node_name()} sees {shortest} GPUs, and its replica needs GPU {wanted.start} to "
+            f"{wanted.stop - 1} of the node. Start ranks without --gpu-bind and --gpus-per-task."
+        )
+    return {name: ",".join(listed[gpu] for gpu in wanted) for name, listed in limited.items()}
+
+
+def becomes_ready(run: Run, replica: Replica) -> bool:
+    """Return True if a replica answers. Raise KnownCauseError if it has ended, or took too long to start."""
+    replica.piece.check()
+    server = run.engine.server
+    assert server is not None
+    waited_s = time.monotonic() - replica.began
+    if is_healthy(replica.url, server.health, PROBE_LIMIT_S):
+        replica.answered = time.monotonic()
+        return True
+    if waited_s > server.startup_limit_s:
+        raise KnownCauseError(
+            FailureCause.launch_failure,
+            f"{replica.piece.name} on {node_name()} does not answer at {replica.url}{server.health} after "
+            f"{waited_s:.0f} s (engine.server.startup_limit_s); see {replica.piece.log}",
+        )
+    return False
+
+
+def check_replica(run: Run, replica: Replica) -> None:
+    """Raise KnownCauseError if a replica has ended, or does not answer for engine.hang_timeout_s."""
+    replica.piece.check()
+    server = run.engine.server
+    assert server is not None
+    silent_s = time.monotonic() - replica.answered
+    if silent_s < PROBE_EVERY_S:
+        return
+    if is_healthy(replica.url, server.health, PROBE_LIMIT_S):
+        replica.answered = time.monotonic()
+    elif silent_s > run.engine.hang_timeout_s:
+        raise KnownCauseError(
+            FailureCause.hung,
+            f"{replica.piece.name} on {node_name()} has not answered at {server.health} for {silent_s:.0f} s "
+            "(engine.hang_timeout_s)",
+        )
