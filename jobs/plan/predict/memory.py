@@ -262,7 +262,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
     kept += cast_weights(run, 1 if checkpointed else layers, head=False)
     again, work = recomputed(run, x), max(backward_of_layer(run, x), masks_of_layer(run, x))
-    of_last, before, after = (messages + gathers_for_backward(run, moment) for moment in Backward)
+    of_last, begin, before, after = (messages + gathers_for_backward(run, moment) for moment in Backward)
     if once and last:
         base = base | {"gradients": head_gradient(run)}
     yield base | {"activations": kept, "backward": again + work, "communication": of_last}
@@ -276,6 +276,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
             yield at_end | {"activations": waiting + each, "backward": again + work, "communication": before}
     if layers > 1:
         base = base | {"gathered": max(0.0, base["gathered"] - freed_in_backward(run))}
+        yield base | {"activations": kept - each, "communication": begin}
         yield base | {"activations": kept - each, "backward": again + work, "communication": before}
         yield base | {"activations": kept - 2 * each, "backward": 3 * result, "communication": after}
 

@@ -83,6 +83,8 @@ class Backward(Enum):
 
     last = "last"
     """In the last layer: the gradients of the head are reduced."""
+    begin = "begin"
+    """Between two layers: the weights of one have been copied from their message, and the next message is there."""
     before = "before"
     """In a layer before it: the gradients of the layer after it are reduced."""
     after = "after"
@@ -110,6 +112,8 @@ def gathers_for_backward(run: Run, moment: Backward) -> int:
     if not uses_fsdp(run):
         return 0
     width = WIDTHS[run.job.precision]
+    if moment is Backward.begin:
+        return 0 if keeps_gathered(run) else 3 * width * in_layer(run)
     weights = 0 if keeps_gathered(run) else 2
     reduced = 4 * (trained_in_head(run) if moment is Backward.last else trained_in_layer(run))
     gradients = width * trained_in_layer(run) if moment is Backward.after else 0
