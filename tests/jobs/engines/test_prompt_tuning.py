@@ -36,10 +36,10 @@ from tests.support.layouts import TINY, matrix, quick
 from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, long, refusal, rewind
 
-COMMON = ("job.learning_rate=3e-2", *FROZEN)
+COMMON = ("job.learning_rate=1e-2", *FROZEN)
 FREE = ("job=prompt_tuning", *COMMON)
 MLP = ("job=p_tuning", "job.prompt_tuning.virtual_tokens=8", "job.prompt_tuning.encoder_hidden_size=24", *COMMON,
-       "job.learning_rate=3e-3")  # fmt: skip
+       "job.learning_rate=1e-3")  # fmt: skip
 LSTM = (*MLP, "job.prompt_tuning.encoder=lstm")
 KINDS = {"free": FREE, "mlp": MLP, "lstm": LSTM}
 TOKENS_OF_TEXT = torch.randint(0, 320, (2, 24), generator=torch.Generator().manual_seed(0))
