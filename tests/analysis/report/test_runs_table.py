@@ -287,7 +287,7 @@ def test_a_lone_config_file_is_not_a_run(tmp_path: Path) -> None:
     [
         (
             lambda path: None,
-            "{path} does not exist. Pass sweeps, runs, logs or directories of them, for example: slurmscale report",
+            "{path} does not exist. Pass sweeps, runs, logs or directories of them, for example runs/demo",
         ),
         (lambda path: path.write_text("hello"), "{path}: no run in it, and no log of a known format. A run is"),
         (lambda path: path.mkdir(), "{path}: no run in it, and no log of a known format. A run is a directory with"),
