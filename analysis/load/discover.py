@@ -163,9 +163,7 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
         return set(), [path]
     if not path.is_dir():
         what = "is neither a file nor a directory" if path.exists() else "does not exist"
-        raise ReportError(
-            f"{path} {what}. Pass sweeps, runs, logs or directories of them, for example runs/demo"
-        )
+        raise ReportError(f"{path} {what}. Pass sweeps, runs, logs or directories of them, for example runs/demo")
     runs: set[Path] = set()
     others: list[Path] = []
     parts: set[Path] = set()
