@@ -84,7 +84,7 @@ class Quantity(Generic[Counted, Constants]):
         if works:
             rows = self.derivatives(works, logs)
             precision = precision + rows.T @ rows / self.prior.noise**2
-        return np.linalg.inv(precision)
+        return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
 STEP_TIME: Quantity[Work, StepTimeConstants] = Quantity(step_time_s, STEP_TIME_PRIOR)
