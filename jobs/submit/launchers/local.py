@@ -37,6 +37,8 @@ PACKAGES = {
     EngineKind.vllm: ("tokenizers", "train"),
 }
 """The package that an engine imports beside torch, and the extra of pyproject.toml that brings it."""
+STARTED: list[subprocess.Popen[str]] = []
+"""The queues of this process, which may outlive it: Python warns of a running process that is dropped."""
 
 
 class Local(Launcher):
@@ -85,6 +87,7 @@ class Local(Launcher):
             assert queue.stdin is not None
             queue.stdin.write(json.dumps(code_names(directory for _, directory in queued)))
             queue.stdin.close()
+        STARTED.append(queue)
         return [f"started {counted(len(queued))} on this machine, one after the other (process {queue.pid})"]
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
