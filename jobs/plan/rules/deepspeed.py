@@ -27,7 +27,8 @@ def sharding_is_the_engines(run: Run) -> str | None:
             f"engine.deepspeed has settings of DeepSpeed, and engine.kind={kind.name} does not read them. Set "
             f"engine={kind.name}, or engine=deepspeed."
         )
-    if not STAGES.get(p.strategy):
+    # A server refuses all sharding in its own words.
+    if not STAGES.get(p.strategy) or kind is EngineKind.vllm:
         return None
     equivalent = {
         EngineKind.native: f"parallelism={'fsdp_full' if p.strategy is Strategy.zero3 else 'fsdp_grad_op'}",

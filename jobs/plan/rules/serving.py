@@ -76,12 +76,16 @@ def replicas_fit_ranks(run: Run) -> str | None:
 def only_tensor_parallel(run: Run) -> str | None:
     """Refuse other parallelism: a replica is a TP group on one node."""
     p = run.parallelism
-    degrees = {"pipeline": p.pipeline, "context": p.context}
-    if p.strategy not in (Strategy.single, Strategy.ddp) or any(degree > 1 for degree in degrees.values()):
+    divided = {key: degree for key, degree in (("pipeline", p.pipeline), ("context", p.context)) if degree > 1}
+    whole = "".join(f" parallelism.{key}=1" for key in divided)
+    if p.strategy not in (Strategy.single, Strategy.ddp):
         return (
             f"parallelism={p.name} does not serve: a replica is a group of parallelism.tensor ranks. Set "
-            "parallelism=tp parallelism.tensor=NUMBER, or parallelism=ddp for replicas of one rank."
+            f"parallelism=tp parallelism.tensor=NUMBER{whole}, or parallelism=ddp{whole} for replicas of one rank."
         )
+    if divided:
+        given = " ".join(f"parallelism.{key}={degree}" for key, degree in divided.items())
+        return f"{given} does not serve: a replica is a group of parallelism.tensor ranks. Set{whole}."
     return None
 
 

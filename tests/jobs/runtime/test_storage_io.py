@@ -56,7 +56,8 @@ def test_a_run_records_what_it_reads_and_writes_by_phase_and_the_report_shows_it
     assert main(["report", str(run.path)]) == 0
     (row,) = csv.DictReader((run.path / "runs.csv").read_text().splitlines())
     peak, mean = (float(row[f"storage_checkpoint_write_{each}_bytes_per_s"]) for each in ("peak", "mean"))
-    assert 0 < mean <= peak == float(row["storage_write_peak_bytes_per_s"])
+    # A second of the checkpoint may hold bytes of the training, too.
+    assert 0 < mean <= peak <= float(row["storage_write_peak_bytes_per_s"])
     page = (run.path / "report.md").read_text()
     assert "load, train, checkpoint, validate" in page
     assert "Storage throughput over time" in (run.path / "report.html").read_text()

@@ -82,6 +82,8 @@ def under_pbs(script: Path, nodes: list[str], timeout_s: float = 300) -> tuple[i
             returncode = job.wait(timeout_s)
         finally:
             left = [process for process in psutil.process_iter() if session_of(process.pid) == job.pid]
+            # Those that the script killed may take a moment to go.
+            _, left = psutil.wait_procs(left, timeout=5)
             left = [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
             names = [process.name() for process in left]
             for process in left:
