@@ -140,12 +140,18 @@ def ranks_here(count: int) -> list[psutil.Process]:
     own = psutil.Process()
     if count == 1:
         return [own]
-    try:
-        command = own.cmdline()
+    command = own.cmdline()
+    with contextlib.suppress(psutil.Error):
         for ancestor in own.parents():
-            ranks = [each for each in ancestor.children(recursive=True) if each.cmdline() == command]
+            ranks = [each for each in ancestor.children(recursive=True) if command_of(each) == command]
             if len(ranks) >= count:
                 return ranks if len(ranks) == count else []
-    except psutil.Error:
-        pass
     return []
+
+
+def command_of(process: psutil.Process) -> list[str] | None:
+    """Return the command line of a process; None if it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return None
