@@ -12,7 +12,7 @@ from jobs.output import write_file
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.serving.prompts import drawn, pool
-from jobs.serving.settings import LoadGenerator
+from jobs.serving.settings import LoadGenerator, Serving
 from jobs.serving.words import filled
 
 # The command `vllm bench serve` does the same, and does not start in vLLM's build for CPUs.
@@ -74,9 +74,18 @@ def load_command(run: Run, url: str, requests: int, *, prompts: Path, body: Path
         "concurrency": min(s.concurrency, requests),
         "rate": "inf" if s.requests_per_s is None else s.requests_per_s,
         "output_tokens": s.output_tokens,
+        "limits": " ".join(limits(s)),
         "seed": run.job.seed,
     }
-    return filled(s.client_command or COMMANDS[s.client], values)
+    goodput = ["--goodput", *limits(s)] if limits(s) else []
+    return filled(s.client_command or [*COMMANDS[s.client], *goodput], values)
+
+
+def limits(serving: Serving) -> list[str]:
+    """Return the limits of good requests as vLLM's benchmark takes them, in milliseconds: `ttft:500`."""
+    of = serving.limits
+    given = {"ttft": of.time_to_first_token_s, "tpot": of.time_per_output_token_s, "e2el": of.request_latency_s}
+    return [f"{name}:{1e3 * limit_s:g}" for name, limit_s in given.items() if limit_s is not None]
 
 
 def server_python(run: Run) -> str:

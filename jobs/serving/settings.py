@@ -48,6 +48,18 @@ class LoadGenerator(Enum):
 
 
 @dataclass(kw_only=True)
+class Limits:
+    """Latencies within which a request is a good one; the report then has the rate of good requests. null: no limit."""
+
+    time_to_first_token_s: float | None = None
+    """From sending a request to its first token."""
+    time_per_output_token_s: float | None = None
+    """Of the tokens after the first, in the mean over a request."""
+    request_latency_s: float | None = None
+    """From sending a request to the end of its answer."""
+
+
+@dataclass(kw_only=True)
 class Serving:
     """Replicas of a server, the balancer in front, and the load; `parallelism.tensor` GPUs are one replica."""
 
@@ -59,7 +71,7 @@ class Serving:
     """Program that sends the requests."""
     client_command: list[str] | None = None
     """Words of its command, to replace its own; {python}, {url}, {model}, {prompts}, {body}, {result}, {requests},
-    {concurrency}, {rate}, {output_tokens} and {seed} are replaced."""
+    {concurrency}, {rate}, {output_tokens}, {limits} and {seed} are replaced."""
     concurrency: int
     """Most requests under way at once."""
     requests_per_s: float | None = None
@@ -74,3 +86,5 @@ class Serving:
     """Tokens of a prompt, in the mean over the pool; lengths are uniform from half to one and a half times that."""
     output_tokens: int
     """Most tokens of an answer."""
+    limits: Limits = field(default_factory=Limits)
+    """Latencies of good requests."""

@@ -9,8 +9,9 @@ NAME = re.compile(r"\{(\w+)\}")
 SERVER = frozenset(("python", "model", "host", "port", "tensor", "precision", "max_length"))
 """Names in `engine.server.command` and `arguments`."""
 CLIENT = frozenset(
-    ("python", "url", "model", "prompts", "body", "result", "requests", "concurrency", "rate", "output_tokens", "seed")
-)
+    ("python", "url", "model", "prompts", "body", "result", "requests", "concurrency", "rate", "output_tokens",
+     "limits", "seed")
+)  # fmt: skip
 """Names in `serving.client_command`."""
 
 

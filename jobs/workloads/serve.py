@@ -169,14 +169,18 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
         result.unlink(missing_ok=True)
         (lease.run.serving / f"{name}.log").unlink(missing_ok=True)
         before = {number: counters_of(run, each) for number, each in ready.items()}
+        began_s = time.time()
         if requests:
             command = load.load_command(run, url, requests, prompts=files[name], body=files["body"], result=result)
             run_load(name, command, watch, stack)
             if s.client is LoadGenerator.vllm and not result.exists():
                 raise KnownCauseError(FailureCause.code, f"the load generator wrote no {result}")
+    ended_s = time.time()
     after = {number: growth(before[number], counters_of(run, each)) for number, each in ready.items()}
     return {
         m.SERVER_STARTUP_TIME.name: startup_s,
+        "load_began_s": began_s,
+        "load_ended_s": ended_s,
         **sums(list(after.values())),
         "replicas": [
             {"replica": number, **{metric.name: value for metric, value in after[number].items()}}

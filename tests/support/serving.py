@@ -26,7 +26,7 @@ SHAPE: dict[str, Any] = {
 MODEL = ("model.layers=2", "model.heads=4", "model.kv_heads=2", "model.head_size=64", "model.hidden_size=256",
          "model.intermediate_size=512", "model.vocab_size=2048")  # fmt: skip
 CLIENT = ["{python}", str(ROOT / "tests/support/openai_client.py"), "{url}", "{prompts}", "{requests}", "{concurrency}",
-          "{output_tokens}", "{result}"]  # fmt: skip
+          "{output_tokens}", "{result}", "{limits}"]  # fmt: skip
 SERVER = ["{python}", str(ROOT / "tests/support/openai_server.py"), "{host}", "{port}"]
 
 
