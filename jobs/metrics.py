@@ -658,13 +658,13 @@ KV_CACHE_USE_MEAN = Metric(
     "kv_cache_use_mean", "1", "Mean of kv_cache_use over the replicas and the load.", digits=3, shown_in=PERCENT
 )
 REQUESTS_RUNNING_PEAK = Metric(
-    "requests_running_peak", "1", "Most requests_running in the load, all replicas together.", digits=4
+    "requests_running_peak", "1", "Most requests_running in the load, all replicas together.", digits=9
 )
 REQUESTS_RUNNING_MEAN = Metric(
     "requests_running_mean", "1", "Mean of requests_running over the load, all replicas together.", digits=4
 )
 REQUESTS_WAITING_PEAK = Metric(
-    "requests_waiting_peak", "1", "Most requests_waiting in the load, all replicas together.", Better.low, 4
+    "requests_waiting_peak", "1", "Most requests_waiting in the load, all replicas together.", Better.low, 9
 )
 REQUESTS_WAITING_MEAN = Metric(
     "requests_waiting_mean", "1", "Mean of requests_waiting over the load, all replicas together.", Better.low, 4

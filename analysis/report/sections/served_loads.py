@@ -23,7 +23,6 @@ MEDIANS = (
     a.REQUEST_LATENCY["p99"],
 )
 COUNTERS = (m.SERVER_REQUESTS, m.SERVER_OUTPUT_TOKENS, m.SERVER_PREEMPTIONS)
-GAUGES = (m.KV_CACHE_USE, m.REQUESTS_RUNNING, m.REQUESTS_WAITING)
 
 
 def load_section(runs: Sequence[RunResult]) -> Section | None:
@@ -76,7 +75,10 @@ def replicas_section(runs: Sequence[RunResult]) -> Section | None:
             f"{replica.number}",
             ABSENT if (share := load.share(replica)) is None else shown(m.LARGEST_REPLICA_SHARE, share),
             *(shown(metric, replica.counters.get(metric)) for metric in COUNTERS),
-            *(f"{shown(g, replica.peak(g))} / {shown(g, replica.mean(g))}" for g in GAUGES),
+            *(
+                f"{shown(peak, replica.peak(gauge))} / {shown(mean, replica.mean(gauge))}"
+                for gauge, (peak, mean) in m.GAUGES_OVER_LOAD.items()
+            ),
             plural(max((len(samples) for samples in replica.gauges.values()), default=0), "sample"),
         ]
         for run, load in listed
@@ -85,8 +87,8 @@ def replicas_section(runs: Sequence[RunResult]) -> Section | None:
     ]
     note = (
         "One row a replica during the load, by its own counters; largest / mean of its samples, one a second. "
-        + " ".join(f"{metric.name}: {metric.definition}" for metric in GAUGES)
+        + " ".join(f"{metric.name}: {metric.definition}" for metric in m.GAUGES_OVER_LOAD)
     )
-    gauges = [f"{title(metric)}, peak / mean" for metric in GAUGES]
+    gauges = [f"{title(metric)}, peak / mean" for metric in m.GAUGES_OVER_LOAD]
     headings = ("Run", "Replica", "Share of requests (%)", *map(title, COUNTERS), *gauges, "Sampled")
     return Section("Replicas", note, headings, rows, figure=replicas_figure(runs)) if rows else None
