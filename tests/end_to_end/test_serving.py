@@ -63,7 +63,8 @@ def test_two_replicas_on_two_nodes_of_slurm_share_a_load(tmp_path: Path, capsys:
 
 def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = with_random_weights(model_directory(tmp_path / "model"))
-    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2")
+    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2",
+                         "serving.limits.time_to_first_token_s=1000", "serving.limits.time_per_output_token_s=1e-9")  # fmt: skip
     assert main(["submit", "--wait", *given]) == 0, printed(capsys)
     sweep = SweepDir(tmp_path / "runs/s")
     (run,) = sweep.runs()
@@ -71,6 +72,9 @@ def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pyte
     checked(run, found, 24)
     assert 0 < float(found["time_to_first_token_median_s"]) <= float(found["request_latency_median_s"])
     assert float(found["inter_token_latency_p99_s"]) > 0
+    assert float(found["good_requests_per_s"]) == 0, "no request is within a nanosecond a token"
+    samples = [json.loads(line) for i in range(2) for line in run.replica_samples(i).read_text().splitlines()]
+    assert {"requests_running", "requests_waiting", "kv_cache_use", "server_preemptions"} <= samples[-1].keys()
     assert 16 < float(found["server_input_tokens"]) / 24 < 64, "32 in the mean"
 
 
