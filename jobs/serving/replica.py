@@ -21,6 +21,7 @@ from jobs.serving.counters import counters, gauges
 from jobs.serving.piece import Piece
 from jobs.serving.ports import reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
+from jobs.serving.weights import served_directory
 from jobs.serving.words import filled
 
 PROBE_EVERY_S = 5.0
@@ -53,15 +54,17 @@ def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStac
         return None
     server = run.engine.server
     assert server is not None
+    assert run.serving is not None
     port = stack.enter_context(reserved_port(host))
     values = {
         "python": load.server_python(run),
-        "model": run.job.init_from,
+        "model": served_directory(run, lease.run),
         "host": host,
         "port": port,
         "tensor": run.parallelism.tensor,
         "precision": run.job.precision.name,
         "max_length": run.job.sequence_length,
+        "output_tokens": run.serving.output_tokens,
     }
     command = filled([*server.command, *server.arguments], values)
     log = lease.run.serving / f"replica-{number}.log"

@@ -27,7 +27,7 @@ from jobs.serving.ports import reserved_port
 from tests.support.cli import printed_words
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
-from tests.support.serving import model_directory, tiny_serving
+from tests.support.serving import litgpt_directory, model_directory, tiny_serving
 from tests.support.waiting import wait_until
 
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
@@ -256,6 +256,36 @@ def test_a_balancer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: 
     assert "Install it, load it in cluster.modules, or set serving.balancer to another one." in failures(run)[0]
 
 
+# --- weights of LitGPT -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_converted_litgpt_directory_computes_the_same_in_transformers(tmp_path: Path) -> None:
+    import torch
+    from litgpt.config import Config
+    from litgpt.model import GPT
+    from transformers import AutoModelForCausalLM
+
+    from jobs.serving.conversion import convert
+
+    source = litgpt_directory(tmp_path / "litgpt", "float32")
+    convert(source, tmp_path / "hf")
+    gpt = GPT(Config.from_file(source / "model_config.yaml"))
+    gpt.load_state_dict(torch.load(source / "lit_model.pth", weights_only=True))
+    tokens = torch.arange(1, 33).reshape(2, 16)
+    with torch.inference_mode():
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")(tokens).logits
+        torch.testing.assert_close(theirs, gpt(tokens), atol=1e-5, rtol=1e-4)
+    assert (tmp_path / "hf/tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    description = (source / "model_config.yaml").read_text()
+    (source / "model_config.yaml").write_text(
+        description.replace("parallel_residual: false", "parallel_residual: true")
+    )
+    with pytest.raises(ConfigError, match=r"is not of Llama's or Mixtral's architecture \(parallel_residual=True\)"):
+        convert(source, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 # --- ports and counters ----------------------------------------------------------------------------------------
 
 
@@ -309,6 +339,10 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
     assert "model.layers=4, and the model in job.init_from=" in refusal("model.layers=4")
     (where / "model.safetensors").unlink()
     assert "has no *.safetensors here" in refusal()
+    (where / "lit_model.pth").touch()
+    assert "has no model_config.yaml here. Set it to a LitGPT directory" in refusal()
+    (where / "model_config.yaml").write_text("n_layer: 2\nn_embd: 64\n")
+    assert "n_embd is 64 in" in refusal()
 
 
 @pytest.mark.parametrize(
