@@ -110,6 +110,13 @@ def load_is_the_clients(run: Run) -> str | None:
             "serving.client=ab sends one prompt as fast as answers come. Set serving.prompts=1 "
             "serving.requests_per_s=null, or serving.client=vllm."
         )
+    assert run.engine.server is not None
+    endpoint = run.engine.server.endpoint
+    if s.client is LoadGenerator.vllm and s.client_command is None and not endpoint.endswith("/completions"):
+        return (
+            f"serving.client=vllm speaks the OpenAI interface, and engine.server.endpoint={endpoint} is none of its. Set "
+            "serving.client=ab serving.prompts=1, or an engine with that interface."
+        )
     if s.client is LoadGenerator.ab and s.requests < s.concurrency:
         return (
             f"serving.client=ab needs as many requests as serving.concurrency={s.concurrency}. Set serving.requests="

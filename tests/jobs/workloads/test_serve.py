@@ -359,6 +359,7 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
         (["serving.output_tokens=500"], "is longer than job.sequence_length=512. Set job.sequence_length=548 or more"),
         (["serving.requests=0"], "serving.requests=0 is not a positive number"),
         (["serving.warmup_requests=-1"], "serving.warmup_requests=-1 is negative"),
+        (["engine=litgpt_serve"], "engine.server.endpoint=/predict is none of its. Set serving.client=ab serving.prompts=1"),
         (["serving.requests_per_s=0"], "serving.requests_per_s=0 is not a positive number"),
         (["serving.limits.request_latency_s=-1"], "serving.limits.request_latency_s=-1 is not a positive number"),
         (["serving.client=ab", "serving.prompts=1", "serving.limits.request_latency_s=1"],
