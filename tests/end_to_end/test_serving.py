@@ -12,11 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from analysis.load.run_directory import read_run
+from analysis.parsers import log_metrics as a
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir
 from tests.support.cli import printed
 from tests.support.paths import ROOT
-from tests.support.real_run import events
+from tests.support.real_run import events, make_run, train
+from tests.support.real_run import printed as output
 from tests.support.required import skip_or_fail
 from tests.support.serving import (
     MODEL,
@@ -88,28 +91,27 @@ def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pyte
     assert 16 < float(found["server_input_tokens"]) / 24 < 64, "32 in the mean"
 
 
-def test_vllm_serves_a_litgpt_directory_which_the_run_converts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_vllm_serves_a_litgpt_directory_which_the_run_converts(tmp_path: Path) -> None:
     model = litgpt_directory(tmp_path / "model")
-    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=1")
-    assert main(["submit", "--wait", *given]) == 0, printed(capsys)
-    (run,) = SweepDir(tmp_path / "runs/s").runs()
+    run = make_run(tmp_path, *vllm_serving(vllm_python(), model, "ranks_per_node=1"), small=False)
+    assert train(run) == [0], output(run)
     assert json.loads(run.load_result.read_text())["completed"] == 24
     assert (run.serving / "model/model.safetensors").exists()
 
 
-def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path) -> None:
     if find_spec("litserve") is None or shutil.which("ab") is None:
         skip_or_fail("litserve or ab is not installed: run make .venv/engines.done and tests/install.sh serving")
     model = litgpt_directory(tmp_path / "model", "float32")
     given = ["job=serve", "engine=litgpt_serve", *MODEL, f"job.init_from={model}", "serving.client=ab",
              "serving.prompts=1", "serving.requests=8", "serving.warmup_requests=2", "serving.concurrency=2",
-             "serving.output_tokens=8", f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=1"]  # fmt: skip
-    assert main(["submit", "--wait", *given]) == 0, printed(capsys)
-    found = row(SweepDir(tmp_path / "runs/s"))
-    assert (found["state"], float(found["requests_completed"])) == ("served", 8)
-    assert float(found["request_latency_median_s"]) > 0
+             "serving.output_tokens=8", "ranks_per_node=1"]  # fmt: skip
+    run = make_run(tmp_path, *given, small=False)
+    assert train(run) == [0], output(run)
+    run.plan.write_text("{}")
+    found = read_run(run.path)
+    assert (found.state, found.values[a.REQUESTS_COMPLETED]) == ("served", 8)
+    assert found.values[a.REQUEST_LATENCY["median"]] > 0
 
 
 @pytest.mark.slurm
