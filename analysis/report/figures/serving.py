@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -35,7 +35,7 @@ def over_load(axis: Metric, lines: Sequence[LoadLine]) -> Figure:
     rate = rate_of(lines)
     drawn = {
         line.label: [(point, spread, point.load) for point in line.points if (spread := point.spread(rate))]
-        for line in lines
+        for line in lines[:MOST_LINES]
     }
     plot = lines_plot(drawn, rate, axis)
     loads = sorted({point.load for line in lines for point in line.points})
@@ -43,7 +43,7 @@ def over_load(axis: Metric, lines: Sequence[LoadLine]) -> Figure:
     plot.update_yaxes(title_text=title(rate), rangemode="tozero")
     caption = (
         f"{hardware_of(lines)}: {rate.definition} A marker is the median of its repeats, a bar their range. "
-        f"{hollow(lines)}"
+        f"{left_out(lines)}"
     )
     heading = f"Serving: {within_sentence(rate)} over {within_sentence(axis)}"
     return Figure(f"serving-{axis.name}", heading, caption, plot)
@@ -61,7 +61,7 @@ def latency_over_rate(lines: Sequence[LoadLine]) -> Figure | None:
             for point in line.points
             if (spread := point.spread(latency)) and (at := point.median(rate)) is not None
         ]
-        for line in lines
+        for line in lines[:MOST_LINES]
     }
     best = frontier(lines)
     plot = lines_plot(drawn, latency, rate)
@@ -74,18 +74,17 @@ def latency_over_rate(lines: Sequence[LoadLine]) -> Figure | None:
     caption = (
         f"{hardware_of(lines)}: {latency.definition} At each marker its load. "
         f"{plural(len(best), 'point')} that no other of equal model and requests beats in both: Pareto in the table. "
-        f"{hollow(lines)}"
+        f"{left_out(lines)}"
     )
     return Figure("serving-pareto", f"Serving: {within_sentence(latency)} over {within_sentence(rate)}", caption, plot)
 
 
-def lines_plot(drawn: dict[str, Drawn], above: Metric, below: Metric) -> go.Figure:
+def lines_plot(drawn: Mapping[str, Drawn], above: Metric, below: Metric) -> go.Figure:
     """Return a plot with a line for each label; markers of doubtful points are hollow."""
     plot = empty_plot()
     strokes = itertools.cycle((colour, dash) for dash in DASHES for colour in COLOURS)
-    shown_lines = list(drawn.items())[:MOST_LINES]
     size = above.display.size
-    for (label, points), (colour, dash), symbol in zip(shown_lines, strokes, itertools.cycle(SYMBOLS), strict=False):
+    for (label, points), (colour, dash), symbol in zip(drawn.items(), strokes, itertools.cycle(SYMBOLS), strict=False):
         plot.add_trace(
             go.Scatter(
                 name=plot_text(label),
@@ -105,7 +104,7 @@ def lines_plot(drawn: dict[str, Drawn], above: Metric, below: Metric) -> go.Figu
                 hovertext=[plot_text("; ".join(facts(label, point, above, below)), 300) for point, *_ in points],
             )
         )
-    plot.update_layout(**legend(len(shown_lines)))
+    plot.update_layout(**legend(len(drawn)))
     return plot
 
 
@@ -119,10 +118,14 @@ def facts(label: str, point: LoadPoint, *metrics: Metric) -> Iterator[str]:
     yield f"n = {len(point.runs)}{', doubtful' * point.doubtful}"
 
 
-def hollow(lines: Sequence[LoadLine]) -> str:
-    """Return the sentence on doubtful points, if there are any."""
+def left_out(lines: Sequence[LoadLine]) -> str:
+    """Return the sentences on doubtful points and on lines that are not drawn, if there are any."""
     doubtful = any(point.doubtful for line in lines for point in line.points)
-    return "Hollow markers are doubtful (failed requests, or different counts of tokens)." if doubtful else ""
+    words = ["Hollow markers are doubtful (failed requests, or different counts of tokens)."] if doubtful else []
+    more = len(lines) - MOST_LINES
+    return " ".join(
+        [*words, *([f"Left out: {plural(more, 'further configuration')}, in the table."] if more > 0 else [])]
+    )
 
 
 def hardware_of(lines: Sequence[LoadLine]) -> str:
