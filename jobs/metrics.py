@@ -647,27 +647,38 @@ KV_CACHE_USE = Metric(
     "Share of a replica's KV cache that requests hold at a moment.",
     digits=3,
     shown_in=PERCENT,
+    heading="KV cache use",
     group=Group.server_sample,
 )
 
 # --- a load, derived by analysis from these records and the load generator's result -------------------------------
 KV_CACHE_USE_PEAK = Metric(
-    "kv_cache_use_peak", "1", "Largest kv_cache_use of any replica in the load.", digits=3, shown_in=PERCENT
+    "kv_cache_use_peak",
+    "1",
+    "Largest kv_cache_use of any replica in the load.",
+    digits=3,
+    shown_in=PERCENT,
+    heading="KV cache use peak",
 )
 KV_CACHE_USE_MEAN = Metric(
-    "kv_cache_use_mean", "1", "Mean of kv_cache_use over the replicas and the load.", digits=3, shown_in=PERCENT
+    "kv_cache_use_mean",
+    "1",
+    "Mean of kv_cache_use over the replicas and the load, from its first to its last sample with a request.",
+    digits=3,
+    shown_in=PERCENT,
+    heading="KV cache use mean",
 )
 REQUESTS_RUNNING_PEAK = Metric(
     "requests_running_peak", "1", "Most requests_running in the load, all replicas together.", digits=9
 )
 REQUESTS_RUNNING_MEAN = Metric(
-    "requests_running_mean", "1", "Mean of requests_running over the load, all replicas together.", digits=4
+    "requests_running_mean", "1", "Mean of requests_running over the same time, all replicas together.", digits=4
 )
 REQUESTS_WAITING_PEAK = Metric(
     "requests_waiting_peak", "1", "Most requests_waiting in the load, all replicas together.", Better.low, 9
 )
 REQUESTS_WAITING_MEAN = Metric(
-    "requests_waiting_mean", "1", "Mean of requests_waiting over the load, all replicas together.", Better.low, 4
+    "requests_waiting_mean", "1", "Mean of requests_waiting over the same time, all replicas together.", Better.low, 4
 )
 GAUGES_OVER_LOAD = {
     KV_CACHE_USE: (KV_CACHE_USE_PEAK, KV_CACHE_USE_MEAN),

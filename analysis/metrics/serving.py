@@ -19,6 +19,8 @@ from jobs.rundir import RunDir, read_records
 
 # A load of a week.
 LONGEST_S = 604_800
+Gauges = dict[Metric, list[tuple[float, float]]]
+"""Time (s) and value of each sample, by metric."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class ReplicaLoad:
     counters: Mapping[Metric, float]
     """Increase of each counter during the load."""
     gauges: Mapping[Metric, Sequence[tuple[float, float]]]
-    """Time since the load began (s) and value of each sample during the load; a metric without samples is absent."""
+    """Time since the first request (s) and value of each sample during the load; a metric without samples is absent."""
 
     def peak(self, metric: Metric) -> float | None:
         """Return the largest sample; None without any."""
@@ -94,12 +96,33 @@ def read_served(run: RunDir, served: Mapping[str, Any]) -> ServedLoad:
     }
     began, ended = as_number(served.get("load_began_s")), as_number(served.get("load_ended_s"))
     period = (began, ended) if began is not None and ended is not None and 0 <= ended - began < LONGEST_S else None
-    return ServedLoad(
-        [
-            ReplicaLoad(place, counters_of(replicas[place]), gauges_of(run, place, period) if period else {})
-            for place in sorted(replicas)
-        ]
-    )
+    gauges = while_busy({place: gauges_of(run, place, period) if period else {} for place in replicas})
+    return ServedLoad([ReplicaLoad(place, counters_of(replicas[place]), gauges[place]) for place in sorted(replicas)])
+
+
+def while_busy(gauges: Mapping[int, Gauges]) -> dict[int, Gauges]:
+    """Return the samples from the first to the last with a request on any replica: a load generator starts slowly.
+
+    All of them, if the servers do not count their requests.
+    """
+    busy = [
+        at_s
+        for each in gauges.values()
+        for metric in (m.REQUESTS_RUNNING, m.REQUESTS_WAITING)
+        for at_s, value in each.get(metric, ())
+        if value > 0
+    ]
+    if not busy:
+        return dict(gauges)
+    first, last = min(busy), max(busy)
+    return {
+        place: {
+            metric: kept
+            for metric, samples in each.items()
+            if (kept := [(at_s - first, value) for at_s, value in samples if first <= at_s <= last])
+        }
+        for place, each in gauges.items()
+    }
 
 
 def counters_of(record: Mapping[str, Any]) -> dict[Metric, float]:
@@ -107,9 +130,9 @@ def counters_of(record: Mapping[str, Any]) -> dict[Metric, float]:
     return {metric: value for metric in m.SERVING_METRICS if (value := number(record, metric)) is not None}
 
 
-def gauges_of(run: RunDir, replica: int, period: tuple[float, float]) -> dict[Metric, list[tuple[float, float]]]:
+def gauges_of(run: RunDir, replica: int, period: tuple[float, float]) -> Gauges:
     """Return the samples of a replica within a period, by metric."""
-    found: dict[Metric, list[tuple[float, float]]] = {}
+    found: Gauges = {}
     for at_s, record in samples(run, replica, period):
         for metric in m.SERVER_GAUGES:
             value = number(record, metric)

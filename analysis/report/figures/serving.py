@@ -169,7 +169,7 @@ def replicas_figure(runs: Sequence[RunResult]) -> Figure | None:
         yaxis2={"overlaying": "y", "side": "right", "range": [0, 100], "showgrid": False, "title": "KV cache (%)"},
         **legend(2 + len(run.served.replicas)),
     )
-    plot.update_xaxes(title_text="Time since the load began (s)")
+    plot.update_xaxes(title_text="Time since the first request (s)")
     others = f" Not drawn: {plural(len(sampled) - 1, 'run')} with fewer requests waiting." if len(sampled) > 1 else ""
     caption = f"{word_of([run])}: {run.name}, one sample of each replica a second.{others}"
     return Figure("serving-replicas", "Replicas over time", caption, plot, wide=True)

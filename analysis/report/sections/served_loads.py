@@ -86,7 +86,8 @@ def replicas_section(runs: Sequence[RunResult]) -> Section | None:
         if replica.counters or replica.gauges
     ]
     note = (
-        "One row a replica during the load, by its own counters; largest / mean of its samples, one a second. "
+        "One row a replica during the load, by its own counters; largest / mean of its samples, one "
+        "a second from the first to the last with a request. "
         + " ".join(f"{metric.name}: {metric.definition}" for metric in m.GAUGES_OVER_LOAD)
     )
     gauges = [f"{title(metric)}, peak / mean" for metric in m.GAUGES_OVER_LOAD]

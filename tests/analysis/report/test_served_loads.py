@@ -110,7 +110,7 @@ def test_the_figures_draw_rate_over_load_and_latency_over_rate_with_hollow_doubt
 def test_samples_of_replicas_become_peaks_means_shares_and_a_figure(tmp_path: Path) -> None:
     where = RunDir(tmp_path / "run")
     where.serving.mkdir(parents=True)
-    gauges = {0: [(1.0, 2, 0, 0.1), (2.0, 4, 3, 0.5)], 1: [(1.1, 6, 0, 0.2), (9.0, 99, 99, 0.9)]}
+    gauges = {0: [(0.6, 0, 0, 0.0), (1.0, 2, 0, 0.1), (2.0, 4, 3, 0.5)], 1: [(1.1, 6, 0, 0.2), (9.0, 99, 99, 0.9)]}
     names = ("at_s", "requests_running", "requests_waiting", "kv_cache_use")
     for replica, samples in gauges.items():
         where.replica_samples(replica).write_text("".join(
