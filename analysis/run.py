@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from analysis.metrics.goodput import Loss
     from analysis.metrics.mfu import Utilization
     from analysis.metrics.profile import RankProfile
+    from analysis.metrics.serving import ServedLoad
     from analysis.metrics.storage import Storage
     from analysis.metrics.stragglers import Straggler
 
@@ -61,6 +62,8 @@ class RunResult:
     """Ranks and nodes that the others waited for, worst first; None if not recorded."""
     storage: Storage | None = None
     """Bytes that its processes read and wrote, by second and phase; None if they did not record them."""
+    served: ServedLoad | None = None
+    """Its replicas under the load; None unless it served."""
     profiles: Sequence[RankProfile] = ()
     """The profiled ranks, from the latest attempt that recorded a profile."""
     far_out_s: Mapping[int, float] = field(default_factory=dict)

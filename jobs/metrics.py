@@ -38,6 +38,8 @@ class Group(Enum):
     """An `evaluated` event."""
     serving = "serving"
     """A `served` event."""
+    server_sample = "server_sample"
+    """A record of serving/replica-0.jsonl."""
     goodput = "goodput"
     """The parts of run_time_s."""
     profile = "profile"
@@ -71,6 +73,8 @@ PERCENT = DisplayUnit("%", 0.01)
 MILLION = DisplayUnit("million", 1e6)
 HOUR = DisplayUnit("h", 3600.0)
 HOUR_PER_BILLION_TOKENS = DisplayUnit("h per 1e9 tokens", 3600.0 / 1e9)
+HOUR_PER_MILLION_TOKENS = DisplayUnit("h per 1e6 tokens", 3600.0 / 1e6)
+PER_MILLION_TOKENS = DisplayUnit("per 1e6 tokens", 1e-6)
 MICROSECOND = DisplayUnit("µs", 1e-6)
 MILLISECOND = DisplayUnit("ms", 1e-3)
 KILOWATT_HOUR = DisplayUnit("kWh", 3.6e6)
@@ -630,6 +634,81 @@ OUTPUT_TOKENS_GAP = Metric(
     shown_in=PERCENT,
 )
 
+# --- one value per replica and second (serving/replica-0.jsonl, beside its counters) ------------------------------
+REQUESTS_RUNNING = Metric(
+    "requests_running", "1", "Requests that a replica computes at a moment.", digits=9, group=Group.server_sample
+)
+REQUESTS_WAITING = Metric(
+    "requests_waiting", "1", "Requests in the queue of a replica at a moment.", digits=9, group=Group.server_sample
+)
+KV_CACHE_USE = Metric(
+    "kv_cache_use",
+    "1",
+    "Share of a replica's KV cache that requests hold at a moment.",
+    digits=3,
+    shown_in=PERCENT,
+    heading="KV cache use",
+    group=Group.server_sample,
+)
+
+# --- a load, derived by analysis from these records and the load generator's result -------------------------------
+KV_CACHE_USE_PEAK = Metric(
+    "kv_cache_use_peak",
+    "1",
+    "Largest kv_cache_use of any replica in the load.",
+    digits=3,
+    shown_in=PERCENT,
+    heading="KV cache use peak",
+)
+KV_CACHE_USE_MEAN = Metric(
+    "kv_cache_use_mean",
+    "1",
+    "Mean of kv_cache_use over the replicas and the load, from its first to its last sample with a request.",
+    digits=3,
+    shown_in=PERCENT,
+    heading="KV cache use mean",
+)
+REQUESTS_RUNNING_PEAK = Metric(
+    "requests_running_peak", "1", "Most requests_running in the load, all replicas together.", digits=9
+)
+REQUESTS_RUNNING_MEAN = Metric(
+    "requests_running_mean", "1", "Mean of requests_running over the same time, all replicas together.", digits=4
+)
+REQUESTS_WAITING_PEAK = Metric(
+    "requests_waiting_peak", "1", "Most requests_waiting in the load, all replicas together.", Better.low, 9
+)
+REQUESTS_WAITING_MEAN = Metric(
+    "requests_waiting_mean", "1", "Mean of requests_waiting over the same time, all replicas together.", Better.low, 4
+)
+GAUGES_OVER_LOAD = {
+    KV_CACHE_USE: (KV_CACHE_USE_PEAK, KV_CACHE_USE_MEAN),
+    REQUESTS_RUNNING: (REQUESTS_RUNNING_PEAK, REQUESTS_RUNNING_MEAN),
+    REQUESTS_WAITING: (REQUESTS_WAITING_PEAK, REQUESTS_WAITING_MEAN),
+}
+OUTPUT_TOKENS_PER_S_PER_RANK = Metric(
+    "output_tokens_per_s_per_rank",
+    "1/s",
+    "output_tokens_per_s divided by the ranks of the run, those without a replica included.",
+    Better.high,
+    4,
+)
+RANK_TIME_PER_OUTPUT_TOKEN = Metric(
+    "rank_time_per_output_token_s",
+    "s",
+    "Ranks of the run divided by output_tokens_per_s: the time of the load alone, without start-up.",
+    Better.low,
+    4,
+    HOUR_PER_MILLION_TOKENS,
+)
+SERVICE_UNITS_PER_OUTPUT_TOKEN = Metric(
+    "service_units_per_output_token",
+    "1",
+    "Nodes times cluster.service_units_per_node_hour, divided by output_tokens_per_s in hours, without start-up.",
+    Better.low,
+    4,
+    PER_MILLION_TOKENS,
+)
+
 # --- one value per data set (meta.json of the set, plan.json of its runs) -----------------------------------------
 DATA_SAMPLES_READ = Metric(
     "data_samples_read", "1", "Records in the files of the data; of text, its samples.", digits=9, group=Group.data
@@ -1027,12 +1106,22 @@ GOODPUT_PARTS = members(Group.goodput)
 ATTEMPT_METRICS = members(Group.attempt)
 EVALUATION_METRICS = members(Group.evaluation)
 SERVING_METRICS = members(Group.serving)
+SERVER_GAUGES = members(Group.server_sample)
 PROFILE_SHARES = members(Group.profile)
 DATA_METRICS = members(Group.data)
 # Metrics of a whole run, which are columns of runs.csv: not those of a step, an event or a comparison, nor inputs.
 RUN_METRICS = tuple(
     metric
     for metric in REGISTRY.values()
-    if metric not in {*STEP_METRICS, LITGPT_TRAINING_TIME, CHECKPOINT_WRITE_TIME, OWN_TIME, BATCH_TIME, OTHERS_OWN_TIME}
+    if metric
+    not in {
+        *STEP_METRICS,
+        *SERVER_GAUGES,
+        LITGPT_TRAINING_TIME,
+        CHECKPOINT_WRITE_TIME,
+        OWN_TIME,
+        BATCH_TIME,
+        OTHERS_OWN_TIME,
+    }
     and metric not in {TOKENS_PER_STEP, THROUGHPUT_RATIO, PROFILED_STEP_TIME, KERNEL_TIME, KERNEL_CALLS}
 )

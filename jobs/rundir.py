@@ -30,7 +30,8 @@
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
             export/                     a LitGPT checkpoint directory
             serving/                    of a run that serves: prompts, logs of replicas, balancer and load generator,
-                                        and the load generator's results
+                                        the load generator's results, and counters and gauges of each replica in each
+                                        second (replica-0.jsonl)
 
 A record is a line of JSON appended in one write, by one process at a time. A reader skips incomplete lines: the last
 line of a killed job may be truncated, and the file of a running job grows.
@@ -221,6 +222,10 @@ class RunDir:
     def load_log(self) -> Path:
         """The output of the load generator; ApacheBench's result."""
         return self.serving / "load.log"
+
+    def replica_samples(self, number: int) -> Path:
+        """Return the counters and gauges of a replica over time."""
+        return self.serving / f"replica-{number}.jsonl"
 
     @property
     def batch_script(self) -> Path:

@@ -29,7 +29,7 @@ from analysis.load.run_files import (
     read_json,
     records_of,
 )
-from analysis.load.serving import serving_values
+from analysis.load.serving import served_run
 from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
@@ -62,7 +62,6 @@ REQUIRED = (
     "job.unmeasured_steps",
 )
 EVALUATED = "trained nothing, as configured (job.train=false); its results are in the section Evaluations"
-SERVED = "served requests and trained nothing (job=serve); its results are in the section Serving"
 COUNTS = ("nodes", "ranks_per_node", "repeat", "job.unmeasured_steps")
 types_of = functools.cache(get_type_hints)
 
@@ -81,8 +80,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)
         if lookup(config, "serving") is not None:
             refuse_unfinished(events, config, last=0)
-            values = serving_values(RunDir(path), config, events)
-            return RunResult(path, config, plan, provenance, events, "served", SERVED, values=values)
+            return served_run(RunResult(path, config, plan, provenance, events))
         if lookup(config, "job.train") is False:
             return evaluation(path, config, plan, provenance, events)
         records = step_records(records_of(contents, AT.metrics))

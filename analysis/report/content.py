@@ -19,6 +19,7 @@ from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.figures.benchmarks import benchmark_figures
 from analysis.report.figures.page import figures
+from analysis.report.figures.serving import serving_figures
 from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
 from analysis.report.leaderboard import sections as campaign_sections
@@ -39,6 +40,7 @@ from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.predictions import predictions_section
 from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
+from analysis.report.sections.served_loads import load_section, replicas_section
 from analysis.report.sections.serving import serving_headlines, serving_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
@@ -85,7 +87,8 @@ class Report:
     @property
     def all_figures(self) -> list[Figure]:
         """The figures of sections and those of the section of figures."""
-        return [*(section.figure for section in self.rankings if section.figure), *self.figures]
+        of_sections = [section.figure for section in (*self.rankings, *self.sections) if section.figure]
+        return [*of_sections, *self.figures]
 
     @property
     def used(self) -> list[Row]:
@@ -129,7 +132,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         warnings=warnings(runs, doubts, groups),
         groups=groups,
         rows=rows_of(runs, groups, doubts, failures(runs)),
-        figures=[*figures(groups), *benchmark_figures(beside)],
+        figures=[*figures(groups), *benchmark_figures(beside), *serving_figures(runs)],
         rankings=[*campaigns, *tuning_sections(runs), *filter(None, [ranking_section(groups, runs)])],
         sections=[
             each
@@ -144,6 +147,8 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 customization_section(runs),
                 evaluation_section(runs),
                 serving_section(runs),
+                load_section(runs),
+                replicas_section(runs),
                 data_section(runs),
                 startup_section(used),
                 goodput_section(used),

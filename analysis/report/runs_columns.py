@@ -123,6 +123,7 @@ SETTINGS = (
     setting("data", "data.name"),
     setting("steps", "job.steps"),
     setting("concurrency", "serving.concurrency"),
+    setting("request_rate", "serving.requests_per_s"),
     setting("replicas", "serving.replicas"),
     setting("epochs", "job.epochs"),
     Column("settings_digest", lambda row: row.settings_digest),
@@ -139,6 +140,7 @@ SERVING = (
     a.REQUESTS_PER_S,
     a.OUTPUT_TOKENS_PER_S,
     a.SERVED_TOKENS_PER_S,
+    a.GOOD_REQUESTS_PER_S,
     *(
         times[key]
         for times in (a.TIME_TO_FIRST_TOKEN, a.TIME_PER_OUTPUT_TOKEN, a.INTER_TOKEN_LATENCY, a.REQUEST_LATENCY)

@@ -1,6 +1,8 @@
 """Serving: replicas of a server of the OpenAI interface, a load balancer in front, and a load.
 
     settings    the keys `engine.server` and `serving`
+    weights     the model's directory
+    conversion  the program that converts it from LitGPT's layout where the server reads Hugging Face's
     words       commands with {names} that are replaced
     ports       ports that are free and stay so
     piece       a launched program with its log: server, balancer, load generator
@@ -11,5 +13,5 @@
     counters    counters of a server, from /metrics
     link        the connection of each rank with rank 0
 
-jobs.workloads.serve puts the pieces together. Nothing here imports torch.
+jobs.workloads.serve puts the pieces together. Only the conversion imports torch.
 """

@@ -12,7 +12,8 @@ from jobs.output import write_file
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.serving.prompts import drawn, pool
-from jobs.serving.settings import LoadGenerator
+from jobs.serving.settings import LoadGenerator, Serving
+from jobs.serving.weights import served_directory
 from jobs.serving.words import filled
 
 # The command `vllm bench serve` does the same, and does not start in vLLM's build for CPUs.
@@ -24,7 +25,7 @@ add_cli_args(parser)
 main(parser.parse_args())"""
 COMMANDS = {
     LoadGenerator.vllm: [
-        "{python}", "-c", VLLM_BENCHMARK, "--backend", "openai", "--base-url", "{url}", "--endpoint", "/v1/completions",
+        "{python}", "-c", VLLM_BENCHMARK, "--backend", "openai", "--base-url", "{url}", "--endpoint", "{endpoint}",
         "--model", "{model}", "--dataset-name", "custom", "--dataset-path", "{prompts}", "--skip-chat-template",
         "--custom-output-len", "{output_tokens}", "--num-prompts", "{requests}", "--max-concurrency", "{concurrency}",
         "--request-rate", "{rate}", "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99",
@@ -32,7 +33,7 @@ COMMANDS = {
     ],
     LoadGenerator.ab: [
         "ab", "-l", "-q", "-s", "3600", "-n", "{requests}", "-c", "{concurrency}", "-T", "application/json", "-p",
-        "{body}", "{url}/v1/completions",
+        "{body}", "{url}{endpoint}",
     ],
 }  # fmt: skip
 REMEDY = {
@@ -53,20 +54,24 @@ def write_prompts(run: Run, directory: RunDir) -> dict[str, Path]:
     for offset, (name, count) in enumerate(counts.items()):
         lines = (json.dumps({"prompt": prompt}) for prompt in drawn(prompts, count, run.job.seed + offset))
         write_file(files[name], "".join(f"{line}\n" for line in lines))
-    body = {"model": run.job.init_from, "prompt": prompts[0], "max_tokens": s.output_tokens}
+    body = {"model": str(served_directory(run, directory)), "prompt": prompts[0], "max_tokens": s.output_tokens}
     files["body"] = directory.serving / "request.json"
     write_file(files["body"], json.dumps(body))
     return files
 
 
-def load_command(run: Run, url: str, requests: int, *, prompts: Path, body: Path, result: Path) -> list[str]:
+def load_command(
+    run: Run, directory: RunDir, url: str, requests: int, *, prompts: Path, body: Path, result: Path
+) -> list[str]:
     """Return the command that sends this number of requests."""
     s = run.serving
     assert s is not None
+    assert run.engine.server is not None
     values = {
         "python": server_python(run),
         "url": url,
-        "model": run.job.init_from,
+        "endpoint": run.engine.server.endpoint,
+        "model": served_directory(run, directory),
         "prompts": prompts,
         "body": body,
         "result": result,
@@ -74,9 +79,18 @@ def load_command(run: Run, url: str, requests: int, *, prompts: Path, body: Path
         "concurrency": min(s.concurrency, requests),
         "rate": "inf" if s.requests_per_s is None else s.requests_per_s,
         "output_tokens": s.output_tokens,
+        "limits": " ".join(limits(s)),
         "seed": run.job.seed,
     }
-    return filled(s.client_command or COMMANDS[s.client], values)
+    goodput = ["--goodput", *limits(s)] if limits(s) else []
+    return filled(s.client_command or [*COMMANDS[s.client], *goodput], values)
+
+
+def limits(serving: Serving) -> list[str]:
+    """Return the limits of good requests as vLLM's benchmark takes them, in milliseconds: `ttft:500`."""
+    of = serving.limits
+    given = {"ttft": of.time_to_first_token_s, "tpot": of.time_per_output_token_s, "e2el": of.request_latency_s}
+    return [f"{name}:{1e3 * limit_s:g}" for name, limit_s in given.items() if limit_s is not None]
 
 
 def server_python(run: Run) -> str:

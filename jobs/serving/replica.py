@@ -1,27 +1,34 @@
-"""A replica: the server that the first rank of a TP group starts and watches."""
+"""A replica: the server that the first rank of a TP group starts, watches and samples."""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from jobs.errors import ConfigError
 from jobs.failures import FailureCause, KnownCauseError
 from jobs.layout import replicas_of
 from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
+from jobs.rundir import append_record
 from jobs.runtime.machine import VISIBLE
 from jobs.schema import Run
 from jobs.serving import load
+from jobs.serving.counters import counters, gauges
 from jobs.serving.piece import Piece
 from jobs.serving.ports import reserved_port, url_of
-from jobs.serving.probe import is_healthy
+from jobs.serving.probe import fetched, is_healthy
+from jobs.serving.weights import served_directory
 from jobs.serving.words import filled
 
 PROBE_EVERY_S = 5.0
 PROBE_LIMIT_S = 5.0
+SAMPLE_EVERY_S = 1.0
+# From so many samples on the interval doubles: a day has 20,000 samples at most.
+SAMPLES_AT_EACH = 3600
 
 
 @dataclass
@@ -34,6 +41,10 @@ class Replica:
     began: float
     answered: float
     """When it last was healthy; both by the monotonic clock."""
+    samples_file: Path
+    samples: int = 0
+    sampled: float = field(default=float("-inf"))
+    """When it was last sampled."""
 
 
 def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStack) -> Replica | None:
@@ -43,15 +54,17 @@ def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStac
         return None
     server = run.engine.server
     assert server is not None
+    assert run.serving is not None
     port = stack.enter_context(reserved_port(host))
     values = {
         "python": load.server_python(run),
-        "model": run.job.init_from,
+        "model": served_directory(run, lease.run),
         "host": host,
         "port": port,
         "tensor": run.parallelism.tensor,
         "precision": run.job.precision.name,
         "max_length": run.job.sequence_length,
+        "output_tokens": run.serving.output_tokens,
     }
     command = filled([*server.command, *server.arguments], values)
     log = lease.run.serving / f"replica-{number}.log"
@@ -60,7 +73,7 @@ def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStac
     remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
     piece = Piece(f"replica {number}", command, log, env, remedy)
     stack.callback(piece.end)
-    return Replica(number, url_of(host, port), piece, began, began)
+    return Replica(number, url_of(host, port), piece, began, began, lease.run.replica_samples(number))
 
 
 def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
@@ -100,9 +113,27 @@ def becomes_ready(run: Run, replica: Replica) -> bool:
     return False
 
 
+def sample_replica(run: Run, replica: Replica) -> None:
+    """Append counters and gauges of a replica to its file if a sample is due; one that does not answer has none."""
+    assert run.engine.server is not None
+    path, now = run.engine.server.metrics, time.monotonic()
+    if path is None or now - replica.sampled < SAMPLE_EVERY_S * 2 ** (replica.samples // SAMPLES_AT_EACH):
+        return
+    replica.sampled = now
+    at_s, answer = time.time(), fetched(replica.url, path, PROBE_LIMIT_S)
+    if answer is not None:
+        text = answer.decode(errors="replace")
+        found = {metric.name: value for metric, value in (counters(text) | gauges(text)).items()}
+        # A full disk loses a sample, and not the load.
+        with suppress(OSError):
+            append_record(replica.samples_file, {"at_s": at_s, **found})
+        replica.samples += 1
+
+
 def check_replica(run: Run, replica: Replica) -> None:
-    """Raise KnownCauseError if a replica has ended, or does not answer for engine.hang_timeout_s."""
+    """Sample a replica. Raise KnownCauseError if it has ended, or does not answer for engine.hang_timeout_s."""
     replica.piece.check()
+    sample_replica(run, replica)
     server = run.engine.server
     assert server is not None
     silent_s = time.monotonic() - replica.answered

@@ -6,12 +6,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
+class Layout(Enum):
+    """Layout of the directory of a model."""
+
+    huggingface = "huggingface"
+    """Hugging Face's: config.json, tokenizer.json, *.safetensors; a LitGPT directory is converted first."""
+    litgpt = "litgpt"
+    """LitGPT's: model_config.yaml, tokenizer.json, lit_model.pth."""
+
+
 @dataclass(kw_only=True)
 class Server:
     """A server of the OpenAI interface, of which every replica is one process."""
 
     command: list[str]
-    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision} and {max_length} are replaced."""
+    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision}, {max_length} and {output_tokens}
+    are replaced."""
     arguments: list[str] = field(default_factory=list)
     """Further words at the end of the command."""
     python: str | None = None
@@ -19,6 +29,10 @@ class Server:
     of the ranks."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables of server and load generator."""
+    layout: Layout = Layout.huggingface
+    """Layout of the model's directory that it reads."""
+    endpoint: str = "/v1/completions"
+    """Path that takes prompts."""
     health: str = "/health"
     """Path that answers with status 200 when a replica is ready."""
     metrics: str | None = "/metrics"
@@ -48,6 +62,18 @@ class LoadGenerator(Enum):
 
 
 @dataclass(kw_only=True)
+class Limits:
+    """Latencies within which a request is a good one; the report then has the rate of good requests. null: no limit."""
+
+    time_to_first_token_s: float | None = None
+    """From sending a request to its first token."""
+    time_per_output_token_s: float | None = None
+    """Of the tokens after the first, in the mean over a request."""
+    request_latency_s: float | None = None
+    """From sending a request to the end of its answer."""
+
+
+@dataclass(kw_only=True)
 class Serving:
     """Replicas of a server, the balancer in front, and the load; `parallelism.tensor` GPUs are one replica."""
 
@@ -58,8 +84,8 @@ class Serving:
     client: LoadGenerator
     """Program that sends the requests."""
     client_command: list[str] | None = None
-    """Words of its command, to replace its own; {python}, {url}, {model}, {prompts}, {body}, {result}, {requests},
-    {concurrency}, {rate}, {output_tokens} and {seed} are replaced."""
+    """Words of its command, to replace its own; {python}, {url}, {endpoint}, {model}, {prompts}, {body}, {result},
+    {requests}, {concurrency}, {rate}, {output_tokens}, {limits} and {seed} are replaced."""
     concurrency: int
     """Most requests under way at once."""
     requests_per_s: float | None = None
@@ -74,3 +100,5 @@ class Serving:
     """Tokens of a prompt, in the mean over the pool; lengths are uniform from half to one and a half times that."""
     output_tokens: int
     """Most tokens of an answer."""
+    limits: Limits = field(default_factory=Limits)
+    """Latencies of good requests."""

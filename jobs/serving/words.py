@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 NAME = re.compile(r"\{(\w+)\}")
-SERVER = frozenset(("python", "model", "host", "port", "tensor", "precision", "max_length"))
+SERVER = frozenset(("python", "model", "host", "port", "tensor", "precision", "max_length", "output_tokens"))
 """Names in `engine.server.command` and `arguments`."""
 CLIENT = frozenset(
-    ("python", "url", "model", "prompts", "body", "result", "requests", "concurrency", "rate", "output_tokens", "seed")
-)
+    ("python", "url", "endpoint", "model", "prompts", "body", "result", "requests", "concurrency", "rate",
+     "output_tokens", "limits", "seed")
+)  # fmt: skip
 """Names in `serving.client_command`."""
 
 

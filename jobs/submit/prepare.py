@@ -20,6 +20,7 @@ from filelock import FileLock
 from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.errors import ConfigError, DataError, RunDirError
+from jobs.files import read_yaml, reason
 from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.metrics import PARAMETERS_TRAINED
 from jobs.output import own_directory, write_file
@@ -27,12 +28,15 @@ from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
+from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
+from jobs.serving.settings import Layout
+from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
@@ -40,8 +44,12 @@ from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
 
 MODEL_FILES = ("config.json", "tokenizer.json", "*.safetensors")
 """Files of a model in Hugging Face's layout, which a server reads."""
+LITGPT_FILES = (LITGPT_CONFIG, "tokenizer.json", LITGPT_WEIGHTS)
+"""Files of a LitGPT directory."""
 SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
 """Keys of `model` that decide the memory of a replica."""
+LITGPT_SIZES = ("n_layer", "n_embd", "n_head", "n_query_groups", "head_size", "intermediate_size", "padded_vocab_size")
+"""The same by their names in LitGPT's configuration."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +123,18 @@ def refuse_missing_model(run: Run) -> None:
         )
     if run.job.init_from_is_remote:
         return
-    missing = [name for name in MODEL_FILES if not any(Path(where).glob(name))]
+    assert run.engine.server is not None
+    litgpt = run.engine.server.layout is Layout.litgpt or is_converted(run)
+    missing = [name for name in (LITGPT_FILES if litgpt else MODEL_FILES) if not any(Path(where).glob(name))]
     if missing:
+        given = "a LitGPT directory" if litgpt else "a model in Hugging Face's layout (hf download), a LitGPT directory"
         raise ConfigError(
-            f"{run.name}: job.init_from={where} has no {missing[0]} here. Set it to a model in Hugging Face's layout "
-            "(hf download, or litgpt convert_from_litgpt), or job.init_from_is_remote=true if it exists on the nodes "
-            "only."
+            f"{run.name}: job.init_from={where} has no {missing[0]} here. Set it to {given} (litgpt download, or the "
+            "export/ of a run), or job.init_from_is_remote=true if it exists on the nodes only."
         )
+    if litgpt:
+        refuse_other_litgpt_model(run, Path(where))
+        return
     there = from_config_json(Path(where) / "config.json")
     differing = [key for key in SIZES if getattr(there, key) != getattr(run.model, key)]
     if differing:
@@ -130,6 +143,23 @@ def refuse_missing_model(run: Run) -> None:
             f"{run.name}: model.{key}={getattr(run.model, key)}, and the model in job.init_from={where} has "
             f"{getattr(there, key)}. Set model to its file, which `slurmscale model {where}` writes."
         )
+
+
+def refuse_other_litgpt_model(run: Run, where: Path) -> None:
+    """Raise ConfigError if a LitGPT directory is of another model than the run."""
+    file = where / LITGPT_CONFIG
+    try:
+        there = read_yaml(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{run.name}: {file} cannot be read: {reason(error)}. Set another job.init_from.") from error
+    wanted = litgpt_fields(run.model)
+    for name in LITGPT_SIZES:
+        found = there.get(name) if isinstance(there, dict) else None
+        if found != wanted[name]:
+            raise ConfigError(
+                f"{run.name}: {name} is {found} in {file}, and {wanted[name]} in model={run.model.name}. Set model to "
+                "that of job.init_from."
+            )
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from jobs.serving.ports import reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
 from jobs.serving.replica import PROBE_LIMIT_S, Replica, becomes_ready, check_replica, start_replica
 from jobs.serving.settings import Balancer, LoadGenerator
+from jobs.serving.weights import conversion_command
 
 LOOK_S = 0.2
 GOODBYE_S = 60.0
@@ -95,8 +96,9 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
         job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
         device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
     )  # fmt: skip
-    others.send(number=number)
     try:
+        convert_weights(run, lease, others, stack)
+        others.send(number=number)
         append_event(directory, "served", **measured(run, lease, rank, others, stack))
     except StoppedError:
         others.send(end=True)
@@ -169,20 +171,39 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
         result.unlink(missing_ok=True)
         (lease.run.serving / f"{name}.log").unlink(missing_ok=True)
         before = {number: counters_of(run, each) for number, each in ready.items()}
+        began_s = time.time()
         if requests:
-            command = load.load_command(run, url, requests, prompts=files[name], body=files["body"], result=result)
+            command = load.load_command(
+                run, lease.run, url, requests, prompts=files[name], body=files["body"], result=result
+            )
             run_load(name, command, watch, stack)
             if s.client is LoadGenerator.vllm and not result.exists():
                 raise KnownCauseError(FailureCause.code, f"the load generator wrote no {result}")
+    ended_s = time.time()
     after = {number: growth(before[number], counters_of(run, each)) for number, each in ready.items()}
     return {
         m.SERVER_STARTUP_TIME.name: startup_s,
+        "load_began_s": began_s,
+        "load_ended_s": ended_s,
         **sums(list(after.values())),
         "replicas": [
             {"replica": number, **{metric.name: value for metric, value in after[number].items()}}
             for number in sorted(after)
         ],
     }
+
+
+def convert_weights(run: Run, lease: Lease, others: Others, stack: ExitStack) -> None:
+    """Convert a LitGPT directory for a server that reads Hugging Face's layout, before any replica starts."""
+    command = conversion_command(run, lease.run)
+    if command is None:
+        return
+    log = lease.run.serving / "conversion.log"
+    piece = Piece("the conversion of job.init_from", command, log, {}, "Set job.init_from to Hugging Face's layout.")
+    stack.callback(piece.end)
+    Watch(run, lease, others, None).until(piece.ended)
+    if piece.process.returncode:
+        raise piece.failure()
 
 
 def sums(of_replicas: list[dict[Metric, float]]) -> dict[str, float]:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
 
+from analysis.load.run_directory import read_run
+from analysis.parsers import log_metrics as a
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir
 from tests.support.cli import printed
 from tests.support.paths import ROOT
-from tests.support.real_run import events
+from tests.support.real_run import events, make_run, train
+from tests.support.real_run import printed as output
 from tests.support.required import skip_or_fail
-from tests.support.serving import model_directory, tiny_serving, vllm_serving, with_random_weights
+from tests.support.serving import (
+    MODEL,
+    litgpt_directory,
+    model_directory,
+    tiny_serving,
+    vllm_serving,
+    with_random_weights,
+)
 from tests.support.waiting import wait_until
 
 VLLM = ROOT / ".venv-serve/bin/python"
@@ -63,7 +75,9 @@ def test_two_replicas_on_two_nodes_of_slurm_share_a_load(tmp_path: Path, capsys:
 
 def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = with_random_weights(model_directory(tmp_path / "model"))
-    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2")
+    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2",
+                         "serving.limits.time_to_first_token_s=1000", "serving.limits.time_per_output_token_s=1e-9",
+                         )  # fmt: skip
     assert main(["submit", "--wait", *given]) == 0, printed(capsys)
     sweep = SweepDir(tmp_path / "runs/s")
     (run,) = sweep.runs()
@@ -71,7 +85,33 @@ def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pyte
     checked(run, found, 24)
     assert 0 < float(found["time_to_first_token_median_s"]) <= float(found["request_latency_median_s"])
     assert float(found["inter_token_latency_p99_s"]) > 0
+    assert float(found["good_requests_per_s"]) == 0, "no request is within a nanosecond a token"
+    samples = [json.loads(line) for i in range(2) for line in run.replica_samples(i).read_text().splitlines()]
+    assert {"requests_running", "requests_waiting", "kv_cache_use", "server_preemptions"} <= samples[-1].keys()
     assert 16 < float(found["server_input_tokens"]) / 24 < 64, "32 in the mean"
+
+
+def test_vllm_serves_a_litgpt_directory_which_the_run_converts(tmp_path: Path) -> None:
+    model = litgpt_directory(tmp_path / "model")
+    run = make_run(tmp_path, *vllm_serving(vllm_python(), model, "ranks_per_node=1"), small=False)
+    assert train(run) == [0], output(run)
+    assert json.loads(run.load_result.read_text())["completed"] == 24
+    assert (run.serving / "model/model.safetensors").exists()
+
+
+def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path) -> None:
+    if find_spec("litserve") is None or shutil.which("ab") is None:
+        skip_or_fail("litserve or ab is not installed: run make .venv/engines.done and tests/install.sh serving")
+    model = litgpt_directory(tmp_path / "model", "float32")
+    given = ["job=serve", "engine=litgpt_serve", *MODEL, f"job.init_from={model}", "serving.client=ab",
+             "serving.prompts=1", "serving.requests=8", "serving.warmup_requests=2", "serving.concurrency=2",
+             "serving.output_tokens=8", "ranks_per_node=1"]  # fmt: skip
+    run = make_run(tmp_path, *given, small=False)
+    assert train(run) == [0], output(run)
+    run.plan.write_text("{}")
+    found = read_run(run.path)
+    assert (found.state, found.values[a.REQUESTS_COMPLETED]) == ("served", 8)
+    assert found.values[a.REQUEST_LATENCY["median"]] > 0
 
 
 @pytest.mark.slurm

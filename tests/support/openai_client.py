@@ -1,6 +1,6 @@
 """A load generator that writes its result as vLLM's benchmark does; needs nothing but Python.
 
-`python openai_client.py URL PROMPTS REQUESTS CONCURRENCY OUTPUT_TOKENS RESULT`.
+`python openai_client.py URL PROMPTS REQUESTS CONCURRENCY OUTPUT_TOKENS RESULT LIMITS`; of the limits only `e2el:MS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def send(url: str, prompt: str, most: int) -> tuple[float, dict[str, int]] | Non
         return None
 
 
-def main(url: str, prompts: str, requests: str, concurrency: str, most: str, result: str) -> None:
+def main(url: str, prompts: str, requests: str, concurrency: str, most: str, result: str, limits: str) -> None:
     texts = [json.loads(line)["prompt"] for line in Path(prompts).read_text().splitlines()]
     assert len(texts) == int(requests)
     began = time.monotonic()
@@ -41,6 +41,9 @@ def main(url: str, prompts: str, requests: str, concurrency: str, most: str, res
         "output_throughput": outputs / duration, "total_token_throughput": (inputs + outputs) / duration,
         "median_e2el_ms": statistics.median(latencies_ms), "p99_e2el_ms": max(latencies_ms),
     }  # fmt: skip
+    if limits:
+        good = sum(each <= float(limits.removeprefix("e2el:")) for each in latencies_ms)
+        document["request_goodput"] = good / duration
     Path(result).write_text(json.dumps(document))
 
 

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 TOKEN_S = 0.001
 counts = {"prompt_tokens_total": 0, "generation_tokens_total": 0}
 reasons = {"length": 0, "stop": 0}
+gauges = {"num_requests_running": 0}
 lock = threading.Lock()
 
 
@@ -27,6 +28,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer("")
         elif self.path == "/metrics":
             lines = [f'vllm:{name}{{engine="0"}} {value}.0' for name, value in counts.items()]
+            running = gauges["num_requests_running"]
+            lines += [f'vllm:num_requests_running{{engine="0"}} {running}.0', "vllm:num_requests_waiting 0.0"]
+            lines += [f'vllm:kv_cache_usage_perc{{engine="0"}} {running / 10}']
             lines += [f'vllm:request_success_total{{finished_reason="{r}"}} {n}.0' for r, n in reasons.items()]
             self.answer("# HELP counters of a test\n" + "\n".join(lines) + "\n")
         else:
@@ -37,8 +41,11 @@ class Handler(BaseHTTPRequestHandler):
         words, most = len(request["prompt"].split()), int(request["max_tokens"])
         # An answer to an even number of words ends by itself.
         written = most if words % 2 else most - 1
+        with lock:
+            gauges["num_requests_running"] += 1
         time.sleep(written * TOKEN_S)
         with lock:
+            gauges["num_requests_running"] -= 1
             counts["prompt_tokens_total"] += words
             counts["generation_tokens_total"] += written
             reasons["length" if written == most else "stop"] += 1

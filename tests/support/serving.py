@@ -26,7 +26,7 @@ SHAPE: dict[str, Any] = {
 MODEL = ("model.layers=2", "model.heads=4", "model.kv_heads=2", "model.head_size=64", "model.hidden_size=256",
          "model.intermediate_size=512", "model.vocab_size=2048")  # fmt: skip
 CLIENT = ["{python}", str(ROOT / "tests/support/openai_client.py"), "{url}", "{prompts}", "{requests}", "{concurrency}",
-          "{output_tokens}", "{result}"]  # fmt: skip
+          "{output_tokens}", "{result}", "{limits}"]  # fmt: skip
 SERVER = ["{python}", str(ROOT / "tests/support/openai_server.py"), "{host}", "{port}"]
 
 
@@ -77,6 +77,27 @@ def with_random_weights(directory: Path) -> Path:
     }  # fmt: skip
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
+
+
+def litgpt_directory(where: Path, precision: str = "bfloat16") -> Path:
+    """Make a LitGPT directory of a Llama of SHAPE with random weights."""
+    import torch
+    from litgpt.config import Config
+    from litgpt.model import GPT
+    from litgpt.utils import save_config
+
+    from jobs.plan.compose import compose
+    from jobs.plan.litgpt_names import litgpt_fields
+
+    where.mkdir(parents=True)
+    (point,) = compose(["launcher=dry", *MODEL, f"model.max_sequence_length={SHAPE['max_position_embeddings']}"],
+                       multirun=False)  # fmt: skip
+    torch.manual_seed(0)
+    config = Config(**litgpt_fields(point.run.model))
+    torch.save(GPT(config).to(getattr(torch, precision)).state_dict(), where / "lit_model.pth")
+    save_config(config, where)
+    train_bpe(SENTENCES, SHAPE["vocab_size"], where)
+    return where
 
 
 def listed(words: list[str]) -> str:

@@ -8,12 +8,15 @@ from analysis.formatting import ABSENT, plural, shown, title, unit, within_sente
 from analysis.parsers import log_metrics as a
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
+from analysis.scaling.serving import doubts, order, replicas, served
+from analysis.untrusted import as_number
 from jobs import metrics as m
 
 NUMBERS = (
     a.REQUESTS_PER_S,
     a.OUTPUT_TOKENS_PER_S,
     a.SERVED_TOKENS_PER_S,
+    a.GOOD_REQUESTS_PER_S,
     a.TIME_TO_FIRST_TOKEN["median"],
     a.TIME_TO_FIRST_TOKEN["p99"],
     a.INTER_TOKEN_LATENCY["median"],
@@ -22,16 +25,15 @@ NUMBERS = (
     a.REQUEST_LATENCY["p99"],
     a.REQUESTS_FAILED,
     m.REQUESTS_TRUNCATED,
+    m.SERVER_PREEMPTIONS,
     m.LARGEST_REPLICA_SHARE,
     m.OUTPUT_TOKENS_GAP,
 )
-LARGEST_GAP = 0.01
-"""Largest difference of the two counts of output tokens without a doubt."""
 
 
 def serving_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run that served and has a result; None without any."""
-    listed = [run for run in runs if run.state == "served"]
+    listed = served(runs)
     metrics = [metric for metric in NUMBERS if any(metric in run.values for run in listed)]
     rows = [
         [
@@ -56,7 +58,7 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
 def serving_headlines(runs: Sequence[RunResult]) -> list[str]:
     """Return a sentence for each model that was served: the run that stands first, with its load and latencies."""
     first: dict[str, RunResult] = {}
-    for run in sorted((run for run in runs if run.state == "served"), key=order):
+    for run in sorted(served(runs), key=order):
         first.setdefault(str(run.setting("model.name")), run)
     return [sentence(run) for run in first.values()]
 
@@ -69,6 +71,9 @@ def sentence(run: RunResult) -> str:
         for metric in (a.TIME_TO_FIRST_TOKEN["median"], a.REQUEST_LATENCY["median"])
         if metric in run.values
     ]
+    if a.GOOD_REQUESTS_PER_S in run.values:
+        good = shown(a.GOOD_REQUESTS_PER_S, run.values[a.GOOD_REQUESTS_PER_S])
+        latencies.append(f"{good} requests/s within {limits(run)}")
     found = doubts(run)
     return (
         f"{hardware([run])}: {run.setting('model.name')} served at {shown(rate, run.values[rate])} "
@@ -78,16 +83,12 @@ def sentence(run: RunResult) -> str:
     )
 
 
-def order(run: RunResult) -> tuple[bool, float, str]:
-    """Return the key of a row: runs without failed requests first, then by rate."""
-    rate = run.values.get(a.OUTPUT_TOKENS_PER_S, run.values.get(a.REQUESTS_PER_S, 0.0))
-    return bool(doubts(run)), -rate, run.name
-
-
-def replicas(run: RunResult) -> int:
-    """Return the number of replicas of a run."""
-    given, tensor = run.setting("serving.replicas"), run.setting("parallelism.tensor")
-    return given if isinstance(given, int) else (run.ranks or 0) // max(1, tensor if isinstance(tensor, int) else 1)
+def limits(run: RunResult) -> str:
+    """Return the limits of a good request as text."""
+    names = ("time_to_first_token_s", "time_per_output_token_s", "request_latency_s")
+    given = {name: run.setting(f"serving.limits.{name}") for name in names}
+    words = [f"{name.removesuffix('_s').replace('_', ' ')} {at:g} s" for name, at in given.items() if as_number(at)]
+    return ", ".join(words) or "limits that are not known"
 
 
 def concurrency(run: RunResult) -> str:
@@ -96,21 +97,9 @@ def concurrency(run: RunResult) -> str:
     return f"{given:,}" if isinstance(given, int) else ABSENT
 
 
-def doubts(run: RunResult) -> list[str]:
-    """Return the reasons why the rate of a run does not count as it is."""
-    values, found = run.values, []
-    failed = int(values.get(a.REQUESTS_FAILED, 0) + values.get(a.ERROR_RESPONSES, 0))
-    if failed:
-        completed = int(values.get(a.REQUESTS_COMPLETED, 0))
-        found.append(f"{plural(failed, 'request')} failed, {completed:,} completed")
-    gap = values.get(m.OUTPUT_TOKENS_GAP)
-    if gap is not None and abs(gap) > LARGEST_GAP:
-        found.append("servers and load generator counted different numbers of output tokens")
-    return found
-
-
 def words(run: RunResult) -> str:
     """Return hardware, model, load generator and doubts of a run."""
     found = doubts(run)
     doubtful = f". DOUBTFUL: {'; '.join(found)}" if found else ""
-    return f"{hardware([run])}: {run.setting('model.name')}, load by {run.setting('serving.client')}{doubtful}"
+    within = f", good within {limits(run)}" if a.GOOD_REQUESTS_PER_S in run.values else ""
+    return f"{hardware([run])}: {run.setting('model.name')}, load by {run.setting('serving.client')}{within}{doubtful}"

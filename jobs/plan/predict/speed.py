@@ -48,10 +48,13 @@ class Speed:
 
 
 def speed(run: Run, steps: int | None = None) -> Speed | None:
-    """Return the predicted speed of a run that jobs.plan.legality has passed; None where its GPU's rates are not known.
+    """Return the predicted speed of a run that jobs.plan.legality has passed.
 
+    None where its GPU's rates are not known, and for a run that serves: it has no optimizer steps.
     `steps` is the number of optimizer steps where the data is known.
     """
+    if run.serving is not None:
+        return None
     work, peak = work_of(run), peak_flops_per_s(run)
     if work is None or peak is None:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from jobs.layout import replicas_of
 from jobs.parallelism import Strategy
 from jobs.plan.predict.states import kv_bytes_per_token, states
@@ -44,11 +46,14 @@ def counts_are_positive(run: Run) -> str | None:
     ]
     if s.warmup_requests < 0:
         wrong.append(f"serving.warmup_requests={s.warmup_requests} is negative. Set serving.warmup_requests=0 or more.")
-    if s.requests_per_s is not None and not 0 < s.requests_per_s < float("inf"):
-        wrong.append(
-            f"serving.requests_per_s={s.requests_per_s:g} is not a positive number. Set serving.requests_per_s=NUMBER, "
-            "or null for no limit of the rate."
-        )
+    rates = {"serving.requests_per_s": s.requests_per_s} | {
+        f"serving.limits.{each.name}": getattr(s.limits, each.name) for each in fields(s.limits)
+    }
+    wrong += [
+        f"{key}={value:g} is not a positive number. Set {key}=NUMBER, or null for no limit."
+        for key, value in rates.items()
+        if value is not None and not 0 < value < float("inf")
+    ]
     return "\n".join(wrong) or None
 
 
@@ -109,11 +114,25 @@ def load_is_the_clients(run: Run) -> str | None:
             "serving.client=ab sends one prompt as fast as answers come. Set serving.prompts=1 "
             "serving.requests_per_s=null, or serving.client=vllm."
         )
+    assert run.engine.server is not None
+    endpoint = run.engine.server.endpoint
+    if s.client is LoadGenerator.vllm and s.client_command is None and not endpoint.endswith("/completions"):
+        return (
+            f"serving.client=vllm speaks the OpenAI interface, and engine.server.endpoint={endpoint} is none of its. "
+            "Set serving.client=ab serving.prompts=1, or an engine with that interface."
+        )
     if s.client is LoadGenerator.ab and s.requests < s.concurrency:
         return (
             f"serving.client=ab needs as many requests as serving.concurrency={s.concurrency}. Set serving.requests="
             f"{s.concurrency} or more."
         )
+    limited = any(getattr(s.limits, each.name) is not None for each in fields(s.limits))
+    if limited and s.client_command and not any("{limits}" in word for word in s.client_command):
+        return (
+            "serving.limits reach no load generator: serving.client_command has no {limits}. Add it, or set no limits."
+        )
+    if limited and s.client is LoadGenerator.ab:
+        return "serving.client=ab measures no good requests. Set serving.client=vllm, or serving.limits to null each."
     longest = s.input_tokens * 3 // 2 + s.output_tokens
     if longest > run.job.sequence_length:
         return (

@@ -196,10 +196,12 @@ def test_plan_prints_predicted_speed_and_that_nothing_confirmed_it(capsys: pytes
     assert found.step_time_s.high / found.step_time_s.low > 1.5
 
 
-def test_cpu_runs_have_no_predicted_speed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_on_cpus_and_runs_that_serve_have_no_predicted_speed(capsys: pytest.CaptureFixture[str]) -> None:
     from jobs.plan.show import show
 
     assert speed(one("model=tiny").run) is None
+    served = one("job=serve", "engine=vllm", "cluster=xe9680_h100", "parallelism=tp", "model=llama2_7b").run
+    assert speed(served) is None
     show(["model=tiny"], multirun=False)
     assert "predicted" not in capsys.readouterr().out
 

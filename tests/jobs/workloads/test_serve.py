@@ -22,12 +22,12 @@ from jobs.cli import main
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir
-from jobs.serving.counters import counters, growth
+from jobs.serving.counters import counters, gauges, growth
 from jobs.serving.ports import reserved_port
 from tests.support.cli import printed_words
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
-from tests.support.serving import model_directory, tiny_serving
+from tests.support.serving import litgpt_directory, model_directory, tiny_serving
 from tests.support.waiting import wait_until
 
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
@@ -73,7 +73,9 @@ def failures(run: RunDir) -> list[str]:
 @pytest.mark.parametrize("balancer", ["haproxy", pytest.param("nginx", marks=pytest.mark.long)])
 def test_two_replicas_share_a_load_whose_figures_are_in_the_report(tmp_path: Path, balancer: str) -> None:
     require_balancer(balancer)
-    run = served_by(tmp_path, "ranks_per_node=2", f"serving.balancer={balancer}")
+    run = served_by(
+        tmp_path, "ranks_per_node=2", f"serving.balancer={balancer}", "serving.limits.request_latency_s=600"
+    )
     assert train(run) == [0, 0], printed(run)
     prompts = [
         json.loads(line)["prompt"].split() for line in (run.serving / "load-prompts.jsonl").read_text().splitlines()
@@ -92,11 +94,15 @@ def test_two_replicas_share_a_load_whose_figures_are_in_the_report(tmp_path: Pat
         m.REQUESTS_TRUNCATED: sum(len(prompt) % 2 for prompt in prompts), m.LARGEST_REPLICA_SHARE: 0.5,
         m.OUTPUT_TOKENS_GAP: 0,
     }  # fmt: skip
+    assert found.values[a.GOOD_REQUESTS_PER_S] == pytest.approx(found.values[a.REQUESTS_PER_S], rel=1e-3)
+    for replica in range(2):
+        first = json.loads(run.replica_samples(replica).read_text().splitlines()[0])
+        assert {"at_s", "requests_running", "requests_waiting", "kv_cache_use", "server_requests"} <= first.keys()
     result = json.loads(run.load_result.read_text())
     assert found.values[a.OUTPUT_TOKENS_PER_S] == pytest.approx(written / result["duration"])
     report([tmp_path / "test"], tmp_path / "report")
     page = (tmp_path / "report/report.md").read_text()
-    assert "CPU: tiny, load by vllm" in page[page.index("## Serving") :]
+    assert "CPU: tiny, load by vllm, good within request latency 600 s" in page[page.index("## Serving") :]
     assert re.search(
         r"CPU: tiny served at [\d,.]+ output tokens/s by 2 replicas at concurrency 4; request latency", page
     )
@@ -250,6 +256,36 @@ def test_a_balancer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: 
     assert "Install it, load it in cluster.modules, or set serving.balancer to another one." in failures(run)[0]
 
 
+# --- weights of LitGPT -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_converted_litgpt_directory_computes_the_same_in_transformers(tmp_path: Path) -> None:
+    import torch
+    from litgpt.config import Config
+    from litgpt.model import GPT
+    from transformers import AutoModelForCausalLM
+
+    from jobs.serving.conversion import convert
+
+    source = litgpt_directory(tmp_path / "litgpt", "float32")
+    convert(source, tmp_path / "hf")
+    gpt = GPT(Config.from_file(source / "model_config.yaml"))
+    gpt.load_state_dict(torch.load(source / "lit_model.pth", weights_only=True))
+    tokens = torch.arange(1, 33).reshape(2, 16)
+    with torch.inference_mode():
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")(tokens).logits
+        torch.testing.assert_close(theirs, gpt(tokens), atol=1e-5, rtol=1e-4)
+    assert (tmp_path / "hf/tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    description = (source / "model_config.yaml").read_text()
+    (source / "model_config.yaml").write_text(
+        description.replace("parallel_residual: false", "parallel_residual: true")
+    )
+    with pytest.raises(ConfigError, match=r"is not of Llama's or Mixtral's architecture \(parallel_residual=True\)"):
+        convert(source, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 # --- ports and counters ----------------------------------------------------------------------------------------
 
 
@@ -276,6 +312,11 @@ def test_counters_are_summed_over_labels_and_grow_from_the_warm_up_on() -> None:
     )
     found = counters(text)
     assert found == {m.SERVER_INPUT_TOKENS: 2000, m.SERVER_REQUESTS: 7, m.REQUESTS_TRUNCATED: 4}
+    assert gauges(
+        'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n'
+        'vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
+        "sglang:num_queue_reqs 2.0\nvllm:num_requests_waiting 1e999\n"
+    ) == {m.REQUESTS_RUNNING: 7, m.KV_CACHE_USE: 0.5, m.REQUESTS_WAITING: 2}
     assert growth({m.SERVER_REQUESTS: 5}, found)[m.SERVER_REQUESTS] == 2
 
 
@@ -298,6 +339,10 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
     assert "model.layers=4, and the model in job.init_from=" in refusal("model.layers=4")
     (where / "model.safetensors").unlink()
     assert "has no *.safetensors here" in refusal()
+    (where / "lit_model.pth").touch()
+    assert "has no model_config.yaml here. Set it to a LitGPT directory" in refusal()
+    (where / "model_config.yaml").write_text("n_layer: 2\nn_embd: 64\n")
+    assert "n_embd is 64 in" in refusal()
 
 
 @pytest.mark.parametrize(
@@ -314,7 +359,14 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
         (["serving.output_tokens=500"], "is longer than job.sequence_length=512. Set job.sequence_length=548 or more"),
         (["serving.requests=0"], "serving.requests=0 is not a positive number"),
         (["serving.warmup_requests=-1"], "serving.warmup_requests=-1 is negative"),
+        (["engine=litgpt_serve"],
+         "engine.server.endpoint=/predict is none of its. Set serving.client=ab serving.prompts=1"),
         (["serving.requests_per_s=0"], "serving.requests_per_s=0 is not a positive number"),
+        (["serving.limits.request_latency_s=-1"], "serving.limits.request_latency_s=-1 is not a positive number"),
+        (["serving.client=ab", "serving.prompts=1", "serving.limits.request_latency_s=1"],
+         "serving.client=ab measures no good requests"),
+        (["serving.client_command=[x]", "serving.limits.request_latency_s=1"],
+         "serving.client_command has no {limits}. Add it"),
         (["engine.server.arguments=['{prot}']"], "engine.server.command: {prot} is not a name that is replaced"),
         (["serving.client_command=[]"], "serving.client_command is empty"),
         (["job.export=true"], "job.export belongs to a training, and job=serve trains nothing"),
