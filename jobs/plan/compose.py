@@ -275,6 +275,9 @@ def settled(run: Run) -> Run:
         value = getattr(config, key)
         if value is not None:
             setattr(config, key, absolute(value))
+    for part in (run.storage, run.storage.data) if run.storage else ():
+        if part is not None and part.path is not None:
+            part.path = absolute(part.path)
     server = run.engine.server
     if server is not None and server.python is not None and "/" in server.python:
         server.python = absolute(server.python)

@@ -33,6 +33,7 @@ from jobs.plan.predict.speed import speed
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
+from jobs.storage.space import refused_space
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
@@ -73,6 +74,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     refuse_taken(sweep, runs)
     refuse_changed(sweep.path, runs[0].cluster.trusted_group)
     refuse_missing_weights(runs)
+    refuse_short_storage(runs, sweep)
     samples = prepare_samples(runs)
     lock = FileLock(sweep.lock)
     try:
@@ -130,6 +132,17 @@ def refuse_missing_model(run: Run) -> None:
             f"{run.name}: model.{key}={getattr(run.model, key)}, and the model in job.init_from={where} has "
             f"{getattr(there, key)}. Set model to its file, which `slurmscale model {where}` writes."
         )
+
+
+def refuse_short_storage(runs: list[Run], sweep: SweepDir) -> None:
+    """Raise ConfigError if a storage that this machine sees has not the space for the test of a run."""
+    for run in runs:
+        where = Path(run.storage.path or sweep.path) if run.storage else None
+        # A path of the nodes alone is examined there (jobs.workloads.storage).
+        if where is None or (run.storage and run.storage.path and not where.exists()):
+            continue
+        if (refusal := refused_space(run, where)) is not None:
+            raise ConfigError(f"{run.name}: {refusal}")
 
 
 @contextmanager
@@ -190,14 +203,15 @@ def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
 def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     """Return the tokenized samples of each run; made at submission, so that bad data is found at submission.
 
-    None for a run that serves, for launcher=dry, and if a stage makes them later: then only missing files are found.
+    None for a run that serves or measures storage, for launcher=dry, and if a stage makes them later: then only missing
+    files are found.
     Raises DataError for text that cannot be used or has fewer samples than a global batch.
     """
     made: dict[str, Path] = {}
     for run in runs:
-        if run.serving is None and not run.launcher.kind.is_preview and makes_samples_later(run):
+        if run.reads_samples and not run.launcher.kind.is_preview and makes_samples_later(run):
             refuse_unready(run.data, run.model.vocab_size)
-    found = [None if run.serving is not None or makes_samples_later(run) else samples_of(run, made) for run in runs]
+    found = [None if not run.reads_samples or makes_samples_later(run) else samples_of(run, made) for run in runs]
     for run, samples in zip(runs, found, strict=True):
         if samples is not None and run.engine.kind is EngineKind.litgpt:
             refuse_bare_tokenizer(run, samples)
@@ -247,7 +261,7 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
         "parameters": parameters(run.model),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
-        "memory": memory(run).record() if has_gpus(run) else None,
+        "memory": memory(run).record() if has_gpus(run) and run.storage is None else None,
         "speed": None if predicted is None else predicted.record(),
         "warnings": warnings(run),
     }

@@ -53,7 +53,7 @@ def speed(run: Run, steps: int | None = None) -> Speed | None:
     `steps` is the number of optimizer steps where the data is known.
     """
     work, peak = work_of(run), peak_flops_per_s(run)
-    if work is None or peak is None:
+    if work is None or peak is None or run.storage is not None:
         return None
     fit = calibration_of(run).step_time
     known = fit or STEP_TIME_PRIOR
