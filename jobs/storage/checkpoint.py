@@ -26,7 +26,6 @@ from jobs.metrics import StoragePhase
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import met_by_ranks, remove, written_aside
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data
-from jobs.storage import page_cache
 from jobs.storage.session import Session
 from jobs.storage.state import CPU, checksum, fill, forget, size_bytes, state_of
 
@@ -128,9 +127,6 @@ def read(session: Session, state: dict[str, Any], final: Path, repeat: int) -> N
         cached_share=share,
         ranks=[{"rank": rank, "time_s": time_s, "size_bytes": size} for rank, (time_s, size) in enumerate(ranks)],
     )
-    # What was read stays in the caches, which the next checkpoint should have for itself.
-    if session.rank.local_rank == 0:
-        page_cache.drop(files)
 
 
 def reported(place: Path, action: Callable[[], Any]) -> None:

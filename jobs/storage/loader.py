@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from jobs import metrics as m
+from jobs.failures import STOPS
 from jobs.metrics import StoragePhase
 from jobs.runtime import storage_io
 from jobs.schema import Run
@@ -96,12 +98,24 @@ def idle_readers(run: Run, files: int) -> str | None:
     )
 
 
+def end_when_asked(_worker: int) -> None:
+    """Let the signals that ask a rank to stop end its worker, which inherits the rank's handlers."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def read_once(run: Run, files: list[Path], rank: int) -> tuple[int, int, float, float]:
     """Return samples, bytes, seconds, and seconds waited for a batch, of one pass over the samples of this rank."""
     assert run.storage is not None
     data = run.storage.data
     assert data is not None
-    loader = DataLoader(Sizes(run, files, rank), batch_size=data.batch_size, num_workers=data.workers, collate_fn=list)
+    loader = DataLoader(
+        Sizes(run, files, rank),
+        batch_size=data.batch_size,
+        num_workers=data.workers,
+        collate_fn=list,
+        worker_init_fn=end_when_asked,
+    )
     samples, size, waited_s = 0, 0, 0.0
     began = fence = time.perf_counter()
     for batch in loader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from analysis.formatting import shown, title, within_sentence
+from analysis.formatting import shown, title, unit, within_sentence
 from analysis.metrics.storage_test import is_cold
 from analysis.report.figures.storage_tests import rank_figure, workers_figure
 from analysis.report.figures.style import Section
@@ -87,7 +87,7 @@ def rates_in_words(run: RunResult) -> str:
     """Return the rates of a run, of each that it has."""
     rates = (*m.CHECKPOINT_IO_RATES.values(), *m.DATA_READ_RATES.values(), m.FIO_BANDWIDTH)
     return ", ".join(
-        f"{within_sentence(rate)} {shown(rate, run.values[rate])} {rate.display.name}"
+        f"{within_sentence(rate)} {shown(rate, run.values[rate])} {unit(rate)}"
         for rate in rates
         if rate in run.values
     )
