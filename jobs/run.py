@@ -98,9 +98,6 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
 
         return serve
     if run.storage is not None:
-        from jobs.runtime.imports import import_torchmetrics_alone
-
-        import_torchmetrics_alone()
         from jobs.workloads.storage import storage_test
 
         return storage_test

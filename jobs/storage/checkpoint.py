@@ -68,8 +68,7 @@ def checkpoint_io(session: Session) -> None:
     state = state_of(session.run, device_mesh(layout_of(session.run), CPU))
     whole_bytes = sum(session.gather(size_bytes(state)))
     for repeat in range(1, test.checkpoint.repeats + 1):
-        # New numbers, since storage may keep equal blocks once.
-        fill(state)
+        fill(state, repeat)
         expected = checksum(state)
         final = session.place / f"step-{repeat:08d}"
         session.begins(f"writing checkpoint {repeat}", whole_bytes)

@@ -7,6 +7,7 @@ then gets the tensors of its weight and of AdamW's moments, under the names that
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def state_of(run: Run, mesh: DeviceMesh) -> dict[str, Any]:
-    """Return the state that this rank saves, in memory that is filled with random numbers."""
+    """Return the state that this rank saves, in memory that `fill` gives numbers."""
     assert run.storage is not None
     assert run.storage.checkpoint is not None
     gpt = trained_model(run)
@@ -40,9 +41,7 @@ def state_of(run: Run, mesh: DeviceMesh) -> dict[str, Any]:
         for moment in (*MOMENTS, *(("master",) if mixed else ())):
             optimizer[f"state.{name}.{moment}"] = empty_like(parameter, torch.float32 if mixed else parameter.dtype)
         optimizer[f"state.{name}.step"] = torch.tensor(0.0)
-    state = {"model": weights, "optimizer": optimizer, "step": torch.tensor(0)}
-    fill(state)
-    return state
+    return {"model": weights, "optimizer": optimizer, "step": torch.tensor(0)}
 
 
 def keep_rows(gpt: GPT, fraction: float) -> None:
@@ -70,38 +69,52 @@ def empty_like(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-def tensors(state: dict[str, Any]) -> Iterator[Tensor]:
-    """Yield the memory of every tensor of a state on this rank."""
-    for value in state.values():
+def named(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a state with its name."""
+    for name, value in state.items():
         if isinstance(value, dict):
-            yield from tensors(value)
+            yield from named(value, f"{prefix}{name}.")
         else:
-            yield local_shard(value)
+            yield f"{prefix}{name}", value
 
 
 def words(tensor: Tensor) -> Tensor:
-    """Return the memory of a tensor as integers."""
-    return tensor.reshape(-1).view(torch.int16 if tensor.element_size() == 2 else torch.int32)
+    """Return the memory of a tensor on this rank as integers."""
+    local = local_shard(tensor).reshape(-1)
+    return local.view(torch.int16 if local.element_size() == 2 else torch.int32)
 
 
-def fill(state: dict[str, Any]) -> None:
-    """Fill a state with random bytes, since storage may compress others."""
-    for tensor in tensors(state):
+def fill(state: dict[str, Any], repeat: int) -> None:
+    """Fill a state with random numbers, since storage may compress others, and keep equal ones of two repeats once.
+
+    Ranks that hold the same part of a tensor get the same numbers: only one of them writes it.
+    """
+    for name, tensor in named(state):
         if tensor.ndim:
-            words(tensor).random_()
+            seed = zlib.crc32(repr((repeat, name, part_of(tensor))).encode())
+            words(tensor).random_(generator=torch.Generator().manual_seed(seed))
+
+
+def part_of(tensor: Tensor) -> list[int]:
+    """Return which part of a tensor this rank holds: its place on each axis that divides it."""
+    if not isinstance(tensor, DTensor):
+        return []
+    places = tensor.device_mesh.get_coordinate() or []
+    return [place for place, how in zip(places, tensor.placements, strict=True) if not how.is_replicate()]
 
 
 def forget(state: dict[str, Any]) -> None:
     """Overwrite a state with zeros, so that it has only what is read afterwards."""
-    for tensor in tensors(state):
-        tensor.zero_()
+    for _, tensor in named(state):
+        local_shard(tensor).zero_()
 
 
 def checksum(state: dict[str, Any]) -> int:
     """Return the sum of the memory of a state on this rank, as integers."""
-    return sum(int(words(tensor).sum(dtype=torch.int64)) for tensor in tensors(state) if tensor.ndim)
+    return sum(int(words(tensor).sum(dtype=torch.int64)) for _, tensor in named(state) if tensor.ndim)
 
 
 def size_bytes(state: dict[str, Any]) -> int:
     """Return the memory of a state on this rank."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))
+    held = (local_shard(tensor) for _, tensor in named(state))
+    return sum(tensor.numel() * tensor.element_size() for tensor in held)

@@ -20,9 +20,6 @@ from jobs.runtime.machine import StopRequest, cpu_name, process_start
 from jobs.runtime.process_group import connect, nodes_of_run
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
-from jobs.storage.checkpoint import checkpoint_io
-from jobs.storage.fio import fio
-from jobs.storage.loader import data_read
 from jobs.storage.place import emptied, place_of
 from jobs.storage.session import Session, StoppedError
 from jobs.storage.space import needed_bytes, refused_memory, refused_space
@@ -68,8 +65,20 @@ def missing(run: Run) -> str | None:
 
 
 def test_of(run: Run) -> Callable[[Session], None]:
-    """Return the test of a run."""
-    assert run.storage is not None
-    if run.storage.checkpoint is not None:
+    """Return the test of a run. Import it here: only checkpoints need the engine, whose imports take seconds."""
+    test = run.storage
+    assert test is not None
+    if test.checkpoint is not None:
+        from jobs.runtime.imports import import_torchmetrics_alone
+
+        import_torchmetrics_alone()
+        from jobs.storage.checkpoint import checkpoint_io
+
         return checkpoint_io
-    return data_read if run.storage.data is not None else fio
+    if test.data is not None:
+        from jobs.storage.loader import data_read
+
+        return data_read
+    from jobs.storage.fio import fio
+
+    return fio
