@@ -983,10 +983,21 @@ DATA_READ_WAITING = {
     for cache in ("cold", "warm")
 }
 FIO_BANDWIDTH = Metric(
-    "fio_bytes_per_s", "B/s", "Bandwidth that fio reports, summed over the ranks.", Better.high, 4, MEGABYTE_PER_S
+    "fio_bytes_per_s",
+    "B/s",
+    "Bandwidth that fio reports, summed over the ranks.",
+    Better.high,
+    4,
+    MEGABYTE_PER_S,
+    "fio bandwidth",
 )
 FIO_OPERATIONS = Metric(
-    "fio_operations_per_s", "1/s", "Blocks a second that fio reports, summed over the ranks.", Better.high, 4
+    "fio_operations_per_s",
+    "1/s",
+    "Blocks a second that fio reports, summed over the ranks.",
+    Better.high,
+    4,
+    heading="fio blocks/s",
 )
 FIO_LATENCY = Metric(
     "fio_latency_p99_s",
@@ -995,6 +1006,7 @@ FIO_LATENCY = Metric(
     Better.low,
     3,
     MILLISECOND,
+    "fio latency p99",
 )
 STORAGE_TESTS = (
     *CHECKPOINT_IO_RATES.values(),

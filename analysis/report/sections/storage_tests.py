@@ -1,10 +1,10 @@
-"""The tables of runs that measure storage: checkpoints, loaders and fio, the fastest first."""
+"""The tables of runs that measure storage: checkpoints, loaders and fio; the fastest first, those with doubts last."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from analysis.formatting import shown, title, unit, within_sentence
+from analysis.formatting import shown, title
 from analysis.metrics.storage_test import is_cold
 from analysis.report.figures.storage_tests import rank_figure, workers_figure
 from analysis.report.figures.style import Section
@@ -37,8 +37,8 @@ def storage_test_sections(runs: Sequence[RunResult]) -> list[Section]:
     found = (
         section(
             "Storage tests: checkpoints",
-            "One row a run: medians over its repeats. Times include directory, metadata and rename; a read follows "
-            f"after the caches of the nodes were emptied. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
+            "One row a run, medians over its repeats; those with doubts stand last. Times include directory, metadata and "
+            f"rename; a read follows after the caches of the nodes were emptied. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
             checkpoints,
             CHECKPOINT,
         ),
@@ -83,32 +83,46 @@ def storage_test_headlines(runs: Sequence[RunResult]) -> list[str]:
     return [f"{hardware([run])}: {words(run).partition(': ')[2]}: {rates_in_words(run)}." for run in firsts]
 
 
+RATES = {
+    m.CHECKPOINT_IO_RATES["write"]: "{} GB/s written",
+    m.CHECKPOINT_IO_RATES["read"]: "{} GB/s read",
+    m.DATA_READ_RATES["cold", "samples"]: "{} samples/s cold",
+    m.DATA_READ_RATES["warm", "samples"]: "{} samples/s warm",
+    m.FIO_BANDWIDTH: "{} MB/s",
+}
+
+
 def rates_in_words(run: RunResult) -> str:
-    """Return the rates of a run, of each that it has."""
-    rates = (*m.CHECKPOINT_IO_RATES.values(), *m.DATA_READ_RATES.values(), m.FIO_BANDWIDTH)
-    return ", ".join(
-        f"{within_sentence(rate)} {shown(rate, run.values[rate])} {unit(rate)}"
-        for rate in rates
-        if rate in run.values
-    )
+    """Return the rates that a run has: `1.2 GB/s written, 3.4 GB/s read`."""
+    return ", ".join(text.format(shown(rate, run.values[rate])) for rate, text in RATES.items() if rate in run.values)
 
 
-def order(run: RunResult) -> tuple[float, str]:
-    """Return the key of a row: the highest rate first."""
+def order(run: RunResult) -> tuple[bool, float, str]:
+    """Return the key of a row: tests without doubts first, then the highest rate."""
     rates = (m.CHECKPOINT_IO_RATES["write"], m.DATA_READ_RATES["warm", "samples"], m.FIO_BANDWIDTH)
-    return -max((run.values.get(rate, 0.0) for rate in rates), default=0.0), run.name
+    return bool(doubts(run)), -max(run.values.get(rate, 0.0) for rate in rates), run.name
 
 
 def words(run: RunResult) -> str:
-    """Return hardware and settings of a test, and why its figures do not stand for what they seem to."""
-    found = [*settings_in_words(run)]
-    if run.setting("storage.fio") is None and (m.CACHED_SHARE in run.values or reads(run)):
-        share = run.values.get(m.CACHED_SHARE)
-        if share is None:
-            found.append("WARM: the share of cached pages could not be measured")
-        elif not is_cold(share):
-            found.append(f"WARM: {shown(m.CACHED_SHARE, share)} % of the pages were cached before they were read")
-    return f"{hardware([run])}: {', '.join(found)}"
+    """Return hardware, settings and doubts of a test."""
+    return f"{hardware([run])}: {', '.join((*settings_in_words(run), *doubts(run)))}"
+
+
+def doubts(run: RunResult) -> list[str]:
+    """Return the reasons why the figures of a test do not stand for its storage, or for the whole model."""
+    fraction, share = run.setting("storage.checkpoint.fraction"), run.values.get(m.CACHED_SHARE)
+    found = []
+    if isinstance(fraction, float) and fraction < 1:
+        found.append(f"REDUCED to {fraction:.3g} of its rows")
+    if run.setting("storage.checkpoint.fsync") is False:
+        found.append("written to the page cache (no fsync)")
+    if run.setting("storage.fio.direct") is False:
+        found.append("through the page cache")
+    if reads(run) and share is None:
+        found.append("WARM: the share of cached pages could not be measured")
+    elif reads(run) and not is_cold(share):
+        found.append(f"WARM: {shown(m.CACHED_SHARE, share)} % of the pages were cached before they were read")
+    return found
 
 
 def reads(run: RunResult) -> bool:
@@ -119,15 +133,10 @@ def reads(run: RunResult) -> bool:
 def settings_in_words(run: RunResult) -> list[str]:
     """Return the settings of a test that distinguish its figures."""
     if run.setting("storage.checkpoint") is not None:
-        fraction, threads = (
-            run.setting("storage.checkpoint.fraction"),
-            run.setting("storage.checkpoint.writers_per_rank"),
-        )
+        threads = run.setting("storage.checkpoint.writers_per_rank")
         return [
             f"checkpoint of {run.setting('model.name')} ({run.setting('storage.checkpoint.content')})",
-            *([f"REDUCED to {fraction:.3g} of its rows"] if isinstance(fraction, float) and fraction < 1 else []),
             *([f"{threads} writers a rank"] if threads != 1 else []),
-            *([] if run.setting("storage.checkpoint.fsync") else ["written to the page cache (no fsync)"]),
         ]
     if run.setting("storage.data") is not None:
         step_s = run.setting("storage.data.step_s")
@@ -135,8 +144,4 @@ def settings_in_words(run: RunResult) -> list[str]:
             f"{run.setting('storage.data.format')} with {run.setting('storage.data.workers')} workers a rank",
             *([f"{step_s:g} s of work for a batch"] if isinstance(step_s, float) and step_s else []),
         ]
-    pattern, block = run.setting("storage.fio.pattern"), run.setting("storage.fio.block_kib")
-    return [
-        f"fio {pattern} of {block} KiB",
-        *([] if run.setting("storage.fio.direct") else ["through the page cache"]),
-    ]
+    return [f"fio {run.setting('storage.fio.pattern')} of {run.setting('storage.fio.block_kib')} KiB"]

@@ -29,7 +29,7 @@ from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, events, make_run, printed, train
 from tests.support.required import skip_or_fail
 
-MODEL = tuple(each for each in SMALL if each.startswith("model."))
+MODEL = tuple(each for each in SMALL if each.startswith(("model.", "job.sequence_length")))
 
 
 def section(where: Path, heading: str) -> str:
@@ -196,8 +196,8 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
     )
     assert train(run) == [1, 1]
     assert {(event["cause"], str(event["error"]).partition(": ")[2]) for event in events(run, "failed")} == {
-        ("refused", f"storage.path={tmp_path}/absent is no directory on this node. Set storage.path=DIRECTORY, which all "
-                    "nodes see.")
+        ("refused", f"storage.path={tmp_path}/absent is no directory on this node. Set storage.path=DIRECTORY, which "
+                    "all nodes see.")
     }  # fmt: skip
 
 
