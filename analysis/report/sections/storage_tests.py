@@ -37,8 +37,9 @@ def storage_test_sections(runs: Sequence[RunResult]) -> list[Section]:
     found = (
         section(
             "Storage tests: checkpoints",
-            "One row a run, medians over its repeats; those with doubts stand last. Times include directory, metadata and "
-            f"rename; a read follows after the caches of the nodes were emptied. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
+            "One row a run, medians over its repeats; those with doubts stand last. Times include directory, metadata "
+            "and rename; a read follows after the caches of the nodes were emptied. "
+            f"{m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
             checkpoints,
             CHECKPOINT,
         ),
