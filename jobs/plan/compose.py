@@ -270,14 +270,18 @@ def is_plain_value(override: Override) -> bool:
 
 def settled(run: Run) -> Run:
     """Return the run with absolute paths, since a job may start in another directory."""
-    for config, key in ((run, "runs_dir"), (run.job, "init_from"), (run.data, "path"), (run.data, "tokenizer"),
-                        (run.data, "cache_dir")):  # fmt: skip
-        value = getattr(config, key)
+    parts: list[tuple[object, str]] = [
+        (run, "runs_dir"),
+        (run.job, "init_from"),
+        (run.data, "path"),
+        (run.data, "tokenizer"),
+        (run.data, "cache_dir"),
+        *([(run.storage, "path"), (run.storage.data, "path")] if run.storage else []),
+    ]
+    for config, key in parts:
+        value = getattr(config, key, None)
         if value is not None:
             setattr(config, key, absolute(value))
-    for part in (run.storage, run.storage.data) if run.storage else ():
-        if part is not None and part.path is not None:
-            part.path = absolute(part.path)
     server = run.engine.server
     if server is not None and server.python is not None and "/" in server.python:
         server.python = absolute(server.python)
