@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.plan.rules.rule import Rule
+from jobs.plan.rules.rule import Rule, either
 from jobs.schema import EngineKind, Run
 from jobs.storage.settings import DataFormat
 from jobs.storage.space import memory_refusal
@@ -18,8 +18,8 @@ def one_test(run: Run) -> str | None:
     given = [name for name in TESTS if getattr(run.storage, name) is not None]
     if len(given) != 1:
         return (
-            f"storage has {' and '.join(given) or 'no test'}, and a run makes one of {', '.join(TESTS)}. Set job="
-            f"{', '.join(TESTS.values())} and leave the other sections out."
+            f"storage has {' and '.join(given) or 'no test'}, and a run makes one. Set job={either(TESTS.values())}, and "
+            "no other section of storage."
         )
     if run.job.train or run.serving is not None:
         return f"storage.{given[0]} is no part of job={run.job.name}. Set job={TESTS[given[0]]}, or storage=null."

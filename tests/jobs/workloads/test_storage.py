@@ -23,7 +23,9 @@ from jobs.engines.native.parallelize import device_mesh
 from jobs.errors import ConfigError
 from jobs.layout import layout_of
 from jobs.plan.compose import compose
+from jobs.plan.rules.storage import one_test
 from jobs.rundir import RunDir, load_run
+from jobs.storage.settings import CheckpointIo
 from jobs.storage.state import CPU, state_of
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, events, make_run, printed, train
@@ -163,7 +165,7 @@ def fake_data_run(where: Path, share: float | None) -> RunDir:
 
 @pytest.mark.parametrize(
     ("share", "label"),
-    [(0.0, None), (0.004, None), (0.5, "WARM: 50 % of the pages were cached"), (None, "WARM: the share of cached")],
+    [(0.0, None), (0.004, None), (0.5, "WARM: 50.0 % of the pages were cached"), (None, "WARM: the share of cached")],
 )
 def test_a_read_is_cold_only_if_the_caches_were_empty(tmp_path: Path, share: float | None, label: str | None) -> None:
     values = read_run(fake_data_run(tmp_path, share).path).values
@@ -180,7 +182,7 @@ def test_a_storage_without_the_space_is_refused_with_the_share_that_fits(
     assert main([
         "submit", "job=checkpoint_io", "model=llama3_1t", "storage.checkpoint.content=mixed", "launcher=local",
         f"runs_dir={tmp_path}", "sweep=s",
-    ]) == 1  # fmt: skip
+    ]) == 2  # fmt: skip
     assert re.search(
         rf"needs 16,549\.1 GB in {tmp_path}/s, which has [\d.,]+ GB free\. Set "
         r"storage\.checkpoint\.fraction=[\de.-]+ or less, or storage\.path=DIRECTORY on a larger storage",
@@ -214,8 +216,6 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
         (["job=data_read", "storage.data.files=3", "storage.data.workers=2"],
          "2 ranks x 2 workers = 4 readers each need one. Set storage.data.files=4 or more, or fewer workers"),
         (["job=data_read", "storage.data.step_s=-1"], "Set storage.data.step_s=0 or more"),
-        (["job=data_read", "+storage.fio={pattern: read, block_kib: 4, size_mib: 4, jobs: 1}"],
-         "storage has data and fio, and a run makes one of checkpoint, data, fio"),
         (["job=checkpoint_io", "job.train=true"], "storage.checkpoint is no part of job=checkpoint_io"),
     ],
 )  # fmt: skip
@@ -223,6 +223,16 @@ def test_what_no_test_of_storage_can_do_is_refused_with_what_to_set(overrides: l
     with pytest.raises(ConfigError) as caught:
         compose([*overrides, "ranks_per_node=2"], multirun=False)
     assert words in " ".join(str(caught.value).split())
+
+
+def test_a_run_makes_one_test() -> None:
+    run = compose(["job=data_read"], multirun=False)[0].run
+    assert run.storage is not None
+    run.storage.checkpoint = CheckpointIo()
+    assert one_test(run) == (
+        "storage has checkpoint and data, and a run makes one. Set job=checkpoint_io, data_read or fio, and no other "
+        "section of storage."
+    )
 
 
 def test_settings_of_the_run_are_read_back(tmp_path: Path) -> None:
