@@ -18,8 +18,8 @@ def one_test(run: Run) -> str | None:
     given = [name for name in TESTS if getattr(run.storage, name) is not None]
     if len(given) != 1:
         return (
-            f"storage has {' and '.join(given) or 'no test'}, and a run makes one. Set job={either(TESTS.values())}, and "
-            "no other section of storage."
+            f"storage has {' and '.join(given) or 'no test'}, and a run makes one. Set job={either(TESTS.values())}, "
+            "and no other section of storage."
         )
     if run.job.train or run.serving is not None:
         return f"storage.{given[0]} is no part of job={run.job.name}. Set job={TESTS[given[0]]}, or storage=null."
