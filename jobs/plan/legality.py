@@ -19,6 +19,7 @@ from jobs.plan.rules import (
     network,
     profile,
     serving,
+    storage,
     values,
 )
 from jobs.plan.rules.rule import Rule
@@ -31,7 +32,7 @@ GENERAL: tuple[tuple[Rule, ...], ...] = (
     values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
     (*values.OTHERS, *network.RULES, *calibration.RULES, *profile.RULES, *contest.RULES, *layout.RULES),
-    batch.RULES,
+    (*batch.RULES, *storage.OF_LAYOUT),
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.native: native.RULES,

@@ -82,7 +82,7 @@ def memory_refusal(run: Run, memory_bytes: float, whose: str) -> str | None:
     return (
         f"storage.checkpoint keeps its tensors in host memory: the {run.ranks_per_node} ranks of a node need "
         f"{needed / GB:,.1f} GB, and {whose} {memory_bytes / GB:,.1f} GB, of which the system needs "
-        f"{LEAST_MEMORY_LEFT / GB:g}. Set {remedy(run, room / needed)}, more nodes, or parallelism=fsdp_full."
+        f"{LEAST_MEMORY_LEFT / GB:g}. Set {remedy(run, room / needed)}, or shard the model over more nodes."
     )
 
 
@@ -91,10 +91,10 @@ def remedy(run: Run, share: float) -> str:
     test = run.storage
     assert test is not None
     # Rounded down to two digits, and not to the last byte: file systems keep some.
-    share = 0.95 * max(share, 0)
+    share = 0.95 * max(share, 1e-6)
     if test.checkpoint is not None:
         fraction = test.checkpoint.fraction * share
-        digits = 1 - math.floor(math.log10(fraction)) if fraction else 0
+        digits = 1 - math.floor(math.log10(fraction))
         return f"storage.checkpoint.fraction={math.floor(fraction * 10**digits) / 10**digits:g} or less"
     if test.data is not None:
         return f"storage.data.samples={max(1, int(test.data.samples * share))} or fewer"

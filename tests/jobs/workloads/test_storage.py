@@ -212,11 +212,11 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
         (["job=checkpoint_io", "job.export=true"], "job=checkpoint_io trains nothing. Set job.export=false"),
         (["job=checkpoint_io", "model=llama3_8b", "cluster.memory_gb_per_node=20"],
          "2 ranks of a node need 192.7 GB, and cluster.memory_gb_per_node is 20.0 GB, of which the system needs 1. Set "
-         "storage.checkpoint.fraction=0.093 or less, more nodes, or parallelism=fsdp_full"),
+         "storage.checkpoint.fraction=0.093 or less, or shard the model over more nodes"),
         (["job=data_read", "storage.data.files=3", "storage.data.workers=2"],
          "2 ranks x 2 workers = 4 readers each need one. Set storage.data.files=4 or more, or fewer workers"),
         (["job=data_read", "storage.data.step_s=-1"], "Set storage.data.step_s=0 or more"),
-        (["job=checkpoint_io", "job.train=true"], "storage.checkpoint is no part of job=checkpoint_io"),
+        (["job=checkpoint_io", "job.train=true"], "job.train=true trains. Set job.train=false"),
     ],
 )  # fmt: skip
 def test_what_no_test_of_storage_can_do_is_refused_with_what_to_set(overrides: list[str], words: str) -> None:
