@@ -53,6 +53,9 @@ WARNINGS: tuple[Rule, ...] = (
     *calibration.WARNINGS,
 )
 
+# The others are of a training.
+WARNINGS_OF_STORAGE: tuple[Rule, ...] = (values.nodes_are_emulated, values.ranks_have_one_core)
+
 
 def problems(run: Run) -> list[str]:
     """Return the reasons why a run cannot run; empty if it can."""
@@ -76,7 +79,7 @@ def value_problems(run: Run) -> list[str]:
 
 def warnings(run: Run) -> list[str]:
     """Return warnings: settings that run, but are rarely intended."""
-    return list(broken(WARNINGS, run))
+    return list(broken(WARNINGS if run.storage is None else WARNINGS_OF_STORAGE, run))
 
 
 def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:

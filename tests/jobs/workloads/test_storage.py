@@ -23,9 +23,11 @@ from jobs.engines.native.parallelize import device_mesh
 from jobs.errors import ConfigError
 from jobs.layout import layout_of
 from jobs.plan.compose import compose
+from jobs.plan.legality import warnings
 from jobs.plan.rules.storage import one_test
 from jobs.rundir import RunDir, load_run
 from jobs.storage.settings import CheckpointIo
+from jobs.storage.space import needed_bytes, node_memory_bytes
 from jobs.storage.state import CPU, state_of
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, events, make_run, printed, train
@@ -223,6 +225,19 @@ def test_what_no_test_of_storage_can_do_is_refused_with_what_to_set(overrides: l
     with pytest.raises(ConfigError) as caught:
         compose([*overrides, "ranks_per_node=2"], multirun=False)
     assert words in " ".join(str(caught.value).split())
+
+
+def test_a_checkpoint_of_the_largest_model_has_no_warnings_of_a_training() -> None:
+    largest = [
+        "model=llama3_1t",
+        "parallelism=tp_pp_fsdp",
+        "parallelism.tensor=8",
+        "parallelism.pipeline=64",
+        "nodes=128",
+    ]
+    run = compose(["experiment=mlperf_storage_checkpoint", *largest], multirun=False)[0].run
+    assert warnings(run) == []
+    assert node_memory_bytes(run) == pytest.approx(needed_bytes(run) / run.nodes, rel=0.2)
 
 
 def test_a_run_makes_one_test() -> None:
