@@ -13,9 +13,9 @@ from jobs.plan.predict.memory import memory, source_of
 from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
+from jobs.plan.storage_space import needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, EngineKind, Run
-from jobs.storage.space import needed_bytes, node_memory_bytes
 
 MOST_FITTING = 20
 """Runs of a plan that has a line on memory for each that fits."""

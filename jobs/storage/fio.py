@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from jobs.failures import FailureCause, KnownCauseError
 from jobs.output import own_directory
+from jobs.plan.storage_space import needed_bytes
 from jobs.schema import Run
 from jobs.storage.session import LOOK_S, Session
-from jobs.storage.space import needed_bytes
 
 KIB = 1024
 

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from jobs import metrics as m
 from jobs.failures import STOPS
 from jobs.metrics import StoragePhase
+from jobs.plan.storage_space import needed_bytes
 from jobs.runtime import storage_io
 from jobs.schema import Run
 from jobs.storage.samples import files_of, make, sizes_of_sequences, sizes_of_tar, sizes_of_text
 from jobs.storage.session import Session
 from jobs.storage.settings import DataFormat
-from jobs.storage.space import needed_bytes
 
 PASSES = ("cold", "warm")
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from jobs import metrics as m
 from jobs.failures import STOPS
 from jobs.lease import Lease
+from jobs.plan.storage_space import needed_bytes, refused_memory, refused_space
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import read_events
 from jobs.runtime.checkpoint_directory import group_of_files, take_over
@@ -22,7 +23,6 @@ from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 from jobs.storage.place import emptied, place_of
 from jobs.storage.session import Session, StoppedError
-from jobs.storage.space import needed_bytes, refused_memory, refused_space
 
 
 def storage_test(run: Run, lease: Lease, rank: Rank) -> None:

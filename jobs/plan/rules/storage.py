@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jobs.plan.rules.rule import Rule, either
+from jobs.plan.storage_space import memory_refusal
 from jobs.schema import EngineKind, Run
 from jobs.storage.settings import DataFormat
-from jobs.storage.space import memory_refusal
 
 TESTS = {"checkpoint": "checkpoint_io", "data": "data_read", "fio": "fio"}
 """Sections of `storage`, and the job that has each."""

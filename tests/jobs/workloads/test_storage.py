@@ -25,9 +25,9 @@ from jobs.layout import layout_of
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.plan.rules.storage import one_test
+from jobs.plan.storage_space import needed_bytes, node_memory_bytes
 from jobs.rundir import RunDir, load_run
 from jobs.storage.settings import CheckpointIo
-from jobs.storage.space import needed_bytes, node_memory_bytes
 from jobs.storage.state import CPU, state_of
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, events, make_run, printed, train
