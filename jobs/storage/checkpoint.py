@@ -68,6 +68,7 @@ def checkpoint_io(session: Session) -> None:
     state = state_of(session.run, device_mesh(layout_of(session.run), CPU))
     whole_bytes = sum(session.gather(size_bytes(state)))
     for repeat in range(1, test.checkpoint.repeats + 1):
+        session.begins(f"making the numbers of checkpoint {repeat}", whole_bytes)
         fill(state, repeat)
         expected = checksum(state)
         final = session.place / f"step-{repeat:08d}"
