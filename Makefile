@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark figure fault-table slurm browser serving vllm-env clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark figure fault-table slurm browser serving storage vllm-env clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -65,14 +65,14 @@ demo: $(VENV)/train.done
 	@$(BIN)/slurmscale report runs/demo
 
 # Exit code 3: no root or no apt here. The tests that need the packages are then skipped with the reason.
-slurm browser serving:
+slurm browser serving storage:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
 # Each of the two workers has its own Slurm; the tests of Slurm run last, because its jobs need the cores.
-test: $(VENV)/engines.done slurm browser serving
+test: $(VENV)/engines.done slurm browser serving storage
 	$(BIN)/python -m tests.run -n 2 -m 'not long'
 
-test-all: $(VENV)/engines.done slurm browser serving
+test-all: $(VENV)/engines.done slurm browser serving storage
 	$(BIN)/python -m tests.run -n 2
 
 test-fast: $(VENV)/dev.done

@@ -332,6 +332,12 @@ CHECKPOINT_WRITE_TIME = Metric(
     Better.low,
     3,
 )
+CHECKPOINT_READ_TIME = Metric(
+    "checkpoint_read_time_s", "s", "From the first byte that a rank reads of a checkpoint to the last.", Better.low, 3
+)
+DATA_READ_TIME = Metric(
+    "data_read_time_s", "s", "From the start of a pass over all samples to its end; the slowest rank.", Better.low, 3
+)
 CHECKPOINT_SIZE = Metric(
     "checkpoint_size_bytes", "B", "Size of a checkpoint on disk, summed over all ranks.", digits=4, shown_in=MEBIBYTE
 )
@@ -994,6 +1000,100 @@ MOUNT_READ_PEAK = Metric(
 )
 MOUNT_WRITE_PEAK = Metric("mount_write_peak_bytes_per_s", "B/s", "The same, sent.", digits=4, shown_in=MEGABYTE_PER_S)
 STATISTICS = {"peak": "Most bytes in any second", "mean": "Bytes divided by seconds"}
+# --- tests of storage, derived by analysis from the events of the run; medians over repeats ---------------------------
+CHECKPOINT_IO_RATES = {
+    direction: Metric(
+        f"checkpoint_io_{direction}_bytes_per_s",
+        "B/s",
+        f"Size of a checkpoint divided by the time of {words}, all ranks together.",
+        Better.high,
+        3,
+        GIGABYTE_PER_S,
+        f"Checkpoint {direction}",
+    )
+    for direction, words in (
+        ("write", "its write, from before its directory is made to after it is renamed"),
+        ("read", "its read, with the metadata"),
+    )
+}
+CHECKPOINT_IO_STRAGGLERS = {
+    direction: Metric(
+        f"checkpoint_io_{direction}_straggler",
+        "1",
+        f"Longest time in which a rank {did} its own part, divided by the median of the ranks.",
+        Better.low,
+        3,
+        heading=f"{direction.title()}, slowest / median rank",
+    )
+    for direction, did in (("write", "writes"), ("read", "reads"))
+}
+CACHED_SHARE = Metric(
+    "cached_share",
+    "1",
+    "Share of the pages of the files that the page cache of a node still had before they were read, by mincore(2); the "
+    "node with the most, the repeat with the most. Caches of the storage system are not seen.",
+    Better.low,
+    3,
+    PERCENT,
+)
+DATA_READ_RATES = {
+    (cache, unit): Metric(
+        f"data_read_{cache}_{unit}_per_s",
+        "1/s" if unit == "samples" else "B/s",
+        f"{unit.title()} of samples that all ranks together read in a second, {words}.",
+        Better.high,
+        4 if unit == "samples" else 3,
+        None if unit == "samples" else MEGABYTE_PER_S,
+        f"{unit.title()}/s, {cache}" if unit == "samples" else f"Bytes, {cache}",
+    )
+    for cache, words in (("cold", "after the page caches were emptied"), ("warm", "directly after a first pass"))
+    for unit in ("samples", "bytes")
+}
+DATA_READ_WAITING = {
+    cache: Metric(
+        f"data_read_{cache}_waiting_share",
+        "1",
+        f"Share of the time of a rank in which it waited for the loader, {cache}; the mean of the ranks.",
+        Better.low,
+        3,
+        PERCENT,
+        f"Waiting, {cache}",
+    )
+    for cache in ("cold", "warm")
+}
+FIO_BANDWIDTH = Metric(
+    "fio_bytes_per_s",
+    "B/s",
+    "Bandwidth that fio reports, summed over the ranks.",
+    Better.high,
+    4,
+    MEGABYTE_PER_S,
+    "fio bandwidth",
+)
+FIO_OPERATIONS = Metric(
+    "fio_operations_per_s",
+    "1/s",
+    "Blocks a second that fio reports, summed over the ranks.",
+    Better.high,
+    4,
+    heading="fio blocks/s",
+)
+FIO_LATENCY = Metric(
+    "fio_latency_p99_s",
+    "s",
+    "Completion latency of a block that 99 % do not exceed, by fio; the rank with the longest.",
+    Better.low,
+    3,
+    MILLISECOND,
+    "fio latency p99",
+)
+STORAGE_TESTS = (
+    *CHECKPOINT_IO_RATES.values(),
+    *CHECKPOINT_IO_STRAGGLERS.values(),
+    *DATA_READ_RATES.values(),
+    *DATA_READ_WAITING.values(),
+)
+
 STORAGE_RATES = {
     (phase, direction, statistic): Metric(
         f"storage_{phase.name}_{direction}_{statistic}_bytes_per_s",
@@ -1087,7 +1187,7 @@ REST_TIME = Metric(
 )
 
 CONSTANTS = [value for value in list(globals().values()) if isinstance(value, Metric)]
-REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*CONSTANTS, *STORAGE_RATES.values())}
+REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*CONSTANTS, *STORAGE_TESTS, *STORAGE_RATES.values())}
 
 
 def registered(name: str) -> Metric:
@@ -1119,6 +1219,8 @@ RUN_METRICS = tuple(
         *SERVER_GAUGES,
         LITGPT_TRAINING_TIME,
         CHECKPOINT_WRITE_TIME,
+        CHECKPOINT_READ_TIME,
+        DATA_READ_TIME,
         OWN_TIME,
         BATCH_TIME,
         OTHERS_OWN_TIME,

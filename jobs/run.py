@@ -82,13 +82,13 @@ def storage_recorded(run: Run, directory: RunDir, rank: Rank) -> AbstractContext
     """
     if run.serving is not None:
         return nullcontext()
-    phase = StoragePhase.load if run.job.train else StoragePhase.validate
+    phase = StoragePhase.validate if run.evaluates else StoragePhase.load
     # Mounts have one count for the node.
     return storage_io.recorded(run, directory, f"rank-{rank.rank:05d}", phase, mounts=rank.local_rank == 0)
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
-    """Return the training loop of the run's engine, or the serving or evaluation of a run that trains nothing.
+    """Return the training loop of the run's engine, or the work of a run that trains nothing.
 
     Import it here, since torch takes seconds and NeMo twenty.
     """
@@ -97,6 +97,10 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
         from jobs.workloads.serve import serve
 
         return serve
+    if run.storage is not None:
+        from jobs.workloads.storage import storage_test
+
+        return storage_test
     if not run.job.train:
         from jobs.workloads.evaluate_only import evaluate_only
 

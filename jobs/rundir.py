@@ -32,6 +32,8 @@
             serving/                    of a run that serves: prompts, logs of replicas, balancer and load generator,
                                         the load generator's results, and counters and gauges of each replica in each
                                         second (replica-0.jsonl)
+            storage-results/            of a run that starts fio: its results
+            slurmscale-storage-test/    of a run that measures storage, while it does: its files
 
 A record is a line of JSON appended in one write, by one process at a time. A reader skips incomplete lines: the last
 line of a killed job may be truncated, and the file of a running job grows.
@@ -226,6 +228,20 @@ class RunDir:
     def replica_samples(self, number: int) -> Path:
         """Return the counters and gauges of a replica over time."""
         return self.serving / f"replica-{number}.jsonl"
+
+    @property
+    def storage_results(self) -> Path:
+        """Results of the programs that a test of storage starts."""
+        return self.path / "storage-results"
+
+    def fio_result(self, rank: int) -> Path:
+        """Return the result of a rank's fio, as it writes it."""
+        return self.storage_results / f"fio-{rank:05d}.json"
+
+    @property
+    def fio_results(self) -> list[Path]:
+        """The results of all ranks' fio."""
+        return sorted(self.storage_results.glob("fio-*.json"))
 
     @property
     def batch_script(self) -> Path:

@@ -2,8 +2,8 @@
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
 types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
-jobs/serving/settings.py those of `serving`. A YAML file must
-set a key that has no default here. `None` (null in YAML) is the only spelling of "not set". A user sets a choice by the
+jobs/serving/settings.py those of `serving`, jobs/storage/settings.py those of `storage`. A YAML file must set a key
+that has no default here. `None` (null in YAML) is the only spelling of "not set". A user sets a choice by the
 name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
@@ -17,6 +17,7 @@ from enum import Enum
 
 from jobs.parallelism import Parallelism
 from jobs.serving.settings import Server, Serving
+from jobs.storage.settings import StorageTest
 
 
 class Norm(Enum):
@@ -432,8 +433,8 @@ class Job:
     init_from_is_remote: bool = False
     """The directory of `init_from` exists on the nodes only, or in the container: submission does not look for it."""
     train: bool = True
-    """Train; false: only evaluate the weights of `init_from` on the held-out samples, in one process (native), or serve
-    them (vllm)."""
+    """Train; false: only evaluate the weights of `init_from` on the held-out samples, in one process (native), serve
+    them (vllm), or measure storage."""
     lora: Lora | None = None
     """Low-rank adapters to train instead of the weights (native, nemo, litgpt); null: none."""
     prompt_tuning: PromptTuning | None = None
@@ -922,7 +923,19 @@ class Run:
     tune: Tune | None = None
     """Budget and objective of `slurmscale tune`; null: its default choice."""
     serving: Serving | None = None
-    """Replicas and load of a run that serves (job=serve); null: it trains or evaluates."""
+    """Replicas and load of a run that serves (job=serve); null: it does not serve."""
+    storage: StorageTest | None = None
+    """What a run that measures storage writes and reads (job=checkpoint_io, data_read, fio); null: another run."""
+
+    @property
+    def reads_samples(self) -> bool:
+        """Return whether the run trains or evaluates: it has samples, a global batch and a loss."""
+        return self.serving is None and self.storage is None
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether the run only evaluates given weights."""
+        return self.reads_samples and not self.job.train
 
     @property
     def ranks(self) -> int:

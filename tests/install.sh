@@ -4,6 +4,7 @@
 #     tests/install.sh slurm      a one-machine Slurm; tests/support/slurm/cluster.py brings its daemons up
 #     tests/install.sh browser    chromium, which opens the report
 #     tests/install.sh serving    load balancers and ApacheBench
+#     tests/install.sh storage    fio
 #     tests/install.sh locale     sources of the Turkish locale, and time zones: CI runs in both
 #
 # Exit status: 0 all programs are installed, 3 they cannot be installed here (stderr has the reason).
@@ -25,12 +26,16 @@ serving)
     PROGRAMS=(haproxy nginx ab)
     PACKAGES=(haproxy nginx-light apache2-utils)
     ;;
+storage)
+    PROGRAMS=(fio)
+    PACKAGES=(fio)
+    ;;
 locale)
     PROGRAMS=(localedef /usr/share/i18n/locales/tr_TR /usr/share/zoneinfo/Pacific/Apia)
     PACKAGES=(libc-bin locales tzdata)
     ;;
 *)
-    echo "usage: tests/install.sh slurm|browser|serving|locale" >&2
+    echo "usage: tests/install.sh slurm|browser|serving|storage|locale" >&2
     exit 2
     ;;
 esac

@@ -38,6 +38,7 @@ from analysis.metrics.node_load import node_load
 from analysis.metrics.profile import profile_values, read_profiles
 from analysis.metrics.step_variation import far_out, far_out_share, step_variation
 from analysis.metrics.storage import read_storage
+from analysis.metrics.storage_test import storage_test_values
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number, printed_number
@@ -62,6 +63,7 @@ REQUIRED = (
     "job.unmeasured_steps",
 )
 EVALUATED = "trained nothing, as configured (job.train=false); its results are in the section Evaluations"
+TESTED = "measured storage and trained nothing; its results are in the section Storage tests"
 COUNTS = ("nodes", "ranks_per_node", "repeat", "job.unmeasured_steps")
 types_of = functools.cache(get_type_hints)
 
@@ -81,6 +83,9 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         if lookup(config, "serving") is not None:
             refuse_unfinished(events, config, last=0)
             return served_run(RunResult(path, config, plan, provenance, events))
+        if lookup(config, "storage") is not None:
+            refuse_unfinished(events, config, last=0)
+            return storage_test(path, config, plan, provenance, events)
         if lookup(config, "job.train") is False:
             return evaluation(path, config, plan, provenance, events)
         records = step_records(records_of(contents, AT.metrics))
@@ -154,6 +159,22 @@ def evaluation(
     refuse_unfinished(events, config, last=0)
     values = {**evaluated(events), **data_account(plan)}
     return RunResult(path, config, plan, provenance, events, "evaluated", EVALUATED, values=values)
+
+
+def storage_test(
+    path: Path,
+    config: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    events: tuple[Mapping[str, Any], ...],
+) -> RunResult:
+    """Return a run that measures storage: it is in no ranking. Raise UnusableError if it has not ended."""
+    refuse_unfinished(events, config, last=0)
+    found, storage = storage_test_values(RunDir(path), events), read_storage(RunDir(path))
+    if not found:
+        raise UnusableError("unmeasured", "neither status.jsonl nor storage-results/ has a measurement of storage")
+    values = found | (storage.values if storage else {})
+    return RunResult(path, config, plan, provenance, events, "tested", TESTED, values=values, storage=storage)
 
 
 def read_config(contents: Contents) -> Mapping[str, Any]:

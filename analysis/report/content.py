@@ -44,6 +44,7 @@ from analysis.report.sections.served_loads import load_section, replicas_section
 from analysis.report.sections.serving import serving_headlines, serving_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
+from analysis.report.sections.storage_tests import storage_test_headlines, storage_test_sections
 from analysis.report.sections.stragglers import straggler_section
 from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section
 from analysis.report.sections.tuning import tuning_sections
@@ -109,19 +110,24 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     # The sentence of a campaign is that of its leaderboard.
     others, campaigns = [group for group in groups if not attempts_of(group)], campaign_sections(runs)
     used = [run for run in runs if run.used]
+    recorded = [run for run in runs if run.used or run.state == "tested"]
+    tests = storage_test_sections(runs)
     beside = measurements(found.logs)
     return Report(
         title=report_title(found),
         lead=lead(
-            used, len(runs), len(found.logs), beside=bool(beside or evaluation_section(runs) or serving_section(runs))
+            used,
+            len(runs),
+            len(found.logs),
+            beside=bool(beside or evaluation_section(runs) or serving_section(runs) or tests),
         ),
         headlines=[
             *campaign_answers(runs),
             *(
                 headlines(
                     others,
-                    [run for run in runs if run.state != "served"],
-                    [*benchmark_headlines(beside), *serving_headlines(runs)],
+                    [run for run in runs if run.state not in {"served", "tested"}],
+                    [*benchmark_headlines(beside), *serving_headlines(runs), *storage_test_headlines(runs)],
                     measured=bool(beside),
                 )
                 if others or beside or not campaigns
@@ -149,12 +155,13 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 serving_section(runs),
                 load_section(runs),
                 replicas_section(runs),
+                *tests,
                 data_section(runs),
                 startup_section(used),
                 goodput_section(used),
                 checkpoint_section(used),
-                storage_section(used),
-                phases_section(used),
+                storage_section(recorded),
+                phases_section(recorded),
                 straggler_section(used),
                 profile_section(used),
                 kernel_section(used),

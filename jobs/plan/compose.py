@@ -270,9 +270,16 @@ def is_plain_value(override: Override) -> bool:
 
 def settled(run: Run) -> Run:
     """Return the run with absolute paths, since a job may start in another directory."""
-    for config, key in ((run, "runs_dir"), (run.job, "init_from"), (run.data, "path"), (run.data, "tokenizer"),
-                        (run.data, "cache_dir")):  # fmt: skip
-        value = getattr(config, key)
+    parts: list[tuple[object, str]] = [
+        (run, "runs_dir"),
+        (run.job, "init_from"),
+        (run.data, "path"),
+        (run.data, "tokenizer"),
+        (run.data, "cache_dir"),
+        *([(run.storage, "path"), (run.storage.data, "path")] if run.storage else []),
+    ]
+    for config, key in parts:
+        value = getattr(config, key, None)
         if value is not None:
             setattr(config, key, absolute(value))
     server = run.engine.server

@@ -14,7 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from jobs import parallelism, schema
 from jobs.schema import Run
-from jobs.serving import settings
+from jobs.serving import settings as serving
+from jobs.storage import settings as storage
 
 # The groups of conf/: each choice is a file.
 GROUPS = frozenset(
@@ -113,7 +114,7 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
 def meanings() -> dict[str, dict[str, str]]:
     """Return the text of each class of the schema (key "") and of its fields or members, read from the source."""
     found: dict[str, dict[str, str]] = {}
-    for owner in ast.parse("".join(map(inspect.getsource, (schema, parallelism, settings)))).body:
+    for owner in ast.parse("".join(map(inspect.getsource, (schema, parallelism, serving, storage)))).body:
         if isinstance(owner, ast.ClassDef):
             found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
             for field, text in zip(owner.body, owner.body[1:], strict=False):

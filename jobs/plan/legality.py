@@ -19,6 +19,7 @@ from jobs.plan.rules import (
     network,
     profile,
     serving,
+    storage,
     values,
 )
 from jobs.plan.rules.rule import Rule
@@ -31,7 +32,7 @@ GENERAL: tuple[tuple[Rule, ...], ...] = (
     values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
     (*values.OTHERS, *network.RULES, *calibration.RULES, *profile.RULES, *contest.RULES, *layout.RULES),
-    batch.RULES,
+    (*batch.RULES, *storage.OF_LAYOUT),
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.native: native.RULES,
@@ -51,6 +52,9 @@ WARNINGS: tuple[Rule, ...] = (
     *serving.WARNINGS,
     *calibration.WARNINGS,
 )
+
+# The others are of a training.
+WARNINGS_OF_STORAGE: tuple[Rule, ...] = (values.nodes_are_emulated, values.ranks_have_one_core)
 
 
 def problems(run: Run) -> list[str]:
@@ -75,7 +79,7 @@ def value_problems(run: Run) -> list[str]:
 
 def warnings(run: Run) -> list[str]:
     """Return warnings: settings that run, but are rarely intended."""
-    return list(broken(WARNINGS, run))
+    return list(broken(WARNINGS if run.storage is None else WARNINGS_OF_STORAGE, run))
 
 
 def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:

@@ -13,6 +13,7 @@ from jobs.plan.predict.memory import memory, source_of
 from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
+from jobs.plan.storage_space import needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, EngineKind, Run
 
@@ -27,7 +28,7 @@ def plan_table(runs: list[Run]) -> Table:
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
     frozen = any(not run.job.trains_all_weights for run in runs)
-    serves, trains = (any((run.serving is not None) is kind for run in runs) for kind in (True, False))
+    serves, trains = any(run.serving is not None for run in runs), any(run.reads_samples for run in runs)
     for column in (
         "nodes",
         "ranks",
@@ -53,11 +54,16 @@ def plan_table(runs: list[Run]) -> Table:
             *((batch(run),) if trains else ()),
             f"{parameters(run.model):,}",
             *((f"{trained_parameters(run):,}",) if frozen else ()),
-            f"{states(run).total / 1e9:,.3g}",
+            f"{held_bytes(run) / 1e9:,.3g}",
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",
         )
     return table
+
+
+def held_bytes(run: Run) -> float:
+    """Return the least that a rank holds in memory: the states of its GPU, of a test of storage the host's."""
+    return node_memory_bytes(run) / run.ranks_per_node if run.storage is not None else states(run).total
 
 
 def load(run: Run) -> tuple[str, str]:
@@ -67,7 +73,7 @@ def load(run: Run) -> tuple[str, str]:
 
 def batch(run: Run) -> str:
     """Return the batches of a run that trains."""
-    if run.serving is not None:
+    if not run.reads_samples:
         return "-"
     return f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}"
 
@@ -89,6 +95,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
         networks = [("network", sentence) for sentence in network_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
+        losses += [("storage", sentence) for sentence in storage_notes(run)]
         for note in [*memories, *stops, *networks, *losses, *(("warning", sentence) for sentence in warnings(run))]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
@@ -99,7 +106,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
 
 def memory_notes(run: Run) -> list[str]:
     """Return the predicted memory of a run on GPUs; one that is tight has a warning instead."""
-    if not has_gpus(run):
+    if not has_gpus(run) or run.storage is not None:
         return []
     predicted = memory(run)
     match verdict(run, predicted):
@@ -148,8 +155,17 @@ def network_notes(run: Run) -> list[str]:
 
 def loss_notes(run: Run) -> list[str]:
     """Return how the loss is computed, where that is not from all logits at once."""
-    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native else None
+    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native and run.storage is None else None
     return [f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"] if chunk else []
+
+
+def storage_notes(run: Run) -> list[str]:
+    """Return the space that a test of storage needs, and whether it is smaller than the model."""
+    if run.storage is None:
+        return []
+    checkpoint = run.storage.checkpoint
+    reduced = f", REDUCED to {checkpoint.fraction:g} of its rows" if checkpoint and checkpoint.fraction < 1 else ""
+    return [f"needs {needed_bytes(run) / 1e9:,.3g} GB in {run.storage.path or 'the run directory'}{reduced}"]
 
 
 def duration(minutes: int) -> str:

@@ -125,6 +125,7 @@ def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, mou
     # Data and checkpoints may be links that lead elsewhere.
     files = [directory.path, directory.data, directory.checkpoints]
     files += [Path(run.job.init_from)] if run.job.init_from else []
+    files += [Path(run.storage.path)] if run.storage and run.storage.path else []
     _of_process = StorageIo(directory.storage_log(name), phase, files if mounts else [])
     try:
         yield
@@ -161,13 +162,27 @@ def moved(before: tuple[float, Counters], after: tuple[float, Counters]) -> int:
 
 
 def own_counters() -> Counters:
-    """Return the bytes that this process and its ended children read from storage and wrote to it."""
-    try:
-        text = (PROC / "self/io").read_text()
-    except OSError:
-        # A kernel without task accounting.
-        return {}
-    return {name: int(size) for name, size in re.findall(r"^((?:read|write)_bytes): (\d+)$", text, re.MULTILINE)}
+    """Return the bytes that this process and its children read from storage and wrote to it; empty if unknown.
+
+    The kernel adds the bytes of a child to those of its parent when it has ended.
+    """
+    found: Counters = {}
+    for process in ("self", *live_children()):
+        # A child may end meanwhile, and a kernel may have no task accounting.
+        with suppress(OSError):
+            text = (PROC / process / "io").read_text()
+            for name, size in re.findall(r"^((?:read|write)_bytes): (\d+)$", text, re.MULTILINE):
+                found[name] = found.get(name, 0) + int(size)
+    return found
+
+
+def live_children() -> list[str]:
+    """Return the process ids of the children of this process; empty where the kernel does not list them."""
+    found: list[str] = []
+    for listed in PROC.glob("self/task/*/children"):
+        with suppress(OSError):
+            found += listed.read_text().split()
+    return found
 
 
 def mount_counters(paths: list[str]) -> Counters:

@@ -32,6 +32,7 @@ from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
+from jobs.plan.storage_space import refused_space
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
@@ -81,6 +82,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     refuse_taken(sweep, runs)
     refuse_changed(sweep.path, runs[0].cluster.trusted_group)
     refuse_missing_weights(runs)
+    refuse_short_storage(runs, sweep)
     samples = prepare_samples(runs)
     lock = FileLock(sweep.lock)
     try:
@@ -162,6 +164,17 @@ def refuse_other_litgpt_model(run: Run, where: Path) -> None:
             )
 
 
+def refuse_short_storage(runs: list[Run], sweep: SweepDir) -> None:
+    """Raise ConfigError if a storage that this machine sees has not the space for the test of a run."""
+    for run in runs:
+        where = Path(run.storage.path or sweep.path) if run.storage else None
+        # A path of the nodes alone is examined there (jobs.workloads.storage).
+        if where is None or (run.storage and run.storage.path and not where.exists()):
+            continue
+        if (refusal := refused_space(run, where)) is not None:
+            raise ConfigError(f"{run.name}: {refusal}")
+
+
 @contextmanager
 def disk_errors_explained(sweep: SweepDir) -> Iterator[None]:
     """Turn errors of the file system into a RunDirError with a remedy."""
@@ -220,14 +233,15 @@ def refuse_taken(sweep: SweepDir, runs: list[Run]) -> None:
 def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     """Return the tokenized samples of each run; made at submission, so that bad data is found at submission.
 
-    None for a run that serves, for launcher=dry, and if a stage makes them later: then only missing files are found.
+    None for a run that serves or measures storage, for launcher=dry, and if a stage makes them later: then only missing
+    files are found.
     Raises DataError for text that cannot be used or has fewer samples than a global batch.
     """
     made: dict[str, Path] = {}
     for run in runs:
-        if run.serving is None and not run.launcher.kind.is_preview and makes_samples_later(run):
+        if run.reads_samples and not run.launcher.kind.is_preview and makes_samples_later(run):
             refuse_unready(run.data, run.model.vocab_size)
-    found = [None if run.serving is not None or makes_samples_later(run) else samples_of(run, made) for run in runs]
+    found = [None if not run.reads_samples or makes_samples_later(run) else samples_of(run, made) for run in runs]
     for run, samples in zip(runs, found, strict=True):
         if samples is not None and run.engine.kind is EngineKind.litgpt:
             refuse_bare_tokenizer(run, samples)
@@ -277,7 +291,7 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
         "parameters": parameters(run.model),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
-        "memory": memory(run).record() if has_gpus(run) else None,
+        "memory": memory(run).record() if has_gpus(run) and run.storage is None else None,
         "speed": None if predicted is None else predicted.record(),
         "warnings": warnings(run),
     }

@@ -62,7 +62,7 @@ def run_of(overrides: Overrides) -> Run:
             run.gpu, run.launcher.kind = whole.gpu, whole.launcher.kind
             run.ranks_per_node = run.contest.ranks_per_node if run.contest else whole.ranks_per_node
         if group == "job":
-            run.serving = whole.serving
+            run.serving, run.storage = whole.serving, whole.storage
     if run.scaling.mode is ScalingMode.strong and run.scaling.global_batch_size is None:
         run.scaling.global_batch_size = 16
     for key, text in overrides.items():

@@ -88,31 +88,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     begins(m.STARTUP_MODEL_TIME)
     p = run.parallelism
     gpt = trained_model(run)
-
-    # Units are what FSDP and autocast wrap: the whole model, or each of this rank's pipeline stages.
-    units: list[Decoder] | list[PipelineStageModule] = [gpt]
-    # layers -> layers / PP
-    if p.pipeline > 1:
-        units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
-    # matrices (out, in) -> (out / TP, in) or (out, in / TP)
-    if p.tensor > 1:
-        apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
-        if overlaps_tp(run, device):
-            overlap_tp(mesh[TP.name].get_group())
-    # TP replaces parameters, which unties them.
-    tie_embeddings(gpt, tied=run.model.tie_embeddings)
-    if run.engine.float8:
-        multiply_in_float8(gpt, device, gathers=uses_fsdp(run))
-    kernels = usable(run.engine.kernels, device)
-    if kernels is Kernels.liger:
-        fuse(gpt, run.engine.liger_kernels)
-    wrap_layers(gpt, run)
-    # Every parameter -> dim 0 / (DP shard x CP), on top of TP's sharding. DDP wraps at the end and needs autocast.
-    for unit in units:
-        if uses_fsdp(run):
-            shard(unit, run, mesh)
-        elif run.job.precision is not Precision.float32:
-            autocast(unit, device, TYPES[run.job.precision])
+    units, kernels = sharded_on_meta(gpt, run, mesh, device)
     # The meta device ends here: memory for this rank's shards only.
     begins(m.STARTUP_WEIGHTS_TIME)
     values = with_first_values(first_weights(run), gpt, run.job)
@@ -137,3 +113,35 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     else:
         execution = OneAfterAnother(replicate(gpt, mesh, p.bucket_mb) if uses_ddp(run) else gpt, around)
     return ParallelModel(gpt, execution, kernels)
+
+
+def sharded_on_meta(
+    gpt: Decoder, run: Run, mesh: DeviceMesh, device: torch.device
+) -> tuple[list[Decoder] | list[PipelineStageModule], Kernels]:
+    """Apply everything up to FSDP to the whole model, in place; return the units that FSDP wraps, and the kernels."""
+    p = run.parallelism
+    # Units are what FSDP and autocast wrap: the whole model, or each of this rank's pipeline stages.
+    units: list[Decoder] | list[PipelineStageModule] = [gpt]
+    # layers -> layers / PP
+    if p.pipeline > 1:
+        units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
+    # matrices (out, in) -> (out / TP, in) or (out, in / TP)
+    if p.tensor > 1:
+        apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
+        if overlaps_tp(run, device):
+            overlap_tp(mesh[TP.name].get_group())
+    # TP replaces parameters, which unties them.
+    tie_embeddings(gpt, tied=run.model.tie_embeddings)
+    if run.engine.float8:
+        multiply_in_float8(gpt, device, gathers=uses_fsdp(run))
+    kernels = usable(run.engine.kernels, device)
+    if kernels is Kernels.liger:
+        fuse(gpt, run.engine.liger_kernels)
+    wrap_layers(gpt, run)
+    # Every parameter -> dim 0 / (DP shard x CP), on top of TP's sharding. DDP wraps at the end and needs autocast.
+    for unit in units:
+        if uses_fsdp(run):
+            shard(unit, run, mesh)
+        elif run.job.precision is not Precision.float32:
+            autocast(unit, device, TYPES[run.job.precision])
+    return units, kernels

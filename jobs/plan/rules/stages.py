@@ -73,7 +73,7 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
 
 def evaluation_without_training(run: Run) -> str | None:
     """Require samples, one process and the native engine for a run that only evaluates."""
-    if run.job.train or run.serving is not None:
+    if not run.evaluates:
         return None
     if run.engine.kind is not EngineKind.native:
         return (

@@ -7,7 +7,7 @@ import math
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
-from jobs.plan.rules import data, sbatch_variables, serving, stages
+from jobs.plan.rules import data, sbatch_variables, serving, stages, storage
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
@@ -401,7 +401,7 @@ def weights_are_random(run: Run) -> str | None:
 
 def evaluates_random_weights(run: Run) -> str | None:
     """Warn of an evaluation of random weights."""
-    if not run.job.train and run.serving is None and run.job.init_from is None:
+    if run.evaluates and run.job.init_from is None:
         return (
             "job.train=false evaluates random weights: its results have no meaning. Set job.init_from=DIRECTORY to "
             "weights of the model."
@@ -460,6 +460,7 @@ OTHERS: tuple[Rule, ...] = (
     *data.RULES,
     *stages.RULES,
     serving.serving_has_its_engine,
+    *storage.RULES,
 )
 RULES = (*COUNTS, *OTHERS)
 WARNINGS: tuple[Rule, ...] = (

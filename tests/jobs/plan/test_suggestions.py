@@ -229,6 +229,14 @@ ILLEGAL = (
     f"{SERVE} job.sequence_length=300",
     f"{SERVE} engine.server.command=[]",
     f"{SERVE} job.export=true",
+    "job=checkpoint_io job.train=true",
+    "job=fio engine=litgpt",
+    "job=fio job.export=true",
+    "job=checkpoint_io storage.checkpoint.repeats=0 storage.checkpoint.fraction=2",
+    "job=data_read storage.data.batch_size=0 storage.data.step_s=-1",
+    "job=data_read storage.data.files=3",
+    "job=data_read storage.data.samples=60 storage.data.workers=1",
+    "job=checkpoint_io model=llama3_8b cluster.memory_gb_per_node=20",
 )
 # No override corrects what these refuse.
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,21 @@ def counts_writes(where: Path) -> bool:
     before = own_counters().get("write_bytes", 0)
     (where / "probe").write_bytes(bytes(MB))
     return own_counters().get("write_bytes", 0) >= before + MB
+
+
+def test_a_child_is_counted_once_while_it_lives_and_after_its_end(tmp_path: Path) -> None:
+    if not counts_writes(tmp_path):
+        pytest.skip(f"the kernel does not count writes to the file system of {tmp_path}")
+    before = own_counters()["write_bytes"]
+    writes = f"dd if=/dev/zero of='{tmp_path}/file' bs=1M count=8 status=none; echo written; read line"
+    with subprocess.Popen(["bash", "-c", writes], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"written\n"
+        living = own_counters()["write_bytes"] - before
+        child.stdin.close()
+    ended = own_counters()["write_bytes"] - before
+    assert 8 * MB <= living <= ended < 12 * MB
 
 
 @pytest.mark.long
