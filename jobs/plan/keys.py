@@ -20,7 +20,7 @@ from jobs.serving import settings
 GROUPS = frozenset(
     (
         *("model", "parallelism", "engine", "job", "data", "scaling"),
-        *("gpu", "cluster", "launcher", "network", "stages", "tune", "experiment"),
+        *("gpu", "cluster", "launcher", "network", "stages", "tune", "experiment", "rehearsal"),
     )
 )
 # The end of a key's name, longest first -> its unit.
