@@ -890,8 +890,7 @@ class Tune:
 
 @dataclass(kw_only=True)
 class Rehearsal:
-    """Limits that make any configuration small enough for CPU ranks; keys that are set on the command line, or by a
-    sweep, have none."""
+    """Limits that make a run small enough for CPU ranks; keys of the command line and of a sweep have none."""
 
     name: str
     """Name of the choice in tables and reports."""

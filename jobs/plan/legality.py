@@ -31,8 +31,15 @@ LARGEST_GLOBAL_BATCH = 16_384
 GENERAL: tuple[tuple[Rule, ...], ...] = (
     values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
-    (*values.OTHERS, *network.RULES, *calibration.RULES, *profile.RULES, *contest.RULES, *rehearsal.RULES,
-     *layout.RULES),
+    (
+        *values.OTHERS,
+        *network.RULES,
+        *calibration.RULES,
+        *profile.RULES,
+        *contest.RULES,
+        *rehearsal.RULES,
+        *layout.RULES,
+    ),
     batch.RULES,
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {

@@ -1,6 +1,6 @@
 """A rehearsal: a configuration made so small that it runs on CPU ranks of one machine, with its structure kept.
 
-conf/rehearsal/cpu.yaml chooses the cluster and has the limits, which `shrink` applies to the values of the chosen files.
+conf/rehearsal/cpu.yaml chooses the cluster and has the limits, which `shrink` applies to values of files.
 Values of the command line and of a sweep stay as given.
 """
 
@@ -57,8 +57,8 @@ def ranks_have_no_gpus(run: Run) -> str | None:
     """Require a cluster without GPUs."""
     if run.rehearsal is not None and run.cluster.gpus:
         return (
-            f"rehearsal={run.rehearsal.name} runs on CPUs, and cluster={run.cluster.name} has GPUs. Set cluster=local or "
-            "cluster=generic_slurm, or leave rehearsal out."
+            f"rehearsal={run.rehearsal.name} runs on CPUs, and cluster={run.cluster.name} has GPUs. Set cluster=local "
+            "or cluster=generic_slurm, or leave rehearsal out."
         )
     return None
 
