@@ -41,7 +41,7 @@ def test_every_experiment_has_a_rehearsal_of_the_same_points_and_techniques(expe
         assert run.ranks <= 4
         assert not run.cluster.gpus
         assert parameters(run.model) < 5e6
-        assert (run.job.steps or 8) <= 8
+        assert (run.job.steps or 6) <= 6
         assert run.model.name.endswith("_rehearsal")
         assert str(run.sweep) == f"{experiment}_rehearsal"
     assert len({point.run.name for point in small}) == len(small) == len(full)
