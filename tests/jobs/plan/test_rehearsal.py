@@ -61,7 +61,7 @@ def test_what_is_typed_stays_as_typed() -> None:
     run = one("experiment=llama2_7b_nemo", "rehearsal=cpu", "scaling.global_batch_size=24", *lines).run
     assert [attrgetter(key)(run) for key in typed] == list(typed.values())
     assert run.scaling.global_batch_size == 24
-    assert run.job.sequence_length == 128
+    assert run.job.sequence_length == 512
 
 
 def test_a_rehearsal_on_gpus_is_refused() -> None:
@@ -82,7 +82,8 @@ def test_the_plan_names_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_rehearsal_ends_in_the_tables_of_its_document_without_a_comparison(tmp_path: Path) -> None:
-    small = ["job.steps=3", "job.checkpoint_every_steps=3", "job.unmeasured_steps=1", "scaling.global_batch_size=2"]
+    small = ["job.steps=3", "job.checkpoint_every_steps=3", "job.unmeasured_steps=1", "scaling.global_batch_size=2",
+             "job.sequence_length=64"]  # fmt: skip
     given = ["experiment=llama2_7b_nemo", "rehearsal=cpu", f"runs_dir={tmp_path}", *small]
     assert main(["submit", "-m", "--wait", *given]) == 0
     sweep = tmp_path / "llama2_7b_nemo_rehearsal"
