@@ -98,5 +98,12 @@ def test_a_rehearsal_ends_in_the_tables_of_its_document_without_a_comparison(tmp
         assert "No ratio: a rehearsal measures nothing of the experiment." in row
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", ["apac_hpc_ai_2024", "customization", "lora_mi300x", "prompt_engineering"])
+def test_the_samples_made_for_rehearsals_serve_every_format_and_template(experiment: str, tmp_path: Path) -> None:
+    given = [f"experiment={experiment}", "rehearsal=cpu", f"data.cache_dir={tmp_path}"]
+    assert main(["data", "-m", *given]) == 0
+
+
 def test_the_samples_made_for_rehearsals_are_as_many_as_a_rehearsal_takes() -> None:
     assert len(samples().read_text().splitlines()) == one("rehearsal=cpu").run.data.max_samples
