@@ -128,6 +128,11 @@ class RunResult:
         """Return True if adapters or virtual tokens train in place of the weights."""
         return any(self.setting(f"job.{key}") is not None for key in ("lora", "prompt_tuning"))
 
+    @property
+    def rehearses(self) -> bool:
+        """Return True if it is a rehearsal, made small for CPU ranks."""
+        return self.setting("rehearsal.name") is not None
+
     def setting(self, key: str) -> Any:
         """Return a configuration value by its dotted key; None if absent."""
         return lookup(self.config, key)
@@ -139,8 +144,12 @@ def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str,
 
 
 def hardware(runs: Iterable[RunResult]) -> str:
-    """Return the hardware for the first word of a sentence: CPU, GPU, or emulated nodes of either."""
+    """Return the hardware for the first words of a sentence: CPU, GPU, emulated nodes of either, or a rehearsal."""
     runs = list(runs)
     devices = sorted({DEVICES.get(str(run.started.get("device")), "Unknown device") for run in runs})
     words = " and ".join(devices) or "Nothing measured"
-    return f"Emulated nodes on {words}" if any(run.started.get("emulated_nodes") is True for run in runs) else words
+    if any(run.started.get("emulated_nodes") is True for run in runs):
+        words = f"Emulated nodes on {words}"
+    if any(run.rehearses for run in runs):
+        words = f"Rehearsal on {words[0].lower() + words[1:] if words.startswith('Emulated') else words}"
+    return words

@@ -890,6 +890,20 @@ class Tune:
 
 
 @dataclass(kw_only=True)
+class Rehearsal:
+    """Limits that make a run small enough for CPU ranks; keys of the command line and of a sweep have none."""
+
+    name: str
+    """Name of the choice in tables and reports."""
+    divide_from_hidden_size: int
+    """Models with this hidden size or more are divided; smaller ones are small already."""
+    divide: dict[str, int] = field(default_factory=dict)
+    """Sizes of such a model, each with its divisor, such as model.layers: 8."""
+    at_most: dict[str, int] = field(default_factory=dict)
+    """Keys, each with its largest value, such as job.steps: 8; null and a value that follows another key stay."""
+
+
+@dataclass(kw_only=True)
 class Run:
     """One point of a sweep: the complete configuration of a job, frozen in its run directory."""
 
@@ -922,6 +936,8 @@ class Run:
     """Rules of a contest that this run keeps; null: none."""
     tune: Tune | None = None
     """Budget and objective of `slurmscale tune`; null: its default choice."""
+    rehearsal: Rehearsal | None = None
+    """Limits of a rehearsal, which made this run small; null: a run of full size."""
     serving: Serving | None = None
     """Replicas and load of a run that serves (job=serve); null: it does not serve."""
     storage: StorageTest | None = None

@@ -238,6 +238,8 @@ def task(run: RunResult, figure: Published) -> dict[str, tuple[Any, Any]]:
 
 def obstacle(run: RunResult, figure: Published) -> str | None:
     """Return why a run and a figure have no ratio; None if they may have one."""
+    if run.rehearses:
+        return "a rehearsal measures nothing of the experiment"
     for name, (ours, theirs) in task(run, figure).items():
         if theirs is not None and ours != theirs:
             return f"{name} {'unknown' if ours is None else ours}, published {theirs}"

@@ -42,7 +42,7 @@ from jobs.plan.refusals import (
     site_file,
     typed,
 )
-from jobs.plan.rules import sbatch_variables
+from jobs.plan.rules import rehearsal, sbatch_variables
 from jobs.plan.rules.memory import is_proposed
 from jobs.prompt_template import is_file_name
 from jobs.schema import EngineKind, Run, ScalingMode
@@ -197,6 +197,7 @@ def composed(axes: list[list[Override]], *, to_submit: bool) -> Iterator[Point]:
         for override in values:
             refuse_unset_section(config, override)
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        rehearsal.shrink(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
         unset = () if to_submit else leave_unset(config)
         # Before values are settled: an interpolation or a path would hide what it holds.

@@ -21,7 +21,7 @@ from jobs.storage import settings as storage
 GROUPS = frozenset(
     (
         *("model", "parallelism", "engine", "job", "data", "scaling"),
-        *("gpu", "cluster", "launcher", "network", "stages", "tune", "experiment"),
+        *("gpu", "cluster", "launcher", "network", "stages", "tune", "experiment", "rehearsal"),
     )
 )
 # The end of a key's name, longest first -> its unit.

@@ -18,6 +18,7 @@ from jobs.plan.rules import (
     nemo,
     network,
     profile,
+    rehearsal,
     serving,
     storage,
     values,
@@ -31,7 +32,15 @@ LARGEST_GLOBAL_BATCH = 16_384
 GENERAL: tuple[tuple[Rule, ...], ...] = (
     values.COUNTS,
     (deepspeed.sharding_is_the_engines,),
-    (*values.OTHERS, *network.RULES, *calibration.RULES, *profile.RULES, *contest.RULES, *layout.RULES),
+    (
+        *values.OTHERS,
+        *network.RULES,
+        *calibration.RULES,
+        *profile.RULES,
+        *contest.RULES,
+        *rehearsal.RULES,
+        *layout.RULES,
+    ),
     (*batch.RULES, *storage.OF_LAYOUT),
 )
 BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
@@ -42,6 +51,7 @@ BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
     EngineKind.vllm: serving.RULES,
 }
 WARNINGS: tuple[Rule, ...] = (
+    *rehearsal.WARNINGS,
     *layout.WARNINGS,
     *values.WARNINGS,
     *native.WARNINGS,

@@ -134,7 +134,7 @@ def test_the_install_commands_take_the_torch_that_make_takes() -> None:
     "group",
     [
         *("model", "parallelism", "engine", "job", "data", "scaling"),
-        *("cluster", "launcher", "network", "stages", "tune", "experiment"),
+        *("cluster", "launcher", "network", "stages", "tune", "experiment", "rehearsal"),
     ],
 )
 def test_the_table_of_choices_names_every_file(group: str) -> None:

@@ -1,0 +1,77 @@
+"""A rehearsal: a configuration made so small that it runs on CPU ranks of one machine, with its structure kept.
+
+conf/rehearsal/cpu.yaml chooses the cluster and has the limits, which `shrink` applies to values of files.
+Values of the command line and of a sweep stay as given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import resources
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from jobs.plan.rules.rule import Rule
+from jobs.schema import INSTRUCTIONS, EngineKind, Rehearsal, Run
+
+ENDING = "_rehearsal"
+"""End of the names of model and sweep, so that no table shows a small model under the name of the large one."""
+
+
+def shrink(config: DictConfig, given: Collection[str]) -> None:
+    """Make the configuration of a rehearsal small, but for the keys given, and name it one; leave any other as it is.
+
+    Divide the sizes of a large model, lower larger values to their limits, and take the samples made for rehearsals
+    where the instruction data have no path.
+    """
+    limits: Rehearsal | None = config.rehearsal
+    if limits is None:
+        return
+    large = config.model.hidden_size >= limits.divide_from_hidden_size
+    for key, divisor in limits.divide.items() if large else ():
+        if key not in given:
+            OmegaConf.update(config, key, OmegaConf.select(config, key) // divisor)
+    for key, most in limits.at_most.items():
+        section, _, name = key.rpartition(".")
+        owner = OmegaConf.select(config, section) if section else config
+        follows = key in given or owner is None or OmegaConf.is_interpolation(owner, name)
+        if not follows and (owner[name] or 0) > most:
+            OmegaConf.update(config, key, most)
+    if config.engine.kind is EngineKind.nemo:
+        # NeMo needs GPUs; the native engine has the same techniques.
+        config.engine.kind, config.engine.distributed_optimizer = EngineKind.native, False
+    if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
+        config.data.path = str(samples())
+    config.model.name, config.model.litgpt_name = config.model.name + ENDING, None
+    if config.sweep is not None and "sweep" not in given:
+        config.sweep += ENDING
+
+
+def samples() -> Path:
+    """Return the file of samples made for rehearsals: a record has the keys of Alpaca, of Dolly and of PubMedQA."""
+    return Path(str(resources.files("conf") / "rehearsal" / "samples.jsonl"))
+
+
+def ranks_have_no_gpus(run: Run) -> str | None:
+    """Require a cluster without GPUs."""
+    if run.rehearsal is not None and run.cluster.gpus:
+        return (
+            f"rehearsal={run.rehearsal.name} runs on CPUs, and cluster={run.cluster.name} has GPUs. Set cluster=local "
+            "or cluster=generic_slurm, or leave rehearsal out."
+        )
+    return None
+
+
+def numbers_are_no_measurements(run: Run) -> str | None:
+    """Warn that a rehearsal measures nothing."""
+    if run.rehearsal is None:
+        return None
+    return (
+        "a rehearsal on CPU, with a model, data and steps made small: it shows that the chain works and is no "
+        "measurement of the experiment."
+    )
+
+
+RULES: tuple[Rule, ...] = (ranks_have_no_gpus,)
+WARNINGS: tuple[Rule, ...] = (numbers_are_no_measurements,)
