@@ -40,7 +40,7 @@ def test_every_experiment_has_a_rehearsal_of_the_same_points_and_techniques(expe
     for run in (point.run for point in small):
         assert run.ranks <= 4
         assert not run.cluster.gpus
-        assert parameters(run.model) < 5e6
+        assert parameters(run.model) < 2e7
         assert (run.job.steps or 6) <= 6
         assert run.model.name.endswith("_rehearsal")
         assert str(run.sweep) == f"{experiment}_rehearsal"
