@@ -145,8 +145,23 @@ ASKED = (
 )
 OF_DATA = (
     r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|masks?|"
-    r"sequences? of|hidden states?|input_ids|embeddings?|columns?|features|tokens|gradients?|broadcast|unpack|"
+    r"sequences? of|hidden states?|input_ids|embeddings?|columns?|features|tokens|gradients?|grad|backward|broadcast|"
+    r"unpack|numel|dtypes?|scalars?|[Tt]ensor\w*|"
     r"str|list|process group|samples? \d)\b"
+)
+# What a sentence names outside of the program: files, connections, packages, devices, processes, settings, a request to
+# the user.
+OUTSIDE = (
+    r"(?i)\b(?:files?|filename|paths?|director(?:y|ies)|folders?|disk|open(?:ed)?|corrupt\w*|truncated|EOF|decompress\w*|"
+    r"download\w*|urls?|https?|hub|repo(?:sitory)?|tokenizer|processor|template|datasets?|"
+    r"connect(?:ion|ed)?|network|internet|sockets?|hosts?|hostname|address|ports?|servers?|clients?|agents?|daemons?|"
+    r"time[ds]?[ -]?out|timeout|deadline|rendezvous|nccl|gloo|mpi|rccl|ucx|requests?|status code|unreachable|unavailable|"
+    r"installed|install|packages?|versions?|librar(?:y|ies)|modules? named|symbols?|compil\w+|drivers?|cuda|hip|rocm|"
+    r"gpus?|devices?|kernels?|hardware|memory|alloc\w*|nodes?|process(?:es)?|workers?|subprocess|child(?:ren)?|killed|"
+    r"died|dead|alive|exit(?:ed|ing)?|environment|env|variables?|permission|credentials?|licen[sc]e|quota|space left|"
+    r"config\w*|settings?|arguments?|args|flags?|options?|hyperparameters?|strategy|precision|batch[-_ ]?size|"
+    r"checkpoints?|ckpt|please|unsupported|supported?|requires?|required|must|should|cannot be|can't be|missing|"
+    r"not found|not exist|not available|not enabled|choose|specify|provide|invalid (?:value|choice|option))\b"
 )
 SENTENCES = tuple(
     signatures(
