@@ -174,9 +174,8 @@ def is_of_code(kind: str, words: str, frame: str) -> bool:
     kind = wrapper["type"] if wrapper else kind
     if kind in LOGIC_TYPES:
         return True
-    sentence = "" if wrapper else words or frame.partition("assert ")[2]
-    return (
-        kind in SENTENCE_TYPES
-        and sentence != ""
-        and (re.search(OF_DATA, sentence) is not None or re.search(OUTSIDE, sentence) is None)
-    )
+    if kind not in SENTENCE_TYPES:
+        return False
+    sentence = words or frame.partition("assert ")[2]
+    of_data = re.search(OF_DATA, sentence) is not None
+    return wrapper is not None or of_data or (sentence != "" and re.search(OUTSIDE, sentence) is None)

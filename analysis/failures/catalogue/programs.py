@@ -95,7 +95,7 @@ LAUNCHERS = (
          r"(?:allocate|reserve))|OOM when allocating tensor|"
          r"Out of memory error on GPU \d",
          ("RESOURCE_EXHAUSTED", "OOM when allocating", "Out of memory error on")),
-        (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
+        (C.launch_failure, W.end, r"TPU (?:platform |backend )?.*(?:already in use|initialization failed)|"
          r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
         (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
          r"DEADLINE_EXCEEDED)|failed to connect to (?:all addresses|remote host)",
@@ -118,8 +118,8 @@ REPORTS = (
             C.unknown,
             W.signal,
             r"[Ss]ee (?:stack trace for )?root cause|Engine (?:core initialization|process) failed|"
-            r"in a background process\.|[Cc]heck the (?:print statements|logs?|messages?|output) above",
-            ("ee stack trace for", "ee root cause", "Engine ", "in a background process", "heck the "),
+            r"in a background process\.|Failed to unpickle serialized exception|[Cc]heck the (?:print statements|logs?|messages?|output) above",
+            ("ee stack trace for", "ee root cause", "Engine ", "in a background process", "heck the ", "Failed to unpickle"),
         ),
     ),
 )
