@@ -63,7 +63,7 @@ VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"
 LOGIC_TYPES = {
     "ArrowTypeError", "AttributeError", "IndentationError", "IndexError", "NameError", "OverflowError",
     "RecursionError", "StopIteration", "SyntaxError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
-    "UnicodeEncodeError", "ZeroDivisionError",
+    "UnicodeEncodeError", "UnpicklingError", "ZeroDivisionError",
 }  # fmt: skip
 # Types whose text is a sentence. Others (OSError, exceptions of a library) do not show which side is wrong.
 SENTENCE_TYPES = VALUE_TYPES | {"Exception", "RuntimeError"}

@@ -64,7 +64,7 @@ class Failure:
     @property
     def words(self) -> str:
         """The cause in words."""
-        return in_words(self.cause, self.possible)
+        return in_words(self.cause, self.possible).replace("gpu", "GPU")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ LOGGED = re.compile(
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,12} \[[\w.]+:\d+\] ?"
     r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{8,}Z?\]? (?:\| \w+ +\| (?:\w+ \| )?|stderr \w )?"
     r"|[EWF]\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\] ?"
-    r"|.{10,80} - INFO - (?=\[rank\d+\]:)|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+ +\| )+"
+    r"|.{0,80}- INFO - (?=\[rank\d+\]:)|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+ +\| )+"
 )
 # torchrun's summary of its children: the fields of one failure after another.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")

@@ -53,7 +53,7 @@ class Verdict:
 
 def in_words(cause: FailureCause, possible: FailureCause | None) -> str:
     """Return a cause, and the one that is possible where it is unknown, as text."""
-    word = cause.word.replace("_", " ").replace("gpu", "GPU")
+    word = cause.word.replace("_", " ")
     return f"{word} (possibly {in_words(possible, None)})" if possible else word
 
 
@@ -85,7 +85,9 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     if rank is None and first.weight is not Weight.fault and first.cause is not FailureCause.hung:
         rank, host = first_to_end(counted) or (rank, host)
     proof = Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight, first.advice)
-    return replace(proof, cause=FailureCause.unknown, possible=first.cause) if first.weight is Weight.possible else proof
+    return (
+        replace(proof, cause=FailureCause.unknown, possible=first.cause) if first.weight is Weight.possible else proof
+    )
 
 
 def counts(match: Match, last_progress: int, finished: int) -> bool:

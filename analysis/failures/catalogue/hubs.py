@@ -139,13 +139,14 @@ CHECKPOINTS = (
 VERSIONS = (
     *signatures(
         "https://github.com/huggingface/transformers (models/auto, utils/import_utils.py)",
-        (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|"
+        (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|is already used by a "
+         r"Transformers config|Could not find module \S+ in `transformers`|"
          r"Tokenizer class \S+ does not exist or is not currently imported|Couldn't instantiate the backend tokenizer|"
          r"`rope_scaling` must be a dictionary with|data did not match any variant of untagged enum|"
          r"^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|olmo|starcoder2|cohere|gpt_oss|smollm|"
          r"glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|but it was not found in your environment|"
          r"requires the \S+ library but it was not found",
-         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class",
+         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "used by a Transformers", "in `transformers`", "Tokenizer class",
           "the backend tokenizer", "was not found")),
         advice="Install the version of transformers (or the package) that the model needs, into the environment of "
         "the job.",

@@ -146,7 +146,7 @@ ASKED = (
 OF_DATA = (
     r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|masks?|"
     r"sequences? of|hidden states?|input_ids|embeddings?|columns?|features|tokens|gradients?|grad|backward|broadcast|"
-    r"unpack|numel|dtypes?|scalars?|[Tt]ensor\w*|"
+    r"unpack|numel|dtypes?|scalars?|[Tt]ensor\w*|INTERNAL ASSERT FAILED|(?:call|use) \S+ (?:first|before)|"
     r"str|list|process group|samples? \d)\b"
 )
 # What a sentence names outside of the program: files, connections, packages, devices, processes, settings, a request to
@@ -163,14 +163,17 @@ OUTSIDE = (
     r"checkpoints?|ckpt|please|unsupported|supported?|requires?|required|must|should|cannot be|can't be|missing|"
     r"not found|not exist|not available|not enabled|choose|specify|provide|invalid (?:value|choice|option))\b"
 )
+# The same words about a package are about the installation.
+OF_PACKAGES = r"\b(?:packages?|librar(?:y|ies)|modules?|versions?|install\w*|import\w*|backend is)\b"
 SENTENCES = tuple(
     signatures(
         "https://github.com/huggingface, https://github.com/Lightning-AI, https://github.com/NVIDIA/Megatron-LM, "
         "https://github.com/mosaicml (the sentences of their ValueErrors and assertions about settings)",
         (C.refused, W.raised, rf"^(?:\w+\.)*(?:AssertionError|ValueError|NotImplementedError): (?!.*{OF_DATA})"
-         rf"(?=.*(?:{SETTING})).*(?:{ASKED}|\b[Ee]xpected\b)", ("AssertionError: ", "ValueError: ",
+         rf"(?!.*{OF_PACKAGES})(?=.*(?:{SETTING})).*(?:{ASKED}|\b[Ee]xpected\b)", ("AssertionError: ", "ValueError: ",
          "NotImplementedError: ")),
-        (C.refused, W.raised, rf"^(?:\w+\.)*(?:ValueError|NotImplementedError): (?!.*{OF_DATA}).*{ASKED}",
+        (C.refused, W.raised, rf"^(?:\w+\.)*(?:ValueError|NotImplementedError): (?!.*{OF_DATA})"
+         rf"(?!.*{OF_PACKAGES}).*{ASKED}",
          ("ValueError: ", "NotImplementedError: ")),
     )
 )  # fmt: skip
