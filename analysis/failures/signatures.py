@@ -64,7 +64,8 @@ GOES_ON = re.compile(
 )
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "StopIteration", *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
+    TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "StopIteration",
+    *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
     "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))

@@ -24,7 +24,6 @@ from analysis.run import FACTS_FILE, RunResult
 from analysis.scaling.groups import Group
 from analysis.scaling.mlperf import scores_lag
 from analysis.untrusted import as_list, lookup
-from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from jobs.network import SOCKETS
 from jobs.runtime.transport import SOCKETS_ADVICE

@@ -122,9 +122,9 @@ CHECKPOINTS = (
          r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size|"
          r"Corrupt \w+ compressed data|\bLZMAError: |mmap length is greater than file size|Invalid data found when "
          r"processing input|LibsndfileError: |^tar: Unexpected EOF in archive|^gzip: \S+: unexpected end of file|"
-         r"unexpected EOF, expected \d+ more bytes|storage has wrong byte size: expected",
+         r"unexpected EOF, expected \d+ more bytes|storage has wrong (?:byte )?size: expected",
          ("compressed data", "LZMAError", "mmap length is greater", "Invalid data found when", "LibsndfileError",
-          "tar: Unexpected EOF", "unexpected end of file", "unexpected EOF, expected", "storage has wrong byte",
+          "tar: Unexpected EOF", "unexpected end of file", "unexpected EOF, expected", "storage has wrong",
           "Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
           "sentencepiece_processor", "DataLossError",
           "deserialize thrift", "Tried reading schema",
@@ -146,7 +146,8 @@ VERSIONS = (
          r"^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|olmo|starcoder2|cohere|gpt_oss|smollm|"
          r"glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|but it was not found in your environment|"
          r"requires the \S+ library but it was not found",
-         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "used by a Transformers", "in `transformers`", "Tokenizer class",
+         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize",
+          "used by a Transformers", "in `transformers`", "Tokenizer class",
           "the backend tokenizer", "was not found")),
         advice="Install the version of transformers (or the package) that the model needs, into the environment of "
         "the job.",

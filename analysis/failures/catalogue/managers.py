@@ -51,8 +51,8 @@ SLURM = (
          ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
         (C.launch_failure, W.end, r"(?:srun|sbatch|salloc): (?:error: (?:.*(?:Unable to contact slurm controller|"
          r"[Mm]unge (?:encode|decode) failed|authentication error|Invalid authentication credential|"
-         r"Zero Bytes were transmitted)|resolve_ctls_from_dns_srv|fetch_config: |_establish_config_source)|fatal: Could "
-         r"not establish a configuration)",
+         r"Zero Bytes were transmitted)|resolve_ctls_from_dns_srv|fetch_config: |_establish_config_source)|"
+         r"fatal: Could not establish a configuration)",
          ("contact slurm controller", "unge encode", "unge decode", "uthentication ", "Zero Bytes", "resolve_ctls",
           "fetch_config", "establish")),
         (C.refused, W.end, r"srun: error: (?:Unable to (?:create step for job|allocate resources)|Invalid --|"

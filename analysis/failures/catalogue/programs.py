@@ -35,9 +35,11 @@ TORCH = (
         "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, "
         "v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
         (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache "
-         r"blocks|is less than desired GPU memory utilization|No executable batch size found|Not enough memory\. Please try (?:to increase|"
+         r"blocks|is less than desired GPU memory utilization|No executable batch size found|"
+         r"Not enough memory\. Please try (?:to increase|"
          r"increasing) --mem-fraction|larger than the (?:maximum number of tokens|available KV cache memory)",
-         ("enough GPU RAM", "No available memory for", "desired GPU memory", "No executable batch", "Please try to increase --mem",
+         ("enough GPU RAM", "No available memory for", "desired GPU memory", "No executable batch",
+          "Please try to increase --mem",
           "Please try increasing --mem",
           "larger than the")),
         advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
@@ -119,7 +121,8 @@ REPORTS = (
             C.unknown,
             W.signal,
             r"[Ss]ee (?:stack trace for )?root cause|Engine (?:core initialization|process) failed|"
-            r"in a background process\.|Failed to unpickle serialized exception|[Cc]heck the (?:print statements|logs?|messages?|output) above",
+            r"in a background process\.|Failed to unpickle serialized exception|"
+            r"[Cc]heck the (?:print statements|logs?|messages?|output) above",
             (
                 "ee stack trace for",
                 "ee root cause",

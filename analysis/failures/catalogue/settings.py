@@ -146,7 +146,7 @@ ASKED = (
 OF_DATA = (
     r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|masks?|"
     r"sequences? of|hidden states?|input_ids|embeddings?|columns?|features|tokens|gradients?|grad|backward|broadcast|"
-    r"unpack|numel|dtypes?|scalars?|[Tt]ensor\w*|INTERNAL ASSERT FAILED|(?:call|use) \S+ (?:first|before)|"
+    r"unpack|numel|dtypes?|scalars?|\d-?D|[Tt]ensor\w*|INTERNAL ASSERT FAILED|(?:call|use) \S+ (?:first|before)|"
     r"str|list|process group|samples? \d)\b"
 )
 # What a sentence names outside of the program: files, connections, packages, devices, processes, settings, a request to
@@ -155,7 +155,8 @@ OUTSIDE = (
     r"(?i)\b(?:files?|filename|paths?|director(?:y|ies)|folders?|disk|open(?:ed)?|corrupt\w*|truncated|EOF|decompress\w*|"
     r"download\w*|urls?|https?|hub|repo(?:sitory)?|tokenizer|processor|template|datasets?|"
     r"connect(?:ion|ed)?|network|internet|sockets?|hosts?|hostname|address|ports?|servers?|clients?|agents?|daemons?|"
-    r"time[ds]?[ -]?out|timeout|deadline|rendezvous|nccl|gloo|mpi|rccl|ucx|requests?|status code|unreachable|unavailable|"
+    r"time[ds]?[ -]?out|timeout|deadline|rendezvous|nccl|gloo|mpi|rccl|ucx|requests?|status code|unreachable|"
+    r"unavailable|"
     r"installed|install|packages?|versions?|librar(?:y|ies)|modules? named|symbols?|compil\w+|drivers?|cuda|hip|rocm|"
     r"gpus?|devices?|kernels?|hardware|memory|alloc\w*|nodes?|process(?:es)?|workers?|subprocess|child(?:ren)?|killed|"
     r"died|dead|alive|exit(?:ed|ing)?|environment|env|variables?|permission|credentials?|licen[sc]e|quota|space left|"
