@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from analysis.failures.catalogue import Weight
+from analysis.failures.catalogue.settings import OF_DATA, OUTSIDE
 from analysis.parsers.base import Line, RankLabel
 from jobs.failures import FailureCause
 
@@ -49,14 +50,26 @@ COMPILES = re.compile(
 )
 # The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
 FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
-# The source line of a frame: an assertion about a setting.
-ASSERTS = re.compile(r"^\s+assert .*\b(?:\w*args|\w*config|cfg|conf|hparams|opts?|flags|FLAGS)[.\[]")
+# The source line of a frame, where it shows what was expected: an assertion, a key of a checkpoint.
+SOURCE = re.compile(r"^\s+assert |^\s.*(?:ckpt|checkpoint|state_dict)\w*\[")
 CHECKS = re.compile(
     r'(?i)[/"]\w*(?:config|configuration|arguments?|args|arg_?parser|hparams|options|flags|hydra)\w*\.py"'
-    r"|^\s+assert |, in (?:__post_init__|\w+_validation"
+    r"|^\s+assert .*\b(?:\w*args|\w*config|cfg|conf|hparams|opts?|flags|FLAGS)[.\[]"
+    r"|, in (?:__post_init__|\w+_validation"
     r"|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*)$"
 )
 VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
+# Types that only the logic of a program raises, whatever their text.
+LOGIC_TYPES = {
+    "ArrowTypeError", "AttributeError", "IndentationError", "IndexError", "NameError", "OverflowError",
+    "RecursionError", "StopIteration", "SyntaxError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
+    "UnicodeEncodeError", "UnpicklingError", "ZeroDivisionError",
+}  # fmt: skip
+# Types whose text is a sentence. Others (OSError, exceptions of a library) do not show which side is wrong.
+SENTENCE_TYPES = VALUE_TYPES | {"Exception", "RuntimeError"}
+WRAPPER = re.compile(r"^Caught (?P<type>\w+) in (?:DataLoader worker|pin memory|replica)")
+# The source line of a frame reads a key of a checkpoint: the checkpoint is of another kind.
+READS_CHECKPOINT = re.compile(r"(?:\bckpt|checkpoint|state_dict)\w*\[")
 # A shell's exit status for a command that a signal ended is this plus the signal's number.
 EXIT_STATUS = re.compile(r"returned non-zero exit status (\d{1,3})\.?$")
 SHELL_SIGNAL = 128
@@ -80,7 +93,7 @@ class Tracebacks:
     raising: set[RankLabel] = field(default_factory=set)
     survived: set[RankLabel] = field(default_factory=set)
     frames: dict[RankLabel, str] = field(default_factory=dict)
-    """The innermost frame so far, or its source line, where that asserts something about a setting."""
+    """The innermost frame so far, or its source line, where that is an assertion or reads a checkpoint."""
 
     def contain(self, line: Line) -> bool:
         """Return True, and take note, if this is a line of a traceback before its last one."""
@@ -90,9 +103,11 @@ class Tracebacks:
             self.raising.add(line.rank)
             self.frames.pop(line.rank, None)
         elif frame := FRAME.search(line.text):
+            # The first line of the traceback may be lost.
+            self.raising.add(line.rank)
             self.frames[line.rank] = frame[0]
-        elif line.rank in self.raising and (assertion := ASSERTS.search(line.text)):
-            self.frames[line.rank] = assertion[0]
+        elif line.rank in self.raising and SOURCE.match(line.text):
+            self.frames[line.rank] = line.text
         else:
             # torch.compile puts this before the exception of its backend.
             return line.rank in self.raising and line.text.endswith("raised:")
@@ -113,7 +128,8 @@ class Tracebacks:
         bare = WRAPPED.search(line.text)
         if bare is None and exception is not None and exception["words"] and TYPE.match(line.text):
             bare = exception
-        return cause_of_exception(bare)[0] if bare else None, Weight.signal
+        cause, weight = cause_of_exception(bare) if bare else (None, Weight.signal)
+        return FailureCause.unknown if weight is Weight.possible else cause, Weight.signal
 
 
 def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[FailureCause | None, Weight]:
@@ -143,4 +159,23 @@ def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[Failu
         return FailureCause.launch_failure, Weight.raised
     if CONFIGURATION_TYPES.search(kind) or (kind in VALUE_TYPES and CHECKS.search(frame)):
         return FailureCause.refused, Weight.raised
-    return FailureCause.code, Weight.raised
+    if kind == "KeyError" and READS_CHECKPOINT.search(frame):
+        return FailureCause.refused, Weight.raised
+    return FailureCause.code, Weight.raised if is_of_code(kind, exception["words"] or "", frame) else Weight.possible
+
+
+def is_of_code(kind: str, words: str, frame: str) -> bool:
+    """Return True if an exception shows by its type and sentence that the program itself is wrong.
+
+    A sentence about tensors does, and one that names nothing outside of the program. Without a sentence the assertion
+    in the source line counts.
+    """
+    wrapper = WRAPPER.match(words)
+    kind = wrapper["type"] if wrapper else kind
+    if kind in LOGIC_TYPES:
+        return True
+    if kind not in SENTENCE_TYPES:
+        return False
+    sentence = words or frame.partition("assert ")[2]
+    of_data = re.search(OF_DATA, sentence) is not None
+    return wrapper is not None or of_data or (sentence != "" and re.search(OUTSIDE, sentence) is None)

@@ -17,7 +17,7 @@ from typing import Any
 
 from analysis.failures.sacct import read_jobs, verdict_on_job
 from analysis.failures.signatures import MARKERS, matches
-from analysis.failures.verdict import Verdict, decide
+from analysis.failures.verdict import Verdict, decide, in_words
 from analysis.formatting import short
 from analysis.parsers.base import Line, Record
 from analysis.parsers.search import Search, blocks
@@ -47,22 +47,24 @@ class Failure:
     proof: str | None = None
     specific_advice: str = field(default="", compare=False)
     """The remedy for the proof; empty for that of the cause."""
+    possible: FailureCause | None = None
+    """The cause that the proof hints at, where the cause is unknown."""
 
     @classmethod
     def of(cls, file: str, verdict: Verdict) -> Failure:
         """Return the failure of the log with this name; the proof may be in another file."""
         proof = f"{verdict.file or file}:{verdict.line}: {short(verdict.proof or '', LONGEST_PROOF)}"
-        return cls(verdict.cause, proof, verdict.advice)
+        return cls(verdict.cause, proof, verdict.advice, verdict.possible)
 
     @property
     def advice(self) -> str:
         """The remedy."""
-        return self.specific_advice or self.cause.advice
+        return self.specific_advice or (self.possible or self.cause).advice
 
     @property
     def words(self) -> str:
         """The cause in words."""
-        return self.cause.word.replace("_", " ").replace("gpu", "GPU")
+        return in_words(self.cause, self.possible).replace("gpu", "GPU")
 
 
 @dataclass(frozen=True)

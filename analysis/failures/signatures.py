@@ -34,7 +34,7 @@ LOGGED = re.compile(
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,12} \[[\w.]+:\d+\] ?"
     r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{8,}Z?\]? (?:\| \w+ +\| (?:\w+ \| )?|stderr \w )?"
     r"|[EWF]\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\] ?"
-    r"|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+[-_]\d+ +\| )+"
+    r"|.{0,80}- INFO - (?=\[rank\d+\]:)|\[(?:stderr|rank\d+)\]:? |stderr: |[\w.-]+ +\| )+"
 )
 # torchrun's summary of its children: the fields of one failure after another.
 CHILD_FIELD = re.compile(r"^\s*(?P<name>time|host|rank|exitcode)\s*: (?P<value>\S+)")
@@ -57,13 +57,15 @@ GOES_ON = re.compile(
     # fairseq raises after its warning, and a training that asked for CUDA does not go on without it.
     r"|^(?!.*(?:nan_detector|CUDA initialization)).*"
     r"(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )|:\d+: \w*Warning: )"
-    r"|^(?!submitit )(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
+    # Unless it relays the lines of a rank.
+    r"|^(?!submitit |.* - INFO - \[rank\d+\]:)(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
     r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
     r"|\bthrown while requesting\b"
 )
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, '", line ', "    assert ", "StopIteration", *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
+    TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "StopIteration",
+    *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
     "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))

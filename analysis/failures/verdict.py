@@ -5,13 +5,16 @@ and each of them prints. Matches are therefore ordered by weight first: a fault 
 run by itself, then an exception whose text is not in the catalogue, then a consequence of a failure elsewhere, then a
 bare signal. Among equal weights the earliest match decides. Without a match the cause is unknown.
 In a log whose program reports that it finished, consequences and signals prove nothing.
+
+A wrong cause costs more than none. If the match that decides is only a hint (`Weight.possible`), the cause is unknown,
+and the verdict contains the hint as `possible`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from analysis.failures.catalogue import Weight
@@ -39,6 +42,19 @@ class Verdict:
     """The remedy for this proof, where it is more than that of the cause."""
     file: str | None = field(default=None, compare=False)
     """The name of the file that contains the line, where that is not the log itself."""
+    possible: FailureCause | None = None
+    """The cause that the line hints at, where none is proved."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Return True if the line names a cause, or hints at one."""
+        return self.cause is not FailureCause.unknown or self.possible is not None
+
+
+def in_words(cause: FailureCause, possible: FailureCause | None) -> str:
+    """Return a cause, and the one that is possible where it is unknown, as text."""
+    word = cause.word.replace("_", " ")
+    return f"{word} (possibly {in_words(possible, None)})" if possible else word
 
 
 def verdict_on(path: Path, *, last_progress: int = 0) -> Verdict:
@@ -58,7 +74,9 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     if not counted:
         return Verdict(FailureCause.unknown)
     weight = min((each.weight for each in counted), key=lambda each: each.value)
-    equal = [each for each in counted if each.weight is weight]
+    # The first exception is the cause of the next ones, also where only the type of a later one is certain.
+    alike = {weight, Weight.possible} if weight is Weight.raised else {weight}
+    equal = [each for each in counted if each.weight in alike]
     first = min(equal, key=lambda each: (each.time or "~", each.line.number))
     if first.cause is FailureCause.hung:
         first = laggard(equal, first)
@@ -66,7 +84,10 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     rank, host = (line.rank if isinstance(line.rank, int) else None), line.host
     if rank is None and first.weight is not Weight.fault and first.cause is not FailureCause.hung:
         rank, host = first_to_end(counted) or (rank, host)
-    return Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight, first.advice)
+    proof = Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight, first.advice)
+    return (
+        replace(proof, cause=FailureCause.unknown, possible=first.cause) if first.weight is Weight.possible else proof
+    )
 
 
 def counts(match: Match, last_progress: int, finished: int) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from filecmp import cmp
 
-from analysis.failures.verdict import Verdict
+from analysis.failures.verdict import Verdict, in_words
 from analysis.formatting import plural, significant
 from analysis.logs.steps import Attempt, LogRun, interval, losses_of
 from analysis.metrics.goodput import Loss
@@ -247,4 +247,4 @@ def attempts_of_all(chain: Sequence[LogRun]) -> list[Attempt]:
 
 def cause_words(verdict: Verdict | None) -> str:
     """Return the cause of an attempt's end as text."""
-    return (verdict.cause if verdict else FailureCause.unknown).word.replace("_", " ")
+    return in_words(verdict.cause, verdict.possible) if verdict else in_words(FailureCause.unknown, None)

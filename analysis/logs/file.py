@@ -56,7 +56,7 @@ class LogFile:
     @property
     def recognized(self) -> bool:
         """Return True if it contains any known format, or a line that identifies why a run ended."""
-        return bool(self.formats) or (self.verdict is not None and self.verdict.cause is not FailureCause.unknown)
+        return bool(self.formats) or (self.verdict is not None and self.verdict.is_failure)
 
     @property
     def measurements(self) -> dict[str, list[Record]]:

@@ -24,7 +24,6 @@ from analysis.run import FACTS_FILE, RunResult
 from analysis.scaling.groups import Group
 from analysis.scaling.mlperf import scores_lag
 from analysis.untrusted import as_list, lookup
-from jobs.failures import FailureCause
 from jobs.metrics import Metric
 from jobs.network import SOCKETS
 from jobs.runtime.transport import SOCKETS_ADVICE
@@ -194,7 +193,7 @@ def batch_differs(runs: list[RunResult]) -> list[str]:
 
 def ended_badly(runs: list[RunResult]) -> list[str]:
     """Report logs of runs that failed, whose steps count nevertheless."""
-    failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.cause is not FailureCause.unknown]
+    failed = [run for run in runs if run.log and run.log.verdict and run.log.verdict.is_failure]
     sentences = [
         f"{run.name} failed ({run.state}); its steps until then count. {Failure.of(run.path.name, verdict).proof}"
         for run in failed

@@ -218,6 +218,7 @@ OUTCOME = (
     Column("state", lambda row: row.run.state),
     Column("not_used_because", lambda row: row.run.reason),
     Column("ended_by", lambda row: row.ended.cause.word if row.ended else None),
+    Column("ended_by_possible", lambda row: row.ended.possible.word if row.ended and row.ended.possible else None),
     Column("ended_by_proof", lambda row: row.ended.proof if row.ended else None),
     Column("loss_doubt", lambda row: row.doubt),
     Column("throughput_derived", lambda row: row.run.derived),

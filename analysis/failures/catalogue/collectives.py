@@ -29,6 +29,7 @@ TORCH = (
         # While it is still retrying, it has not ended.
         (C.lost_peer, W.consequence, r"^(?!.*\bretrying\b).*(?:The client socket has (?:timed out|failed to connect)|"
          r"TCP client failed to connect/validate)", ("The client socket has", "TCP client failed")),
+        (C.lost_peer, W.consequence, r"^RuntimeError: connect\(\) timed out", ("connect() timed out",)),
         (C.lost_peer, W.consequence, r"store->get\('.*got error|(?i:wait timeout|Timeout waiting|"
          r"timed out after).*\b(?:keys?|clients)\b|Timed out initializing process group in store based barrier",
          ("store->get(", "ait timeout", "imeout waiting", "imed out after", "store based barrier")),
@@ -47,7 +48,8 @@ TORCH = (
     *signatures(
         "https://github.com/pytorch/pytorch (torch/distributed/rendezvous.py, distributed_c10d.py)",
         (C.refused, W.end, r"environment variable "
-         r"(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set", ("expected, but not set",)),
+         r"(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set|rendezvous: [\w ]+ parameter "
+         r"missing", ("expected, but not set", "parameter missing")),
         (C.refused, W.end, r"^(?:\w+\.)*KeyError: '(?:RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+)'$",
          ("RANK'", "WORLD_SIZE'", "MASTER_ADDR'", "MASTER_PORT'", "'SLURM_")),
         advice="Start the program by its launcher (srun with the variables of the ranks, torchrun, accelerate), not as "
@@ -116,6 +118,7 @@ FABRICS = (
          r"[Cc]onnection (?:reset|refused|timed out)|connect\(.*failed)|ib_mlx5_log\.c:\d+ .*(?:Transport retry count "
          r"exceeded|RNR retry count exceeded|Remote (?:operation|access) error|Local protection)",
          ("UCX ", "ib_mlx5_log")),
+        (C.lost_peer, W.consequence, r"\bmlx5: \S+: got completion with error", ("got completion with error",)),
         (C.lost_peer, W.consequence, r"(?i)(?:transport|RNR) retry (?:count(?:er)? )?exceeded|RETRY EXCEEDED ERROR",
          ("retry count", "RETRY EXCEEDED", "etry counter")),
         (C.lost_peer, W.consequence, r"\bOFI (?:poll|call) \S* ?failed|MPIDI_OFI_handle_cq_error|"

@@ -64,8 +64,9 @@ LIBRARIES = (
         (C.code, W.end, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUFFT|CUSPARSE|HIPBLAS)_STATUS_(?:INVALID_VALUE|BAD_PARAM\w*|"
          r"NOT_SUPPORTED\w*|INVALID_ENUM)\b",
          ("STATUS_INVALID_VALUE", "STATUS_BAD_PARAM", "STATUS_NOT_SUPPORTED", "STATUS_INVALID_ENUM")),
-        (C.code, W.consequence, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUFFT|CUSPARSE|HIPBLAS)_STATUS_EXECUTION_FAILED\w*",
-         ("STATUS_EXECUTION_FAILED",)),
+        (C.code, W.consequence, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUFFT|CUSPARSE|HIPBLAS)_STATUS_EXECUTION_FAILED\w*|"
+         r"\bcublas runtime error : the GPU program failed",
+         ("STATUS_EXECUTION_FAILED", "the GPU program failed")),
         # The documentation names several causes, among them exhausted memory and an earlier error.
         (C.unknown, W.signal, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUFFT|CUSPARSE|HIPBLAS)_STATUS_(?:NOT_INITIALIZED|"
          r"INTERNAL_ERROR\w*|MAPPING_ERROR)\b",

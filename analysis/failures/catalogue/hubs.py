@@ -122,9 +122,9 @@ CHECKPOINTS = (
          r"(?:zstd|lz4|Zstd)\S*Error: .*(?:decompress|frame)|[Cc]onsistency check failed: file should be of size|"
          r"Corrupt \w+ compressed data|\bLZMAError: |mmap length is greater than file size|Invalid data found when "
          r"processing input|LibsndfileError: |^tar: Unexpected EOF in archive|^gzip: \S+: unexpected end of file|"
-         r"unexpected EOF, expected \d+ more bytes|storage has wrong byte size: expected",
+         r"unexpected EOF, expected \d+ more bytes|storage has wrong (?:byte )?size: expected",
          ("compressed data", "LZMAError", "mmap length is greater", "Invalid data found when", "LibsndfileError",
-          "tar: Unexpected EOF", "unexpected end of file", "unexpected EOF, expected", "storage has wrong byte",
+          "tar: Unexpected EOF", "unexpected end of file", "unexpected EOF, expected", "storage has wrong",
           "Unable to load weights from", "git-lfs", "arquet", "not a valid JSON file", "parse ModelProto",
           "sentencepiece_processor", "DataLossError",
           "deserialize thrift", "Tried reading schema",
@@ -139,13 +139,15 @@ CHECKPOINTS = (
 VERSIONS = (
     *signatures(
         "https://github.com/huggingface/transformers (models/auto, utils/import_utils.py)",
-        (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|"
+        (C.launch_failure, W.end, r"but Transformers does not recognize this architecture|is already used by a "
+         r"Transformers config|Could not find module \S+ in `transformers`|"
          r"Tokenizer class \S+ does not exist or is not currently imported|Couldn't instantiate the backend tokenizer|"
          r"`rope_scaling` must be a dictionary with|data did not match any variant of untagged enum|"
          r"^KeyError: '(?:llama|mistral|mixtral|qwen|gemma|phi|deepseek|falcon|olmo|starcoder2|cohere|gpt_oss|smollm|"
          r"glm|internvl|exaone|granite|minicpm|ernie)[\w-]*'$|but it was not found in your environment|"
          r"requires the \S+ library but it was not found",
-         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize", "Tokenizer class",
+         ("`rope_scaling` must", "untagged enum", "KeyError: '", "Transformers does not recognize",
+          "used by a Transformers", "in `transformers`", "Tokenizer class",
           "the backend tokenizer", "was not found")),
         advice="Install the version of transformers (or the package) that the model needs, into the environment of "
         "the job.",

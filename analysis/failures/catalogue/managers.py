@@ -49,6 +49,12 @@ SLURM = (
         (C.launch_failure, W.end, r"error: (?:container_[gp]_join\b|_forkexec_slurmstepd: |Slurmd could not set up env|"
          r"Failed to invoke spank plugin stack|spank: required plugin )",
          ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
+        (C.launch_failure, W.end, r"(?:srun|sbatch|salloc): (?:error: (?:.*(?:Unable to contact slurm controller|"
+         r"[Mm]unge (?:encode|decode) failed|authentication error|Invalid authentication credential|"
+         r"Zero Bytes were transmitted)|resolve_ctls_from_dns_srv|fetch_config: |_establish_config_source)|"
+         r"fatal: Could not establish a configuration)",
+         ("contact slurm controller", "unge encode", "unge decode", "uthentication ", "Zero Bytes", "resolve_ctls",
+          "fetch_config", "establish")),
         (C.refused, W.end, r"srun: error: (?:Unable to (?:create step for job|allocate resources)|Invalid --|"
          r"CPU binding "
          r"outside of job step)|^srun: (?:fatal: |unrecognized option |invalid option)", ("srun: ",)),

@@ -35,9 +35,11 @@ TORCH = (
         "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, "
         "v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
         (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache "
-         r"blocks|is less than desired GPU memory utilization|Not enough memory\. Please try (?:to increase|"
+         r"blocks|is less than desired GPU memory utilization|No executable batch size found|"
+         r"Not enough memory\. Please try (?:to increase|"
          r"increasing) --mem-fraction|larger than the (?:maximum number of tokens|available KV cache memory)",
-         ("enough GPU RAM", "No available memory for", "desired GPU memory", "Please try to increase --mem",
+         ("enough GPU RAM", "No available memory for", "desired GPU memory", "No executable batch",
+          "Please try to increase --mem",
           "Please try increasing --mem",
           "larger than the")),
         advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
@@ -81,7 +83,8 @@ LAUNCHERS = (
         (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|"
          r"No available agent to submit job|Job supervisor actor (?:failed to start|died)",
          ("RuntimeEnvSetupError", "timed out during startup", "No available agent", "ob supervisor actor")),
-        (C.refused, W.end, r"total (?:available|desired) GPUs", ("total available GPUs", "total desired GPUs")),
+        (C.refused, W.end, r"total (?:available|desired) GPUs|No available node types can fulfill resource",
+         ("total available GPUs", "total desired GPUs", "No available node types")),
         (C.lost_peer, W.consequence, r"LocalRayletDiedError\b|[Ff]ailed to connect to GCS|GCS server .*(?:down|lost)|"
          r"RpcError: RPC [Ee]rror", ("LocalRayletDiedError", "connect to GCS", "GCS server", "RpcError")),
         (C.killed, W.signal, r"Worker (?:unexpectedly exits with a connection error|exits unexpectedly)|"
@@ -95,7 +98,7 @@ LAUNCHERS = (
          r"(?:allocate|reserve))|OOM when allocating tensor|"
          r"Out of memory error on GPU \d",
          ("RESOURCE_EXHAUSTED", "OOM when allocating", "Out of memory error on")),
-        (C.launch_failure, W.end, r"TPU (?:platform|backend) .*(?:already in use|initialization failed)|"
+        (C.launch_failure, W.end, r"TPU (?:platform |backend )?.*(?:already in use|initialization failed)|"
          r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
         (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
          r"DEADLINE_EXCEEDED)|failed to connect to (?:all addresses|remote host)",
@@ -118,8 +121,16 @@ REPORTS = (
             C.unknown,
             W.signal,
             r"[Ss]ee (?:stack trace for )?root cause|Engine (?:core initialization|process) failed|"
-            r"in a background process\.|[Cc]heck the (?:print statements|logs?|messages?|output) above",
-            ("ee stack trace for", "ee root cause", "Engine ", "in a background process", "heck the "),
+            r"in a background process\.|Failed to unpickle serialized exception|"
+            r"[Cc]heck the (?:print statements|logs?|messages?|output) above",
+            (
+                "ee stack trace for",
+                "ee root cause",
+                "Engine ",
+                "in a background process",
+                "heck the ",
+                "Failed to unpickle",
+            ),
         ),
     ),
 )

@@ -67,8 +67,10 @@ IMPORTS = (
          ("shared object file", "undefined symbol", "' not found", "file too short", "wrong ELF", "invalid ELF",
           "static TLS block")),
         (C.launch_failure, W.end, r"^(?:\w+\.)*\w*(?:Error|Exception): .*(?:\bpip3? install\b|\b[Pp]lease install\b|"
-         r"\bis not installed\b|\bto be installed\b|\brequires? [\w.-]+ ?(?:version )?[<>=]=? ?\d)",
-         ("pip install", "pip3 install", "lease install", "is not installed", "to be installed", "require")),
+         r"\bis not installed\b|\bto be installed\b|"
+         r"\b[A-Z]+ backend is required\b|\brequires? [\w.-]+ ?(?:version )?[<>=]=? ?\d)",
+         ("pip install", "pip3 install", "lease install", "is not installed", "to be installed", "require",
+          "backend is")),
         advice="Install the package or version that the line names into the environment of the job, and check that "
         "extensions were compiled for the installed torch, CUDA and Python.",
     ),

@@ -22,12 +22,14 @@ class Weight(Enum):
     end = 1
     """Ends a run by itself."""
     raised = 2
-    """An exception whose text the catalogue does not know: its type alone names the cause."""
-    consequence = 3
+    """An exception whose text the catalogue does not know: its type or its frame alone names the cause."""
+    possible = 3
+    """An exception whose type and frame fit several causes: a hint, by which no cause is named."""
+    consequence = 4
     """Also follows from a failure elsewhere."""
-    signal = 4
+    signal = 5
     """A signal or an exit code; the sender or the reason is not known."""
-    finished = 5
+    finished = 6
     """The work was done: a consequence or a signal after it is part of the shutdown."""
 
 

@@ -57,8 +57,9 @@ STARTING = (
          r": (?:python\d?|torchrun|srun|sbatch|conda|module|mpirun|mpiexec|accelerate|deepspeed|apptainer|singularity|"
          r"enroot|docker|ninja|nvcc|uv|llamafactory-cli|lightning|litgpt|axolotl|ray): command not found$",
          ("Lmod has detected", "EnvironmentNameNotFound", "command not found")),
-        (C.launch_failure, W.end, r"^\S*python[\d.]*: can't open file |^\S*python[\d.]*: No module named ",
-         ("can't open file", ": No module named ")),
+        (C.launch_failure, W.end, r"^\S*python[\d.]*: (?:can't open file |No module named |Error while finding module "
+         r"specification)",
+         ("can't open file", ": No module named ", "finding module specification")),
         # The script may go on.
         (C.launch_failure, W.signal, r"^CommandNotFoundError: Your shell has not been properly configured",
          ("CommandNotFound",)),

@@ -178,7 +178,7 @@ def of(log: str) -> Verdict:
             C.unknown,
         ),
         (f"--- Logging error ---\n{TRACEBACK}OSError: [Errno 122] Disk quota exceeded", C.unknown),
-        (f"{TRACEBACK}Exception: the tokenizer is damaged", C.code),
+        (f"{TRACEBACK}Exception: the queue is out of order", C.code),
         (
             f"{TRACEBACK}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
             C.unknown,
@@ -210,6 +210,16 @@ def of(log: str) -> Verdict:
         (f"{TRACEBACK}ValueError: Attention mask should be of size (1, 5), but is (5, 5)", C.code),
         (f"{TRACEBACK}    assert args.batch_size % len(devices) == 0\nAssertionError", C.refused),
         (f"{TRACEBACK}    assert len(indices) == self.total_size\nAssertionError", C.code),
+        # A key that a checkpoint of another kind lacks, and one that the program's own data lack.
+        (f"{TRACEBACK}    opt.load_state_dict(checkpoint['opt'])\nKeyError: 'opt'", C.refused),
+        (f"{TRACEBACK}    row = columns['mask']\nKeyError: 'mask'", C.code),
+        # A traceback whose first line is lost, and one that a launcher relays.
+        ('  File "/x/model.py", line 7, in forward\n    y = f(x)\nIndexError: list index out of range', C.code),
+        (
+            '2026-02-03 04:05:06,123 - trainer - INFO - [rank3]:   File "/x/model.py", line 7, in forward\n'
+            "2026-02-03 04:05:06,123 - trainer - INFO - [rank3]: TypeError: 'int' object is not callable",
+            C.code,
+        ),
         # The exception of a compiler's backend follows its own line.
         (
             f"{TRACEBACK}torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
@@ -225,6 +235,9 @@ def of(log: str) -> Verdict:
         ("OSError: [Errno 116] Stale file handle: retrying in 3 s", C.unknown),
         ("+ echo 'CUDA out of memory' && srun: error: n1: task 1: Out Of Memory", C.unknown),
         (f"W0203 04:05:06.1 7 convert.py:9] {TRACEBACK}W0203 04:05:06.1 7 convert.py:9] NameError: s4", C.unknown),
+        # Slurm's controller, and not the settings of a job.
+        ("sbatch: fatal: Could not establish a configuration source", C.launch_failure),
+        ("srun: error: Munge encode failed: Failed to access the socket", C.launch_failure),
         # What only looks alike.
         ("LSF: TERM_UNKNOWN: unknown reason", C.unknown),
         ("Killed 3 zombie processes of an earlier job", C.unknown),

@@ -127,9 +127,36 @@ def test_a_cause_outweighs_its_consequences(log: str, cause: FailureCause, rank:
 
 
 def test_an_exception_before_a_later_step_is_not_the_cause() -> None:
-    log = f"{TRACEBACK}KeyError: 'metrics server'\n" + "step\n" * 50
+    log = f"{TRACEBACK}KeyError: 'metrics'\n" + "step\n" * 50
     assert of(log, last_progress=40).cause is FailureCause.unknown
     assert of(log, last_progress=2).cause is FailureCause.code
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        # About tensors, or about nothing outside of the program.
+        ("RuntimeError: stack expects each tensor to be equal size", True),
+        ("RuntimeError: the schedule is empty", True),
+        # It may be the program's own fault, or that of what the sentence mentions.
+        ("RuntimeError: cannot reach the metrics server", False),
+        ("RuntimeError: the reader got an odd file", False),
+        ("OSError: could not be done", False),
+        ("AssertionError", False),
+        ("lib.errors.OddError: no", False),
+    ],
+)
+def test_an_exception_that_fits_several_causes_is_a_hint_and_no_cause(words: str, named: bool) -> None:
+    found = of(f"{TRACEBACK}{words}")
+    expected = (FailureCause.code, None) if named else (FailureCause.unknown, FailureCause.code)
+    assert (found.cause, found.possible) == expected
+    assert (found.line, found.proof) == (4, words)
+
+
+def test_the_first_exception_decides_even_if_only_a_later_one_is_certain() -> None:
+    log = f"{TRACEBACK}RuntimeError: cannot reach the metrics server\n{TRACEBACK}TypeError: 'NoneType' is not callable"
+    assert of(log).cause is FailureCause.unknown
+    assert of(f"{log}\n{TRACEBACK}OSError: [Errno 28] No space left on device").cause is FailureCause.storage
 
 
 @pytest.mark.parametrize(
