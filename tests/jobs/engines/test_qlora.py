@@ -156,5 +156,5 @@ def test_tensor_parallelism_and_odd_rows_are_refused_with_what_works() -> None:
     assert "Set parallelism.tensor=1 (parallelism=fsdp_full divides weights in 4 bits over ranks)" in refusal(
         *lora, "parallelism=tp"
     )
-    odd = refusal(*lora, "model.intermediate_size=1020")
+    odd = refusal(*lora, "model.intermediate_size=1020", "job.precision=float32")
     assert "requires rows of a multiple of 8 numbers, but model intermediate_size=1020 is not. Set job.lora." in odd

@@ -116,7 +116,7 @@ ILLEGAL = (
     "job=finetune_lora data=docstrings job.lora.targets=[] job.lora.dropout=1 job.lora.alpha=0",
     "job=finetune_lora data=docstrings job.lora.quantize_base=nf4 parallelism=tp",
     "job=finetune_lora data=docstrings job.lora.quantize_base=nf4 engine.compile=true",
-    "job=finetune_lora data=docstrings job.lora.quantize_base=nf4 model.intermediate_size=1020",
+    "job=finetune_lora data=docstrings job.lora.quantize_base=nf4 model.intermediate_size=1022",
     "engine.distributed_optimizer=true",
     "parallelism=pp_fsdp parallelism.sharding=FULL_SHARD parallelism.schedule=ZBVZeroBubble engine.compile=true "
     "engine.activation_checkpointing=full",
