@@ -40,10 +40,10 @@ $(VENV)/dev.done: $(VENV)/train.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,dev]'
 	@touch $@
 
-# Only the tests of engine=nemo need NeMo, another 1.5 GB, and those of engine=deepspeed need DeepSpeed, another 22 MB;
-# litserve is small.
+# Only the tests of engine=nemo need NeMo, another 1.5 GB, those of engine=deepspeed DeepSpeed, another 22 MB, and those
+# of QLoRA bitsandbytes, a wheel of 43 MB; litserve is small.
 $(VENV)/engines.done: $(VENV)/dev.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,deepspeed,litgpt-serve,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,deepspeed,qlora,litgpt-serve,dev]'
 	@touch $@
 
 # An environment of its own: vLLM needs another transformers than NeMo. The three packages that it brings are built for

@@ -356,6 +356,13 @@ QKV = (LoraTarget.query, LoraTarget.key, LoraTarget.value)
 """Parts of LitGPT's fused matrix, in the order of its rows."""
 
 
+class BaseFormat(Enum):
+    """Format of frozen weights of fewer bits than the arithmetic has."""
+
+    nf4 = "nf4"
+    """4-bit NormalFloat with double quantization, by bitsandbytes."""
+
+
 @dataclass(kw_only=True)
 class Lora:
     """Low-rank adapters that are trained instead of the weights."""
@@ -368,6 +375,8 @@ class Lora:
     """Share of an adapter's inputs that training drops."""
     targets: list[LoraTarget] = field(default_factory=lambda: list(LoraTarget))
     """Matrices of every layer that have an adapter; by default all."""
+    quantize_base: BaseFormat | None = None
+    """Format of the frozen matrices of every layer (QLoRA, native); null: the type of `job.precision`."""
 
 
 class PromptEncoder(Enum):
@@ -454,6 +463,11 @@ class Job:
     def trains_all_weights(self) -> bool:
         """Return whether the model's own weights train: without adapters and virtual tokens."""
         return self.lora is None and self.prompt_tuning is None
+
+    @property
+    def quantizes_base(self) -> bool:
+        """Return whether the matrices of the layers are frozen in few bits."""
+        return self.lora is not None and self.lora.quantize_base is not None
 
     @property
     def row_length(self) -> int:

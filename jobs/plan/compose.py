@@ -262,11 +262,13 @@ def frozen(config: DictConfig, files: list[str]) -> Run:
 
 
 def is_plain_value(override: Override) -> bool:
-    """Return whether an override only sets an existing key to a value and chooses no file."""
+    """Return whether an override only sets an existing key to a value and chooses no file.
+
+    Hydra wants a + for a key that no file has. Below a section that is null it would raise an AttributeError.
+    """
     key = override.key_or_group
-    return (
-        override.type is OverrideType.CHANGE and key not in GROUPS and key.split(".")[0] != "hydra" and "/" not in key
-    )
+    sets = override.type is OverrideType.CHANGE or (override.type is OverrideType.ADD and key in keys())
+    return sets and key not in GROUPS and key.split(".")[0] != "hydra" and "/" not in key
 
 
 def settled(run: Run) -> Run:

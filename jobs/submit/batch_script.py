@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -237,22 +237,25 @@ def requeue_lines(run: Run, code: Path) -> list[str]:
     ]
 
 
-def code_environment(code: Path) -> dict[str, str]:
-    """Return the environment of this process, with the code of a run first on PYTHONPATH."""
-    path = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
+def code_environment(code: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of this process and variables of a cluster, with the code of a run first on PYTHONPATH."""
+    given = os.environ | dict(env or {})
+    path = given.get("PYTHONPATH")
+    return given | {"PYTHONPATH": f"{code}:{path}" if path else str(code), "PYTHONSAFEPATH": "1"}
+
+
+def refuse_names(key: str, names: Iterable[str], pattern: re.Pattern[str], what: str) -> None:
+    """Raise SubmitError for a name in a section of `cluster` that is not as its pattern wants it."""
+    wrong = [name for name in names if not pattern.fullmatch(name)]
+    if wrong:
+        raise SubmitError(f"cluster.{key}: {wrong[0]!r} is not {what}. Set another name.")
 
 
 def refuse_unscriptable(run: Run) -> None:
     """Raise SubmitError for names that a shell or sbatch would misread, and for values that no line can contain."""
     cluster = run.cluster
-    for key, names, pattern, what in (
-        ("env", cluster.env, VARIABLE, "the name of a variable: letters, digits and _"),
-        ("sbatch", cluster.sbatch, OPTION, "an option of sbatch without its dashes, such as reservation"),
-    ):
-        wrong = [name for name in names if not pattern.fullmatch(name)]
-        if wrong:
-            raise SubmitError(f"cluster.{key}: {wrong[0]!r} is not {what}. Set another name.")
+    refuse_names("env", cluster.env, VARIABLE, "the name of a variable: letters, digits and _")
+    refuse_names("sbatch", cluster.sbatch, OPTION, "an option of sbatch without its dashes, such as reservation")
     if "gpu" in cluster.sbatch.get("gres", ""):
         raise SubmitError(f"cluster.sbatch.gres={cluster.sbatch['gres']}: {NOT_ALLOWED['gpus']}.")
     twice = [name for name in cluster.sbatch if name in NOT_ALLOWED]

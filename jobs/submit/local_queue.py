@@ -91,10 +91,10 @@ def do_stage(name: str, directory: RunDir, code: str) -> None:
 
 
 def checked_environment(sweep: SweepDir, directory: RunDir, code_name: str) -> dict[str, str]:
-    """Return the environment with the code of a run; raises RunDirError if that is not as it was submitted."""
-    code = submitted_code(sweep, directory, code_name)
-    refuse_changed(sweep.path, load_run(directory.config).cluster.trusted_group, [code])
-    return code_environment(code)
+    """Return the environment of a run, with its code; raises RunDirError if that is not as it was submitted."""
+    code, cluster = submitted_code(sweep, directory, code_name), load_run(directory.config).cluster
+    refuse_changed(sweep.path, cluster.trusted_group, [code])
+    return code_environment(code, cluster.env)
 
 
 def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
@@ -124,9 +124,8 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
 def start_and_wait(sweep: SweepDir, directory: RunDir, code: str) -> tuple[str, Sequence[int | None]]:
     """Start a run as a submitit local job; return its id and the exit codes of its ranks when all have ended."""
     run = load_run(directory.config)
-    os.environ |= checked_environment(sweep, directory, code)
-    os.environ[START] = secrets.token_hex(8)
     executor = RankExecutor(sweep.logs, max_num_timeout=0)
+    executor.environment = checked_environment(sweep, directory, code) | {START: secrets.token_hex(8)}
     executor.update_parameters(
         tasks_per_node=run.ranks, timeout_min=run.wall_time_min, signal_delay_s=stop_before_limit_s(run)
     )
@@ -138,10 +137,13 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, code: str) -> tuple[str, 
 class RankExecutor(LocalExecutor):
     """submitit's local executor with a controller that passes on the exit codes of the ranks."""
 
+    environment: Mapping[str, str]
+    """Variables of the ranks; the next run of the queue may have others."""
+
     def _submit_command(self, command: str) -> LocalJob[Any]:
         self.receiver, sender = get_context("fork").Pipe(duplex=False)
         self.controller = get_context("fork").Process(
-            target=control, args=(self.folder, command, self.parameters, sender)
+            target=control, args=(self.folder, command, self.parameters, self.environment, sender)
         )
         self.controller.start()
         sender.close()
@@ -156,10 +158,13 @@ class RankExecutor(LocalExecutor):
         return codes
 
 
-def control(folder: Path, command: str, parameters: Mapping[str, Any], sender: Connection) -> None:
+def control(
+    folder: Path, command: str, parameters: Mapping[str, Any], environment: Mapping[str, str], sender: Connection
+) -> None:
     """Start the ranks and send their exit codes, in a process of its own: only their parent gets these."""
     # As submitit's start_controller, but for CUDA_VISIBLE_DEVICES, which it sets to no GPU.
     os.environ |= {
+        **environment,
         "SUBMITIT_EXECUTOR": "local",
         "SUBMITIT_LOCAL_COMMAND": command,
         "SUBMITIT_LOCAL_NTASKS": str(parameters["tasks_per_node"]),

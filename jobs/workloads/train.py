@@ -230,7 +230,7 @@ class Trainer:
 
     def parameters_held(self) -> int:
         """Return the number of parameters of the rank with the most; every rank calls it."""
-        return parameters_held(self.model.gpt.parameters())
+        return parameters_held(self.model.gpt)
 
     def parameters_trained(self) -> int:
         """Return the number of parameters that the optimizers of all ranks update; every rank calls it."""

@@ -100,7 +100,7 @@ def test_rows_have_few_lengths_on_gpus_and_none_beyond_the_sequence(overrides: t
 @pytest.mark.parametrize(
     ("overrides", "chunk"),
     [
-        (("cluster=xe9680_h100", "model=llama3_8b", "job.sequence_length=8192"), 2048),
+        (("cluster=xe9680_h100", "model=llama3_8b", "job.sequence_length=8192"), 4096),
         (("cluster=xe9680_h100", "model=llama3_8b", "job.sequence_length=8192", "parallelism.tensor=8"), None),
         (("cluster=xe9680_h100", "model=llama2_7b", "job.sequence_length=4096"), None),
         (("cluster=xe9680_h100", "model=llama2_7b", "job.sequence_length=4096", "job.micro_batch_size=4"), 8192),

@@ -32,6 +32,7 @@ from jobs.data import MicroBatch
 from jobs.engines.native import attention, parallelize
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.model import tie_embeddings
+from jobs.engines.native.nf4 import Nf4Linear
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.layout import layout_of
 from jobs.schema import Batching, Run
@@ -189,6 +190,9 @@ def load_nothing(
     fake: FakeTensorMode, gpt: GPT, device: torch.device, _values: object, *, tensor: int, tied: bool
 ) -> None:
     """Replace load_sharded: give every parameter a fake tensor of its shard."""
+    if any(isinstance(module, Nf4Linear) for module in gpt.modules()):
+        # bitsandbytes keeps a table of its levels, which must not be a fake.
+        Nf4Linear.pack(Mock(out_features=1, stored=torch.float32), torch.ones(1, 64))
     del tensor
     with fake:
         for module in gpt.modules():
@@ -200,6 +204,8 @@ def load_nothing(
                         stride=parameter.stride(),
                     )  # fmt: skip
                 setattr(module, name, nn.Parameter(local, requires_grad=parameter.requires_grad))
+            if isinstance(module, Nf4Linear):
+                module.pack(torch.empty(module.out_features, module.in_features, dtype=module.stored, device=device))
         tie_embeddings(gpt, tied=tied)
         shape = gpt.max_seq_length, gpt.config.rope_n_elem
         gpt.cos, gpt.sin = (torch.empty(shape, device=device) for _ in range(2))

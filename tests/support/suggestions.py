@@ -23,8 +23,8 @@ BARE = re.compile(r"\d+|null|none|[a-z]+_[a-z0-9]+|[A-Z0-9][A-Za-z0-9]+")
 # The value that a user types for a word that stands for one.
 PLACEHOLDERS = {"NUMBER": "16", "DIRECTORY": "/weights", "NODES": "4", "MINUTES": "120", "SOMETHING": "some"}
 # Values that the files of these choices leave to the user.
-FILL_IN = {"gadi_gpuvolta": "cluster.account=ab12", "alpaca": "data.path=a.json", "pubmedqa": "data.path=a.json",
-           "apac_hpc_ai_2024": "data.path=a.json"}  # fmt: skip
+FILL_IN = {"gadi_gpuvolta": "cluster.account=ab12", "alpaca": "data.path=a.json", "dolly": "data.path=a.json",
+           "pubmedqa": "data.path=a.json", "apac_hpc_ai_2024": "data.path=a.json"}  # fmt: skip
 BATCH = "scaling.global_batch_size"
 
 

@@ -6,14 +6,17 @@ import torch
 from litgpt.model import GPT
 
 from jobs.engines.native.lora import ADAPTER, adapt, with_adapters
+from jobs.engines.native.nf4 import quantize
 from jobs.engines.native.prompt_tuning import PROMPT, add_prompt, with_prompt
-from jobs.engines.native.weights import Values
+from jobs.engines.native.weights import TYPES, Values
 from jobs.schema import Job
 
 
 def customize(gpt: GPT, job: Job, dtype: torch.dtype) -> None:
     """Add what the job trains, of a type, and freeze the weights, in place; leave a model whose weights train."""
     if job.lora is not None:
+        if job.lora.quantize_base is not None:
+            quantize(gpt, TYPES[job.precision])
         adapt(gpt, job.lora, dtype)
     if job.prompt_tuning is not None:
         add_prompt(gpt, job.prompt_tuning, dtype)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from jobs.engines.native.model import tie_embeddings
+from jobs.engines.native.nf4 import Nf4Linear
 from jobs.engines.native.tensor_parallel import grouped_by_rank
 from jobs.engines.native.weights import Values
 
@@ -15,13 +16,16 @@ from jobs.engines.native.weights import Values
 def load_sharded(gpt: GPT, device: torch.device, values: Values, *, tensor: int, tied: bool) -> None:
     """Allocate every parameter on the device and copy this rank's shard of its full value into it."""
     shapes = {name: parameter.shape for name, parameter in gpt.named_parameters()}
+    quantized = {f"{name}.weight": module for name, module in gpt.named_modules() if isinstance(module, Nf4Linear)}
     gpt.to_empty(device=device)
     tie_embeddings(gpt, tied=tied)  # to_empty gives each its own memory
     gpt.cos, gpt.sin = gpt.rope_cache(device=device)
     with torch.no_grad():
         for name, parameter in gpt.named_parameters():
-            full = grouped_by_rank(name, values(name, shapes[name], parameter.dtype, device), gpt.config, tensor)
-            parameter.copy_(shard_of(full, parameter))
+            linear = quantized.get(name)
+            shape = shapes[name] if linear is None else (linear.out_features, linear.in_features)
+            full = grouped_by_rank(name, values(name, shape, parameter.dtype, device), gpt.config, tensor)
+            parameter.copy_(shard_of(full if linear is None else linear.pack(full), parameter))
 
 
 def local_shard(tensor: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 
 from jobs.engines.native.load_sharded import full, shard_of
 from jobs.engines.native.model import layers
+from jobs.engines.native.nf4 import Nf4Linear
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.engines.native.weights import Values, generator_of
 from jobs.schema import QKV, Lora, LoraTarget
@@ -87,9 +88,13 @@ class AdaptedLinear(nn.Linear):
         a, b = full(self.lora_A), as_in_litgpt(f"{name}.lora_B", full(self.lora_B), gpt.config, tensor)
         # The change of the identity's columns is (B A)^T.
         change = self.change(torch.eye(self.in_features, device=a.device, dtype=torch.float32), a.float(), b.float(), 1)
-        weight = self.weight.detach()
+        weight = plain_weight(self)
         rows = grouped_by_rank(f"{name}.weight", change.T.contiguous(), gpt.config, tensor)
         return (weight.float() + shard_of(rows, weight)).to(weight.dtype)
+
+
+class AdaptedNf4Linear(AdaptedLinear, Nf4Linear):
+    """A frozen linear layer in 4 bits with an adapter (QLoRA)."""
 
 
 def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
@@ -116,7 +121,7 @@ def adapt_linear(
     adapted: tuple[bool, ...] = (True,),
 ) -> None:
     """Add an adapter to some parts of a linear layer's rows, in place."""
-    linear.__class__ = AdaptedLinear
+    linear.__class__ = AdaptedNf4Linear if isinstance(linear, Nf4Linear) else AdaptedLinear
     assert isinstance(linear, AdaptedLinear)
     linear.parts, linear.adapted = parts or (linear.out_features,), adapted
     linear.scale, linear.dropout = lora.alpha / lora.rank, lora.dropout
@@ -142,10 +147,25 @@ def with_adapters(values: Values, seed: int) -> Values:
 
 
 def merged_weights(gpt: GPT, tensor: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the adapted weights with their adapters added, in the layout's order of rows; all ranks call it."""
+    """Yield the adapted weights with their adapters added, in the layout's order of rows; all ranks call it.
+
+    And all weights in 4 bits as plain ones, in the memory of the host: the device may not have room for them.
+    """
     for name, module in gpt.named_modules():
         if isinstance(module, AdaptedLinear):
-            yield f"{name}.weight", module.merged(name, gpt, tensor)
+            merged = module.merged(name, gpt, tensor)
+        elif isinstance(module, Nf4Linear):
+            merged = plain_weight(module)
+        else:
+            continue
+        yield f"{name}.weight", merged.cpu() if isinstance(module, Nf4Linear) else merged
+
+
+def plain_weight(linear: nn.Linear) -> Tensor:
+    """Return a layer's weight in its type, sharded as its parameter; every rank that holds a shard of it calls this."""
+    if not isinstance(linear, Nf4Linear):
+        return linear.weight.detach()
+    return shard_of(linear.unpack(full(linear.weight)), linear.weight)
 
 
 def local(tensor: Tensor, gradient: list[Partial] | None) -> Tensor:

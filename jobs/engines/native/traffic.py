@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from jobs import metrics as m
 from jobs.engines.native.load_sharded import local_shard
+from jobs.engines.native.nf4 import Nf4Linear, numbers_in
 from jobs.layout import Layout
 from jobs.runtime.exchange import gather
 from jobs.runtime.trace import COLLECTIVES
@@ -97,6 +98,9 @@ def held_here(parameters: Iterable[Tensor]) -> int:
     return sum(local_shard(parameter).numel() for parameter in parameters)
 
 
-def parameters_held(parameters: Iterable[Tensor]) -> int:
+def parameters_held(model: nn.Module) -> int:
     """Return the number of parameters of the rank with the most; every rank calls it."""
-    return max(int(held) for held in gather(held_here(parameters)))
+    packed = [module for module in model.modules() if isinstance(module, Nf4Linear)]
+    # Each number in 4 bits is one.
+    more = sum((numbers_in(linear.stored) - 1) * local_shard(linear.weight).numel() for linear in packed)
+    return max(int(held) for held in gather(held_here(model.parameters()) + more))

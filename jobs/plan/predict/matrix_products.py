@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from jobs.layout import sequence_parallel
 from jobs.plan.predict.activations import WIDTHS, tokens_of
+from jobs.plan.predict.weights import layer_weights
 from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Norm, Run
 
 
@@ -92,7 +93,17 @@ def element_bytes(run: Run) -> float:
     rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
     activation = opening * model.intermediate_size * max(1, model.experts_per_token) / p.tensor
-    return repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
+    moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
+    return moved + unpacked_bytes(run)
+
+
+def unpacked_bytes(run: Run) -> float:
+    """Return the bytes to make a layer's matrices of 4 bits: for forward, for backward, and where that recomputes."""
+    if not run.job.quantizes_base:
+        return 0.0
+    matrices = sum(weight.size for weight in layer_weights(run.model) if weight.columns > 1)
+    times = 2 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 3
+    return times * (0.5 + WIDTHS[run.job.precision]) * matrices
 
 
 def logits_bytes(run: Run) -> float:

@@ -134,6 +134,11 @@ def source_of(run: Run, term: str) -> str:
         return "formula (Korthikanti et al. 2022), wider interval"
     if not run.job.train and term in {"activations", "loss"}:
         return "tensors of a forward pass, counted in the engine's own code"
+    if term == "weights" and run.job.quantizes_base:
+        return (
+            "bytes of the tensors that the rank with the most holds; a matrix of a layer in 4 bits a number, with 1 "
+            "byte for 64 numbers and 4 for 16,384"
+        )
     return SOURCES[term]
 
 
@@ -246,7 +251,9 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     mine = pipeline_stages_of(run, place)
     layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)
     first, last = 0 in mine, run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
-    base = base | {"gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False).total)}
+    base = base | {
+        "gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False, stored=True).total)
+    }
     each, result = kept_by_layer(run, x), x.count * run.model.hidden_size * x.width
     kept = count * kept_by_layers(run, x, layers, first=first) + rotary_table(run, x)
     kept += 0 if last else count * layer_input(run, x)

@@ -25,9 +25,11 @@ from jobs.plan.predict.weights import (
     Weight,
     adapter_weights,
     embedding_weights,
+    in_4_bits,
     layer_weights,
     norm_weights,
     prompt_weights,
+    scale_bytes,
 )
 from jobs.schema import EngineKind, Offload, Precision, Run
 
@@ -110,7 +112,7 @@ def native(run: Run) -> States:
     """
     if not run.job.train:
         return States(weights=WIDTHS[Precision.float32] * parameters_held(run).total, gradients=0, optimizer=0)
-    both = zip(parameters_by_place(run), parameters_by_place(run, sharded=False), strict=True)
+    both = zip(*(parameters_by_place(run, sharded=sharded, stored=True) for sharded in (True, False)), strict=True)
     return max((native_states(run, held, whole) for held, whole in both), key=lambda states: states.total)
 
 
@@ -119,7 +121,7 @@ def native_states(run: Run, held: Held, whole: Held) -> States:
     p, width, narrow = run.parallelism, WIDTHS[run.engine.parameters], WIDTHS[run.job.precision]
     trained, frozen = held.trained(run), held.total - held.trained(run)
     update = States(
-        weights=width * trained + narrow * frozen,
+        weights=width * trained + narrow * frozen + held.scale_bytes,
         gradients=width * (trained + undivided_gradients(run)),
         optimizer=MOMENTS * width * trained,
     )
@@ -175,6 +177,8 @@ class Held:
     model: int
     added: int
     """Adapters, or virtual tokens and their encoder."""
+    scale_bytes: int = 0
+    """Bytes of the scales of weights in 4 bits, which are whole on every rank."""
 
     @property
     def total(self) -> int:
@@ -186,12 +190,21 @@ class Held:
         return self.model if run.job.trains_all_weights else self.added
 
 
-def parameters_held(run: Run, *, sharded: bool = True) -> Held:
-    """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP."""
-    return max(parameters_by_place(run, sharded=sharded), key=lambda each: each.total)
+def parameters_held(run: Run, *, sharded: bool = True, stored: bool = False) -> Held:
+    """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP.
+
+    With `stored` the numbers in memory: those of a matrix in 4 bits are fewer (jobs.engines.native.nf4).
+    """
+    return max(parameters_by_place(run, sharded=sharded, stored=stored), key=lambda each: each.total)
 
 
-def parameters_by_place(run: Run, *, sharded: bool = True) -> list[Held]:
+def layer_as_stored(run: Run) -> list[Weight]:
+    """Return the weights of a layer by the numbers that they are stored in."""
+    weights = layer_weights(run.model)
+    return in_4_bits(weights, WIDTHS[run.job.precision]) if run.job.quantizes_base else weights
+
+
+def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False) -> list[Held]:
     """Return the parameters that a rank at each place of the pipeline keeps between steps (parameters_held)."""
     p, lora, prompt = run.parallelism, run.job.lora, run.job.prompt_tuning
     shards = shard_ranks(run) if sharded else 1
@@ -199,7 +212,9 @@ def parameters_by_place(run: Run, *, sharded: bool = True) -> list[Held]:
     def held(weights: list[Weight]) -> int:
         return sum(weight.held(p.tensor, shards) for weight in weights)
 
-    layer, embedding = held(layer_weights(run.model)), held(embedding_weights(run.model))
+    weights = layer_weights(run.model)
+    layer, embedding = held(layer_as_stored(run) if stored else weights), held(embedding_weights(run.model))
+    scales = scale_bytes(weights) if stored and run.job.quantizes_base else 0
     norm = held(norm_weights(run.model))
     adapters = held(adapter_weights(run.model, lora, fused=run.engine.kind is EngineKind.nemo)) if lora else 0
     virtual_tokens = held(prompt_weights(run.model, prompt)) if prompt else 0
@@ -212,7 +227,8 @@ def parameters_by_place(run: Run, *, sharded: bool = True) -> list[Held]:
         if run.model.tie_embeddings and {0, last} <= set(mine):
             ends -= embedding
         layers = sum(len(stages[stage]) for stage in mine)
-        found.append(Held(ends + layer * layers, adapters * layers + (0 in mine) * virtual_tokens))
+        added = adapters * layers + (0 in mine) * virtual_tokens
+        found.append(Held(ends + layer * layers, added, scales * layers))
     return found
 
 

@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import PP, Schedule
-from jobs.plan.cost import embedding_parameters, layer_parameters
+from jobs.plan.cost import embedding_parameters
 from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.predict import communication as c
 from jobs.plan.predict import matrix_products as m
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.arrays import larger
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, StepTimeConstants
+from jobs.plan.predict.states import layer_as_stored
+from jobs.plan.predict.weights import size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
@@ -146,7 +148,7 @@ def stage_work(
     flops = repeats * layers * sum(each.flops for each in products) / speedup + head_repeats * head.flops
     elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
-    held = (layers * layer_parameters(run.model) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
+    held = (layers * size(layer_as_stored(run)) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
     trained = held if run.job.trains_all_weights else 0
     return StageWork(
         ranks=ranks,

@@ -9,6 +9,8 @@ from itertools import pairwise
 
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, PromptEncoder, PromptTuning
 
+NF4_BLOCK, SCALES_BLOCK = 64, 256
+"""Numbers with one scale, and scales with one of their own (jobs.engines.native.nf4)."""
 LSTM_LAYERS = 2
 """Layers of the LSTM that encodes virtual tokens (https://arxiv.org/abs/2103.10385)."""
 
@@ -60,6 +62,17 @@ def layer_weights(model: Model) -> list[Weight]:
         *feed_forward,
         *norm_weights(model) * 2,
     ]
+
+
+def in_4_bits(weights: Iterable[Weight], width: int) -> list[Weight]:
+    """Return the weights of a layer with matrices as rows of numbers of `width` bytes that hold 4-bit ones."""
+    return [replace(each, columns=each.columns // (2 * width)) if each.columns > 1 else each for each in weights]
+
+
+def scale_bytes(weights: Iterable[Weight]) -> int:
+    """Return the bytes of the scales of matrices in 4 bits: one a block, and four a block of blocks."""
+    blocks = [-(-weight.size // NF4_BLOCK) for weight in weights if weight.columns > 1]
+    return sum(count + 4 * -(-count // SCALES_BLOCK) for count in blocks)
 
 
 def mlp_weights(model: Model) -> list[Weight]:

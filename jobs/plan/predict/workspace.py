@@ -10,8 +10,8 @@ from enum import Enum
 from jobs.layout import accumulation, frees_weights, loss_chunk, sequence_parallel, uses_fsdp
 from jobs.parallelism import Strategy
 from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input, operands
-from jobs.plan.predict.states import shard_ranks, undivided_gradients
-from jobs.plan.predict.weights import Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
+from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
+from jobs.plan.predict.weights import NF4_BLOCK, Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
 from jobs.schema import LoraTarget, Mlp, Run
 
 
@@ -32,7 +32,15 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
         gathered, matrix = x.count * x.width * model.hidden_size, 3 * matrix
     made = 3 if model.mlp is not Mlp.GptNeoxMLP else 2
     activation = made * inputs - tokens * operands(run, wide, (LoraTarget.mlp,))
-    return layer_input(run, x) + max(inputs + matrix + gathered, activation)
+    return layer_input(run, x) + max(inputs + matrix + gathered, activation) + unpacked_matrix(run, x)
+
+
+def unpacked_matrix(run: Run, x: Tokens) -> int:
+    """Return what a product with a matrix in 4 bits takes: the largest one and its scales in float32."""
+    if not run.job.quantizes_base:
+        return 0
+    largest = max(weight.size for weight in layer_weights(run.model))
+    return x.width * largest + 4 * largest // NF4_BLOCK
 
 
 def masks_of_layer(run: Run, x: Tokens) -> int:
@@ -53,7 +61,7 @@ def masks_of_layer(run: Run, x: Tokens) -> int:
 def in_layer(run: Run) -> int:
     """Return the weights of one layer on a TP rank, adapters included."""
     adapters = adapter_weights(run.model, run.job.lora) if run.job.lora else []
-    return held(run, [*layer_weights(run.model), *adapters])
+    return held(run, [*layer_as_stored(run), *adapters])
 
 
 def trained_in_layer(run: Run) -> int:

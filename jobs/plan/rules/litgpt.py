@@ -6,9 +6,9 @@ from jobs.layout import degree_of, degree_product, has_gpus, layout_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, Sharding
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
-from jobs.plan.rules.native_only import choices_are_native, prompts_are_native
-from jobs.plan.rules.rule import Rule
-from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run
+from jobs.plan.rules.native_only import choices_are_native, prompts_are_native, quantized_bases_are_native
+from jobs.plan.rules.rule import Rule, either
+from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run, Source
 
 
 def ranks_only_shard(run: Run) -> str | None:
@@ -58,9 +58,10 @@ def nodes_have_gpus(run: Run) -> str | None:
 def adapters_have_instructions(run: Run) -> str | None:
     """Require instruction data and a whole alpha for adapters."""
     if run.job.lora is not None and run.data.source not in INSTRUCTIONS:
+        instructions = either(f"data={source.name}" for source in Source if source in INSTRUCTIONS)
         return (
             f"engine=litgpt trains adapters on instruction data, and data.source={run.data.source.name} is text. Set "
-            "data=alpaca, data=pubmedqa or data=docstrings, or job.lora=null."
+            f"{instructions}, or job.lora=null."
         )
     if run.job.lora is not None and run.job.lora.alpha != int(run.job.lora.alpha):
         return (
@@ -178,5 +179,6 @@ RULES: tuple[Rule, ...] = (
     optimizer_is_whole,
     choices_are_native,
     prompts_are_native,
+    quantized_bases_are_native,
     narrow_weights_have_narrow_arithmetic,
 )

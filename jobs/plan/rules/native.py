@@ -186,6 +186,34 @@ def buckets_are_ddps(run: Run) -> str | None:
     )
 
 
+def matrices_in_4_bits_are_whole(run: Run) -> str | None:
+    """Refuse matrices in 4 bits where TP would cut their blocks, in compiled layers, and rows of no whole numbers.
+
+    FSDP divides them by rows of numbers of the arithmetic's type (jobs.engines.native.nf4).
+    """
+    if not run.job.quantizes_base:
+        return None
+    model, asked, off = run.model, "job.lora.quantize_base=nf4", "Set job.lora.quantize_base=null"
+    if run.parallelism.tensor > 1:
+        return (
+            f"{asked} keeps matrices in blocks of 64 numbers with common scales, which parallelism.tensor="
+            f"{run.parallelism.tensor} would cut. Set parallelism.tensor=1 (parallelism=fsdp_full divides weights in 4 "
+            "bits over ranks), or job.lora.quantize_base=null."
+        )
+    if run.engine.compile:
+        return f"{asked} runs layers eagerly. Set engine.compile=false, or job.lora.quantize_base=null."
+    unit = 4 * (2 if run.job.precision is Precision.float32 else 1)
+    inputs = {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "heads x head_size": model.heads * model.head_size,
+    }
+    for key, size in inputs.items():
+        if size % unit:
+            return f"{asked} requires rows of a multiple of {unit} numbers, but model {key}={size} is not. {off}."
+    return None
+
+
 def float8_has_its_hardware(run: Run) -> str | None:
     """Require for float8: bfloat16, sides that are multiples of 16 (torch._scaled_mm), no TP, a GPU since 2022.
 
@@ -263,6 +291,7 @@ RULES: tuple[Rule, ...] = (
     packed_rows_are_whole,
     fused_kernels_fit,
     buckets_are_ddps,
+    matrices_in_4_bits_are_whole,
     float8_has_its_hardware,
 )
 WARNINGS: tuple[Rule, ...] = (pipeline_stages_are_gathered,)

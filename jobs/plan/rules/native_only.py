@@ -44,6 +44,16 @@ def prompts_are_native(run: Run) -> str | None:
     )
 
 
+def quantized_bases_are_native(run: Run) -> str | None:
+    """Refuse frozen weights in 4 bits."""
+    if not run.job.quantizes_base:
+        return None
+    return (
+        f"job.lora.quantize_base=nf4 is only supported by engine=native, not by engine="
+        f"{run.engine.kind.name}. Set job.lora.quantize_base=null, or engine=native."
+    )
+
+
 def default_of(field: Field[Any]) -> Any:
     """Return the default of a field; MISSING without one."""
     return field.default if field.default_factory is MISSING else field.default_factory()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 from jobs.errors import SubmitError
+from jobs.network import VARIABLE
 from jobs.output import open_to_append
 from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import stages_of
@@ -18,7 +19,7 @@ from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
-from jobs.submit.batch_script import code_environment
+from jobs.submit.batch_script import code_environment, refuse_names
 from jobs.submit.cancellation import end_queues, queue_command, queue_process
 from jobs.submit.environment import clean_environment
 from jobs.submit.intents import run_task
@@ -45,9 +46,13 @@ class Local(Launcher):
     """Runs one run after the other, each with one process a rank."""
 
     def check(self, runs: list[Run]) -> None:
-        """Raise SubmitError if this Python lacks the packages that the ranks import."""
+        """Raise SubmitError for misnamed variables, and if this Python lacks the packages that the ranks import."""
+        for run in runs:
+            refuse_names("env", run.cluster.env, VARIABLE, "the name of a variable: letters, digits and _")
         trains = any(run.serving is None for run in runs)
         needed = ({"torch": "train"} if trains else {}) | dict(PACKAGES[run.engine.kind] for run in runs)
+        if any(run.job.quantizes_base for run in runs):
+            needed["bitsandbytes"] = "qlora"
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise SubmitError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -564,6 +565,10 @@ def test_a_value_of_a_section_that_is_not_set_is_refused() -> None:
             compose([f"{section}.{key}=1"], multirun=False)
         with pytest.raises(ConfigError, match=rf"{section}={{{key}:1}}: {section} is null, so nothing in it can be"):
             compose([f"{section}={{{key}:1}}"], multirun=False)
+        # A key that no file has gets a plus, which Hydra applies itself.
+        for added in (f"+{section}.{key}=1", f"+{section}={{{key}:1}}"):
+            with pytest.raises(ConfigError, match=rf"{re.escape(added)}: {section} is null, so nothing in it can be"):
+                compose([added], multirun=False)
 
 
 # --- a real campaign ---------------------------------------------------------------------------------------------

@@ -102,6 +102,21 @@ def test_fused_kernels_train_as_torchs_do(
     assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=0.02 if precision == "bfloat16" else 1e-4)
 
 
+@needs("bitsandbytes", "qlora")
+@pytest.mark.parametrize("parallelism", ["single", "ddp", "fsdp_full"])
+def test_weights_in_4_bits_train_adapters_as_on_the_cpu(
+    parallelism: str, weights: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ("ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "job=finetune_lora",
+              "job.lora.quantize_base=nf4", "job.epochs=null", "job.warmup_steps=1", "job.export=true")  # fmt: skip
+    gpu = make_run(tmp_path, "name=gpu", *common, "job.precision=bfloat16")
+    assert train(gpu) == [0], printed(gpu)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cpu = make_run(tmp_path, "name=cpu", *common, "job.precision=float32")
+    assert train(cpu) == [0], printed(cpu)
+    assert losses(gpu) == pytest.approx(losses(cpu), abs=0.05)
+
+
 def test_batches_copied_from_page_locked_memory_are_the_same(weights: RunDir, tmp_path: Path) -> None:
     common = ("ranks_per_node=1", f"job.init_from={weights.export}", "parallelism=single")
     runs = [make_run(tmp_path, f"name=ahead{n}", *common, f"engine.prefetch_batches={n}") for n in (0, 3)]

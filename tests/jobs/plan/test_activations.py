@@ -21,6 +21,7 @@ from jobs.plan.predict.memory import largest_moment
 from jobs.schema import Run
 from tests.support.composing import one
 from tests.support.engine_on_fakes import Live, engine_on_fakes, evaluation_on_fakes
+from tests.support.required import need_bitsandbytes
 
 A_GPU = ("cluster=xe9680_h100", "gpu.memory_gb=null", "data=random", "model.layers=2", "job.micro_batch_size=1")
 LLAMA2 = ("model=llama2_7b", "job.sequence_length=4096")
@@ -107,6 +108,16 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
 )
 def test_the_largest_moment_of_forward_and_backward_is_that_of_the_engine(overrides: tuple[str, ...]) -> None:
     run = one(*A_GPU, *overrides).run
+    terms = largest_moment(run, tokens_of(run), MemoryConstants())
+    held = sum(size for term, size in terms.items() if term not in {"weights", "optimizer"})
+    assert held == pytest.approx(engine_on_fakes(run).peaks[-1], rel=0.04)
+
+
+@pytest.mark.parametrize("layout", [ALONE, pytest.param(FSDP_FULL, marks=pytest.mark.long)], ids=" ".join)
+def test_weights_in_4_bits_exist_in_the_type_of_the_arithmetic_one_at_a_time(layout: tuple[str, ...]) -> None:
+    need_bitsandbytes()
+    full = "engine.activation_checkpointing=full"  # what layers keep would hide it
+    run = one(*A_GPU, *LLAMA2, *layout, *LORA, "job.lora.quantize_base=nf4", full).run
     terms = largest_moment(run, tokens_of(run), MemoryConstants())
     held = sum(size for term, size in terms.items() if term not in {"weights", "optimizer"})
     assert held == pytest.approx(engine_on_fakes(run).peaks[-1], rel=0.04)

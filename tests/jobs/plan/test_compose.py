@@ -236,6 +236,8 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("data.shots=-1", "data.shots=-1 is negative."),
         ("data.shots=1", "data.shots=1 has no meaning with data.source=stdlib, which is no instruction data."),
         ("data=docstrings data.shots=1", "trained on. Set data.shots=0, or job=evaluate."),
+        ("engine=litgpt job=finetune_lora data=stdlib parallelism=single ranks_per_node=1 job.clip_norm=null",
+         "Set data=docstrings, data=alpaca, data=dolly or data=pubmedqa, or job.lora=null."),
         ("job=evaluate", "job.train=false is one process, and these are 2 ranks."),
         ("job=evaluate ranks_per_node=1", "none are held out. Set data.test_split=0.2, or job.train=true."),
         ("job=evaluate engine=nemo", "job.train=false evaluates by engine=native, and engine=nemo is chosen."),

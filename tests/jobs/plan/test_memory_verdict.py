@@ -37,6 +37,21 @@ def test_activations_that_cannot_fit_are_refused_with_what_makes_them_fit() -> N
         assert one(*LLAMA3, "job.micro_batch_size=4", change)
 
 
+def test_adapters_of_a_70b_fit_one_80_gb_gpu_with_a_base_in_4_bits_only() -> None:
+    one_gpu = ("cluster=xe9680_h100", "model=llama31_70b", "job=finetune_lora", "parallelism=single", "data=random",
+               "ranks_per_node=1", "job.micro_batch_size=1", "engine.activation_checkpointing=full",
+               "job.sequence_length=2048")  # fmt: skip
+    with pytest.raises(ConfigError, match=r"training states alone take 147\.7 GB"):
+        one(*one_gpu)
+    run = one(*one_gpu, "job.lora.quantize_base=nf4").run
+    assert not [line for line in warnings(run) if "memory" in line]
+    # Half a byte, 1/64 and 4/16384 for each of 80 layers' numbers; embedding and head, and adapters in float32.
+    matrices, ends = 80 * (10240 * 8192 + 8192 * 8192 + 3 * 8192 * 28672), 2 * 128256 * 8192
+    norms = (2 * 80 + 1) * 8192
+    expected = matrices * (1 / 2 + 1 / 64 + 4 / 16384) + 2 * (ends + norms) + 4 * 414_187_520
+    assert memory(run).terms["weights"].point == pytest.approx(expected, rel=1e-6)
+
+
 def test_only_the_lower_end_of_the_interval_refuses() -> None:
     low = predicted().device.low / 2**30
     assert of(f"gpu.memory_gb={low * 1.01}")

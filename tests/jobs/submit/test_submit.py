@@ -299,6 +299,12 @@ def test_a_local_sweep_returns_at_once_runs_one_by_one_and_finishes(tmp_path: Pa
     where = tmp_path / 'odd "place" \n with $everything'
     where.mkdir()
     arguments = [*(o for o in small(tmp_path) if not o.startswith("runs_dir")), f"runs_dir={quoted(where)}"]
+    # Python imports this module at its start, here by a variable of the ranks.
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(
+        f"import os, pathlib\npathlib.Path({str(tmp_path / 'site')!r}, os.environ['PROBE']).touch()\n"
+    )
+    arguments += [f"+cluster.env.PYTHONPATH={tmp_path / 'site'}", "+cluster.env.PROBE=of_the_cluster"]
     done = run_cli("submit", "-m", *arguments, "ranks_per_node=1,2", "job.checkpoint_every_steps=2")
     assert done.returncode == 0, done.stderr
     sweep = SweepDir(where / "s")
@@ -308,6 +314,7 @@ def test_a_local_sweep_returns_at_once_runs_one_by_one_and_finishes(tmp_path: Pa
     assert "0 to resume" in finished.stdout
     assert finished.returncode == 0, finished.stdout
     assert "2 runs: 2 finished" in run_cli("status", str(sweep.path)).stdout
+    assert (tmp_path / "site/of_the_cluster").exists(), "cluster.env"
     one, two = (losses(sweep.run(f"tiny-ddp-n1x{ranks}")) for ranks in (1, 2))
     assert one == pytest.approx(two, abs=1e-5)
     assert "finished at step 4 of 4" in run_cli("logs", str(sweep.run("tiny-ddp-n1x2").path)).stdout

@@ -1,0 +1,160 @@
+"""Adapters on frozen weights in 4 bits (QLoRA): beside the same training on the weights that the 4 bits stand for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from jobs.engines.native import nf4
+from jobs.engines.native.parallelize import trained_model
+from jobs.errors import ConfigError, SubmitError
+from jobs.plan.predict.states import parameters_by_place, parameters_held
+from jobs.rundir import RunDir, load_run
+from jobs.submit.launchers import local
+from tests.jobs.engines.test_lora import logits, logits_of_adapters, lora_run
+from tests.support.composing import one
+from tests.support.frozen_weights import ONE, base_weights
+from tests.support.real_run import evaluate, events, losses, printed, steps, train
+from tests.support.required import need_bitsandbytes
+from tests.support.training import assert_equal, long, refusal, rewind
+
+NF4 = "job.lora.quantize_base=nf4"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need_bitsandbytes()
+    return base_weights(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def single(base: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return lora_run(tmp_path_factory.mktemp("single"), base, *ONE, NF4)
+
+
+@pytest.fixture(scope="module")
+def dequantized(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LitGPT directory of what 4 bits leave of the matrices of the base's layers, by bitsandbytes alone."""
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    state = torch.load(base / "lit_model.pth", weights_only=True)
+    for name, weight in state.items():
+        if ".h." in name and weight.ndim == 2:
+            state[name] = dequantize_4bit(*quantize_4bit(weight, compress_statistics=True, quant_type="nf4"))
+    where = tmp_path_factory.mktemp("dequantized")
+    torch.save(state, where / "lit_model.pth")
+    return where
+
+
+def test_losses_are_those_of_adapters_on_the_dequantized_weights(
+    single: RunDir, dequantized: Path, tmp_path: Path
+) -> None:
+    plain = lora_run(tmp_path, dequantized, *ONE)
+    assert_equal(steps(single), steps(plain))
+    # The export is the dequantized weights with the adapters added, and the adapters alone belong to those.
+    torch.testing.assert_close(logits(single.export), logits(plain.export), rtol=0, atol=1e-3)
+    torch.testing.assert_close(logits(single.export), logits_of_adapters(single, dequantized), rtol=0, atol=1e-5)
+
+
+def test_the_base_differs_from_its_4_bits(base: Path, dequantized: Path) -> None:
+    name = "transformer.h.0.attn.qkv.weight"
+    whole, rounded = (torch.load(each / "lit_model.pth", weights_only=True)[name] for each in (base, dequantized))
+    error = (whole - rounded).norm() / whole.norm()
+    # Or equal losses would show nothing.
+    assert 0.05 < error < 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("parallelism=fsdp_full", "ranks_per_node=2"),
+        long(("parallelism=ddp", "ranks_per_node=2")),
+        long(("parallelism=pp", "ranks_per_node=2")),
+        long(("parallelism=fsdp_hybrid", "parallelism.data_shard=2", "ranks_per_node=4")),
+        long(("parallelism=fsdp_grad_op", "ranks_per_node=2", "engine.activation_checkpointing=selective")),
+        long(("parallelism=pp_fsdp", "ranks_per_node=4")),
+        long(("parallelism=single", "ranks_per_node=1", "engine.activation_checkpointing=full")),
+    ],
+    ids=" ".join,
+)
+def test_losses_and_files_are_those_of_one_process(
+    overrides: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
+) -> None:
+    run = lora_run(tmp_path, base, *overrides, NF4)
+    assert events(run, "layout")[0]["parameters_held"] == parameters_held(load_run(run.config)).total
+    assert_equal(steps(run), steps(single))
+    torch.testing.assert_close(logits(run.export), logits(single.export), rtol=0, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["single", "fsdp_full"])
+def test_weights_in_4_bits_train_in_bfloat16_close_to_float32(
+    layout: str, single: RunDir, base: Path, tmp_path: Path
+) -> None:
+    ranks = 1 if layout == "single" else 2
+    run = lora_run(tmp_path, base, f"parallelism={layout}", f"ranks_per_node={ranks}", NF4, "job.precision=bfloat16")
+    assert losses(run) == pytest.approx(losses(single), abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_resumed_run_continues_the_losses_and_a_checkpoint_is_evaluated_as_its_export(
+    base: Path, tmp_path: Path
+) -> None:
+    settings = ("job.lora.dropout=0.3", "job.checkpoint_every_steps=3", "data.held_out_samples=4", "stages=all")
+    run = lora_run(tmp_path, base, *ONE, NF4, *settings)
+    whole = losses(run)
+    contained = FileSystemReader(run.checkpoints / "step-00000003").read_metadata().state_dict_metadata
+    assert all("lora_" in name for name in contained if name.startswith("model.")), "without the frozen weights"
+    rewind(run, 3)
+    assert set(train(run)) == {0}, printed(run)
+    assert losses(run) == pytest.approx(whole, abs=1e-6)
+    found = []
+    for export in (True, False):
+        if not export:
+            shutil.rmtree(run.export)
+        assert evaluate(run) == 0, printed(run)
+        found.append(events(run, "evaluated")[-1]["evaluation_loss"])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+def test_the_plan_counts_the_bytes_that_a_matrix_and_its_scales_take() -> None:
+    need_bitsandbytes()
+    run = one("job=finetune_lora", "data=docstrings", "parallelism=single", "ranks_per_node=1", NF4, "model.layers=1",
+              "job.precision=bfloat16").run  # fmt: skip
+    gpt = trained_model(run)
+    (planned,) = parameters_by_place(run, stored=True)
+    assert sum(parameter.numel() for parameter in gpt.parameters()) == planned.total
+    scales = 0
+    for module in gpt.modules():
+        if isinstance(module, nf4.Nf4Linear):
+            module.pack(torch.ones(module.out_features, module.in_features))
+            scales += sum(each.nbytes for each in (module.scales.absmax, module.scales.state2.absmax))
+    assert scales == planned.scale_bytes
+
+
+def test_without_bitsandbytes_a_run_ends_with_what_to_install() -> None:
+    run = one("job=finetune_lora", "data=docstrings", "parallelism=single", "ranks_per_node=1", NF4).run
+    with patch.object(nf4, "find_spec", lambda _name: None), pytest.raises(ConfigError, match=r"'\.\[qlora\]'"):
+        trained_model(run)
+    with (
+        patch.object(local, "find_spec", lambda name: None if name == "bitsandbytes" else object()),
+        pytest.raises(SubmitError, match=r"Python has no bitsandbytes.*'\.\[train,qlora\]'"),
+    ):
+        local.LAUNCHER.check([run])
+
+
+def test_tensor_parallelism_and_odd_rows_are_refused_with_what_works() -> None:
+    lora = ("job=finetune_lora", "data=docstrings", NF4)
+    assert "Set parallelism.tensor=1 (parallelism=fsdp_full divides weights in 4 bits over ranks)" in refusal(
+        *lora, "parallelism=tp"
+    )
+    odd = refusal(*lora, "model.intermediate_size=1020", "job.precision=float32")
+    assert "requires rows of a multiple of 8 numbers, but model intermediate_size=1020 is not. Set job.lora." in odd
