@@ -260,6 +260,12 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
         else:
             sub.add_argument("--values", action="store_true", help="also print every value of each run")
             sub.add_argument("--why", action="store_true", help="also print the terms of the predictions")
+            sub.add_argument(
+                "--search",
+                action="store_true",
+                help="instead rank all legal layouts of the overrides, such as nodes=1,2,4, by predicted time",
+            )
+            sub.add_argument("-o", "--output", type=folder, metavar="FILE.html", help="draw what --search found")
         as_hydra = sub.add_argument_group("as in Hydra", "print the composed configuration only")
         as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print the configuration in YAML")
         as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print one section only")
@@ -412,6 +418,12 @@ def print_composition(options: argparse.Namespace) -> int:
     if options.cfg or options.info:
         how = {key: getattr(options, key) for key in ("cfg", "package", "resolve", "info")}
         return show_as_hydra(options.overrides, **how)
+    if options.search:
+        from jobs.plan.search.command import search
+
+        return search(options.overrides, options.output)
+    if options.output:
+        options.grammar.error("--output draws what --search found. Add --search")
     return show(options.overrides, multirun=options.multirun, values=options.values, why=options.why)
 
 

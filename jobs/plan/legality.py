@@ -97,6 +97,11 @@ def common_global_batch(runs: list[Run]) -> int | None:
     return found if found <= LARGEST_GLOBAL_BATCH else None
 
 
+def layout_is_illegal(run: Run) -> bool:
+    """Return True if degrees and sharding make no rank grid, whatever the batch: the cheapest rules."""
+    return any(broken((deepspeed.sharding_is_the_engines, *layout.RULES), run))
+
+
 def product_is_illegal(run: Run) -> bool:
     """Return True if the parallelism degrees are illegal, and values and global batch are not."""
     of_products = (*layout.RULES, batch.pipeline_is_filled, *BY_ENGINE[run.engine.kind])
