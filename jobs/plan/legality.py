@@ -17,6 +17,7 @@ from jobs.plan.rules import (
     native,
     nemo,
     network,
+    predicted_time,
     profile,
     serving,
     values,
@@ -48,6 +49,7 @@ WARNINGS: tuple[Rule, ...] = (
     *profile.WARNINGS,
     *contest.WARNINGS,
     *memory.WARNINGS,
+    *predicted_time.WARNINGS,
     *serving.WARNINGS,
     *calibration.WARNINGS,
 )
