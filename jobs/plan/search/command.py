@@ -19,7 +19,6 @@ from jobs.plan.predicted_table import shown, with_interval
 from jobs.plan.rules.memory import gigabytes
 from jobs.plan.search.layouts import Layout, Space, read_space
 from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
-from jobs.schema import Run
 
 FASTEST, MOST_PARETO = 10, 15
 """Rows of the tables."""

@@ -1,4 +1,4 @@
-"""Order of layouts by expected time, the chance of not fitting included, and those that no other beats in everything."""
+"""Order of layouts by expected time, the chance of not fitting included, and those that none beats in everything."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def test_the_chance_of_not_fitting_counts_as_lost_time() -> None:
     assert interval.chance_below(50.0) == pytest.approx(0.05)
     order = found("nodes=1,2", "job.micro_batch_size=1")
     tight = [each for each in order if verdict(each.layout.run, each.memory) is Verdict.tight]
-    assert tight and all(0.05 <= each.chance < 0.95 for each in tight)
+    assert tight
+    assert all(0.05 <= each.chance < 0.95 for each in tight)
     for each in tight:
         tokens = each.layout.run.ranks * each.speed.tokens_per_s_per_gpu.point
         assert each.expected_s == pytest.approx(1 / tokens / each.chance)
@@ -83,7 +84,8 @@ def test_the_chance_of_not_fitting_counts_as_lost_time() -> None:
 def test_no_layout_beats_one_of_the_pareto_set_in_time_cost_and_memory() -> None:
     order = found("nodes=1,2", "job.micro_batch_size=1")
     best = pareto(order)
-    assert best[0] is order[0] and 1 < len(best) < len(order)
+    assert best[0] is order[0]
+    assert 1 < len(best) < len(order)
     for each in best:
         for other in order:
             assert other is each or any(a > b for a, b in zip(other.objectives, each.objectives, strict=True))
@@ -110,7 +112,7 @@ def test_a_model_that_fits_no_layout_is_refused_with_nodes_on_which_one_fits() -
 
 
 def test_a_search_without_any_legal_layout_or_known_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match="No layout of llama3_8b on nodes=1 is legal .* GBS 8. .*GBS 8 is not"):
+    with pytest.raises(ConfigError, match=r"No layout of llama3_8b on nodes=1 is legal .* GBS 8\. .*GBS 8 is not"):
         search([*GIVEN, "job.micro_batch_size=3"], None)
     with pytest.raises(ConfigError, match="The rates of gpu=none are not known"):
         search(["model=tiny"], None)

@@ -55,7 +55,8 @@ def test_a_plan_warns_of_predicted_hours_beyond_the_time_limit_with_what_to_set(
     text = "\n".join(plan_notes([composed(*LONG)]))
     found = re.search(
         r"uncalibrated: predicted ([\d.]+) hours \([\d.]+ to ([\d.]+)\) exceed wall_time_min=60: without checkpoints "
-        r"nothing of the run is left. Set (wall_time_min=\d+), or (job.checkpoint_every_steps=\d+ launcher.requeues=\d+)",
+        r"nothing of the run is left. Set (wall_time_min=\d+), or (job.checkpoint_every_steps=\d+ "
+        r"launcher.requeues=\d+)",
         text,
     )
     assert found
