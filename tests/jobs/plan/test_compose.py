@@ -144,7 +144,7 @@ def test_points_that_share_a_composition_do_not_share_values() -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        # The name depends on both swept keys, the ranks on one that is not theirs, the adapters on whether there are any.
+        # A name of both swept keys; ranks of a key that is not theirs; a section and a key in it; none of these.
         ["name='n${nodes}-${job.seed}'", "nodes=1,2", "job.seed=1,2"],
         ["nodes=1,2", "cluster.ranks_per_node=1,2", "name='${nodes}x${ranks_per_node}'"],
         ["job=finetune_lora", "job.lora={rank:4,alpha:8},{rank:8,alpha:8}", "job.lora.alpha=8,16", "job.seed=1,2"],
